@@ -1,0 +1,195 @@
+//! What the logs show: every state a message passes through, and what the store must write for it.
+
+use crate::message::{DedupKey, Live, Message};
+use posthaste_wire::id::{DlqId, MessageId, TenantId};
+use posthaste_wire::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The states of a message, as the logs name them.
+///
+/// `CREATED, ACTIVE, DELIVERED` is the usual story; a failed attempt adds `ERROR` and then `RETRY` or
+/// `FAILED`; a cancel adds `CANCEL_REQUESTED` and, once nothing is under way, `CANCELED`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum State {
+    /// Accepted and stored.
+    Created,
+    /// An attempt has started.
+    Active,
+    /// An attempt failed; the event carries the response.
+    Error,
+    /// Another attempt is scheduled; the event carries its time.
+    Retry,
+    /// A 2xx was received. Final.
+    Delivered,
+    /// Retries are exhausted or the receiver forbade them. Final; the message is in the DLQ.
+    Failed,
+    /// A cancel was recorded.
+    CancelRequested,
+    /// The cancel took effect. Final.
+    Canceled,
+}
+
+impl State {
+    /// All states, in the order of their stored numbers.
+    pub const ALL: [State; 8] = [
+        State::Created,
+        State::Active,
+        State::Error,
+        State::Retry,
+        State::Delivered,
+        State::Failed,
+        State::CancelRequested,
+        State::Canceled,
+    ];
+
+    /// The name on the wire. `CANCELED` has one L: the Python SDK knows no other spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Created => "CREATED",
+            State::Active => "ACTIVE",
+            State::Error => "ERROR",
+            State::Retry => "RETRY",
+            State::Delivered => "DELIVERED",
+            State::Failed => "FAILED",
+            State::CancelRequested => "CANCEL_REQUESTED",
+            State::Canceled => "CANCELED",
+        }
+    }
+
+    /// No event follows this one.
+    pub fn is_final(self) -> bool {
+        matches!(self, State::Delivered | State::Failed | State::Canceled)
+    }
+}
+
+/// One line of the logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whose message.
+    pub tenant: TenantId,
+    /// Which message.
+    pub id: MessageId,
+    /// When it happened.
+    pub at: Timestamp,
+    /// What happened.
+    pub state: State,
+    /// What only this kind of event carries.
+    pub detail: EventDetail,
+}
+
+/// What only some events carry. Stored as JSON, empty for most events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventDetail {
+    /// When the next attempt is due: `RETRY`, and `CREATED` when delayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_due: Option<Timestamp>,
+    /// Why the attempt failed, when it was not simply the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What the receiver answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<Arc<Response>>,
+    /// How long the attempt took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Where the message went: `FAILED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dlq_id: Option<String>,
+}
+
+impl EventDetail {
+    /// Nothing to store.
+    pub fn is_empty(&self) -> bool {
+        *self == EventDetail::default()
+    }
+}
+
+/// A receiver's answer, as far as it was kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// Headers in the order received, names in canonical form. Bytes that are not UTF-8 are replaced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// The first bytes of the body, up to a named bound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "base64_bytes")]
+    pub body: Vec<u8>,
+    /// The body was longer than what was kept, or broke off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+}
+
+/// Why a message is in the DLQ, with the last answer. The store adds the message itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its own id: when it failed, and the message's position.
+    pub dlq_id: DlqId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Which message failed.
+    pub id: MessageId,
+    /// Retries that were made.
+    pub retried: u32,
+    /// The transport error of the last attempt, if there was no answer.
+    pub error: Option<String>,
+    /// The last answer, if there was one.
+    pub response: Option<Arc<Response>>,
+}
+
+/// One thing the store must write. A batch of them is one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A new message and its live row.
+    Insert {
+        /// The message itself.
+        message: Arc<Message>,
+        /// What is next for it.
+        live: Live,
+    },
+    /// Publishes with this key before `expires` are duplicates of `id`.
+    Remember {
+        /// Whose key.
+        tenant: TenantId,
+        /// The key.
+        key: DedupKey,
+        /// The message that the key stands for.
+        id: MessageId,
+        /// When the window ends.
+        expires: Timestamp,
+    },
+    /// A line of the logs.
+    Log(Event),
+    /// The live row is replaced: another attempt, or a recorded cancel.
+    Update(Live),
+    /// The message has ended: its live row goes.
+    Remove {
+        /// Which message.
+        id: MessageId,
+    },
+    /// The message has failed: its live row goes and a dead letter with a copy of it is made.
+    Bury(DeadLetter),
+    /// A dead letter goes, because it was deleted or is published again in the same batch.
+    Exhume {
+        /// Whose.
+        tenant: TenantId,
+        /// Which dead letter.
+        dlq_id: DlqId,
+    },
+}
+
+/// Bodies inside JSON, as base64 text.
+mod base64_bytes {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&posthaste_wire::encoding::base64(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        posthaste_wire::encoding::from_base64(&text).ok_or_else(|| serde::de::Error::custom("not base64"))
+    }
+}

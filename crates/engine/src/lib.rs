@@ -1,0 +1,11 @@
+//! Every decision of the server: when a message may start, what becomes of it after an attempt, what
+//! is stored, what is remembered.
+//!
+//! Pure: no clock, no network, no disk, no async, no randomness. Time, ids and random numbers are
+//! arguments, so the server and the tests drive the very same code. Modules in reading order.
+
+pub mod message;
+
+pub mod event;
+
+pub mod limits;

@@ -1,0 +1,89 @@
+//! Every bound of the system, with what happens at it. `docs/limits.md` lists them for users.
+
+/// Largest message body by default; over it a publish is refused with 412. Configurable.
+pub const MESSAGE_BYTES_MAX: usize = 10 * 1024 * 1024;
+/// Largest batch request; over it the batch is refused with 413.
+pub const BATCH_BYTES_MAX: usize = 100 * 1024 * 1024;
+/// Most items in one batch; over it the batch is refused with 400.
+pub const BATCH_ITEMS_MAX: usize = 10_000;
+/// Longest destination; over it a publish is refused with 400.
+pub const URL_BYTES_MAX: usize = 8 * 1024;
+/// Longest delay; over it a publish is refused with 412. One year, as on the hosted service.
+pub const DELAY_MS_MAX: u64 = 365 * 86_400_000;
+/// Most retries; over it a publish is refused with 412.
+pub const RETRIES_MAX: u32 = 1_000;
+/// Retries when the publisher names none.
+pub const RETRIES_DEFAULT: u32 = 3;
+/// Longest time one attempt may take, and the default; over it a publish is refused with 412.
+pub const TIMEOUT_MS_MAX: u64 = 2 * 3_600_000;
+/// Shortest timeout; under it a publish is refused with 400.
+pub const TIMEOUT_MS_MIN: u64 = 1_000;
+/// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored.
+pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
+/// Most forwarded headers; over it a publish is refused with 400.
+pub const FORWARD_HEADERS_MAX: usize = 100;
+/// Most bytes of forwarded header names and values; over it a publish is refused with 400.
+pub const FORWARD_HEADER_BYTES_MAX: usize = 32 * 1024;
+/// Most labels; over it a publish is refused with 400.
+pub const LABELS_MAX: usize = 32;
+/// Longest label; over it a publish is refused with 400.
+pub const LABEL_BYTES_MAX: usize = 256;
+/// Longest deduplication id; over it a publish is refused with 400.
+pub const DEDUP_ID_BYTES_MAX: usize = 1_024;
+/// How long a duplicate is recognised after the first publish.
+pub const DEDUP_WINDOW_MS: u64 = 600_000;
+
+/// Most bytes of a receiver's answer that are kept (dead letters); the rest is read and dropped.
+pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of an answer that a log line keeps.
+pub const LOG_RESPONSE_BYTES_MAX: usize = 16 * 1024;
+/// Most bytes of a receiver's header block; over it the attempt fails.
+pub const RESPONSE_HEADER_BYTES_MAX: usize = 64 * 1024;
+/// Most headers in a receiver's answer; over it the attempt fails.
+pub const RESPONSE_HEADERS_MAX: usize = 100;
+/// How long the body of a 2xx answer is read before it is dropped.
+pub const RESPONSE_BODY_GRACE_MS: u64 = 5_000;
+
+/// Deliveries under way per tenant; what is due beyond it waits.
+pub const TENANT_IN_FLIGHT_MAX: u32 = 1_000;
+/// Deliveries under way per tenant and destination origin; what is due beyond it waits.
+pub const ORIGIN_IN_FLIGHT_MAX: u32 = 200;
+/// Deliveries under way in all; what is due beyond it waits.
+pub const IN_FLIGHT_MAX: u32 = 4_000;
+/// Bytes of bodies under way in all; what is due beyond it waits (one message may always start).
+pub const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Live messages kept in RAM; the rest waits in the store and is loaded as these end.
+pub const HELD_MAX: usize = 400_000;
+/// How far ahead of their due time messages are loaded into RAM.
+pub const HORIZON_MS: u64 = 60_000;
+/// Live rows read from the store at once.
+pub const LOAD_PAGE: usize = 10_000;
+
+/// Most entries on a page of logs, and the default.
+pub const LOG_PAGE_MAX: usize = 1_000;
+/// Default number of messages on a page of grouped logs.
+pub const GROUPED_PAGE_DEFAULT: usize = 10;
+/// Most dead letters on a page, and the default.
+pub const DLQ_PAGE_MAX: usize = 100;
+/// A page ends early when its entries hold this many bytes of bodies.
+pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most messages that `count` may ask a bulk cancel to end.
+pub const BULK_CANCEL_COUNT_MAX: usize = 500;
+/// Most values of one filter field; over it the request is refused with 400.
+pub const FILTER_VALUES_MAX: usize = 1_000;
+
+/// How long a message stays readable after it has ended.
+pub const ENDED_GRACE_MS: u64 = 10_000;
+/// How long messages and logs are kept after they have ended, by default.
+pub const HISTORY_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// How long dead letters are kept, by default.
+pub const DLQ_MS_DEFAULT: u64 = 30 * 86_400_000;
+
+const _: () = {
+    assert!(MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX);
+    assert!(MESSAGE_BYTES_MAX as u64 <= IN_FLIGHT_BYTES_MAX);
+    assert!(LOG_RESPONSE_BYTES_MAX <= RESPONSE_BYTES_MAX);
+    assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
+    assert!(LOAD_PAGE <= HELD_MAX);
+    assert!(ENDED_GRACE_MS < HISTORY_MS_DEFAULT);
+};

@@ -1,0 +1,3 @@
+//! The Posthaste server: modules in reading order.
+
+pub mod store;

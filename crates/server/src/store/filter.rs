@@ -1,0 +1,121 @@
+//! Which messages, dead letters or log lines a caller means.
+//!
+//! One meaning for every backend: [`Filter::matches`] decides, SQL only narrows what it is asked about.
+
+use posthaste_engine::event::State;
+use posthaste_engine::message::Message;
+use posthaste_wire::id::MessageId;
+use posthaste_wire::time::Timestamp;
+
+/// OR within a field, AND between fields; an empty list does not restrict.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// These messages.
+    pub ids: Vec<MessageId>,
+    /// Exact destination.
+    pub urls: Vec<String>,
+    /// Host of the destination, with or without its port.
+    pub hosts: Vec<String>,
+    /// Path of the destination, without its query.
+    pub paths: Vec<String>,
+    /// Any label of the message.
+    pub labels: Vec<String>,
+    /// Address of the publisher.
+    pub caller_ips: Vec<String>,
+    /// Status of the last answer; 0 when there was none. Dead letters only.
+    pub response_statuses: Vec<u16>,
+    /// Not before this time.
+    pub from: Option<Timestamp>,
+    /// Not after this time.
+    pub to: Option<Timestamp>,
+    /// Asks for something that no message of this version can have, such as a queue: nothing matches.
+    pub nothing: bool,
+}
+
+/// A [`Filter`] for log lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// What the message must be like; dates compare with the event time.
+    pub message: Filter,
+    /// These states.
+    pub states: Vec<State>,
+}
+
+/// Which end of a list comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Newest entries first.
+    #[default]
+    LatestFirst,
+    /// Oldest entries first.
+    EarliestFirst,
+}
+
+impl Filter {
+    /// The caller named nothing at all.
+    pub fn is_empty(&self) -> bool {
+        *self == Filter::default()
+    }
+
+    /// Whether `at`, the time that dates compare with, lies in the asked range.
+    pub fn matches_time(&self, at: Timestamp) -> bool {
+        self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at <= to)
+    }
+
+    /// Whether the message is meant; dates and response statuses are the caller's to compare.
+    pub fn matches(&self, message: &Message) -> bool {
+        let spec = &message.spec;
+        !self.nothing
+            && (self.ids.is_empty() || self.ids.contains(&message.id))
+            && (self.urls.is_empty() || self.urls.contains(&spec.url))
+            && (self.caller_ips.is_empty() || self.caller_ips.contains(&spec.caller_ip))
+            && (self.labels.is_empty() || spec.labels.iter().any(|label| self.labels.contains(label)))
+            && self.matches_location(&spec.url)
+    }
+
+    fn matches_location(&self, url: &str) -> bool {
+        if self.hosts.is_empty() && self.paths.is_empty() {
+            return true;
+        }
+        let (host, path) = split_location(url);
+        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
+        (self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host || wanted == name))
+            && (self.paths.is_empty() || self.paths.iter().any(|wanted| wanted == path))
+    }
+}
+
+/// Host (with port) and path of a destination, as written.
+fn split_location(url: &str) -> (&str, &str) {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (host, tail) = rest.split_at(end);
+    let path = &tail[..tail.find(['?', '#']).unwrap_or(tail.len())];
+    (host, if path.is_empty() { "/" } else { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_are_taken_as_written() {
+        let cases = [
+            ("https://example.org/a/b?c=d", ("example.org", "/a/b")),
+            ("http://example.org:8080", ("example.org:8080", "/")),
+            ("http://[::1]:80/x", ("[::1]:80", "/x")),
+            ("https://example.org?x=/y", ("example.org", "/")),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(split_location(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn hosts_match_with_and_without_port() {
+        for wanted in ["example.org", "example.org:8080"] {
+            let filter = Filter { hosts: vec![wanted.into()], ..Filter::default() };
+            assert!(filter.matches_location("http://example.org:8080/"));
+            assert!(!filter.matches_location("http://example.com:8080/"));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The seam to durable storage: every write of the system is one [`Store::commit`].
+//!
+//! Calls block; the core thread and `spawn_blocking` make them. Backends: [`sqlite`] (the embedded
+//! default) and [`memory`] (the reference model that tests compare with). One conformance suite in
+//! `tests/it/store` runs on all of them and is the specification of this trait.
+
+pub mod memory;
+pub mod sqlite;
+
+mod filter;
+
+pub use filter::{EventFilter, Filter, Order};
+
+use posthaste_engine::event::{DeadLetter, Event, Op};
+use posthaste_engine::message::{DedupKey, DueKey, Live, Message};
+use posthaste_wire::id::{DlqId, MessageId, Position, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+/// Durable storage for one or more shards. Every verb is one transaction; `now` is passed in.
+pub trait Store: Send + Sync {
+    /// Takes a shard for this process. Commits with an older epoch are refused from then on.
+    fn lease(&self, shard: ShardId, now: Timestamp) -> Result<Epoch, StoreError>;
+
+    /// Writes a batch of ops, all or nothing, in order. With [`Durability::Synced`] it returns only
+    /// when the batch would survive a power cut; a lazy batch survives a crash of the process and
+    /// becomes durable with the next synced one.
+    fn commit(&self, shard: ShardId, epoch: Epoch, ops: &[Op], durability: Durability) -> Result<(), StoreError>;
+
+    /// Live messages with `after < due_key` and `due <= until`, in due order, at most `max`.
+    fn load_due(&self, shard: ShardId, after: DueKey, until: Timestamp, max: usize) -> Result<Vec<Live>, StoreError>;
+
+    /// The messages themselves, in the order asked. A missing one means that the store is corrupt.
+    fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;
+
+    /// The highest position handed out so far, so that ids never repeat over restarts.
+    fn last_seq(&self) -> Result<posthaste_wire::id::Seq, StoreError>;
+
+    /// The message that a key stands for, unless its window has ended.
+    fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError>;
+
+    /// The live rows of these messages; absent ones are skipped.
+    fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError>;
+
+    /// Live messages that match, oldest first, at most `max`. Dates compare with the creation time.
+    fn match_live(&self, tenant: TenantId, filter: &Filter, max: usize) -> Result<Vec<Live>, StoreError>;
+
+    /// A message with what is known of its end, as long as its history is kept.
+    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError>;
+
+    /// One page of log lines. Dates compare with the event time.
+    fn list_events(&self, tenant: TenantId, filter: &EventFilter, page: &PageRequest) -> Result<Page<EventRecord>, StoreError>;
+
+    /// One dead letter.
+    fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError>;
+
+    /// One page of dead letters. Dates compare with the time of failure.
+    fn list_dead_letters(&self, tenant: TenantId, filter: &Filter, page: &PageRequest) -> Result<Page<DeadLetterRecord>, StoreError>;
+
+    /// The number that stands for a tenant name in this store, made at first use.
+    fn tenant(&self, name: &str) -> Result<TenantId, StoreError>;
+
+    /// The tenant's signing keys, if any were stored.
+    fn signing_keys(&self, tenant: TenantId) -> Result<Option<SigningKeys>, StoreError>;
+
+    /// Replaces the tenant's signing keys, durably.
+    fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError>;
+
+    /// Drops whole buckets of history and dead letters that are older than the policy allows, and
+    /// moves what is still needed out of them first. Does a bounded piece of work and says whether
+    /// there is more.
+    fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError>;
+
+    /// How much is stored; cheap enough for every scrape of the metrics.
+    fn counts(&self) -> Result<Counts, StoreError>;
+
+    /// Proves that a write would be accepted, without leaving anything behind.
+    fn probe(&self) -> Result<(), StoreError>;
+}
+
+/// A part of the keys and messages that one process owns at a time. The embedded store has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u16);
+
+/// Counts the owners of a shard; a write by an earlier owner is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
+
+/// When [`Store::commit`] may return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Written, but a power cut may undo it: fine for what would only be done again.
+    Lazy,
+    /// On disk.
+    Synced,
+}
+
+/// A stored message and, when it has ended, when that was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageRecord {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its live row; `None` once it has ended.
+    pub live: Option<Live>,
+    /// When it ended; `None` while it lives.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// A log line with the message it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// Where the line stands in the log; also its cursor.
+    pub position: Position,
+    /// What happened.
+    pub event: Event,
+    /// The message it happened to.
+    pub message: Arc<Message>,
+}
+
+/// A dead letter with the message that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetterRecord {
+    /// Why, and the last answer.
+    pub letter: DeadLetter,
+    /// The message, as published.
+    pub message: Arc<Message>,
+}
+
+/// Which page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Continue behind this position, as given by the page before.
+    pub cursor: Option<Position>,
+    /// At most so many entries. A page may be shorter: it also ends at `limits::PAGE_BYTES_MAX`.
+    pub count: usize,
+    /// Which end first.
+    pub order: Order,
+}
+
+/// One page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The entries, in the order asked for.
+    pub entries: Vec<T>,
+    /// Where the next page starts; `None` when there is nothing more.
+    pub next: Option<Position>,
+}
+
+/// A tenant's two signing keys. Printing one is impossible by accident.
+pub use posthaste_wire::signature::SigningKeys;
+
+/// How long history and dead letters are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Messages that have ended, and log lines.
+    pub history_ms: u64,
+    /// Dead letters.
+    pub dlq_ms: u64,
+}
+
+/// What one round of [`Store::retain`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retained {
+    /// Buckets dropped.
+    pub buckets_dropped: u32,
+    /// More is due; call again soon.
+    pub more: bool,
+}
+
+/// How much is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that have not ended.
+    pub live: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+}
+
+/// Why the store could not do what was asked, by what the caller must do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process owns the shard now: stop at once.
+    #[error("the shard has a newer owner")]
+    Fenced,
+    /// The batch may or may not have been written: stop and recover.
+    #[error("the store failed while writing")]
+    Unknown(#[source] BoxError),
+    /// Nothing was changed; the same call may work later.
+    #[error("the store is unavailable")]
+    Unavailable(#[source] BoxError),
+    /// Bytes that were written no longer decode: stop and tell a human.
+    #[error("stored {what} does not decode")]
+    Corrupt {
+        /// What was being read.
+        what: &'static str,
+        /// How it failed.
+        #[source]
+        source: BoxError,
+    },
+}
+
+/// Any error, kept as a cause.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

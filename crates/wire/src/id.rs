@@ -1,0 +1,205 @@
+//! Ids: how a message, a dead letter, a log position and a tenant are named, inside and outside.
+
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// How many low bits of a [`Seq`] count messages made in the same millisecond.
+const SEQ_COUNTER_BITS: u32 = 20;
+
+/// Position of a message in the order of creation: creation time in ms, then a counter.
+///
+/// Strictly increasing within a store, also over restarts and clock jumps (see [`Seq::next`]), so it
+/// is the primary key of everything that belongs to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// Before every message.
+    pub const MIN: Seq = Seq(0);
+    /// After every message; fits SQLite's signed integers.
+    pub const MAX: Seq = Seq(i64::MAX as u64);
+
+    /// The first position at or after `now` that lies behind `last`.
+    pub fn next(last: Seq, now: Timestamp) -> Seq {
+        let earliest = Self::first_at(now);
+        if earliest > last { earliest } else { Seq(last.0 + 1) }
+    }
+
+    /// The lowest position a message created at `time` can have.
+    pub fn first_at(time: Timestamp) -> Seq {
+        Seq((time.0 << SEQ_COUNTER_BITS).min(Self::MAX.0))
+    }
+
+    /// The creation time that the position encodes.
+    pub fn time(self) -> Timestamp {
+        Timestamp(self.0 >> SEQ_COUNTER_BITS)
+    }
+}
+
+/// Public id of a message: `msg_` and the base58 form of its position and a random tag.
+///
+/// The tag makes ids unguessable and lets a lookup by position refuse a forged id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MessageId {
+    /// Where the message stands in the order of creation.
+    pub seq: Seq,
+    /// Random bits, chosen when the id was made.
+    pub tag: u64,
+}
+
+const MESSAGE_PREFIX: &str = "msg_";
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.tag.to_be_bytes());
+        write!(f, "{MESSAGE_PREFIX}{}", bs58::encode(bytes).into_string())
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not an id that this server could have made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidId;
+
+impl fmt::Display for InvalidId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not an id of this server")
+    }
+}
+
+impl std::error::Error for InvalidId {}
+
+impl FromStr for MessageId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let encoded = text.strip_prefix(MESSAGE_PREFIX).ok_or(InvalidId)?;
+        let mut bytes = [0; 16];
+        match bs58::decode(encoded).onto(&mut bytes) {
+            Ok(16) => {}
+            _ => return Err(InvalidId),
+        }
+        let (seq, tag) = bytes.split_at(8);
+        let seq = u64::from_be_bytes(seq.try_into().map_err(|_| InvalidId)?);
+        let tag = u64::from_be_bytes(tag.try_into().map_err(|_| InvalidId)?);
+        if seq > Seq::MAX.0 {
+            return Err(InvalidId);
+        }
+        Ok(MessageId { seq: Seq(seq), tag })
+    }
+}
+
+impl TryFrom<String> for MessageId {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, InvalidId> {
+        text.parse()
+    }
+}
+
+impl From<MessageId> for String {
+    fn from(id: MessageId) -> String {
+        id.to_string()
+    }
+}
+
+/// A time and a number that orders what happened in the same millisecond: `<ms>-<n>`.
+///
+/// Dead letters are named by it, and it is the cursor of every list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// When it happened.
+    pub at: Timestamp,
+    /// Order within that millisecond.
+    pub n: u64,
+}
+
+/// Id of a dead letter: when the message failed, and the message's [`Seq`].
+pub type DlqId = Position;
+
+impl Position {
+    /// After every position.
+    pub const MAX: Position = Position { at: Timestamp::MAX, n: i64::MAX as u64 };
+    /// Before every position.
+    pub const MIN: Position = Position { at: Timestamp(0), n: 0 };
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.at, self.n)
+    }
+}
+
+impl FromStr for Position {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let (at, n) = text.split_once('-').ok_or(InvalidId)?;
+        Ok(Position { at: Timestamp(parse_i63(at)?), n: parse_i63(n)? })
+    }
+}
+
+/// Decimal digits only, within SQLite's signed integers.
+fn parse_i63(text: &str) -> Result<u64, InvalidId> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(InvalidId);
+    }
+    match text.parse::<u64>() {
+        Ok(number) if number <= i64::MAX as u64 => Ok(number),
+        _ => Err(InvalidId),
+    }
+}
+
+/// A tenant's number in one store. Every key, query and limit is scoped by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TenantId(pub u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_ids_survive_a_round_trip() {
+        for (seq, tag) in [(0, 0), (1, u64::MAX), (Seq::MAX.0, 7), (1_780_315_200_000 << 20, 42)] {
+            let id = MessageId { seq: Seq(seq), tag };
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn foreign_ids_are_refused() {
+        for text in ["", "msg_", "msg_0OIl", "msg_2", "scd_1", "msg_%00", &format!("msg_{}", "z".repeat(50))] {
+            assert_eq!(text.parse::<MessageId>(), Err(InvalidId), "{text}");
+        }
+    }
+
+    #[test]
+    fn positions_in_creation_order_never_repeat() {
+        let now = Timestamp(1_000);
+        let first = Seq::next(Seq::MIN, now);
+        let second = Seq::next(first, now);
+        let after_clock_went_back = Seq::next(second, Timestamp(10));
+        assert!(first < second && second < after_clock_went_back);
+        assert_eq!(first.time(), now);
+    }
+
+    #[test]
+    fn cursors_are_digits_dash_digits() {
+        assert_eq!("1686652644442-12".parse(), Ok(Position { at: Timestamp(1_686_652_644_442), n: 12 }));
+        for text in ["", "-", "1-", "-1", "1-2-3", "+1-2", "1- 2", "9223372036854775808-0", "a-b", "none"] {
+            assert_eq!(text.parse::<Position>(), Err(InvalidId), "{text}");
+        }
+    }
+}
