@@ -8,4 +8,14 @@ pub mod message;
 
 pub mod event;
 
+pub mod outcome;
+
+pub mod retry;
+
+pub mod dedup;
+
+pub mod shard;
+
+mod lanes;
+
 pub mod limits;

@@ -54,6 +54,8 @@ pub const IN_FLIGHT_MAX: u32 = 4_000;
 pub const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Live messages kept in RAM; the rest waits in the store and is loaded as these end.
 pub const HELD_MAX: usize = 400_000;
+/// Due messages kept in RAM per tenant and destination origin; the rest waits in the store.
+pub const LANE_HELD_MAX: usize = 2_000;
 /// How far ahead of their due time messages are loaded into RAM.
 pub const HORIZON_MS: u64 = 60_000;
 /// Live rows read from the store at once.
@@ -84,6 +86,7 @@ const _: () = {
     assert!(MESSAGE_BYTES_MAX as u64 <= IN_FLIGHT_BYTES_MAX);
     assert!(LOG_RESPONSE_BYTES_MAX <= RESPONSE_BYTES_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
-    assert!(LOAD_PAGE <= HELD_MAX);
+    assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);
+    assert!(ORIGIN_IN_FLIGHT_MAX as usize <= LANE_HELD_MAX / 2);
     assert!(ENDED_GRACE_MS < HISTORY_MS_DEFAULT);
 };

@@ -98,6 +98,14 @@ impl DueKey {
 #[serde(transparent)]
 pub struct Origin(pub u64);
 
+impl Origin {
+    /// The hash (FNV-1a, stored, so it must never change) of a tenant and `scheme://host:port`.
+    pub fn of(tenant: TenantId, origin: &str) -> Origin {
+        let bytes = tenant.0.to_be_bytes().into_iter().chain(origin.bytes());
+        Origin(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))
+    }
+}
+
 /// A duplicate key: hash of what makes two publishes the same one, within a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupKey(pub [u8; 32]);

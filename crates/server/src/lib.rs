@@ -1,3 +1,30 @@
-//! The Posthaste server: modules in reading order.
+//! The Posthaste server: durable, signed, retried, deduplicated HTTP message delivery that speaks the
+//! QStash protocol. Modules in reading order; `ARCHITECTURE.md` has the map.
+
+pub mod config;
+
+pub mod tenants;
+
+pub mod server;
+
+pub mod app;
+
+mod http;
+
+pub mod api;
+
+pub mod core;
+
+pub mod delivery;
 
 pub mod store;
+
+pub mod keys;
+
+pub mod data_dir;
+
+pub mod clock;
+
+pub mod metrics;
+
+pub mod telemetry;

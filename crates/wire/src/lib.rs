@@ -8,6 +8,28 @@ pub mod id;
 
 pub mod encoding;
 
+pub mod header;
+
+pub mod boolean;
+
+pub mod duration;
+
+pub mod retry_delay;
+
+pub mod retry_after;
+
 pub mod redact;
 
 pub mod signature;
+
+pub mod destination;
+
+pub mod rejection;
+
+pub mod flow_control;
+
+mod forward;
+
+mod setting;
+
+pub mod publish;

@@ -4,8 +4,13 @@
 //! be compared. Deliveries and replays always use the originals.
 
 use crate::encoding::hex;
+use crate::header;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// Most header names in one list.
+const NAMES_MAX: usize = 100;
 
 /// Which parts of a message are hidden.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +26,44 @@ pub struct RedactFields {
     pub headers: Vec<String>,
 }
 
+/// The text is not a list of fields that can be hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidRedactFields;
+
+impl fmt::Display for InvalidRedactFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not a list of fields to redact, accepted are body, header and up to 100 header[Name], separated by commas",
+        )
+    }
+}
+
+impl std::error::Error for InvalidRedactFields {}
+
 impl RedactFields {
+    /// Reads a list such as `body, header[Authorization]`.
+    ///
+    /// What cannot be understood is refused, never skipped: somebody meant to hide it.
+    pub fn parse(text: &str) -> Result<RedactFields, InvalidRedactFields> {
+        let mut fields = RedactFields::default();
+        for item in text.split(',') {
+            match item.trim_matches([' ', '\t']) {
+                "body" => fields.body = true,
+                "header" | "headers" => fields.all_headers = true,
+                item => {
+                    let name = bracketed_name(item).ok_or(InvalidRedactFields)?;
+                    if !fields.headers.contains(&name) {
+                        fields.headers.push(name);
+                    }
+                    if fields.headers.len() > NAMES_MAX {
+                        return Err(InvalidRedactFields);
+                    }
+                }
+            }
+        }
+        Ok(fields)
+    }
+
     /// Nothing is hidden.
     pub fn is_none(&self) -> bool {
         *self == RedactFields::default()
@@ -33,7 +75,76 @@ impl RedactFields {
     }
 }
 
+/// The canonical name in `header[name]` or `headers[name]`.
+fn bracketed_name(item: &str) -> Option<String> {
+    let rest = item.strip_prefix("header")?;
+    let name = rest.strip_prefix('s').unwrap_or(rest).strip_prefix('[')?.strip_suffix(']')?;
+    header::is_valid_name(name).then(|| header::canonical(name))
+}
+
 /// What stands in the place of a hidden value.
 pub fn mark(original: &[u8]) -> String {
     format!("REDACTED:{}", hex(&Sha256::digest(original)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_name_the_body_and_headers() {
+        let fields = |body, all_headers, headers: &[&str]| RedactFields {
+            body,
+            all_headers,
+            headers: headers.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        for (text, expected) in [
+            ("body", fields(true, false, &[])),
+            ("header", fields(false, true, &[])),
+            ("headers", fields(false, true, &[])),
+            ("body,header", fields(true, true, &[])),
+            (" body , header[x-api-key] ", fields(true, false, &["X-Api-Key"])),
+            ("headers[a],header[A],header[b]", fields(false, false, &["A", "B"])),
+        ] {
+            assert_eq!(RedactFields::parse(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for text in [
+            "",
+            ",",
+            "body,",
+            "passwords",
+            "Body",
+            "header[",
+            "header]",
+            "header[]",
+            "header[a]b]",
+            "header[a b]",
+            "header[a,b]",
+            "header [a]",
+            "headers[[a]]",
+            "headerss[a]",
+            "body[a]",
+        ] {
+            assert_eq!(RedactFields::parse(text), Err(InvalidRedactFields), "{text}");
+        }
+        let many = vec!["header[a]"; 1_000].join(",");
+        assert!(RedactFields::parse(&many).is_ok(), "one name, however often");
+    }
+
+    #[test]
+    fn header_names_are_compared_without_case() {
+        let fields = RedactFields::parse("header[Authorization]").unwrap();
+        assert!(fields.hides_header("authorization") && !fields.hides_header("Content-Type"));
+        assert!(RedactFields::parse("header").unwrap().hides_header("anything"));
+    }
+
+    #[test]
+    fn the_mark_is_the_hash_of_the_original() {
+        let expected = "REDACTED:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(mark(b""), expected);
+    }
 }

@@ -1,7 +1,24 @@
-//! Signing keys, and the signature that every delivery carries.
+//! Signing keys, and the signature that every delivery carries: a JWT with the hash of the body.
+//!
+//! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs.
 
+use crate::encoding::{base64url_padded, push_base64url};
+use crate::time::Timestamp;
+use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::fmt;
+use std::fmt::Write as _;
+
+/// How long a signature is valid, in seconds.
+pub const LIFETIME_SECONDS: u64 = 300;
+
+/// `{"alg":"HS256","typ":"JWT"}` and the dot after it.
+const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.";
+/// A dot and the 32 bytes of the MAC in base64.
+const MAC_BYTES: usize = 1 + 43;
+/// Room for the fixed parts of the payload: names, punctuation, two times and the body hash.
+const PAYLOAD_BYTES: usize = 176;
 
 /// A signing key such as `sig_…`: the secret is the text itself. Never printed, not even by `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,4 +55,155 @@ pub struct SigningKeys {
     pub current: SigningKey,
     /// Becomes current at the next rotation.
     pub next: SigningKey,
+}
+
+/// What one signature says. The rest (`iss`, `nbf`) is always the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims<'a> {
+    /// The destination exactly as published: receivers compare it as text.
+    pub url: &'a str,
+    /// When the attempt starts; rounded down to the second, because receivers refuse a time in their future.
+    pub issued_at: Timestamp,
+    /// Until when receivers accept it, usually [`LIFETIME_SECONDS`] later.
+    pub expires_at: Timestamp,
+    /// Unique name of this signature.
+    pub jwt_id: &'a str,
+    /// The [`body_hash`] of what is sent.
+    pub body_hash: &'a str,
+}
+
+/// The `body` claim: SHA-256 of the body in padded base64url. The same for every attempt of a message.
+pub fn body_hash(body: &[u8]) -> String {
+    base64url_padded(&Sha256::digest(body))
+}
+
+/// Makes the value of `Upstash-Signature`.
+pub fn sign(key: &SigningKey, claims: &Claims<'_>) -> String {
+    let payload = payload(claims);
+    let mut token = String::with_capacity(HEADER.len() + payload.len().div_ceil(3) * 4 + MAC_BYTES);
+    token.push_str(HEADER);
+    push_base64url(payload.as_bytes(), &mut token);
+    push_mac(key, &mut token);
+    token
+}
+
+fn payload(claims: &Claims<'_>) -> String {
+    let mut json = String::with_capacity(PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len());
+    json.push_str(r#"{"iss":"Upstash","sub":"#);
+    push_json_string(claims.url, &mut json);
+    let (expires, issued) = (claims.expires_at.as_seconds(), claims.issued_at.as_seconds());
+    write!(json, r#","exp":{expires},"nbf":0,"iat":{issued},"jti":"#).expect("writing to a String cannot fail");
+    push_json_string(claims.jwt_id, &mut json);
+    json.push_str(r#","body":"#);
+    push_json_string(claims.body_hash, &mut json);
+    json.push('}');
+    json
+}
+
+/// Appends the dot and the MAC of everything before it.
+fn push_mac(key: &SigningKey, token: &mut String) {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.expose().as_bytes()).expect("HMAC takes keys of any length");
+    mac.update(token.as_bytes());
+    token.push('.');
+    push_base64url(&mac.finalize().into_bytes(), token);
+}
+
+/// Appends the text as a JSON string; only what JSON demands is escaped.
+fn push_json_string(text: &str, json: &mut String) {
+    json.push('"');
+    let mut copied = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        json.push_str(&text[copied..at]);
+        copied = at + 1;
+        match byte {
+            b'"' => json.push_str("\\\""),
+            b'\\' => json.push_str("\\\\"),
+            control => write!(json, "\\u{control:04x}").expect("writing to a String cannot fail"),
+        }
+    }
+    json.push_str(&text[copied..]);
+    json.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    const BODY: &[u8] = br#"{"hello":"world"}"#;
+
+    #[test]
+    fn the_vector_of_the_contract_matches_byte_for_byte() {
+        let hash = body_hash(BODY);
+        assert_eq!(hash, "k6I5cakU5erL8KjSUVTNownDwccvu5kU1Hxg88toFYg=");
+        let claims = Claims {
+            url: "https://example.com/hook?a=1",
+            issued_at: Timestamp(1_700_000_000_999),
+            expires_at: Timestamp(4_102_444_800_000),
+            jwt_id: "jwt_67kxXD6UBAk7DqU6hzuHMDdXFXfP",
+            body_hash: &hash,
+        };
+        let token = sign(&SigningKey::new("sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r"), &claims);
+        assert_eq!(
+            token,
+            "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJVcHN0YXNoIiwic3ViIjoiaHR0cHM6Ly9leGFtcGxlLmNvbS9ob29rP2E9\
+             MSIsImV4cCI6NDEwMjQ0NDgwMCwibmJmIjowLCJpYXQiOjE3MDAwMDAwMDAsImp0aSI6Imp3dF82N2t4WEQ2VUJBazdEcVU2aHp1SE1EZF\
+             hGWGZQIiwiYm9keSI6Ims2STVjYWtVNWVyTDhLalNVVlROb3duRHdjY3Z1NWtVMUh4Zzg4dG9GWWc9In0.JkxSdQh8U8Vm0ObZYA8jKW7R\
+             ovL9nzoexO7NsT5yqyk"
+        );
+    }
+
+    /// Its `nbf` is not 0, so the payload cannot be rebuilt; header, MAC and body hash can.
+    #[test]
+    fn an_accepted_token_has_our_header_and_mac() {
+        let vectors: Value = serde_json::from_str(include_str!("../../../vectors/signature.json")).unwrap();
+        let case = vectors["jwt"].as_array().unwrap().iter().find(|case| case["id"] == "ok-current").unwrap();
+        let expected = case["token"].as_str().unwrap();
+        assert!(expected.starts_with(HEADER));
+        let mut token = expected[..expected.len() - MAC_BYTES].to_owned();
+        push_mac(&SigningKey::new(vectors["keys"]["current"].as_str().unwrap()), &mut token);
+        assert_eq!(token, expected);
+    }
+
+    #[test]
+    fn an_empty_body_has_a_hash_too() {
+        assert_eq!(body_hash(b""), "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU=");
+    }
+
+    #[test]
+    fn a_usual_signature_needs_no_reallocation() {
+        let hash = body_hash(BODY);
+        let claims = Claims {
+            url: "https://example.com/",
+            issued_at: Timestamp(1_700_000_000_000),
+            expires_at: Timestamp(1_700_000_300_000),
+            jwt_id: "jwt_67kxXD6UBAk7DqU6hzuHMDdXFXfP",
+            body_hash: &hash,
+        };
+        let room = PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len();
+        assert!(payload(&claims).len() <= room);
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_survives_the_payload(url in any::<String>(), jwt_id in any::<String>()) {
+            let hash = body_hash(BODY);
+            let claims = Claims {
+                url: &url,
+                issued_at: Timestamp(1_999),
+                expires_at: Timestamp(301_999),
+                jwt_id: &jwt_id,
+                body_hash: &hash,
+            };
+            let json: Value = serde_json::from_str(&payload(&claims)).unwrap();
+            let expected = serde_json::json!({
+                "iss": "Upstash", "sub": url, "exp": 301, "nbf": 0, "iat": 1, "jti": jwt_id, "body": hash,
+            });
+            prop_assert_eq!(json, expected);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! One meaning for every backend: [`Filter::matches`] decides, SQL only narrows what it is asked about.
 
-use posthaste_engine::event::State;
+use posthaste_engine::event::{DeadLetter, Event, State};
 use posthaste_engine::message::Message;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
@@ -51,6 +51,15 @@ pub enum Order {
     EarliestFirst,
 }
 
+impl EventFilter {
+    /// Whether the log line is meant.
+    pub fn matches(&self, event: &Event, message: &Message) -> bool {
+        (self.states.is_empty() || self.states.contains(&event.state))
+            && self.message.matches_time(event.at)
+            && self.message.matches(message)
+    }
+}
+
 impl Filter {
     /// The caller named nothing at all.
     pub fn is_empty(&self) -> bool {
@@ -73,12 +82,23 @@ impl Filter {
             && self.matches_location(&spec.url)
     }
 
+    /// Whether the dead letter is meant.
+    pub fn matches_dead_letter(&self, letter: &DeadLetter, message: &Message) -> bool {
+        let status = letter.response.as_ref().map_or(0, |response| response.status);
+        (self.response_statuses.is_empty() || self.response_statuses.contains(&status))
+            && self.matches_time(letter.dlq_id.at)
+            && self.matches(message)
+    }
+
     fn matches_location(&self, url: &str) -> bool {
         if self.hosts.is_empty() && self.paths.is_empty() {
             return true;
         }
         let (host, path) = split_location(url);
-        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
+        let name = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
+            .map_or(host, |(name, _)| name);
         (self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host || wanted == name))
             && (self.paths.is_empty() || self.paths.iter().any(|wanted| wanted == path))
     }

@@ -2,17 +2,19 @@
 //!
 //! Calls block; the core thread and `spawn_blocking` make them. Backends: [`sqlite`] (the embedded
 //! default) and [`memory`] (the reference model that tests compare with). One conformance suite in
-//! `tests/it/store` runs on all of them and is the specification of this trait.
+//! `tests/store` runs on all of them and is the specification of this trait.
 
 pub mod memory;
 pub mod sqlite;
 
+mod bucket;
 mod filter;
+mod page;
 
 pub use filter::{EventFilter, Filter, Order};
 
 use posthaste_engine::event::{DeadLetter, Event, Op};
-use posthaste_engine::message::{DedupKey, DueKey, Live, Message};
+use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_wire::id::{DlqId, MessageId, Position, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -27,8 +29,19 @@ pub trait Store: Send + Sync {
     /// becomes durable with the next synced one.
     fn commit(&self, shard: ShardId, epoch: Epoch, ops: &[Op], durability: Durability) -> Result<(), StoreError>;
 
-    /// Live messages with `after < due_key` and `due <= until`, in due order, at most `max`.
-    fn load_due(&self, shard: ShardId, after: DueKey, until: Timestamp, max: usize) -> Result<Vec<Live>, StoreError>;
+    /// Makes everything committed so far survive a power cut.
+    fn flush(&self) -> Result<(), StoreError>;
+
+    /// Live messages with `after < due_key` and `due <= until`, in due order, at most `max`; only those
+    /// to `origin` if one is given.
+    fn load_due(
+        &self,
+        shard: ShardId,
+        origin: Option<Origin>,
+        after: DueKey,
+        until: Timestamp,
+        max: usize,
+    ) -> Result<Vec<Live>, StoreError>;
 
     /// The messages themselves, in the order asked. A missing one means that the store is corrupt.
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;

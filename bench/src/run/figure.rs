@@ -1,0 +1,332 @@
+//! Figures, their goals, and the table that shows both. Pure.
+
+use crate::load::Report;
+use crate::stats::{Percentiles, median};
+use serde::Serialize;
+
+/// Goals of the server. `docs/benchmarks.md` lists them for readers.
+pub(super) mod goal {
+    use super::Goal;
+
+    pub(in crate::run) const DELIVERED_RATIO: Goal = Goal::AtLeast(0.35);
+    pub(in crate::run) const PUBLISH_P99_MS: Goal = Goal::AtMost(40.0);
+    pub(in crate::run) const E2E_P50_MS: Goal = Goal::AtMost(6.0);
+    pub(in crate::run) const IDLE_RSS_MB: Goal = Goal::Below(60.0);
+    pub(in crate::run) const IDLE_CPU_PCT: Goal = Goal::Below(1.0);
+    pub(in crate::run) const DELAYED_RSS_GROWTH_MB: Goal = Goal::Below(100.0);
+    pub(in crate::run) const RESTART_S: Goal = Goal::Below(5.0);
+    /// Beyond it figures cannot be compared.
+    pub(in crate::run) const FOREIGN_CPU_PCT: f64 = 15.0;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+    Below(f64),
+    /// Messages must not get lost: judged even in smoke runs.
+    None,
+}
+
+impl Goal {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Goal::AtLeast(limit) => value >= limit,
+            Goal::AtMost(limit) => value <= limit,
+            Goal::Below(limit) => value < limit,
+            Goal::None => value == 0.0,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Goal::AtLeast(limit) => format!("≥ {limit}"),
+            Goal::AtMost(limit) => format!("≤ {limit}"),
+            Goal::Below(limit) => format!("< {limit}"),
+            Goal::None => "0".into(),
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Figure {
+    pub(super) scenario: &'static str,
+    pub(super) name: String,
+    pub(super) relay: Option<f64>,
+    pub(super) server: Option<f64>,
+    /// For the server.
+    pub(super) goal: Option<Goal>,
+}
+
+impl Figure {
+    pub(super) fn both(scenario: &'static str, name: &str, relay: Option<f64>, server: Option<f64>) -> Self {
+        Self { scenario, name: name.into(), relay, server, goal: None }
+    }
+
+    pub(super) fn server(scenario: &'static str, name: &str, server: Option<f64>) -> Self {
+        Self::both(scenario, name, None, server)
+    }
+
+    pub(super) fn goal(mut self, goal: Goal) -> Self {
+        self.goal = Some(goal);
+        self
+    }
+
+    fn verdict(&self, judged: bool) -> &'static str {
+        match (self.goal, self.server) {
+            (None, _) => "",
+            (Some(goal), _) if !judged && goal != Goal::None => "not judged",
+            (Some(_), None) => "no data",
+            (Some(goal), Some(value)) if goal.is_met(value) => "pass",
+            (Some(_), Some(_)) => "**FAIL**",
+        }
+    }
+}
+
+/// The reports of one scenario, in the order of the rounds.
+#[derive(Default)]
+pub(super) struct Rounds {
+    pub(super) relay: Vec<Report>,
+    pub(super) server: Vec<Report>,
+}
+
+impl Rounds {
+    /// The medians of one value; rounds without it are left out.
+    fn figure(&self, scenario: &'static str, name: &str, value: impl Fn(&Report) -> Option<f64>) -> Figure {
+        let of = |reports: &[Report]| median(reports.iter().filter_map(&value));
+        Figure::both(scenario, name, of(&self.relay), of(&self.server))
+    }
+
+    /// The sums of one count.
+    fn total(&self, scenario: &'static str, name: &str, count: impl Fn(&Report) -> u64) -> Figure {
+        let of = |reports: &[Report]| (!reports.is_empty()).then(|| reports.iter().map(&count).sum::<u64>() as f64);
+        Figure::both(scenario, name, of(&self.relay), of(&self.server))
+    }
+}
+
+/// The name under which `load` accounts for the relay or the server.
+pub(super) const TARGET: &str = "target";
+
+pub(super) fn saturation(rounds: &Rounds) -> Vec<Figure> {
+    const SCENARIO: &str = "saturation";
+    let delivered = rounds.figure(SCENARIO, "delivered/s", delivered_per_s);
+    let ratio = ratio(delivered.server, delivered.relay);
+    vec![
+        rounds.figure(SCENARIO, "publish/s", |report| Some(report.publish_per_s)),
+        rounds.figure(SCENARIO, "publish p50, ms", |report| report.publish.map(|p| p.p50_ms)),
+        rounds
+            .figure(SCENARIO, "publish p99, ms", |report| report.publish.map(|p| p.p99_ms))
+            .goal(goal::PUBLISH_P99_MS),
+        delivered,
+        Figure::server(SCENARIO, "delivered/s, server ÷ relay", ratio).goal(goal::DELIVERED_RATIO),
+        missing(rounds, SCENARIO),
+        rounds.total(SCENARIO, "publish errors", |report| report.errors),
+        rounds.total(SCENARIO, "duplicates", |report| report.delivery.as_ref().map_or(0, |d| d.duplicates)),
+        rounds.figure(SCENARIO, "CPU per message, µs", |report| {
+            report.delivery.as_ref()?.cpu_us_per_msg.get(TARGET).copied()
+        }),
+        rounds.figure(SCENARIO, "written to disk per message, bytes", |report| {
+            report.delivery.as_ref()?.written_bytes_per_msg.get(TARGET).copied()
+        }),
+    ]
+}
+
+pub(super) fn fixed_rate(rounds: &Rounds, scenario: &'static str) -> Vec<Figure> {
+    let e2e = |report: &Report, pick: fn(Percentiles) -> f64| report.delivery.as_ref()?.e2e.map(pick);
+    vec![
+        rounds.figure(scenario, "publish to arrival p50, ms", |r| e2e(r, |p| p.p50_ms)).goal(goal::E2E_P50_MS),
+        rounds.figure(scenario, "publish to arrival p99, ms", |r| e2e(r, |p| p.p99_ms)),
+        missing(rounds, scenario),
+        rounds.total(scenario, "publish errors", |report| report.errors),
+    ]
+}
+
+/// Acknowledged messages that did not arrive.
+pub(super) fn missing(rounds: &Rounds, scenario: &'static str) -> Figure {
+    let count = |report: &Report| report.delivery.as_ref().map_or(report.acked, |delivery| delivery.missing);
+    rounds.total(scenario, "missing", count).goal(Goal::None)
+}
+
+pub(super) fn delivered_per_s(report: &Report) -> Option<f64> {
+    report.delivery.as_ref().map(|delivery| delivery.delivered_per_s)
+}
+
+pub(super) fn ratio(part: Option<f64>, whole: Option<f64>) -> Option<f64> {
+    Some(part? / whole.filter(|whole| *whole > 0.0)?)
+}
+
+/// The Markdown table.
+pub(super) fn table(figures: &[Figure], judged: bool) -> String {
+    let mut rows = vec![["scenario", "figure", "relay", "server", "goal", "result"].map(str::to_owned)];
+    for figure in figures {
+        rows.push([
+            figure.scenario.to_owned(),
+            figure.name.clone(),
+            figure.relay.map(number).unwrap_or_default(),
+            figure.server.map(number).unwrap_or_default(),
+            figure.goal.map(Goal::text).unwrap_or_default(),
+            figure.verdict(judged).to_owned(),
+        ]);
+    }
+    let widths: [usize; 6] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
+            2 | 3 => format!("{cell:>width$}"),
+            _ => format!("{cell:<width$}"),
+        });
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    };
+    let rule = widths.iter().enumerate().map(|(column, width)| match column {
+        2 | 3 => format!("{}:", "-".repeat(width + 1)),
+        _ => "-".repeat(width + 2),
+    });
+    let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
+    line(&rows[0]) + &rule + &rows[1..].iter().map(line).collect::<String>()
+}
+
+/// Three significant digits or all of the whole number, with separators.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if size < 100.0 && value.fract() != 0.0 {
+        return if size < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
+    }
+    let digits = format!("{size:.0}");
+    let mut grouped = String::from(if value < 0.0 { "-" } else { "" });
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Delivery;
+    use std::collections::BTreeMap;
+
+    fn report(delivered_per_s: f64, missing: u64, cpu_us: f64) -> Report {
+        let e2e = Percentiles { p50_ms: 2.0, p90_ms: 3.0, p99_ms: 4.0, p999_ms: 5.0, max_ms: 6.0 };
+        Report {
+            label: String::new(),
+            run: 1,
+            conns: 64,
+            rate: 0.0,
+            body_bytes: 1024,
+            acked: 10,
+            errors: 1,
+            first_error: None,
+            sample: String::new(),
+            publish_s: 1.0,
+            publish_per_s: 10.0,
+            publish: Some(e2e),
+            foreign_cpu_pct: 0.0,
+            cpu_publish_us_per_msg: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            delivery: Some(Delivery {
+                delivered: 10 - missing,
+                missing,
+                duplicates: 2,
+                injected_failures: 0,
+                seconds: 1.0,
+                delivered_per_s,
+                e2e: Some(e2e),
+                cpu_us_per_msg: BTreeMap::from([(TARGET.to_owned(), cpu_us)]),
+                written_bytes_per_msg: BTreeMap::new(),
+            }),
+        }
+    }
+
+    fn rounds() -> Rounds {
+        Rounds {
+            relay: vec![report(1000.0, 0, 30.0), report(3000.0, 0, 10.0), report(2000.0, 0, 20.0)],
+            server: vec![report(900.0, 1, 60.0), report(100.0, 2, 70.0), report(800.0, 0, 80.0)],
+        }
+    }
+
+    #[test]
+    fn saturation_takes_medians_of_rates_and_sums_of_losses() {
+        let figures = saturation(&rounds());
+        let named = |name: &str| figures.iter().find(|f| f.name == name).map(|f| (f.relay, f.server)).unwrap();
+        assert_eq!(named("delivered/s"), (Some(2000.0), Some(800.0)));
+        assert_eq!(named("delivered/s, server ÷ relay"), (None, Some(0.4)));
+        assert_eq!(named("missing"), (Some(0.0), Some(3.0)));
+        assert_eq!(named("publish errors"), (Some(3.0), Some(3.0)));
+        assert_eq!(named("CPU per message, µs"), (Some(20.0), Some(70.0)));
+        assert_eq!(named("written to disk per message, bytes"), (None, None));
+    }
+
+    #[test]
+    fn a_run_without_deliveries_misses_everything_it_published() {
+        let mut lost = report(0.0, 0, 0.0);
+        lost.delivery = None;
+        let rounds = Rounds { relay: Vec::new(), server: vec![lost] };
+        let figure = missing(&rounds, "rate");
+        assert_eq!((figure.relay, figure.server), (None, Some(10.0)));
+    }
+
+    #[test]
+    fn goals_are_judged_at_their_edge() {
+        let cases = [
+            (Goal::AtLeast(0.35), 0.35, true),
+            (Goal::AtLeast(0.35), 0.349, false),
+            (Goal::AtMost(40.0), 40.0, true),
+            (Goal::AtMost(40.0), 40.1, false),
+            (Goal::Below(60.0), 59.9, true),
+            (Goal::Below(60.0), 60.0, false),
+            (Goal::None, 0.0, true),
+            (Goal::None, 1.0, false),
+        ];
+        for (goal, value, met) in cases {
+            assert_eq!(goal.is_met(value), met, "{goal:?} {value}");
+        }
+    }
+
+    #[test]
+    fn the_table_aligns_and_judges() {
+        let figures = [
+            Figure::both("saturation", "delivered/s", Some(23_400.4), Some(9_000.0)),
+            Figure::server("idle", "RSS, MB", Some(61.25)).goal(goal::IDLE_RSS_MB),
+            Figure::server("rate", "missing", Some(0.0)).goal(Goal::None),
+            Figure::server("rate", "p50", None).goal(goal::E2E_P50_MS),
+        ];
+        let expected = "\
+| scenario   | figure      |  relay | server | goal | result   |
+|------------|-------------|-------:|-------:|------|----------|
+| saturation | delivered/s | 23,400 |  9,000 |      |          |
+| idle       | RSS, MB     |        |   61.2 | < 60 | **FAIL** |
+| rate       | missing     |        |      0 | 0    | pass     |
+| rate       | p50         |        |        | ≤ 6  | no data  |
+";
+        assert_eq!(table(&figures, true), expected);
+    }
+
+    #[test]
+    fn a_smoke_run_judges_only_losses() {
+        let slow = Figure::server("idle", "RSS, MB", Some(9e9)).goal(goal::IDLE_RSS_MB);
+        let lossy = Figure::server("rate", "missing", Some(1.0)).goal(Goal::None);
+        assert_eq!((slow.verdict(false), lossy.verdict(false)), ("not judged", "**FAIL**"));
+    }
+
+    #[test]
+    fn numbers_are_short_but_whole_ones_complete() {
+        let cases = [
+            (0.0, "0"),
+            (0.354, "0.35"),
+            (12.34, "12.3"),
+            (7.0, "7"),
+            (999.6, "1,000"),
+            (1_234_567.0, "1,234,567"),
+            (-1.5, "-1.50"),
+            (-1234.0, "-1,234"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(number(value), expected);
+        }
+    }
+}

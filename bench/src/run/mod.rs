@@ -1,0 +1,291 @@
+//! `run`: the whole comparison in one command.
+//!
+//! Starts a sink, the signed durable relay and the server as children, each server on a fresh data
+//! directory, lets them do the same work in turn, and reports medians beside their goals. Start at
+//! [`main`]; what is measured is in [`scenario`] and [`delayed`], the goals are in [`figure`].
+
+mod child;
+mod delayed;
+mod figure;
+mod machine;
+mod scenario;
+
+use anyhow::{Context, Result, bail};
+use figure::Figure;
+use scenario::Bench;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The server's executable.
+    #[arg(long, default_value = "target/release/posthaste")]
+    server: PathBuf,
+    /// Start this instead of the server: words split at spaces, with {bench}, {port}, {dir} and {sink} filled in.
+    #[arg(long, hide = true)]
+    server_command: Option<String>,
+    /// Seconds per measurement [default: 10].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: Option<u32>,
+    /// How often relay and server take turns [default: 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=50))]
+    rounds: Option<u32>,
+    /// Directory for the JSON file.
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+    /// Only these scenarios.
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 1..)]
+    only: Vec<Scenario>,
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Check quickly that everything works and nothing is missing; figures are not judged.
+    #[arg(long)]
+    smoke: bool,
+    /// Where the data directories are made: the disk under test.
+    #[arg(long, default_value = ".")]
+    work_dir: PathBuf,
+    /// Delayed messages to store [default: 1000000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    delayed_count: Option<u32>,
+    /// Body size of delayed messages.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(35..=100_000))]
+    delayed_body_bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Scenario {
+    /// 64 connections, closed loop, 1 KiB.
+    Saturation,
+    /// 500 messages per second, open loop.
+    Rate,
+    /// Memory and CPU without load.
+    Idle,
+    /// A backlog of delayed messages: memory, restart, speed on top of it.
+    Delayed,
+}
+
+/// How much is measured, after the defaults.
+#[derive(Clone, Debug, Serialize)]
+struct Plan {
+    scenarios: Vec<Scenario>,
+    seconds: u32,
+    rounds: u32,
+    warm_up_seconds: f64,
+    /// Between a start (or a fill) and reading memory.
+    settle: Duration,
+    /// Over which idle CPU is measured.
+    idle: Duration,
+    delayed_count: u32,
+    delayed_body_bytes: u32,
+    /// False in smoke runs: then only losses count.
+    judged: bool,
+}
+
+impl Plan {
+    fn new(args: &Args) -> Self {
+        let all = [Scenario::Saturation, Scenario::Rate, Scenario::Idle, Scenario::Delayed];
+        let asked = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
+        let smoke = args.smoke;
+        Self {
+            scenarios: all.into_iter().filter(asked).collect(),
+            seconds: args.seconds.unwrap_or(if smoke { 1 } else { 10 }),
+            rounds: args.rounds.unwrap_or(if smoke { 1 } else { 3 }),
+            warm_up_seconds: if smoke { 0.2 } else { 1.0 },
+            settle: Duration::from_secs(if smoke { 1 } else { 5 }),
+            idle: Duration::from_secs(if smoke { 1 } else { 10 }),
+            delayed_count: args.delayed_count.unwrap_or(if smoke { 20_000 } else { 1_000_000 }),
+            delayed_body_bytes: args.delayed_body_bytes,
+            judged: !smoke,
+        }
+    }
+}
+
+/// Everything the JSON file holds.
+#[derive(Serialize)]
+struct Outcome {
+    started: String,
+    machine: String,
+    plan: Plan,
+    server: String,
+    /// False when other programs used so much CPU that the figures cannot be compared.
+    comparable: bool,
+    /// Messages that were acknowledged and then lost, anywhere.
+    lost: u64,
+    figures: Vec<Figure>,
+    warnings: Vec<String>,
+    /// Scenarios that could not be finished.
+    failures: Vec<String>,
+    /// The single runs behind the medians.
+    runs: Vec<crate::load::Report>,
+}
+
+const EXIT_FAILED: u8 = 1;
+const EXIT_LOST: u8 = 3;
+const EXIT_INTERRUPTED: u8 = 130;
+
+pub(crate) fn main(args: Args) -> Result<ExitCode> {
+    // One thread: the children are tied to the life of the thread that starts them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+        // Dropping the comparison ends its children and removes its files.
+        tokio::select! {
+            outcome = compare(&args) => conclude(&args, &outcome?),
+            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+            _ = terminate.recv() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+            _ = hang_up.recv() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+        }
+    })
+}
+
+async fn compare(args: &Args) -> Result<Outcome> {
+    let plan = Plan::new(args);
+    let started = machine::utc(std::time::SystemTime::now());
+    let server_command = server_command(args)?;
+    let server = server_command.join(" ");
+    let (machine, mut warnings) = machine::describe(&args.work_dir)?;
+    eprintln!("{machine}");
+    let mut bench = Bench::open(plan.clone(), server_command, &args.work_dir).await?;
+
+    let (mut figures, mut failures) = (Vec::new(), Vec::new());
+    for scenario in &plan.scenarios {
+        let found = match scenario {
+            Scenario::Saturation => scenario::saturation(&mut bench).await,
+            Scenario::Rate => scenario::fixed_rate(&mut bench).await,
+            Scenario::Idle => scenario::idle(&mut bench).await,
+            Scenario::Delayed => delayed::measure(&mut bench).await,
+        };
+        match found {
+            Ok(found) => figures.extend(found),
+            Err(error) => {
+                eprintln!("{scenario:?} failed: {error:#}");
+                failures.push(format!("{scenario:?}: {error:#}"));
+            }
+        }
+    }
+    figures.push(bench.noise.figure());
+    let noise = bench.noise.warning();
+    let comparable = noise.is_none();
+    warnings.extend(noise);
+    warnings.append(&mut bench.warnings);
+    let lost = bench.lost;
+    let runs = std::mem::take(&mut bench.runs);
+    Ok(Outcome { started, machine, plan, server, comparable, lost, figures, warnings, failures, runs })
+}
+
+/// The words that start the server; `{port}` and `{dir}` are filled in at each start.
+fn server_command(args: &Args) -> Result<Vec<String>> {
+    if let Some(command) = &args.server_command {
+        return Ok(command.split_whitespace().map(str::to_owned).collect());
+    }
+    if !args.server.is_file() {
+        bail!("{} does not exist; build it with `cargo build --release -p posthaste`", args.server.display());
+    }
+    let path = std::path::absolute(&args.server)?;
+    let path = path.to_str().context("the server's path is not UTF-8")?;
+    Ok([path, "dev", "--listen", "127.0.0.1:{port}", "--data-dir", "{dir}/data"].map(str::to_owned).to_vec())
+}
+
+fn conclude(args: &Args, outcome: &Outcome) -> Result<ExitCode> {
+    let json = serde_json::to_string_pretty(outcome)?;
+    let path = write_json(&args.out, if args.smoke { "smoke" } else { "run" }, &outcome.started, &json)?;
+    if args.json {
+        println!("{json}");
+    } else {
+        println!("{}", render(outcome));
+    }
+    eprintln!("details: {}", path.display());
+    Ok(ExitCode::from(match outcome {
+        Outcome { lost: 1.., .. } => EXIT_LOST,
+        Outcome { failures, .. } if !failures.is_empty() => EXIT_FAILED,
+        _ => 0,
+    }))
+}
+
+fn write_json(dir: &Path, kind: &str, started: &str, json: &str) -> Result<PathBuf> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let path = dir.join(format!("{kind}-{}.json", started.replace([':', '-'], "")));
+    std::fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The Markdown that people read and paste.
+fn render(outcome: &Outcome) -> String {
+    let plan = &outcome.plan;
+    let mut text = format!(
+        "{}, {}. Medians of {} rounds of {} s.\n\n{}",
+        outcome.machine,
+        outcome.started,
+        plan.rounds,
+        plan.seconds,
+        figure::table(&outcome.figures, plan.judged)
+    );
+    let lost = (outcome.lost > 0).then(|| format!("{} acknowledged messages were lost", outcome.lost));
+    let problems = lost.iter().map(|lost| ("LOST", lost));
+    let problems = problems.chain(outcome.failures.iter().map(|failure| ("FAILED", failure)));
+    for (kind, problem) in problems.chain(outcome.warnings.iter().map(|warning| ("WARNING", warning))) {
+        text.push_str(&format!("\n**{kind}**: {problem}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        Cli::parse_from(std::iter::once("run").chain(line.split_whitespace())).args
+    }
+
+    #[test]
+    fn smoke_is_short_and_unjudged_but_flags_win() {
+        let plan = Plan::new(&args("--smoke"));
+        assert_eq!((plan.seconds, plan.rounds, plan.delayed_count, plan.judged), (1, 1, 20_000, false));
+        assert_eq!(plan.scenarios.len(), 4);
+        let plan = Plan::new(&args("--smoke --seconds 2 --only idle,rate"));
+        assert_eq!((plan.seconds, plan.scenarios), (2, vec![Scenario::Rate, Scenario::Idle]));
+        let plan = Plan::new(&args(""));
+        assert_eq!((plan.seconds, plan.rounds, plan.delayed_count, plan.judged), (10, 3, 1_000_000, true));
+    }
+
+    #[test]
+    fn a_missing_server_is_told_with_the_cure() {
+        let error = server_command(&args("--server /nowhere/posthaste")).unwrap_err().to_string();
+        assert!(error.contains("cargo build --release"), "{error}");
+    }
+
+    #[test]
+    fn losses_failures_and_warnings_stand_below_the_table() {
+        let outcome = Outcome {
+            started: "2026-01-02T03:04:05Z".into(),
+            machine: "a machine".into(),
+            plan: Plan::new(&args("")),
+            server: String::new(),
+            comparable: false,
+            lost: 2,
+            figures: Vec::new(),
+            warnings: vec!["noisy".into()],
+            failures: vec!["Idle: broken".into()],
+            runs: Vec::new(),
+        };
+        let text = render(&outcome);
+        assert!(
+            text.starts_with("a machine, 2026-01-02T03:04:05Z. Medians of 3 rounds of 10 s.\n\n| scenario |"),
+            "{text}"
+        );
+        let tail = "\n**LOST**: 2 acknowledged messages were lost\n\n**FAILED**: Idle: broken\n\n**WARNING**: noisy\n";
+        assert!(text.ends_with(tail), "{text}");
+    }
+}

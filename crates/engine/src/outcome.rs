@@ -1,0 +1,116 @@
+//! What one attempt brought. A failed delivery is data, never an `Err`.
+
+use crate::event::Response;
+
+/// What one attempt brought: the receiver's answer, or why there was none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The answer, or why there was none.
+    pub result: Result<Response, AttemptError>,
+    /// How long the attempt took.
+    pub duration_ms: u64,
+}
+
+/// Why an attempt brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptError {
+    /// What kind of trouble, for metrics and filters.
+    pub class: ErrorClass,
+    /// What happened, for people.
+    pub message: String,
+}
+
+/// Kinds of trouble on the way to a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorClass {
+    /// The name did not resolve.
+    Dns,
+    /// The egress policy refuses the destination.
+    Blocked,
+    /// No connection could be made.
+    Connect,
+    /// No trusted, encrypted connection could be made.
+    Tls,
+    /// The attempt took longer than it may.
+    Timeout,
+    /// The answer was not HTTP, or broke a limit.
+    Protocol,
+    /// The connection ended before the answer.
+    Closed,
+}
+
+/// How an answer counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// 2xx: the message is delivered.
+    Success,
+    /// Anything else: another attempt may help.
+    Failure,
+    /// 489 with `Upstash-NonRetryable-Error: true`: no further attempt.
+    Refused,
+}
+
+/// The status that, together with its header, forbids further attempts.
+const NON_RETRYABLE_STATUS: u16 = 489;
+
+impl Outcome {
+    /// How this outcome counts.
+    pub fn verdict(&self) -> Verdict {
+        match &self.result {
+            Ok(response) if (200..300).contains(&response.status) => Verdict::Success,
+            Ok(response) if response.status == NON_RETRYABLE_STATUS && says_non_retryable(response) => Verdict::Refused,
+            Ok(_) | Err(_) => Verdict::Failure,
+        }
+    }
+}
+
+/// Every line of the header says true; a contradiction keeps the retries going.
+fn says_non_retryable(response: &Response) -> bool {
+    let mut lines = response
+        .headers
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("Upstash-NonRetryable-Error"))
+        .map(|(_, value)| value.trim().eq_ignore_ascii_case("true"));
+    lines.next() == Some(true) && lines.all(|says_true| says_true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(status: u16, headers: &[(&str, &str)]) -> Verdict {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let response = Response { status, headers, ..Response::default() };
+        Outcome { result: Ok(response), duration_ms: 1 }.verdict()
+    }
+
+    #[test]
+    fn only_2xx_is_a_success() {
+        for status in 100..600 {
+            let expected = if (200..300).contains(&status) { Verdict::Success } else { Verdict::Failure };
+            assert_eq!(answered(status, &[]), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn no_answer_is_a_failure() {
+        let error = AttemptError { class: ErrorClass::Timeout, message: "context deadline exceeded".into() };
+        assert_eq!(Outcome { result: Err(error), duration_ms: 1 }.verdict(), Verdict::Failure);
+    }
+
+    #[test]
+    fn non_retryable_needs_both_the_status_and_one_clear_header() {
+        let cases: [(u16, &[(&str, &str)], Verdict); 7] = [
+            (489, &[("Upstash-NonRetryable-Error", "true")], Verdict::Refused),
+            (489, &[("upstash-nonretryable-error", "TRUE")], Verdict::Refused),
+            (489, &[], Verdict::Failure),
+            (489, &[("Upstash-NonRetryable-Error", "false")], Verdict::Failure),
+            (489, &[("Upstash-NonRetryable-Error", "true"), ("Upstash-NonRetryable-Error", "false")], Verdict::Failure),
+            (500, &[("Upstash-NonRetryable-Error", "true")], Verdict::Failure),
+            (200, &[("Upstash-NonRetryable-Error", "true")], Verdict::Success),
+        ];
+        for (status, headers, expected) in cases {
+            assert_eq!(answered(status, headers), expected, "{status} {headers:?}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! After a failed attempt: again, and when, or never.
+
+use crate::limits::RETRY_DELAY_MS_MAX;
+use crate::message::MessageSpec;
+use crate::outcome::{Outcome, Verdict};
+use posthaste_wire::retry_after::retry_after_ms;
+use posthaste_wire::retry_delay::RetryDelay;
+use posthaste_wire::time::Timestamp;
+
+/// What becomes of a message after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Delivered: nothing more to do.
+    Done,
+    /// Another attempt, not before this time.
+    RetryAt(Timestamp),
+    /// No further attempt: the DLQ.
+    DeadLetter,
+}
+
+/// The default wait is stretched by up to this share, so that messages that failed together do not
+/// come back together.
+const JITTER_SHARE: f64 = 0.05;
+
+/// What becomes of a message after the attempt that followed `retried` retries.
+///
+/// `random` spreads the default back-off; any number will do. A receiver that names a time is
+/// believed first, then the publisher's expression, then the default.
+pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp, random: u64) -> Next {
+    match outcome.verdict() {
+        Verdict::Success => Next::Done,
+        Verdict::Refused => Next::DeadLetter,
+        Verdict::Failure if retried >= spec.retries => Next::DeadLetter,
+        Verdict::Failure => Next::RetryAt(now.plus_millis(delay_ms(spec, retried, outcome, now, random))),
+    }
+}
+
+fn delay_ms(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp, random: u64) -> u64 {
+    if let Ok(response) = &outcome.result {
+        let header = |name: &str| {
+            let found = response.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.as_str())
+        };
+        if let Some(asked) = retry_after_ms(header, now) {
+            return asked.min(RETRY_DELAY_MS_MAX);
+        }
+    }
+    let expression = spec.retry_delay.as_deref().and_then(|text| RetryDelay::parse(text).ok());
+    match expression.and_then(|expression| expression.delay_ms(retried)) {
+        Some(wanted) => wanted.min(RETRY_DELAY_MS_MAX),
+        None => jittered(default_backoff_ms(retried), random),
+    }
+}
+
+/// The documented back-off before retry `retried + 1`: e^(2.5 n) seconds, at most a day.
+fn default_backoff_ms(retried: u32) -> u64 {
+    let exponent = 2.5 * (f64::from(retried) + 1.0);
+    let millis = exponent.exp() * 1_000.0;
+    if millis >= RETRY_DELAY_MS_MAX as f64 { RETRY_DELAY_MS_MAX } else { millis as u64 }
+}
+
+fn jittered(millis: u64, random: u64) -> u64 {
+    let share = (random >> 11) as f64 / (1u64 << 53) as f64;
+    (millis + (millis as f64 * JITTER_SHARE * share) as u64).min(RETRY_DELAY_MS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Response;
+    use crate::outcome::{AttemptError, ErrorClass};
+    use posthaste_wire::redact::RedactFields;
+
+    const NOW: Timestamp = Timestamp(1_780_315_200_000);
+
+    fn spec(retries: u32, retry_delay: Option<&str>) -> MessageSpec {
+        MessageSpec {
+            url: "https://example.com/".into(),
+            method: "POST".into(),
+            headers: Vec::new(),
+            retries,
+            retry_delay: retry_delay.map(str::to_owned),
+            timeout_ms: None,
+            labels: Vec::new(),
+            redact: RedactFields::default(),
+            caller_ip: "127.0.0.1".into(),
+        }
+    }
+
+    fn answer(status: u16, headers: &[(&str, &str)]) -> Outcome {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 1 }
+    }
+
+    fn wait_ms(next: Next) -> u64 {
+        match next {
+            Next::RetryAt(at) => at.millis_since(NOW),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn failures_are_retried_then_dead_lettered() {
+        let spec = spec(2, Some("1000 * (1 + retried)"));
+        let failed = answer(500, &[]);
+        let cases = [
+            (0, Next::RetryAt(NOW.plus_millis(1_000))),
+            (1, Next::RetryAt(NOW.plus_millis(2_000))),
+            (2, Next::DeadLetter),
+        ];
+        for (retried, expected) in cases {
+            assert_eq!(next(&spec, retried, &failed, NOW, 7), expected, "retried {retried}");
+        }
+    }
+
+    #[test]
+    fn a_success_ends_it_and_a_refusal_is_not_retried() {
+        assert_eq!(next(&spec(3, None), 0, &answer(204, &[]), NOW, 0), Next::Done);
+        let refused = answer(489, &[("Upstash-Nonretryable-Error", "true")]);
+        assert_eq!(next(&spec(3, None), 0, &refused, NOW, 0), Next::DeadLetter);
+    }
+
+    #[test]
+    fn the_default_back_off_is_the_documented_one() {
+        let error = AttemptError { class: ErrorClass::Connect, message: "connection refused".into() };
+        let failed = Outcome { result: Err(error), duration_ms: 1 };
+        for (retried, seconds) in [12, 148, 1_808, 22_026, 86_400, 86_400].into_iter().enumerate() {
+            let wait = wait_ms(next(&spec(1_000, None), retried as u32, &failed, NOW, 0));
+            assert_eq!(wait / 1_000, seconds, "retried {retried}");
+        }
+    }
+
+    #[test]
+    fn jitter_only_ever_adds_and_stays_small() {
+        for random in [0, 1, u64::MAX / 2, u64::MAX] {
+            let wait = wait_ms(next(&spec(3, None), 0, &answer(500, &[]), NOW, random));
+            assert!((12_182..=12_792).contains(&wait), "{wait}");
+        }
+    }
+
+    #[test]
+    fn the_receiver_wins_over_the_expression_and_the_expression_over_the_default() {
+        let spec = spec(3, Some("7000"));
+        assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", "5")]), NOW, 9)), 5_000);
+        assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", "0")]), NOW, 9)), 0);
+        assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", "999999999")]), NOW, 9)), 7_000);
+        assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[]), NOW, 9)), 7_000);
+    }
+}

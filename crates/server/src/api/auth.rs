@@ -1,0 +1,45 @@
+//! Who calls, and whether they may.
+
+use super::error::ApiError;
+use crate::app::App;
+use crate::tenants::Scope;
+use axum::http::{HeaderMap, header};
+use posthaste_wire::id::TenantId;
+
+/// What a request wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Look.
+    Read,
+    /// Change something, or see secrets.
+    Write,
+}
+
+/// The tenant whose token the request carries. A header wins over `?qstash_token=`.
+pub(super) fn authorize(
+    app: &App,
+    headers: &HeaderMap,
+    query_token: Option<&str>,
+    access: Access,
+) -> Result<TenantId, ApiError> {
+    let token = match headers.contains_key(header::AUTHORIZATION) {
+        true => bearer(headers),
+        false => query_token.filter(|_| app.config.query_token),
+    };
+    let (tenant, scope) = token.and_then(|token| app.tokens.find(token)).ok_or_else(ApiError::unauthenticated)?;
+    match (access, scope) {
+        (Access::Write, Scope::ReadOnly) => Err(ApiError::read_only()),
+        _ => Ok(tenant),
+    }
+}
+
+/// The token of the one `Authorization: Bearer` header; the scheme is compared without case.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let line = lines.next()?.to_str().ok()?;
+    if lines.next().is_some() {
+        return None;
+    }
+    let (scheme, token) = line.split_once(' ')?;
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}

@@ -1,0 +1,228 @@
+//! `/v2/dlq`: look at dead letters, delete them, publish them again.
+
+use super::auth::{Access, authorize};
+use super::body;
+use super::error::ApiError;
+use super::messages::FILTER_BODY_BYTES_MAX;
+use super::params::Params;
+use super::publish::{Published, first_due, origin_of, PUBLISH_LIMITS};
+use super::shape;
+use crate::app::App;
+use crate::core::{NewMessage, Replay};
+use crate::store::{DeadLetterRecord, Page};
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use posthaste_engine::dedup;
+use posthaste_engine::limits::DLQ_PAGE_MAX;
+use posthaste_wire::destination::split_query;
+use posthaste_wire::header::CONTENT_TYPE;
+use posthaste_wire::id::{DlqId, TenantId};
+use posthaste_wire::publish::{self as options, Dedup, PublishOptions};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What the DLQ endpoints may be told. `api` is accepted for old SDKs and means nothing.
+const DLQ_PARAMS: [&str; 20] = [
+    "cursor",
+    "count",
+    "order",
+    "trimBody",
+    "dlqIds",
+    "messageId",
+    "messageIds",
+    "url",
+    "topicName",
+    "urlGroup",
+    "scheduleId",
+    "queueName",
+    "label",
+    "flowControlKey",
+    "responseStatus",
+    "callerIp",
+    "callerIP",
+    "fromDate",
+    "toDate",
+    "api",
+];
+
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let query = request.uri().query();
+    let tenant = authorize(&app, request.headers(), split_query(query).token.as_deref(), Access::Read)?;
+    let params = Params::from_query(query);
+    params.only(&DLQ_PARAMS)?;
+    let trim_body = params.trim_body()?;
+    let page = select(&app, tenant, &params).await?.page;
+    let messages: Vec<Value> = page.entries.iter().map(|record| shape::dead_letter(record, trim_body)).collect();
+    let mut answer = json!({ "messages": messages });
+    if let Some(next) = page.next {
+        answer["cursor"] = next.to_string().into();
+    }
+    Ok(Json(answer))
+}
+
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let token = split_query(request.uri().query()).token;
+    let tenant = authorize(&app, request.headers(), token.as_deref(), Access::Read)?;
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let record = app.read(move |store| store.dead_letter(tenant, dlq_id)).await?.ok_or_else(|| absent(&id))?;
+    Ok(Json(shape::dead_letter(&record, None)))
+}
+
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let token = split_query(request.uri().query()).token;
+    let tenant = authorize(&app, request.headers(), token.as_deref(), Access::Write)?;
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    match app.core.delete_dead_letters(tenant, vec![dlq_id]).await? {
+        0 => Err(absent(&id)),
+        deleted => Ok(Json(json!({ "deleted": deleted }))),
+    }
+}
+
+pub(super) async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (tenant, params, _) = read_bulk(&app, request).await?;
+    let selected = select(&app, tenant, &params).await?.page;
+    let ids = selected.entries.iter().map(|record| record.letter.dlq_id).collect();
+    let deleted = app.core.delete_dead_letters(tenant, ids).await?;
+    let mut answer = json!({ "deleted": deleted });
+    if let Some(next) = selected.next {
+        answer["cursor"] = next.to_string().into();
+    }
+    Ok(Json(answer))
+}
+
+pub(super) async fn retry(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<(StatusCode, Json<Published>), ApiError> {
+    let token = split_query(request.uri().query()).token;
+    let tenant = authorize(&app, request.headers(), token.as_deref(), Access::Write)?;
+    let overrides = parse_overrides(&app, request.headers())?;
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let record = app.read(move |store| store.dead_letter(tenant, dlq_id)).await?.ok_or_else(|| absent(&id))?;
+    let replays = vec![replay(&app, tenant, &record, &overrides)?];
+    let accepted = app.core.replay(tenant, replays).await?.into_iter().flatten().next().ok_or_else(|| absent(&id))?;
+    Ok((StatusCode::CREATED, Json(accepted.into())))
+}
+
+pub(super) async fn retry_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let (tenant, params, headers) = read_bulk(&app, request).await?;
+    let overrides = parse_overrides(&app, &headers)?;
+    let Selected { page, missing } = select(&app, tenant, &params).await?;
+    if let Some(id) = missing.first() {
+        return Err(absent(id));
+    }
+    let replays: Vec<Replay> =
+        page.entries.iter().map(|record| replay(&app, tenant, record, &overrides)).collect::<Result<_, _>>()?;
+    let accepted = if replays.is_empty() { Vec::new() } else { app.core.replay(tenant, replays).await? };
+    let responses: Vec<Published> = accepted.into_iter().flatten().map(Published::from).collect();
+    let cursor = page.next.map(|next| next.to_string()).unwrap_or_default();
+    Ok((StatusCode::CREATED, Json(json!({ "responses": responses, "cursor": cursor }))))
+}
+
+fn absent(id: &str) -> ApiError {
+    ApiError::not_found(format!("dead letter {id} not found"))
+}
+
+/// Who asks for a bulk action, on what, and with which headers.
+async fn read_bulk(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap), ApiError> {
+    let (parts, body) = request.into_parts();
+    let query = parts.uri.query();
+    let tenant = authorize(app, &parts.headers, split_query(query).token.as_deref(), Access::Write)?;
+    let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
+    let body = body::read(app, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
+    let params = Params::from_query_and_body(query, &body.bytes)?;
+    params.only(&DLQ_PARAMS)?;
+    Ok((tenant, params, parts.headers))
+}
+
+/// The dead letters that were asked for, and the ids that were asked for but are not there.
+struct Selected {
+    page: Page<DeadLetterRecord>,
+    missing: Vec<String>,
+}
+
+async fn select(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Selected, ApiError> {
+    let filter = params.filter()?;
+    let request = params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)?;
+    let Some(ids) = params.dlq_ids()? else {
+        let page = app.read(move |store| store.list_dead_letters(tenant, &filter, &request)).await?;
+        return Ok(Selected { page, missing: Vec::new() });
+    };
+    let selected = app
+        .read(move |store| {
+            let (mut entries, mut missing) = (Vec::new(), Vec::new());
+            for id in ids {
+                let record = match &id {
+                    Ok(id) => store.dead_letter(tenant, *id)?,
+                    Err(_) => None,
+                };
+                match record {
+                    Some(record) => entries.push(record),
+                    None => missing.push(id.map_or_else(|text| text, |id| id.to_string())),
+                }
+            }
+            Ok(Selected { page: Page { entries, next: None }, missing })
+        })
+        .await?;
+    Ok(selected)
+}
+
+/// What the caller wants other than it was. The retry request's own Content-Type says nothing about
+/// the message.
+fn parse_overrides(app: &App, headers: &HeaderMap) -> Result<PublishOptions, ApiError> {
+    let lines = headers.iter().filter(|(name, _)| name.as_str() != CONTENT_TYPE);
+    let lines: Vec<(&str, &[u8])> = lines.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    Ok(options::parse(lines.into_iter(), &PUBLISH_LIMITS, app.clock.now())?)
+}
+
+/// The message to publish instead of a dead letter: as it was, but for what is overridden.
+fn replay(
+    app: &App,
+    tenant: TenantId,
+    record: &DeadLetterRecord,
+    overrides: &PublishOptions,
+) -> Result<Replay, ApiError> {
+    let mut spec = record.message.spec.clone();
+    if let Some(method) = overrides.method {
+        spec.method = method.to_owned();
+    }
+    spec.retries = overrides.retries.unwrap_or(spec.retries);
+    if overrides.retry_delay.is_some() {
+        spec.retry_delay.clone_from(&overrides.retry_delay);
+        overrides.check_retry_delay(spec.retries)?;
+    }
+    spec.timeout_ms = overrides.timeout_ms.or(spec.timeout_ms);
+    if let Some(labels) = &overrides.labels {
+        spec.labels.clone_from(labels);
+    }
+    if let Some(redact) = &overrides.redact {
+        spec.redact.clone_from(redact);
+    }
+    spec.headers.retain(|(name, _)| !overrides.headers.iter().any(|(other, _)| other == name));
+    spec.headers.extend(overrides.headers.iter().cloned());
+    app.config
+        .egress
+        .check_url(&spec.url)
+        .map_err(|refusal| ApiError::invalid(format!("invalid destination url: {refusal}")))?;
+    let body = record.message.body.clone();
+    let dedup = overrides.dedup.as_ref().map(|dedup| match dedup {
+        Dedup::Id(id) => dedup::key_of_id(id),
+        Dedup::Content => dedup::key_of_content(&spec.url, &spec.headers, &body),
+    });
+    let message =
+        NewMessage { tenant, origin: origin_of(tenant, &spec.url), spec, body, first_due: first_due(overrides), dedup };
+    Ok(Replay { dlq_id: record.letter.dlq_id, message })
+}

@@ -1,0 +1,152 @@
+//! Errors as callers see them: `{"error": "…"}` with the status that the SDKs expect.
+
+use crate::core::CoreError;
+use crate::store::StoreError;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use posthaste_wire::destination::InvalidDestination;
+use posthaste_wire::rejection::{Rejection, RejectionKind};
+
+/// A request that could not be served, and why.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    message: String,
+    retry_after_seconds: Option<u32>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        ApiError { status, message: message.into(), retry_after_seconds: None }
+    }
+
+    /// 400: the request is wrong; the text names the field and says what is accepted.
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 401, with the text of the hosted service.
+    pub(super) fn unauthenticated() -> Self {
+        ApiError::new(StatusCode::UNAUTHORIZED, "unable to authenticate: invalid token")
+    }
+
+    /// 403: the token may read only.
+    pub(super) fn read_only() -> Self {
+        ApiError::new(StatusCode::FORBIDDEN, "this is a read-only token: it may not publish, change, delete or see keys")
+    }
+
+    /// 404.
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// 412: a limit like the plans of the hosted service.
+    pub(super) fn quota(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::PRECONDITION_FAILED, message)
+    }
+
+    /// 413.
+    pub(super) fn too_large(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// 503: nothing was stored; try again.
+    pub(super) fn overloaded(message: impl Into<String>) -> Self {
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        ApiError { retry_after_seconds: Some(1), ..error }
+    }
+
+    /// The same error, told of one item of a batch.
+    pub(super) fn at(self, index: usize) -> Self {
+        let message = format!("item {index}: {}", self.message);
+        ApiError { message, ..self }
+    }
+
+    /// The text alone, for an entry of a batch.
+    pub(super) fn into_message(self) -> String {
+        self.message
+    }
+}
+
+impl From<Rejection> for ApiError {
+    fn from(rejection: Rejection) -> Self {
+        let status = match rejection.status {
+            RejectionKind::Invalid => StatusCode::BAD_REQUEST,
+            RejectionKind::Quota => StatusCode::PRECONDITION_FAILED,
+            RejectionKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        };
+        ApiError::new(status, rejection.message)
+    }
+}
+
+impl From<InvalidDestination> for ApiError {
+    fn from(invalid: InvalidDestination) -> Self {
+        ApiError::invalid(invalid.to_string())
+    }
+}
+
+impl From<CoreError> for ApiError {
+    fn from(error: CoreError) -> Self {
+        match error {
+            CoreError::Overloaded => {
+                ApiError::overloaded("the server is overloaded: too many requests are waiting; nothing was stored, try again")
+            }
+            CoreError::Stopped => ApiError::overloaded(
+                "the server is stopping: it is not known whether this request took effect, try again with the same deduplication id",
+            ),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(error = %error, cause = ?std::error::Error::source(&error), "the store failed");
+        match error {
+            StoreError::Corrupt { .. } => {
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "stored data could not be read; the operator finds the cause in the log")
+            }
+            StoreError::Fenced | StoreError::Unknown(_) | StoreError::Unavailable(_) => {
+                ApiError::overloaded("the store is unavailable, try again")
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, axum::Json(serde_json::json!({ "error": self.message }))).into_response();
+        if let Some(seconds) = self.retry_after_seconds {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// We know one expectation, `100-continue`, and HTTP wants every other one refused.
+pub(super) fn refuse_expectation(headers: &HeaderMap) -> Option<Response> {
+    let expectation = headers.get(header::EXPECT)?;
+    let known = expectation.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    (!known).then(|| {
+        ApiError::new(StatusCode::EXPECTATION_FAILED, "Expect: only 100-continue is supported").into_response()
+    })
+}
+
+/// Gives errors that the framework made (405, 404 …) the envelope too; their other headers stay.
+pub(super) fn enveloped(response: Response) -> Response {
+    let status = response.status();
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value == "application/json");
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let text = match status {
+        StatusCode::METHOD_NOT_ALLOWED => "method not allowed: see the Allow header for the methods this path has",
+        _ => status.canonical_reason().unwrap_or("error"),
+    };
+    let mut enveloped = ApiError::new(status, text).into_response();
+    for (name, value) in response.headers() {
+        if name != header::CONTENT_LENGTH && name != header::CONTENT_TYPE {
+            enveloped.headers_mut().insert(name, value.clone());
+        }
+    }
+    enveloped
+}

@@ -1,0 +1,37 @@
+//! `GET /v2/keys` and `POST /v2/keys/rotate`: the tenant's signing keys. Read-only tokens see none.
+
+use super::auth::{Access, authorize};
+use super::error::ApiError;
+use crate::app::App;
+use crate::store::StoreError;
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_wire::destination;
+use posthaste_wire::id::TenantId;
+use posthaste_wire::signature::SigningKeys;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = owner(&app, &request)?;
+    let keys = app.keys.of(tenant)?;
+    Ok(Json(shape(&keys)))
+}
+
+pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = owner(&app, &request)?;
+    let (keys, now) = (app.keys.clone(), app.clock.now());
+    let rotated = tokio::task::spawn_blocking(move || keys.rotate(tenant, now)).await;
+    let rotated = rotated.unwrap_or_else(|error| Err(StoreError::Unavailable(Box::new(error))))?;
+    tracing::info!(tenant = tenant.0, "signing keys rotated");
+    Ok(Json(shape(&rotated)))
+}
+
+fn owner(app: &App, request: &Request) -> Result<TenantId, ApiError> {
+    let token = destination::split_query(request.uri().query()).token;
+    authorize(app, request.headers(), token.as_deref(), Access::Write)
+}
+
+fn shape(keys: &SigningKeys) -> Value {
+    json!({ "current": keys.current.expose(), "next": keys.next.expose() })
+}

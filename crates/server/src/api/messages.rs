@@ -1,0 +1,101 @@
+//! `/v2/messages`: look at one message, cancel one, cancel many.
+
+use super::auth::{Access, authorize};
+use super::body;
+use super::error::ApiError;
+use super::params::Params;
+use super::shape;
+use crate::app::App;
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, ENDED_GRACE_MS};
+use posthaste_wire::destination::split_query;
+use posthaste_wire::id::MessageId;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What a bulk cancel may be told.
+const CANCEL_PARAMS: [&str; 16] = [
+    "messageIds",
+    "topicName",
+    "queueName",
+    "url",
+    "host",
+    "path",
+    "label",
+    "flowControlKey",
+    "scheduleId",
+    "callerIp",
+    "callerIP",
+    "fromDate",
+    "toDate",
+    "count",
+    "async",
+    "urlGroup",
+];
+/// Most bytes of a body that names filters.
+pub(super) const FILTER_BODY_BYTES_MAX: usize = 1024 * 1024;
+
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Read)?;
+    let absent = || ApiError::not_found(format!("message {id} not found"));
+    let message_id: MessageId = id.parse().map_err(|_| absent())?;
+    let record = app.read(move |store| store.message(tenant, message_id)).await?.ok_or_else(absent)?;
+    let now = app.clock.now();
+    if record.ended_at.is_some_and(|ended_at| now.millis_since(ended_at) > ENDED_GRACE_MS) {
+        return Err(absent());
+    }
+    Ok(Json(shape::message(&record.message, None).into()))
+}
+
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let tenant = authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Write)?;
+    let absent = || ApiError::not_found(format!("message {id} not found, or it has already ended"));
+    let message_id: MessageId = id.parse().map_err(|_| absent())?;
+    match app.core.cancel_ids(tenant, vec![message_id]).await? {
+        0 => Err(absent()),
+        cancelled => Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled })))),
+    }
+}
+
+pub(super) async fn cancel_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let (parts, body) = request.into_parts();
+    let query = parts.uri.query();
+    let tenant = authorize(&app, &parts.headers, split_query(query).token.as_deref(), Access::Write)?;
+    let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
+    let body = body::read(&app, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
+    let params = Params::from_query_and_body(query, &body.bytes)?;
+    params.only(&CANCEL_PARAMS)?;
+    if params.boolean("async")? {
+        return Err(ApiError::invalid("async is not supported by this version: leave it out, the cancel is done when it is answered"));
+    }
+    let count = match params.number("count", 1)? {
+        None => usize::MAX,
+        Some(_) if app.config.bulk_cancel_ignore_count => usize::MAX,
+        Some(count) if count as usize <= BULK_CANCEL_COUNT_MAX => count as usize,
+        Some(_) => return Err(ApiError::invalid(format!("count must be 1 to {BULK_CANCEL_COUNT_MAX}"))),
+    };
+    let filter = params.filter()?;
+    if filter.is_empty() {
+        tracing::info!(tenant = tenant.0, "cancelling all messages of the tenant");
+    }
+    let cancelled = app.core.cancel_matching(tenant, filter, count).await?;
+    Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled }))))
+}
+
+/// `DELETE /v2/messages/`: an id was forgotten; this must not cancel everything.
+pub(super) async fn no_id() -> ApiError {
+    ApiError::invalid("the message id is empty; to cancel many messages use /v2/messages without the last slash")
+}

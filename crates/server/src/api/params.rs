@@ -1,0 +1,218 @@
+//! Query strings and JSON bodies that name messages, dead letters or log lines.
+//!
+//! A value may be repeated or hold a comma list; OR within a name, AND between names. An empty value is
+//! refused: it must never fall through to "everything".
+
+use super::error::ApiError;
+use crate::store::{EventFilter, Filter, Order, PageRequest};
+use posthaste_engine::event::State;
+use posthaste_engine::limits::FILTER_VALUES_MAX;
+use posthaste_wire::id::{DlqId, MessageId, Position};
+use posthaste_wire::time::Timestamp;
+use serde_json::Value;
+
+/// Names and values, decoded, in the order given. `qstash_token` is left out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Params(Vec<(String, String)>);
+
+/// Latest time that a date may name, in milliseconds: fits every store.
+const DATE_MAX: u64 = i64::MAX as u64;
+
+impl Params {
+    /// From a raw query string.
+    pub(super) fn from_query(query: Option<&str>) -> Params {
+        let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        Params(pairs.into_owned().filter(|(name, _)| name != "qstash_token").collect())
+    }
+
+    /// From a query string and, for older SDKs, a JSON object in the body; the query wins.
+    pub(super) fn from_query_and_body(query: Option<&str>, body: &[u8]) -> Result<Params, ApiError> {
+        let mut params = Params::from_query(query);
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Ok(params);
+        }
+        let object: serde_json::Map<String, Value> = serde_json::from_slice(body)
+            .map_err(|error| ApiError::invalid(format!("the body is not a JSON object of filters: {error}")))?;
+        for (name, value) in object {
+            if params.has(&name) {
+                continue;
+            }
+            let values = match value {
+                Value::Array(values) if values.is_empty() => {
+                    return Err(ApiError::invalid(format!("{name} is an empty list; leave it out to mean all")));
+                }
+                Value::Array(values) => values,
+                Value::Null => continue,
+                value => vec![value],
+            };
+            for value in values {
+                params.0.push((name.clone(), scalar_text(&name, value)?));
+            }
+        }
+        Ok(params)
+    }
+
+    /// Refuses names outside of `known`: a misspelt filter must not mean "everything".
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), ApiError> {
+        match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((name, _)) => {
+                Err(ApiError::invalid(format!("unknown parameter {name}; accepted are {}", known.join(", "))))
+            }
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(other, _)| other == name)
+    }
+
+    /// The one value of a name.
+    pub(super) fn one(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        let mut values = self.0.iter().filter(|(other, _)| other == name).map(|(_, value)| value.as_str());
+        let first = values.next();
+        match values.next() {
+            Some(_) => Err(ApiError::invalid(format!("{name} is given more than once"))),
+            None => Ok(first),
+        }
+    }
+
+    /// All values of a name and its aliases, comma lists taken apart.
+    pub(super) fn many(&self, names: &[&str]) -> Result<Vec<String>, ApiError> {
+        let mut values = Vec::new();
+        for (name, value) in self.0.iter().filter(|(name, _)| names.contains(&name.as_str())) {
+            let parts: Vec<&str> = value.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+            if parts.is_empty() {
+                return Err(ApiError::invalid(format!("{name} is empty; leave it out to mean all")));
+            }
+            values.extend(parts.into_iter().map(str::to_owned));
+        }
+        if values.len() > FILTER_VALUES_MAX {
+            let text = format!("{} has {} values, at most {FILTER_VALUES_MAX} are accepted", names[0], values.len());
+            return Err(ApiError::invalid(text));
+        }
+        Ok(values)
+    }
+
+    pub(super) fn boolean(&self, name: &str) -> Result<bool, ApiError> {
+        match self.one(name)? {
+            None => Ok(false),
+            Some(text) => posthaste_wire::boolean::parse_bool(text)
+                .ok_or_else(|| ApiError::invalid(format!("{name} must be true or false"))),
+        }
+    }
+
+    /// A whole number of at least `min`.
+    pub(super) fn number(&self, name: &str, min: i64) -> Result<Option<i64>, ApiError> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        match text.parse::<i64>() {
+            Ok(number) if number >= min => Ok(Some(number)),
+            _ => Err(ApiError::invalid(format!("{name} must be a whole number of at least {min}"))),
+        }
+    }
+
+    fn date(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        match text.parse::<u64>() {
+            Ok(millis) if millis <= DATE_MAX => Ok(Some(Timestamp(millis))),
+            _ => Err(ApiError::invalid(format!("{name} must be a time in Unix milliseconds"))),
+        }
+    }
+
+    /// Which messages are meant.
+    pub(super) fn filter(&self) -> Result<Filter, ApiError> {
+        let ids = self.many(&["messageIds", "messageId"])?;
+        let known: Vec<MessageId> = ids.iter().filter_map(|id| id.parse().ok()).collect();
+        // No message of this version is in a queue, a group or a schedule, or has a flow-control key.
+        let foreign = ["topicName", "urlGroup", "queueName", "scheduleId", "flowControlKey"];
+        let asks_foreign = !self.many(&foreign)?.is_empty();
+        let statuses = self.many(&["responseStatus"])?;
+        Ok(Filter {
+            nothing: asks_foreign || (known.is_empty() && !ids.is_empty()),
+            ids: known,
+            urls: self.urls()?,
+            hosts: self.many(&["host"])?,
+            paths: self.many(&["path"])?,
+            labels: self.many(&["label"])?,
+            caller_ips: self.many(&["callerIp", "callerIP"])?,
+            response_statuses: statuses.iter().map(|text| status(text)).collect::<Result<_, _>>()?,
+            from: self.date("fromDate")?,
+            to: self.date("toDate")?,
+        })
+    }
+
+    /// URLs may hold commas themselves, so the whole value counts too.
+    fn urls(&self) -> Result<Vec<String>, ApiError> {
+        let mut urls = self.many(&["url"])?;
+        let whole = self.0.iter().filter(|(name, value)| name == "url" && value.contains(','));
+        urls.extend(whole.map(|(_, value)| value.clone()));
+        Ok(urls)
+    }
+
+    /// Which log lines are meant.
+    pub(super) fn event_filter(&self) -> Result<EventFilter, ApiError> {
+        let mut states = Vec::new();
+        for name in self.many(&["state"])? {
+            match name.to_ascii_uppercase().as_str() {
+                "IN_PROGRESS" => states.extend([State::Active, State::Retry, State::Error]),
+                "CANCELLED" => states.push(State::Canceled),
+                upper => match State::ALL.into_iter().find(|state| state.name() == upper) {
+                    Some(state) => states.push(state),
+                    None => {
+                        let names: Vec<_> = State::ALL.iter().map(|state| state.name()).collect();
+                        let text = format!("state {name} does not exist; accepted are {}, IN_PROGRESS", names.join(", "));
+                        return Err(ApiError::invalid(text));
+                    }
+                },
+            }
+        }
+        Ok(EventFilter { message: self.filter()?, states })
+    }
+
+    /// Which dead letters are meant by id; `None` when no id was given.
+    pub(super) fn dlq_ids(&self) -> Result<Option<Vec<Result<DlqId, String>>>, ApiError> {
+        if !self.has("dlqIds") {
+            return Ok(None);
+        }
+        let ids = self.many(&["dlqIds"])?;
+        Ok(Some(ids.into_iter().map(|text| text.parse().map_err(|_| text)).collect()))
+    }
+
+    /// Which page is meant.
+    pub(super) fn page(&self, default: usize, max: usize) -> Result<PageRequest, ApiError> {
+        let cursor = match self.one("cursor")?.filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(text.parse::<Position>().map_err(|_| {
+                ApiError::invalid("cursor is not one that this server gave out")
+            })?),
+        };
+        let count = match self.number("count", 1)? {
+            None => default,
+            Some(count) => usize::try_from(count).unwrap_or(max).min(max),
+        };
+        let order = match self.one("order")? {
+            None | Some("latestFirst") => Order::LatestFirst,
+            Some("earliestFirst") => Order::EarliestFirst,
+            Some(_) => return Err(ApiError::invalid("order must be latestFirst or earliestFirst")),
+        };
+        Ok(PageRequest { cursor, count, order })
+    }
+
+    /// How much of each body is wanted; `None` means all, zero or less means none.
+    pub(super) fn trim_body(&self) -> Result<Option<usize>, ApiError> {
+        let number = self.number("trimBody", -1)?;
+        Ok(number.map(|number| usize::try_from(number).unwrap_or(0)))
+    }
+}
+
+fn status(text: &str) -> Result<u16, ApiError> {
+    text.parse().map_err(|_| ApiError::invalid(format!("responseStatus {text} is not an HTTP status")))
+}
+
+fn scalar_text(name: &str, value: Value) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(flag) => Ok(flag.to_string()),
+        _ => Err(ApiError::invalid(format!("{name} must be text, a number or a list of them"))),
+    }
+}

@@ -1,0 +1,351 @@
+//! Every setting, defined once: a flag, an environment variable `POSTHASTE_*` and a key of the TOML file.
+//!
+//! [`Settings`] is what was said, in that order of precedence; [`Config`] is what it means, checked.
+
+use crate::delivery::egress::EgressPolicy;
+use crate::store::Retention;
+use crate::tenants::{self, TenantConfig, TenantSettings};
+use ipnet::IpNet;
+use posthaste_engine::limits;
+use posthaste_engine::shard;
+use posthaste_wire::duration::parse_duration;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How the server is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// On a developer's machine: loopback only, the published development credentials.
+    Dev,
+    /// In production: own credentials, public destinations only unless allowed.
+    Serve,
+}
+
+/// What was said on the command line, in the environment or in the file. `None`: nothing.
+#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Address to listen on [default: 127.0.0.1:8080]
+    #[arg(long, env = "POSTHASTE_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Directory that holds all data; made if it is missing [default: ./posthaste-data]
+    #[arg(long, env = "POSTHASTE_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// URL under which clients reach this server; messages to it are refused as loops
+    #[arg(long, env = "POSTHASTE_PUBLIC_URL", value_name = "URL")]
+    pub public_url: Option<String>,
+
+    /// API token of the single tenant "default"
+    #[arg(long, env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Read-only API token of the single tenant "default"
+    #[arg(long, env = "POSTHASTE_READ_ONLY_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub read_only_token: Option<String>,
+    /// Key that signs the deliveries of the single tenant "default"
+    #[arg(long, env = "POSTHASTE_CURRENT_SIGNING_KEY", value_name = "KEY", hide_env_values = true)]
+    pub current_signing_key: Option<String>,
+    /// Key that becomes current at the next rotation
+    #[arg(long, env = "POSTHASTE_NEXT_SIGNING_KEY", value_name = "KEY", hide_env_values = true)]
+    pub next_signing_key: Option<String>,
+    /// Accept the token as `?qstash_token=` too [default: true in dev, false in serve]
+    #[arg(long, env = "POSTHASTE_QUERY_TOKEN", value_name = "BOOL")]
+    pub query_token: Option<bool>,
+    /// Token for /metrics; without one /metrics is off in serve and open in dev
+    #[arg(long, env = "POSTHASTE_METRICS_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub metrics_token: Option<String>,
+
+    /// PEM file with certificate authorities to trust besides the public ones
+    #[arg(long, env = "POSTHASTE_EGRESS_CA_FILE", value_name = "FILE")]
+    pub egress_ca_file: Option<PathBuf>,
+    /// Private networks that messages may go to, such as 10.0.0.0/8 (repeat or separate by commas)
+    #[arg(long, env = "POSTHASTE_EGRESS_ALLOW_CIDRS", value_name = "CIDR", value_delimiter = ',')]
+    pub egress_allow_cidrs: Option<Vec<String>>,
+    /// Host names that messages may go to although their addresses are private
+    #[arg(long, env = "POSTHASTE_EGRESS_ALLOW_HOSTS", value_name = "HOST", value_delimiter = ',')]
+    pub egress_allow_hosts: Option<Vec<String>>,
+    /// Value of the Upstash-Region header of deliveries [default: EU-CENTRAL-1]
+    #[arg(long, env = "POSTHASTE_REGION", value_name = "REGION")]
+    pub region: Option<String>,
+
+    /// Deliveries under way at once per tenant [default: 1000]
+    #[arg(long, env = "POSTHASTE_TENANT_PARALLELISM", value_name = "N")]
+    pub tenant_parallelism: Option<u32>,
+    /// Deliveries under way at once per tenant and destination [default: 200]
+    #[arg(long, env = "POSTHASTE_DESTINATION_PARALLELISM", value_name = "N")]
+    pub destination_parallelism: Option<u32>,
+    /// Largest message body in bytes [default: 10485760]
+    #[arg(long, env = "POSTHASTE_MESSAGE_BYTES_MAX", value_name = "BYTES")]
+    pub message_bytes_max: Option<usize>,
+    /// How long logs and ended messages are kept [default: 7d]
+    #[arg(long, env = "POSTHASTE_LOG_RETENTION", value_name = "DURATION")]
+    pub log_retention: Option<String>,
+    /// How long dead letters are kept [default: 30d]
+    #[arg(long, env = "POSTHASTE_DLQ_RETENTION", value_name = "DURATION")]
+    pub dlq_retention: Option<String>,
+    /// Ignore `count` in bulk cancels, as the hosted service does since September 2026 [default: false]
+    #[arg(long, env = "POSTHASTE_BULK_CANCEL_IGNORE_COUNT", value_name = "BOOL")]
+    pub bulk_cancel_ignore_count: Option<bool>,
+
+    /// How long deliveries under way may take to finish at shutdown [default: 10s]
+    #[arg(long, env = "POSTHASTE_SHUTDOWN_GRACE", value_name = "DURATION")]
+    pub shutdown_grace: Option<String>,
+    /// How log lines look [default: pretty in dev, json in serve]
+    #[arg(long, env = "POSTHASTE_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Which log lines are written, such as info or posthaste=debug [default: info]
+    #[arg(long, env = "POSTHASTE_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+
+    /// Tenants, in the file only.
+    #[arg(skip)]
+    pub tenants: Vec<TenantSettings>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Pretty,
+    /// For machines, one object per line.
+    Json,
+}
+
+/// What the settings mean, checked and with the defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How the server is run.
+    pub mode: Mode,
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Directory that holds all data.
+    pub data_dir: PathBuf,
+    /// Who may use the server.
+    pub tenants: Vec<TenantConfig>,
+    /// Whether `?qstash_token=` is accepted.
+    pub query_token: bool,
+    /// What guards `/metrics`.
+    pub metrics_access: MetricsAccess,
+    /// Where messages may go. Our own addresses are added when the listener is bound.
+    pub egress: EgressPolicy,
+    /// Certificate authorities to trust besides the public ones, as PEM.
+    pub egress_ca_pem: Option<Vec<u8>>,
+    /// Value of the Upstash-Region header.
+    pub region: String,
+    /// The engine's caps.
+    pub shard: shard::Settings,
+    /// Largest message body.
+    pub message_bytes_max: usize,
+    /// How long history and dead letters are kept.
+    pub retention: Retention,
+    /// Whether `count` in bulk cancels is ignored.
+    pub bulk_cancel_ignore_count: bool,
+    /// How long deliveries under way may take to finish at shutdown.
+    pub shutdown_grace: Duration,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines are written.
+    pub log: String,
+}
+
+/// What guards `/metrics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAccess {
+    /// Nobody gets it.
+    Off,
+    /// Everybody who reaches the listener gets it.
+    Open,
+    /// Whoever shows a token with this SHA-256 gets it.
+    Token([u8; 32]),
+}
+
+/// What is wrong with the settings, for the person who wrote them.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file could not be read.
+    #[error("cannot read {what} {path}")]
+    Read {
+        /// Which file.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{path} is not a valid configuration: {message}")]
+    Syntax {
+        /// Where.
+        path: PathBuf,
+        /// What and at which line.
+        message: String,
+    },
+    /// A value is wrong.
+    #[error("{setting}: {problem}")]
+    Invalid {
+        /// Which setting, as in the TOML file.
+        setting: &'static str,
+        /// What is wrong and what is accepted.
+        problem: String,
+    },
+}
+
+pub(crate) fn invalid(setting: &'static str, problem: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { setting, problem: problem.into() }
+}
+
+impl Settings {
+    /// Reads a TOML file.
+    pub fn from_file(path: &Path) -> Result<Settings, ConfigError> {
+        let read = |source| ConfigError::Read { what: "the configuration", path: path.to_owned(), source };
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        toml::from_str(&text)
+            .map_err(|error| ConfigError::Syntax { path: path.to_owned(), message: error.to_string() })
+    }
+
+    /// These settings, and for what they leave open the other ones.
+    pub fn or(self, other: Settings) -> Result<Settings, ConfigError> {
+        let said = |settings: &Settings| -> Result<serde_json::Map<String, serde_json::Value>, serde_json::Error> {
+            let value = serde_json::to_value(settings)?;
+            let serde_json::Value::Object(map) = value else { return Ok(serde_json::Map::new()) };
+            Ok(map.into_iter().filter(|(_, value)| !value.is_null() && *value != serde_json::json!([])).collect())
+        };
+        let merge = || {
+            let mut merged = said(&other)?;
+            merged.extend(said(&self)?);
+            serde_json::from_value(merged.into())
+        };
+        merge().map_err(|error: serde_json::Error| invalid("settings", error.to_string()))
+    }
+}
+
+impl Config {
+    /// Checks the settings and fills in the defaults.
+    pub fn resolve(mode: Mode, settings: Settings) -> Result<Config, ConfigError> {
+        let listen = listen_address(mode, settings.listen.as_deref())?;
+        let retention = Retention {
+            history_ms: duration("log_retention", settings.log_retention.as_deref(), limits::HISTORY_MS_DEFAULT)?,
+            dlq_ms: duration("dlq_retention", settings.dlq_retention.as_deref(), limits::DLQ_MS_DEFAULT)?,
+        };
+        let grace = duration("shutdown_grace", settings.shutdown_grace.as_deref(), 10_000)?;
+        let message_bytes_max = settings.message_bytes_max.unwrap_or(limits::MESSAGE_BYTES_MAX);
+        if message_bytes_max == 0 || message_bytes_max > limits::BATCH_BYTES_MAX {
+            return Err(invalid("message_bytes_max", format!("must be 1 to {}", limits::BATCH_BYTES_MAX)));
+        }
+        let dev = mode == Mode::Dev;
+        Ok(Config {
+            mode,
+            listen,
+            tenants: tenants::resolve(mode, &settings)?,
+            query_token: settings.query_token.unwrap_or(dev),
+            metrics_access: match &settings.metrics_token {
+                Some(token) => MetricsAccess::Token(tenants::hash(token)),
+                None if dev => MetricsAccess::Open,
+                None => MetricsAccess::Off,
+            },
+            egress: egress_policy(mode, &settings)?,
+            egress_ca_pem: settings.egress_ca_file.as_deref().map(read_ca_file).transpose()?,
+            region: settings.region.clone().unwrap_or_else(|| "EU-CENTRAL-1".to_owned()),
+            shard: shard_settings(&settings)?,
+            message_bytes_max,
+            retention,
+            bulk_cancel_ignore_count: settings.bulk_cancel_ignore_count.unwrap_or(false),
+            shutdown_grace: Duration::from_millis(grace),
+            log_format: settings.log_format.unwrap_or(if dev { LogFormat::Pretty } else { LogFormat::Json }),
+            log: settings.log.unwrap_or_else(|| "info".to_owned()),
+            data_dir: settings.data_dir.unwrap_or_else(|| PathBuf::from("posthaste-data")),
+        })
+    }
+
+    /// The configuration as TOML, with secrets hidden: what `--print-config` shows.
+    pub fn describe(&self) -> String {
+        let millis = |ms: u64| format!("{}s", ms / 1_000);
+        let mut lines = vec![
+            format!("listen = {:?}", self.listen.to_string()),
+            format!("data_dir = {:?}", self.data_dir),
+            format!("query_token = {}", self.query_token),
+            format!("metrics_token = {:?}", match self.metrics_access {
+                MetricsAccess::Off => "(off)",
+                MetricsAccess::Open => "(open)",
+                MetricsAccess::Token(_) => "(hidden)",
+            }),
+            format!("region = {:?}", self.region),
+            format!("egress_allow_cidrs = {:?}", self.egress.allow_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>()),
+            format!("egress_allow_hosts = {:?}", self.egress.allow_hosts),
+            format!("egress_ca_file = {:?}", if self.egress_ca_pem.is_some() { "(loaded)" } else { "" }),
+            format!("tenant_parallelism = {}", self.shard.tenant_in_flight_max),
+            format!("destination_parallelism = {}", self.shard.origin_in_flight_max),
+            format!("message_bytes_max = {}", self.message_bytes_max),
+            format!("log_retention = {:?}", millis(self.retention.history_ms)),
+            format!("dlq_retention = {:?}", millis(self.retention.dlq_ms)),
+            format!("bulk_cancel_ignore_count = {}", self.bulk_cancel_ignore_count),
+            format!("shutdown_grace = {:?}", millis(self.shutdown_grace.as_millis() as u64)),
+            format!("log_format = {:?}", match self.log_format {
+                LogFormat::Pretty => "pretty",
+                LogFormat::Json => "json",
+            }),
+            format!("log = {:?}", self.log),
+        ];
+        for tenant in &self.tenants {
+            lines.push(format!("\n[[tenants]]\nname = {:?}\ntoken = \"(hidden)\"", tenant.name));
+        }
+        lines.join("\n")
+    }
+}
+
+fn listen_address(mode: Mode, text: Option<&str>) -> Result<SocketAddr, ConfigError> {
+    let text = text.unwrap_or("127.0.0.1:8080");
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| invalid("listen", format!("{text:?} is not an address and port such as 127.0.0.1:8080")))?;
+    if mode == Mode::Dev && !address.ip().is_loopback() {
+        return Err(invalid(
+            "listen",
+            format!("{address} is not a loopback address; `dev` has published credentials and listens on loopback only, use `serve`"),
+        ));
+    }
+    Ok(address)
+}
+
+fn duration(setting: &'static str, text: Option<&str>, default_ms: u64) -> Result<u64, ConfigError> {
+    let Some(text) = text else { return Ok(default_ms) };
+    match parse_duration(text) {
+        Ok(0) => Err(invalid(setting, "must be longer than zero")),
+        Ok(millis) => Ok(millis),
+        Err(error) => Err(invalid(setting, format!("{text:?}: {error}"))),
+    }
+}
+
+fn egress_policy(mode: Mode, settings: &Settings) -> Result<EgressPolicy, ConfigError> {
+    let mut allow_cidrs = Vec::new();
+    for text in settings.egress_allow_cidrs.iter().flatten() {
+        let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        allow_cidrs.push(net.map_err(|_| {
+            invalid("egress_allow_cidrs", format!("{text:?} is not a network such as 10.0.0.0/8 or an address"))
+        })?);
+    }
+    let allow_hosts = settings.egress_allow_hosts.clone().unwrap_or_default();
+    Ok(EgressPolicy { allow_loopback: mode == Mode::Dev, allow_cidrs, allow_hosts, ..EgressPolicy::default() })
+}
+
+fn read_ca_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(path).map_err(|source| ConfigError::Read {
+        what: "the certificate authorities",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn shard_settings(settings: &Settings) -> Result<shard::Settings, ConfigError> {
+    let tenant = settings.tenant_parallelism.unwrap_or(limits::TENANT_IN_FLIGHT_MAX);
+    let origin = settings.destination_parallelism.unwrap_or(limits::ORIGIN_IN_FLIGHT_MAX);
+    for (setting, value) in [("tenant_parallelism", tenant), ("destination_parallelism", origin)] {
+        if value == 0 || value > limits::IN_FLIGHT_MAX {
+            return Err(invalid(setting, format!("must be 1 to {}", limits::IN_FLIGHT_MAX)));
+        }
+    }
+    Ok(shard::Settings { tenant_in_flight_max: tenant, origin_in_flight_max: origin, ..shard::Settings::default() })
+}

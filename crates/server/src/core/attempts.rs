@@ -1,0 +1,86 @@
+//! Starts attempts on the async runtime and reports how they ended.
+
+use super::CoreHandle;
+use crate::clock::{Clock, random};
+use crate::delivery::{Attempt, Deliverer};
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::store::StoreError;
+use posthaste_engine::limits::TIMEOUT_MS_MAX;
+use posthaste_engine::message::{Live, Message};
+use posthaste_engine::outcome::Outcome;
+use posthaste_wire::signature::SigningKeys;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+/// What an attempt needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Attempts {
+    /// Where attempts run.
+    pub runtime: Handle,
+    /// Sends them.
+    pub deliverer: Arc<Deliverer>,
+    /// Signs them.
+    pub keys: Arc<Keys>,
+    /// Hears how they ended.
+    pub core: CoreHandle,
+    /// Dates them.
+    pub clock: Clock,
+    /// Counts them.
+    pub metrics: Arc<Metrics>,
+    /// Knows which are under way.
+    pub tracker: TaskTracker,
+    /// Ends them without an outcome: their messages stay live and are attempted again.
+    pub abandon: CancellationToken,
+}
+
+impl Attempts {
+    /// Starts one attempt. The only thing that can fail is reading the tenant's keys.
+    pub(super) fn start(&self, live: Live, message: Arc<Message>) -> Result<(), StoreError> {
+        let keys = self.keys.of(message.tenant)?;
+        let this = self.clone();
+        let span = tracing::info_span!("attempt", msg.id = %message.id, retried = live.retried);
+        let task = async move {
+            tokio::select! {
+                outcome = this.attempt(&live, &message, &keys) => {
+                    this.report(&message, &outcome);
+                    this.core.ended(message, outcome);
+                }
+                () = this.abandon.cancelled() => {
+                    tracing::info!("attempt handed back: the server is stopping");
+                }
+            }
+        };
+        self.tracker.spawn_on(task.instrument(span), &self.runtime);
+        Ok(())
+    }
+
+    async fn attempt(&self, live: &Live, message: &Message, keys: &SigningKeys) -> Outcome {
+        let attempt = Attempt {
+            message,
+            retried: live.retried,
+            keys,
+            now: self.clock.now(),
+            nonce: random(),
+            timeout_ms: message.spec.timeout_ms.unwrap_or(TIMEOUT_MS_MAX),
+            needs_body: false,
+        };
+        self.deliverer.attempt(&attempt).await
+    }
+
+    fn report(&self, message: &Message, outcome: &Outcome) {
+        self.metrics.attempted(outcome);
+        match &outcome.result {
+            Ok(response) => {
+                tracing::debug!(status = response.status, duration_ms = outcome.duration_ms, "attempt answered");
+            }
+            Err(error) => {
+                let origin = posthaste_wire::destination::origin(&message.spec.url).unwrap_or_default();
+                tracing::debug!(origin, error = error.message, duration_ms = outcome.duration_ms, "attempt failed");
+            }
+        }
+    }
+}

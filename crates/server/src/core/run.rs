@@ -1,0 +1,338 @@
+//! The loop of the core thread: gather, decide, commit, answer.
+
+use super::{Attempts, Command, FirstDue, NewMessage, Replay, Reply};
+use crate::clock::{Clock, Random};
+use crate::metrics::Metrics;
+use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use posthaste_engine::message::{Live, Message};
+use posthaste_engine::shard::{Accepted, Effect, Output, Publish, Settings, Shard};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The embedded store has one shard.
+const SHARD: ShardId = ShardId(0);
+/// Commands taken into one batch.
+const BATCH_COMMANDS_MAX: usize = 512;
+/// Bytes of new bodies after which a batch is committed even if more is waiting.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The clock is looked at this often, whatever timers say: wall clocks jump.
+const CLOCK_CHECK: Duration = Duration::from_secs(5);
+/// What was written lazily is on disk after at most about this long.
+const FLUSH_AFTER: Duration = Duration::from_millis(200);
+/// How often retention is looked at.
+const RETENTION_EVERY_MS: u64 = 60_000;
+
+/// The core thread's state.
+pub struct Core {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) shard: Shard,
+    pub(super) epoch: Epoch,
+    pub(super) commands: Receiver<Command>,
+    pub(super) attempts: Attempts,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) retention: Retention,
+    last_seq: Seq,
+    random: Random,
+    batch: Batch,
+    unsynced_since: Option<Instant>,
+    retain_at: Timestamp,
+}
+
+/// What gathers until the next commit.
+#[derive(Default)]
+struct Batch {
+    out: Output,
+    answers: Vec<Box<dyn FnOnce() + Send>>,
+    body_bytes: usize,
+}
+
+/// Why the core ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreFailure {
+    /// The store could not be read or written.
+    #[error("the store failed, so nothing more is accepted")]
+    Store(#[from] StoreError),
+}
+
+enum Flow {
+    Go,
+    Stop,
+}
+
+impl Core {
+    /// Takes the shard and gets ready; nothing is loaded yet.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        commands: Receiver<Command>,
+        attempts: Attempts,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        retention: Retention,
+    ) -> Result<Core, StoreError> {
+        let epoch = store.lease(SHARD, clock.now())?;
+        let last_seq = store.last_seq()?;
+        Ok(Core {
+            store,
+            shard: Shard::new(settings),
+            epoch,
+            commands,
+            attempts,
+            clock,
+            metrics,
+            retention,
+            last_seq,
+            random: Random::new(),
+            batch: Batch::default(),
+            unsynced_since: None,
+            retain_at: Timestamp(0),
+        })
+    }
+
+    /// Runs until it is told to stop, or until the store fails.
+    pub fn run(mut self) -> Result<(), CoreFailure> {
+        loop {
+            match self.step()? {
+                Flow::Go => {}
+                Flow::Stop => return Ok(()),
+            }
+        }
+    }
+
+    /// One round: what has arrived, what has become due, one page of what must be loaded.
+    fn step(&mut self) -> Result<Flow, CoreFailure> {
+        let mut flow = Flow::Go;
+        if let Some(first) = self.wait() {
+            let mut command = Some(first);
+            for _ in 0..BATCH_COMMANDS_MAX {
+                let Some(next) = command.take() else { break };
+                if let Flow::Stop = self.handle(next)? {
+                    flow = Flow::Stop;
+                    break;
+                }
+                if self.batch.body_bytes >= BATCH_BYTES_MAX {
+                    self.commit()?;
+                }
+                command = self.commands.try_recv().ok();
+            }
+            if let Some(unhandled) = command {
+                flow = self.handle(unhandled)?;
+            }
+        }
+        let now = self.clock.now();
+        self.shard.wake(now, &mut self.batch.out);
+        self.commit()?;
+        self.load(now)?;
+        self.retain(now)?;
+        Ok(flow)
+    }
+
+    /// The next command, or `None` when it is time to look at the clock.
+    fn wait(&mut self) -> Option<Command> {
+        if let Ok(command) = self.commands.try_recv() {
+            return Some(command);
+        }
+        let now = self.clock.now();
+        if self.shard.wants_load(now).is_some() {
+            return None;
+        }
+        let until_due = Duration::from_millis(self.shard.next_wake().millis_since(now));
+        let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
+        let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK));
+        match self.commands.recv_timeout(patience) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            // Every handle is gone: nobody can ask for anything any more.
+            Err(RecvTimeoutError::Disconnected) => Some(Command::Stop),
+        }
+    }
+
+    fn handle(&mut self, command: Command) -> Result<Flow, CoreFailure> {
+        let now = self.clock.now();
+        match command {
+            Command::Publish { messages, reply } => self.publish(messages, reply, now)?,
+            Command::Ended { message, outcome } => {
+                let random = self.random.next_u64();
+                self.shard.ended(&message, outcome, random, now, &mut self.batch.out);
+            }
+            Command::CancelIds { tenant, ids, reply } => {
+                self.commit()?;
+                let rows = self.store.find_live(tenant, &ids)?;
+                self.cancel(&rows, reply, now);
+            }
+            Command::CancelMatching { tenant, filter, count, reply } => {
+                self.commit()?;
+                let rows = self.store.match_live(tenant, &filter, count)?;
+                self.cancel(&rows, reply, now);
+            }
+            Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
+            Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply, now)?,
+            Command::Tick => {}
+            Command::Drain => self.shard.drain(),
+            Command::Stop => return Ok(Flow::Stop),
+        }
+        Ok(Flow::Go)
+    }
+
+    fn publish(
+        &mut self,
+        messages: Vec<NewMessage>,
+        reply: Reply<Vec<Accepted>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let mut accepted = Vec::with_capacity(messages.len());
+        for message in messages {
+            accepted.push(self.accept(message, None, now)?);
+        }
+        self.metrics.published(&accepted);
+        self.batch.answers.push(Box::new(move || reply.send(accepted)));
+        Ok(())
+    }
+
+    /// Gives a message its id and hands it to the engine.
+    fn accept(&mut self, new: NewMessage, replaces: Option<DlqId>, now: Timestamp) -> Result<Accepted, CoreFailure> {
+        let dedup = match new.dedup {
+            Some(key) => Some((key, self.store.find_duplicate(new.tenant, key, now)?)),
+            None => None,
+        };
+        self.last_seq = Seq::next(self.last_seq, now);
+        let id = MessageId { seq: self.last_seq, tag: self.random.next_u64() };
+        let not_before = match new.first_due {
+            FirstDue::Now => now,
+            FirstDue::AfterMs(millis) => now.plus_millis(millis),
+            FirstDue::At(time) => time.max(now),
+        };
+        self.batch.body_bytes += new.body.len();
+        let message =
+            Arc::new(Message { id, tenant: new.tenant, created_at: now, not_before, spec: new.spec, body: new.body });
+        let publish = Publish { message, origin: new.origin, dedup, replaces };
+        Ok(self.shard.publish(publish, now, &mut self.batch.out))
+    }
+
+    fn cancel(&mut self, rows: &[Live], reply: Reply<u32>, now: Timestamp) {
+        let cancelled = self.shard.cancel(rows, now, &mut self.batch.out);
+        self.metrics.cancelled(cancelled);
+        self.batch.answers.push(Box::new(move || reply.send(cancelled)));
+    }
+
+    fn delete_dead_letters(
+        &mut self,
+        tenant: TenantId,
+        ids: Vec<DlqId>,
+        reply: Reply<u32>,
+    ) -> Result<(), CoreFailure> {
+        let existing = self.existing_dead_letters(tenant, ids)?;
+        self.shard.delete_dead_letters(tenant, &existing, &mut self.batch.out);
+        let deleted = existing.len() as u32;
+        self.batch.answers.push(Box::new(move || reply.send(deleted)));
+        Ok(())
+    }
+
+    fn replay(
+        &mut self,
+        tenant: TenantId,
+        replays: Vec<Replay>,
+        reply: Reply<Vec<Option<Accepted>>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let ids = replays.iter().map(|replay| replay.dlq_id).collect();
+        let mut existing: HashSet<DlqId> = self.existing_dead_letters(tenant, ids)?.into_iter().collect();
+        let mut accepted = Vec::with_capacity(replays.len());
+        for replay in replays {
+            accepted.push(match existing.remove(&replay.dlq_id) {
+                true => Some(self.accept(replay.message, Some(replay.dlq_id), now)?),
+                false => None,
+            });
+        }
+        self.batch.answers.push(Box::new(move || reply.send(accepted)));
+        Ok(())
+    }
+
+    /// Which of these exist, each once. Commits first, so that the store's answer is the truth.
+    fn existing_dead_letters(&mut self, tenant: TenantId, mut ids: Vec<DlqId>) -> Result<Vec<DlqId>, CoreFailure> {
+        self.commit()?;
+        ids.sort_unstable();
+        ids.dedup();
+        let mut existing = Vec::with_capacity(ids.len());
+        for id in ids {
+            if self.store.dead_letter(tenant, id)?.is_some() {
+                existing.push(id);
+            }
+        }
+        Ok(existing)
+    }
+
+    /// Commits the batch; then, and only then, answers callers and starts attempts.
+    fn commit(&mut self) -> Result<(), CoreFailure> {
+        let batch = std::mem::take(&mut self.batch);
+        if !batch.out.ops.is_empty() {
+            self.write(&batch.out)?;
+        } else if self.unsynced_since.is_some_and(|since| since.elapsed() >= FLUSH_AFTER) {
+            self.store.flush()?;
+            self.unsynced_since = None;
+        }
+        for answer in batch.answers {
+            answer();
+        }
+        self.start(batch.out.effects)
+    }
+
+    fn write(&mut self, out: &Output) -> Result<(), CoreFailure> {
+        let durability = if out.synced { Durability::Synced } else { Durability::Lazy };
+        let started = Instant::now();
+        self.store.commit(SHARD, self.epoch, &out.ops, durability)?;
+        self.metrics.committed(&out.ops, durability, started.elapsed());
+        self.shard.committed();
+        match durability {
+            Durability::Synced => self.unsynced_since = None,
+            Durability::Lazy => {
+                self.unsynced_since.get_or_insert(started);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, effects: Vec<Effect>) -> Result<(), CoreFailure> {
+        let mut missing = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Start { live, message: Some(message) } => self.attempts.start(live, message)?,
+                Effect::Start { live, message: None } => missing.push(live),
+            }
+        }
+        if !missing.is_empty() {
+            let ids: Vec<MessageId> = missing.iter().map(|live| live.id).collect();
+            let messages = self.store.load_messages(&ids)?;
+            for (live, message) in missing.into_iter().zip(messages) {
+                self.attempts.start(live, message)?;
+            }
+        }
+        self.metrics.set_load(self.shard.in_flight(), self.shard.held());
+        Ok(())
+    }
+
+    /// Reads one page of what the shard asks for.
+    fn load(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
+        let Some(load) = self.shard.wants_load(now) else { return Ok(()) };
+        let rows = self.store.load_due(SHARD, load.origin, load.after, load.until, load.max)?;
+        self.shard.loaded(&load, &rows, now, &mut self.batch.out);
+        self.commit()
+    }
+
+    fn retain(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
+        if now < self.retain_at {
+            return Ok(());
+        }
+        let retained = self.store.retain(&self.retention, now)?;
+        if retained.buckets_dropped > 0 {
+            tracing::info!(buckets = retained.buckets_dropped, "dropped history that is past its retention");
+        }
+        self.retain_at = if retained.more { now } else { now.plus_millis(RETENTION_EVERY_MS) };
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! Opens connections, and only to addresses the policy allows.
+//!
+//! One lookup; every answer is checked; exactly the checked addresses are dialled; the peer is checked
+//! once more. No proxy variables are read. Start at [`Connector::open`].
+
+use super::egress::EgressPolicy;
+use super::failure::{self, failure};
+use super::pool::{Connection, Sender};
+use super::resolve::Resolve;
+use super::stream::{Activity, Transport, Watched};
+use super::target::{Target, TargetHost};
+use super::{ConfigError, DeliveryConfig};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use posthaste_engine::limits;
+use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Most addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 16;
+/// How long one address may keep the next one waiting.
+const STAGGER: Duration = Duration::from_millis(300);
+/// What may be on its way on one HTTP/2 stream, and on the whole connection, before we have read it.
+const STREAM_WINDOW: u32 = 128 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// An HTTP/2 connection with requests under way is asked for a sign of life this often.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+// hyper's own default, which unlike a configured value costs no allocation per answer.
+const _: () = assert!(limits::RESPONSE_HEADERS_MAX == 100);
+
+/// Opens connections to receivers.
+pub(super) struct Connector {
+    policy: EgressPolicy,
+    resolver: Arc<dyn Resolve>,
+    tls: TlsConnector,
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    dns_timeout: Duration,
+    connect_timeout: Duration,
+    tls_timeout: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(config: &DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Connector, ConfigError> {
+        let mut http1 = http1::Builder::new();
+        http1
+            .title_case_headers(true)
+            .max_buf_size(limits::RESPONSE_HEADER_BYTES_MAX)
+            .max_header_size(limits::RESPONSE_HEADER_BYTES_MAX);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(limits::RESPONSE_HEADER_BYTES_MAX).unwrap_or(u32::MAX))
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT);
+        Ok(Connector {
+            policy: config.egress.clone(),
+            resolver,
+            tls: TlsConnector::from(Arc::new(tls_config(config.extra_ca_pem.as_deref())?)),
+            http1,
+            http2,
+            dns_timeout: config.dns_timeout,
+            connect_timeout: config.connect_timeout,
+            tls_timeout: config.tls_timeout,
+        })
+    }
+
+    /// A fresh connection to a target whose URL was already checked.
+    pub(super) async fn open(&self, target: &Target) -> Result<Connection, AttemptError> {
+        let addresses = self.addresses(target).await?;
+        let stream = match timeout(self.connect_timeout, dial(&addresses)).await {
+            Ok(connected) => connected.map_err(|error| failure::not_connected(&error))?,
+            Err(_) => return Err(failure::phase_timed_out(ErrorClass::Connect, "connecting", self.connect_timeout)),
+        };
+        let peer = stream.peer_addr().map_err(|error| failure::not_connected(&error))?;
+        if !addresses.contains(&peer) {
+            return Err(failure(ErrorClass::Blocked, format!("destination refused: connected to {peer} instead")));
+        }
+        stream.set_nodelay(true).map_err(|error| failure::not_connected(&error))?;
+        if !target.https {
+            return self.over_http1(Transport::Plain(stream)).await;
+        }
+        let stream = self.encrypt(target, stream).await?;
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            self.over_http2(Transport::Tls(Box::new(stream))).await
+        } else {
+            self.over_http1(Transport::Tls(Box::new(stream))).await
+        }
+    }
+
+    /// The addresses to dial, all of them allowed.
+    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, AttemptError> {
+        let name = match &target.host {
+            TargetHost::Address(address) => return Ok(vec![SocketAddr::new(address.to_canonical(), target.port)]),
+            TargetHost::Name(name) => name,
+        };
+        let found = match timeout(self.dns_timeout, self.resolver.resolve(name)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) => Vec::new(),
+            Err(_) => return Err(failure::phase_timed_out(ErrorClass::Dns, "looking up the host", self.dns_timeout)),
+        };
+        if found.is_empty() {
+            return Err(failure(ErrorClass::Dns, format!("unable to resolve host: {name}")));
+        }
+        self.policy.check_addresses(name, target.port, &found).map_err(|refusal| failure::refused(&refusal))?;
+        Ok(in_turns(&found).map(|address| SocketAddr::new(address, target.port)).collect())
+    }
+
+    async fn encrypt(&self, target: &Target, stream: TcpStream) -> Result<TlsStream<TcpStream>, AttemptError> {
+        let name = match &target.host {
+            TargetHost::Name(name) => ServerName::try_from(name.clone())
+                .map_err(|_| failure(ErrorClass::Tls, format!("{name} cannot have a certificate")))?,
+            TargetHost::Address(address) => ServerName::from(*address),
+        };
+        match timeout(self.tls_timeout, self.tls.connect(name, stream)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(failure(ErrorClass::Tls, format!("TLS handshake failed: {error}"))),
+            Err(_) => Err(failure::phase_timed_out(ErrorClass::Tls, "TLS handshake", self.tls_timeout)),
+        }
+    }
+
+    async fn over_http1(&self, transport: Transport) -> Result<Connection, AttemptError> {
+        let activity = Arc::new(Activity::default());
+        let stream = TokioIo::new(Watched { transport, activity: activity.clone() });
+        let (sender, connection) = self.http1.handshake(stream).await.map_err(|error| failure::exchange(&error))?;
+        tokio::spawn(connection);
+        Ok(Connection { sender: Sender::Http1(sender), activity })
+    }
+
+    async fn over_http2(&self, transport: Transport) -> Result<Connection, AttemptError> {
+        let activity = Arc::new(Activity::default());
+        let stream = TokioIo::new(Watched { transport, activity: activity.clone() });
+        let (sender, connection) = self.http2.handshake(stream).await.map_err(|error| failure::exchange(&error))?;
+        tokio::spawn(connection);
+        Ok(Connection { sender: Sender::Http2(sender), activity })
+    }
+}
+
+/// The public CA set and the operator's own.
+fn tls_config(extra_ca_pem: Option<&[u8]>) -> Result<ClientConfig, ConfigError> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(pem) = extra_ca_pem {
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            roots.add(certificate.map_err(ConfigError::CaFile)?).map_err(ConfigError::CaCertificate)?;
+        }
+        if roots.len() == before {
+            return Err(ConfigError::CaFileEmpty);
+        }
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(ConfigError::Tls)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// The first addresses, both families in turns, so that a dead family does not use up the time.
+fn in_turns(found: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let starts_with_v6 = found.first().is_some_and(IpAddr::is_ipv6);
+    let preferred = found.iter().copied().filter(move |address| address.is_ipv6() == starts_with_v6);
+    let mut others = found.iter().copied().filter(move |address| address.is_ipv6() != starts_with_v6);
+    let mut ordered = Vec::with_capacity(found.len().min(ADDRESSES_MAX));
+    for address in preferred {
+        ordered.push(address);
+        ordered.extend(others.next());
+    }
+    ordered.extend(others);
+    ordered.truncate(ADDRESSES_MAX);
+    ordered.into_iter()
+}
+
+/// Connects to the first address that answers; each gets a head start before the next is tried as well.
+async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    if let [only] = addresses {
+        return TcpStream::connect(only).await;
+    }
+    let mut rest = addresses.iter().copied();
+    let mut tries = JoinSet::new();
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        if let Some(address) = rest.next() {
+            tries.spawn(TcpStream::connect(address));
+        }
+        tokio::select! {
+            done = tries.join_next() => match done {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => last = error,
+                Some(Err(_)) => {}
+                None => return Err(last),
+            },
+            () = sleep(STAGGER), if rest.len() > 0 => {}
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Which destinations a delivery may go to: the rules for URLs, names and addresses.
+//!
+//! Pure. [`EgressPolicy::check_url`] is everything that can be decided without DNS (a publish is
+//! refused by it); [`EgressPolicy::check_addresses`] runs on the answers, right before connecting.
+
+use super::address::{self, AddressKind};
+use super::target::{Target, TargetHost};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// What is allowed on top of the public internet, and what is our own. The default allows nothing more.
+#[derive(Clone, Debug, Default)]
+pub struct EgressPolicy {
+    /// `localhost` and loopback addresses, on any port. For development.
+    pub allow_loopback: bool,
+    /// Networks that may be reached although they are not public. Metadata services stay closed.
+    pub allow_cidrs: Vec<IpNet>,
+    /// Names that may have private addresses. Loopback and link-local answers are still refused.
+    pub allow_hosts: Vec<String>,
+    /// Names and ports under which this server is reached: a message must not be able to call its API.
+    pub own_hosts: Vec<(String, u16)>,
+    /// Addresses this server listens on.
+    pub own_addrs: Vec<SocketAddr>,
+}
+
+/// Why a destination is refused. The text follows `invalid destination url: ` in an API answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Neither http nor https.
+    #[error("endpoint has invalid scheme, add http:// or https://")]
+    Scheme,
+    /// Not a URL that could be delivered to.
+    #[error("{0}")]
+    Malformed(String),
+    /// A port where something else than HTTP listens.
+    #[error("port {0} is not allowed")]
+    Port(u16),
+    /// A name that only means something inside a network.
+    #[error("{0} is a local name")]
+    LocalName(String),
+    /// Not a public address.
+    #[error("endpoint resolves to a {kind} address: {address}")]
+    Address {
+        /// What it is instead.
+        kind: AddressKind,
+        /// Which one.
+        address: IpAddr,
+    },
+    /// This server itself.
+    #[error("endpoint is this server itself")]
+    Own,
+}
+
+/// Fetch's list of bad ports, and the ports of databases and Docker. Sorted.
+const BAD_PORTS: [u16; 91] = [
+    0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104, 109,
+    110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515, 526, 530, 531,
+    532, 540, 548, 554, 556, 563, 587, 601, 636, 989, 990, 993, 995, 1719, 1720, 1723, 2049, 2375, 2376, 3306, 3659,
+    4045, 4190, 5060, 5061, 5432, 6000, 6379, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 9200, 10080, 11211,
+    27017,
+];
+
+/// Names under these never lead to the public internet.
+const LOCAL_SUFFIXES: [&str; 6] = ["localhost", "local", "internal", "home.arpa", "onion", "localdomain"];
+
+impl EgressPolicy {
+    /// Everything that can be decided without DNS.
+    pub fn check_url(&self, url: &str) -> Result<(), Refusal> {
+        self.check_target(&Target::parse(url)?)
+    }
+
+    /// As [`EgressPolicy::check_url`], for a destination already taken apart.
+    pub fn check_target(&self, target: &Target) -> Result<(), Refusal> {
+        match &target.host {
+            TargetHost::Address(address) => {
+                let loopback = self.allow_loopback && address::kind(*address) == Some(AddressKind::Loopback);
+                check_port(target.port, loopback)?;
+                self.check_address(*address, target.port, false)
+            }
+            TargetHost::Name(name) => {
+                check_port(target.port, self.allow_loopback && name == "localhost")?;
+                self.check_name(name, target.port)
+            }
+        }
+    }
+
+    /// The answers of DNS: one refused address refuses the name.
+    pub fn check_addresses(&self, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Refusal> {
+        let trusted = self.is_allowed_host(host);
+        addresses.iter().try_for_each(|address| self.check_address(*address, port, trusted))
+    }
+
+    fn check_name(&self, name: &str, port: u16) -> Result<(), Refusal> {
+        if self.own_hosts.iter().any(|(own, own_port)| same_name(own, name) && *own_port == port) {
+            return Err(Refusal::Own);
+        }
+        if self.is_allowed_host(name) || (self.allow_loopback && name == "localhost") {
+            return Ok(());
+        }
+        if name == "localhost" || name.ends_with(".localhost") {
+            return Err(Refusal::Address { kind: AddressKind::Loopback, address: Ipv4Addr::LOCALHOST.into() });
+        }
+        let under = |suffix: &str| name.strip_suffix(suffix).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        if !name.contains('.') || LOCAL_SUFFIXES.iter().any(|suffix| under(suffix)) {
+            return Err(Refusal::LocalName(name.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// `trusted` when the address was found under a name that may have private addresses.
+    fn check_address(&self, address: IpAddr, port: u16, trusted: bool) -> Result<(), Refusal> {
+        let address = address.to_canonical();
+        if self.own_addrs.iter().any(|own| is_own(own, address, port)) {
+            return Err(Refusal::Own);
+        }
+        let Some(kind) = address::kind(address) else { return Ok(()) };
+        let by_policy = match kind {
+            AddressKind::Loopback => self.allow_loopback,
+            AddressKind::Private => trusted,
+            _ => false,
+        };
+        let allowed = by_policy || self.allow_cidrs.iter().any(|network| network.contains(&address));
+        if !allowed || address::is_metadata(address) {
+            return Err(Refusal::Address { kind, address });
+        }
+        // An allowed translation prefix must not open what is closed behind it.
+        match address::embedded_v4(address) {
+            Some(behind) => self.check_address(behind.into(), port, trusted),
+            None => Ok(()),
+        }
+    }
+
+    fn is_allowed_host(&self, name: &str) -> bool {
+        self.allow_hosts.iter().any(|allowed| same_name(allowed, name))
+    }
+}
+
+fn check_port(port: u16, loopback_allowed: bool) -> Result<(), Refusal> {
+    if BAD_PORTS.binary_search(&port).is_ok() && (port == 0 || !loopback_allowed) {
+        return Err(Refusal::Port(port));
+    }
+    Ok(())
+}
+
+fn same_name(configured: &str, name: &str) -> bool {
+    configured.strip_suffix('.').unwrap_or(configured).eq_ignore_ascii_case(name)
+}
+
+/// A listener on the unspecified address is also reached through loopback.
+fn is_own(own: &SocketAddr, address: IpAddr, port: u16) -> bool {
+    let own_ip = own.ip().to_canonical();
+    own.port() == port && (own_ip == address || (own_ip.is_unspecified() && address.is_loopback()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dev() -> EgressPolicy {
+        EgressPolicy {
+            allow_loopback: true,
+            own_addrs: vec!["0.0.0.0:8080".parse().unwrap()],
+            own_hosts: vec![("localhost".into(), 8080)],
+            ..EgressPolicy::default()
+        }
+    }
+
+    #[test]
+    fn bad_ports_are_sorted() {
+        assert!(BAD_PORTS.is_sorted());
+    }
+
+    #[test]
+    fn a_publish_to_loopback_reads_like_the_hosted_service() {
+        for url in ["http://127.0.0.1:3000/", "http://localhost:3000/"] {
+            let refusal = EgressPolicy::default().check_url(url).unwrap_err();
+            assert_eq!(refusal.to_string(), "endpoint resolves to a loopback address: 127.0.0.1");
+        }
+        let refusal = EgressPolicy::default().check_url("my-topic/x").unwrap_err();
+        assert_eq!(refusal.to_string(), "endpoint has invalid scheme, add http:// or https://");
+    }
+
+    #[test]
+    fn development_reaches_loopback_on_any_port_but_not_itself() {
+        let allowed = ["http://localhost:3000/", "http://127.0.0.1:6379/", "http://[::1]:22/", "http://127.9.9.9/"];
+        for url in allowed {
+            assert_eq!(dev().check_url(url), Ok(()), "{url}");
+        }
+        assert_eq!(dev().check_addresses("localhost", 3000, &["::1".parse().unwrap()]), Ok(()));
+        for url in ["http://localhost:8080/v2/publish/x", "http://127.0.0.1:8080/", "http://[::1]:8080/"] {
+            assert_eq!(dev().check_url(url), Err(Refusal::Own), "{url}");
+        }
+        for url in ["http://10.0.0.1/", "http://metadata/", "http://0.0.0.0:3000/", "http://localhost:0/"] {
+            assert!(dev().check_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn allow_lists_open_only_what_they_name() {
+        let policy = EgressPolicy {
+            allow_cidrs: ["10.1.0.0/16", "169.254.0.0/16", "64:ff9b::/96"].map(|text| text.parse().unwrap()).into(),
+            allow_hosts: vec!["app".into()],
+            ..EgressPolicy::default()
+        };
+        let cases = [
+            ("http://10.1.2.3/", true),
+            ("http://10.2.0.1/", false),
+            ("http://169.254.7.7/", true),
+            ("http://169.254.169.254/", false),
+            ("http://[64:ff9b::5db8:d822]/", true),
+            ("http://[64:ff9b::a9fe:a9fe]/", false),
+            ("http://[64:ff9b::7f00:1]/", false),
+            ("http://app:3000/", true),
+            ("http://app:5432/", false),
+            ("http://other:3000/", false),
+        ];
+        for (url, allowed) in cases {
+            assert_eq!(policy.check_url(url).is_ok(), allowed, "{url}");
+        }
+        let answers = [
+            ("192.168.7.7", true),
+            ("fd00::7", true),
+            ("127.0.0.1", false),
+            ("fe80::1", false),
+            ("100.100.100.200", false),
+        ];
+        for (answer, allowed) in answers {
+            assert_eq!(policy.check_addresses("app", 3000, &[answer.parse().unwrap()]).is_ok(), allowed, "{answer}");
+            assert!(policy.check_addresses("app.example", 3000, &[answer.parse().unwrap()]).is_err(), "{answer}");
+        }
+    }
+}

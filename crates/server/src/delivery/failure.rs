@@ -1,0 +1,74 @@
+//! Why an attempt brought no answer, in short words for people.
+
+use super::egress::Refusal;
+use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+pub(super) fn failure(class: ErrorClass, message: impl Into<String>) -> AttemptError {
+    AttemptError { class, message: message.into() }
+}
+
+/// The whole attempt took too long; the words are those of the hosted service.
+pub(super) fn timed_out() -> AttemptError {
+    failure(ErrorClass::Timeout, "context deadline exceeded")
+}
+
+/// One phase took too long.
+pub(super) fn phase_timed_out(class: ErrorClass, what: &str, limit: Duration) -> AttemptError {
+    failure(class, format!("{what} timed out after {limit:?}"))
+}
+
+pub(super) fn refused(refusal: &Refusal) -> AttemptError {
+    failure(ErrorClass::Blocked, format!("destination refused: {refusal}"))
+}
+
+/// No connection. The kind says enough; the operating system's own text adds only a number.
+pub(super) fn not_connected(error: &io::Error) -> AttemptError {
+    failure(ErrorClass::Connect, format!("could not connect: {}", error.kind()))
+}
+
+/// A connection that broke, or an answer that is not HTTP.
+pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
+    if let Some(tls) = find::<rustls::Error>(error) {
+        return failure(ErrorClass::Tls, format!("TLS failed: {tls}"));
+    }
+    if error.is_parse_too_large() {
+        return failure(ErrorClass::Protocol, "the answer's headers are too large");
+    }
+    if error.is_parse() {
+        return failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)));
+    }
+    if let Some(io) = find::<io::Error>(error) {
+        return failure(ErrorClass::Closed, format!("the connection broke before the answer: {}", io.kind()));
+    }
+    if error.is_incomplete_message() || error.is_closed() || error.is_canceled() || error.is_timeout() {
+        return failure(ErrorClass::Closed, "the connection was closed before the answer");
+    }
+    failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)))
+}
+
+/// The first error of this type among the causes, also inside I/O errors.
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut cause = Some(error);
+    while let Some(current) = cause {
+        if let Some(found) = current.downcast_ref::<E>() {
+            return Some(found);
+        }
+        // An I/O error's `source` skips the error it wraps.
+        cause = match current.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => current.source(),
+        };
+    }
+    None
+}
+
+fn root(error: &hyper::Error) -> &dyn Error {
+    let mut cause: &dyn Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause
+}

@@ -1,0 +1,188 @@
+//! Sends messages to their receivers: one attempt at a time, and only where the egress policy allows.
+//!
+//! Start at [`Deliverer::attempt`]. Modules in reading order; whether to try again is decided in the
+//! engine.
+
+pub mod target;
+
+pub mod address;
+
+pub mod egress;
+
+pub mod resolve;
+
+mod connect;
+
+mod stream;
+
+mod pool;
+
+mod request;
+
+mod response;
+
+mod failure;
+
+use connect::Connector;
+use egress::EgressPolicy;
+use http::HeaderValue;
+use hyper::body::Incoming;
+use pool::{Connection, Key, Pool};
+use posthaste_engine::event::Response;
+use posthaste_engine::message::Message;
+use posthaste_engine::outcome::{AttemptError, Outcome};
+use posthaste_wire::signature::SigningKeys;
+use posthaste_wire::time::Timestamp;
+use request::Prepared;
+use resolve::Resolve;
+use response::Ending;
+use std::sync::Arc;
+use std::time::Duration;
+use target::Target;
+use tokio::time::{Instant, timeout_at};
+
+/// How deliveries are made.
+#[derive(Clone, Debug)]
+pub struct DeliveryConfig {
+    /// Where they may go.
+    pub egress: EgressPolicy,
+    /// Certificate authorities to trust besides the public ones, as PEM.
+    pub extra_ca_pem: Option<Vec<u8>>,
+    /// Value of the `Upstash-Region` header.
+    pub region: String,
+    /// How long looking up a name may take.
+    pub dns_timeout: Duration,
+    /// How long connecting may take, over all addresses of a name.
+    pub connect_timeout: Duration,
+    /// How long a TLS handshake may take.
+    pub tls_timeout: Duration,
+    /// How long an unused connection is kept open.
+    pub pool_idle_timeout: Duration,
+}
+
+impl Default for DeliveryConfig {
+    fn default() -> Self {
+        DeliveryConfig {
+            egress: EgressPolicy::default(),
+            extra_ca_pem: None,
+            region: "EU-CENTRAL-1".into(),
+            dns_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(10),
+            tls_timeout: Duration::from_secs(10),
+            pool_idle_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why a [`Deliverer`] cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not PEM.
+    #[error("the CA file is not PEM: {0}")]
+    CaFile(rustls::pki_types::pem::Error),
+    /// PEM, but no certificate in it.
+    #[error("the CA file contains no certificate")]
+    CaFileEmpty,
+    /// A certificate in it does not parse.
+    #[error("the CA file contains a certificate that cannot be used: {0}")]
+    CaCertificate(rustls::Error),
+    /// rustls was built without what we need.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(rustls::Error),
+    /// Not the value of a header.
+    #[error("the region {0:?} cannot be sent in a header")]
+    Region(String),
+}
+
+/// One try to deliver a message.
+#[derive(Clone, Debug)]
+pub struct Attempt<'a> {
+    /// What to deliver.
+    pub message: &'a Message,
+    /// Retries before this attempt: 0 for the first.
+    pub retried: u32,
+    /// The tenant's keys; `current` signs.
+    pub keys: &'a SigningKeys,
+    /// The time that the signature states.
+    pub now: Timestamp,
+    /// Random bytes, new for every attempt: the id of the signature.
+    pub nonce: [u8; 20],
+    /// How long the whole attempt may take.
+    pub timeout_ms: u64,
+    /// The answer's body is the point: a 2xx without all of it is a failure.
+    pub needs_body: bool,
+}
+
+/// Makes attempts. Share it in an `Arc`.
+pub struct Deliverer {
+    policy: EgressPolicy,
+    region: HeaderValue,
+    connector: Connector,
+    pool: Arc<Pool>,
+}
+
+impl Deliverer {
+    /// Checks the configuration; opens nothing yet.
+    pub fn new(config: DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Deliverer, ConfigError> {
+        let connector = Connector::new(&config, resolver)?;
+        let region = HeaderValue::from_str(&config.region).map_err(|_| ConfigError::Region(config.region))?;
+        Ok(Deliverer { policy: config.egress, region, connector, pool: Pool::new(config.pool_idle_timeout) })
+    }
+
+    /// Where deliveries may go.
+    pub fn policy(&self) -> &EgressPolicy {
+        &self.policy
+    }
+
+    /// One attempt. A failed delivery is data, not an error.
+    pub async fn attempt(&self, attempt: &Attempt<'_>) -> Outcome {
+        let started = Instant::now();
+        let result = self.exchange(attempt, started + Duration::from_millis(attempt.timeout_ms)).await;
+        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Outcome { result, duration_ms }
+    }
+
+    async fn exchange(&self, attempt: &Attempt<'_>, deadline: Instant) -> Result<Response, AttemptError> {
+        let target = Target::parse(&attempt.message.spec.url).map_err(|refusal| failure::refused(&refusal))?;
+        self.policy.check_target(&target).map_err(|refusal| failure::refused(&refusal))?;
+        let prepared = Prepared::new(attempt, &self.region).await?;
+        let key = Key::new(attempt.message.tenant, &target);
+        let Ok(sent) = timeout_at(deadline, self.send(&key, &target, &prepared)).await else {
+            self.pool.retire(&key);
+            return Err(failure::timed_out());
+        };
+        let (answer, connection) = sent?;
+        let (response, ending) = response::read(answer, attempt.needs_body, deadline).await?;
+        if ending == Ending::Complete {
+            self.pool.give_back(key, connection);
+        }
+        Ok(response)
+    }
+
+    /// Sends the request and waits for the head of the answer.
+    ///
+    /// A receiver may close a waiting connection just as we send on it. Then, and only when it has sent
+    /// nothing back, the request goes out once more on a fresh connection; it is the same attempt.
+    async fn send(
+        &self,
+        key: &Key,
+        target: &Target,
+        prepared: &Prepared,
+    ) -> Result<(http::Response<Incoming>, Connection), AttemptError> {
+        if let Some(mut connection) = self.pool.take(key) {
+            let request = prepared.request(target, connection.is_http2())?;
+            match connection.send(request).await {
+                Ok(answer) => return Ok((answer, connection)),
+                Err(unanswered) if unanswered.silent => {}
+                Err(unanswered) => return Err(unanswered.error),
+            }
+        }
+        let mut connection = self.connector.open(target).await?;
+        self.pool.share(key, &connection);
+        let request = prepared.request(target, connection.is_http2())?;
+        match connection.send(request).await {
+            Ok(answer) => Ok((answer, connection)),
+            Err(unanswered) => Err(unanswered.error),
+        }
+    }
+}

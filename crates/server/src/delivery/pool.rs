@@ -1,0 +1,236 @@
+//! Open connections, and which of them wait for the next request.
+//!
+//! A connection is only ever reused for the same tenant, scheme, host and port. HTTP/1 connections are
+//! taken and given back; an HTTP/2 connection is shared by everyone with its key.
+
+use super::failure;
+use super::stream::Activity;
+use super::target::Target;
+use bytes::Bytes;
+use http::uri::Authority;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use posthaste_wire::id::TenantId;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Connections that may wait per key; more are closed.
+const IDLE_PER_KEY_MAX: usize = 256;
+/// Connections that may wait in all; more are closed.
+const IDLE_MAX: usize = 1_024;
+/// How long a connection may take to become ready again after its answer was read.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Who may share a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    tenant: TenantId,
+    https: bool,
+    authority: Authority,
+}
+
+impl Key {
+    pub(super) fn new(tenant: TenantId, target: &Target) -> Key {
+        Key { tenant, https: target.https, authority: target.authority.clone() }
+    }
+}
+
+/// The sending half of a connection.
+pub(super) enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// A connection that one attempt uses.
+pub(super) struct Connection {
+    pub(super) sender: Sender,
+    pub(super) activity: Arc<Activity>,
+}
+
+/// A request without an answer.
+pub(super) struct Unanswered {
+    pub(super) error: AttemptError,
+    /// The receiver sent nothing back, so it most likely closed the connection as we sent.
+    pub(super) silent: bool,
+}
+
+impl Connection {
+    pub(super) fn is_http2(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(super) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Unanswered> {
+        self.activity.begin();
+        let watching = self.activity.clone();
+        hyper::ext::on_informational(&mut request, move |_| watching.interim());
+        let answer = async {
+            match &mut self.sender {
+                Sender::Http1(sender) => sender.send_request(request).await,
+                Sender::Http2(sender) => match sender.ready().await {
+                    Ok(()) => sender.send_request(request).await,
+                    Err(error) => Err(error),
+                },
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(|error| Unanswered {
+                error: failure::exchange(&error),
+                silent: !self.activity.answered(),
+            }),
+            () = self.activity.flooded() => Err(Unanswered {
+                error: failure::failure(ErrorClass::Protocol, "too many interim answers"),
+                silent: false,
+            }),
+        }
+    }
+}
+
+/// The connections that wait.
+pub(super) struct Pool {
+    waiting: Mutex<Waiting>,
+    idle_timeout: Duration,
+}
+
+#[derive(Default)]
+struct Waiting {
+    by_key: HashMap<Key, Entry>,
+    /// HTTP/1 connections in all entries.
+    idle: usize,
+    /// A task is looking after them.
+    swept: bool,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Oldest first.
+    idle: Vec<Idle>,
+    shared: Option<Shared>,
+}
+
+struct Idle {
+    sender: http1::SendRequest<Full<Bytes>>,
+    activity: Arc<Activity>,
+    since: Instant,
+}
+
+struct Shared {
+    sender: http2::SendRequest<Full<Bytes>>,
+    activity: Arc<Activity>,
+    used: Instant,
+}
+
+impl Pool {
+    pub(super) fn new(idle_timeout: Duration) -> Arc<Pool> {
+        Arc::new(Pool { waiting: Mutex::default(), idle_timeout })
+    }
+
+    /// A connection that waits and is still open, newest first.
+    pub(super) fn take(&self, key: &Key) -> Option<Connection> {
+        let mut waiting = self.lock();
+        let Waiting { by_key, idle: total, .. } = &mut *waiting;
+        let entry = by_key.get_mut(key)?;
+        let now = Instant::now();
+        if let Some(shared) = &mut entry.shared {
+            if !shared.sender.is_closed() {
+                shared.used = now;
+                let sender = Sender::Http2(shared.sender.clone());
+                return Some(Connection { sender, activity: shared.activity.clone() });
+            }
+            entry.shared = None;
+        }
+        while let Some(Idle { sender, activity, since }) = entry.idle.pop() {
+            *total -= 1;
+            if sender.is_ready() && now.duration_since(since) < self.idle_timeout {
+                return Some(Connection { sender: Sender::Http1(sender), activity });
+            }
+        }
+        None
+    }
+
+    /// Gives a connection back after its answer was read to the end.
+    pub(super) fn give_back(self: &Arc<Self>, key: Key, connection: Connection) {
+        let Connection { sender: Sender::Http1(mut sender), activity } = connection else { return };
+        if sender.is_ready() {
+            self.keep(key, sender, activity);
+        } else if !sender.is_closed() {
+            // The connection's task has not caught up with us yet, or is still sending.
+            let pool = self.clone();
+            tokio::spawn(async move {
+                if let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await {
+                    pool.keep(key, sender, activity);
+                }
+            });
+        }
+    }
+
+    /// Lets others use an HTTP/2 connection at the same time.
+    pub(super) fn share(self: &Arc<Self>, key: &Key, connection: &Connection) {
+        let Sender::Http2(sender) = &connection.sender else { return };
+        let shared = Shared { sender: sender.clone(), activity: connection.activity.clone(), used: Instant::now() };
+        let mut waiting = self.lock();
+        waiting.by_key.entry(key.clone()).or_default().shared = Some(shared);
+        self.ensure_swept(&mut waiting);
+    }
+
+    /// Nobody else gets this HTTP/2 connection: it does not answer.
+    pub(super) fn retire(&self, key: &Key) {
+        if let Some(entry) = self.lock().by_key.get_mut(key) {
+            entry.shared = None;
+        }
+    }
+
+    fn keep(self: &Arc<Self>, key: Key, sender: http1::SendRequest<Full<Bytes>>, activity: Arc<Activity>) {
+        let mut waiting = self.lock();
+        let Waiting { by_key, idle: total, .. } = &mut *waiting;
+        let entry = by_key.entry(key).or_default();
+        if entry.idle.len() < IDLE_PER_KEY_MAX && *total < IDLE_MAX {
+            entry.idle.push(Idle { sender, activity, since: Instant::now() });
+            *total += 1;
+        }
+        self.ensure_swept(&mut waiting);
+    }
+
+    fn ensure_swept(self: &Arc<Self>, waiting: &mut Waiting) {
+        if !waiting.swept {
+            waiting.swept = true;
+            tokio::spawn(sweep_while_used(Arc::downgrade(self), self.idle_timeout));
+        }
+    }
+
+    /// Closes what has waited too long. False when nothing is left to look after.
+    fn sweep(&self) -> bool {
+        let mut waiting = self.lock();
+        let Waiting { by_key, idle: total, swept } = &mut *waiting;
+        let now = Instant::now();
+        by_key.retain(|_, entry| {
+            let fresh = |since: Instant| now.duration_since(since) < self.idle_timeout;
+            entry.idle.retain(|idle| !idle.sender.is_closed() && fresh(idle.since));
+            entry.shared.take_if(|shared| shared.sender.is_closed() || !fresh(shared.used));
+            !entry.idle.is_empty() || entry.shared.is_some()
+        });
+        *total = by_key.values().map(|entry| entry.idle.len()).sum();
+        *swept = !by_key.is_empty();
+        *swept
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn sweep_while_used(pool: Weak<Pool>, every: Duration) {
+    loop {
+        sleep(every).await;
+        match pool.upgrade() {
+            Some(pool) if pool.sweep() => {}
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Reads the receiver's answer, as much of it as is kept.
+//!
+//! The status decides; the body is only waited for when someone needs it.
+
+use super::failure::{self, failure};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use posthaste_engine::event::Response;
+use posthaste_engine::limits;
+use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use posthaste_wire::header::canonical;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// How reading a body ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// At its end: the connection can be used again.
+    Complete,
+    /// At our limit.
+    TooLong,
+    /// Before its end.
+    Failed(AttemptError),
+}
+
+/// Reads an answer until `deadline`. A body that is not needed may take only a short while.
+pub(super) async fn read(
+    answer: http::Response<Incoming>,
+    needs_body: bool,
+    deadline: Instant,
+) -> Result<(Response, Ending), AttemptError> {
+    let (head, mut incoming) = answer.into_parts();
+    check_head(&head)?;
+    let mut response = Response { status: head.status.as_u16(), headers: kept_headers(&head), ..Response::default() };
+    if incoming.is_end_stream() {
+        return Ok((response, Ending::Complete));
+    }
+    let success = head.status.is_success();
+    let (until, keep) = match (needs_body, success) {
+        (true, _) => (deadline, limits::RESPONSE_BYTES_MAX),
+        (false, true) => (grace(deadline), limits::LOG_RESPONSE_BYTES_MAX),
+        (false, false) => (grace(deadline), limits::RESPONSE_BYTES_MAX),
+    };
+    let mut kept = Kept { body: Vec::new(), limit: keep, dropped: false };
+    let ending = match timeout_at(until, drain(&mut incoming, &mut kept)).await {
+        Ok(ending) => ending,
+        Err(_) => Ending::Failed(failure::timed_out()),
+    };
+    response.truncated = kept.dropped || ending != Ending::Complete;
+    response.body = kept.body;
+    match &ending {
+        Ending::Failed(error) if needs_body && success => Err(error.clone()),
+        Ending::TooLong if needs_body && success => Err(failure(
+            ErrorClass::Protocol,
+            format!("the answer is longer than {} bytes", limits::RESPONSE_BYTES_MAX),
+        )),
+        _ => Ok((response, ending)),
+    }
+}
+
+fn grace(deadline: Instant) -> Instant {
+    deadline.min(Instant::now() + Duration::from_millis(limits::RESPONSE_BODY_GRACE_MS))
+}
+
+/// What hyper lets pass and we do not.
+fn check_head(head: &http::response::Parts) -> Result<(), AttemptError> {
+    if head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH) {
+        return Err(failure(ErrorClass::Protocol, "the answer has two lengths"));
+    }
+    if head.headers.len() > limits::RESPONSE_HEADERS_MAX {
+        return Err(failure(ErrorClass::Protocol, "the answer has too many headers"));
+    }
+    Ok(())
+}
+
+/// The first bytes of a body.
+struct Kept {
+    body: Vec<u8>,
+    limit: usize,
+    dropped: bool,
+}
+
+impl Kept {
+    fn add(&mut self, bytes: &[u8]) {
+        let fitting = bytes.len().min(self.limit - self.body.len());
+        self.body.extend_from_slice(&bytes[..fitting]);
+        self.dropped |= fitting < bytes.len();
+    }
+}
+
+async fn drain(incoming: &mut Incoming, kept: &mut Kept) -> Ending {
+    let mut seen = 0;
+    while let Some(frame) = incoming.frame().await {
+        let bytes = match frame.map(http_body::Frame::into_data) {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(_trailers)) => continue,
+            Err(error) => return Ending::Failed(failure::exchange(&error)),
+        };
+        seen += bytes.len();
+        kept.add(&bytes);
+        if seen > limits::RESPONSE_BYTES_MAX {
+            return Ending::TooLong;
+        }
+    }
+    Ending::Complete
+}
+
+fn kept_headers(head: &http::response::Parts) -> Vec<(String, String)> {
+    head.headers
+        .iter()
+        .map(|(name, value)| (canonical(name.as_str()), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
+}

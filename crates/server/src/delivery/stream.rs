@@ -1,0 +1,114 @@
+//! The bytes of one connection, plain or encrypted, and what was seen on it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio_rustls::client::TlsStream;
+
+/// Most interim (1xx) answers before the real one. They do not extend the timeout either.
+const INTERIM_MAX: u32 = 16;
+
+/// What was seen on a connection since the current request began.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    answered: AtomicBool,
+    interim: AtomicU32,
+    flooded: Notify,
+}
+
+impl Activity {
+    /// A request is about to be sent.
+    pub(super) fn begin(&self) {
+        self.answered.store(false, Ordering::Release);
+        self.interim.store(0, Ordering::Release);
+    }
+
+    /// The receiver has sent at least one byte since [`Activity::begin`].
+    pub(super) fn answered(&self) -> bool {
+        self.answered.load(Ordering::Acquire)
+    }
+
+    /// An interim answer came in.
+    pub(super) fn interim(&self) {
+        if self.interim.fetch_add(1, Ordering::AcqRel) == INTERIM_MAX {
+            self.flooded.notify_one();
+        }
+    }
+
+    /// Resolves when there were too many interim answers.
+    pub(super) async fn flooded(&self) {
+        self.flooded.notified().await;
+    }
+}
+
+/// A connection's transport.
+pub(super) enum Transport {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A transport that tells its [`Activity`] about every byte received.
+pub(super) struct Watched {
+    pub(super) transport: Transport,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        };
+        if buffer.filled().len() > before {
+            self.activity.answered.store(true, Ordering::Release);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Transport::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Transport::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.transport {
+            Transport::Plain(stream) => stream.is_write_vectored(),
+            Transport::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The listener: accepts connections, bounds what they may do, and lets them finish at shutdown.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+/// Connections at once; more wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 10_000;
+/// How long a client may take to send the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of a request's head; over it the answer is 431.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Most headers of a request; over it the answer is 431.
+const HEADERS_MAX: usize = 256;
+/// How long accepting pauses when the process has no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `stop`, then lets open requests finish for at most `grace`.
+pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, grace: Duration) {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .half_close(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(Some(Duration::from_secs(30)));
+    let builder = Arc::new(builder);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &places) => accepted,
+            () = stop.cancelled() => break,
+        };
+        let Some((stream, peer, place)) = accepted else { continue };
+        let service = router.clone().map_request(move |request: Request<Incoming>| with_peer(request, peer));
+        let service = TowerToHyperService::new(service);
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // A connection that breaks concerns nobody but its client.
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %error, "connection ended");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+        tracing::warn!("some requests were still open at the end of the grace time");
+    }
+}
+
+type Place = tokio::sync::OwnedSemaphorePermit;
+
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, Place)> {
+    let place = places.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, peer)) => {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(error = %error, "connection without TCP_NODELAY");
+            }
+            Some((stream, peer, place))
+        }
+        Err(error) => {
+            tracing::warn!(error = %error, "cannot accept a connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+fn with_peer(request: Request<Incoming>, peer: SocketAddr) -> Request<Body> {
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(ConnectInfo(peer));
+    request
+}

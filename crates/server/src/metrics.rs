@@ -1,0 +1,153 @@
+//! What the server counts, in Prometheus text at `/metrics`.
+
+use crate::store::{Counts, Durability};
+use posthaste_engine::event::Op;
+use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
+use posthaste_engine::shard::Accepted;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::time::Duration;
+
+/// Every metric of the server.
+pub struct Metrics {
+    registry: Registry,
+    published: Family<Label, Counter>,
+    attempts: Family<Label, Counter>,
+    attempt_seconds: Histogram,
+    request_seconds: Family<Label, Histogram>,
+    cancelled: Counter,
+    dead_lettered: Counter,
+    pending: Gauge,
+    dead_letters: Gauge,
+    in_flight: Gauge,
+    held: Gauge,
+    commit_ops: Histogram,
+    commit_seconds: Family<Label, Histogram>,
+}
+
+/// One label; which one is said by the metric.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Label {
+    kind: &'static str,
+}
+
+impl Metrics {
+    /// Metrics that all stand at zero.
+    pub fn new() -> Metrics {
+        let metrics = Metrics {
+            registry: Registry::with_prefix("posthaste"),
+            published: Family::default(),
+            attempts: Family::default(),
+            attempt_seconds: seconds_histogram(),
+            request_seconds: Family::new_with_constructor(seconds_histogram),
+            cancelled: Counter::default(),
+            dead_lettered: Counter::default(),
+            pending: Gauge::default(),
+            dead_letters: Gauge::default(),
+            in_flight: Gauge::default(),
+            held: Gauge::default(),
+            commit_ops: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
+            commit_seconds: Family::new_with_constructor(seconds_histogram),
+        };
+        metrics.registered()
+    }
+
+    fn registered(mut self) -> Metrics {
+        let r = &mut self.registry;
+        r.register("published", "Messages published, by kind: accepted or deduplicated", self.published.clone());
+        r.register("attempts", "Delivery attempts that ended, by kind of outcome", self.attempts.clone());
+        r.register("attempt_seconds", "How long attempts took", self.attempt_seconds.clone());
+        r.register("request_seconds", "How long API requests took, by kind of route", self.request_seconds.clone());
+        r.register("cancelled", "Messages cancelled", self.cancelled.clone());
+        r.register("dead_lettered", "Messages that went to the DLQ", self.dead_lettered.clone());
+        r.register("pending", "Messages that have not ended", self.pending.clone());
+        r.register("dead_letters", "Messages in the DLQ", self.dead_letters.clone());
+        r.register("in_flight", "Attempts under way", self.in_flight.clone());
+        r.register("held", "Messages held in RAM", self.held.clone());
+        r.register("commit_ops", "Operations per commit", self.commit_ops.clone());
+        r.register(
+            "commit_seconds",
+            "How long commits took, by kind: synced (with fsync) or lazy",
+            self.commit_seconds.clone(),
+        );
+        self
+    }
+
+    pub(crate) fn published(&self, accepted: &[Accepted]) {
+        let duplicates = accepted.iter().filter(|accepted| accepted.deduplicated).count();
+        self.published.get_or_create(&Label { kind: "accepted" }).inc_by((accepted.len() - duplicates) as u64);
+        if duplicates > 0 {
+            self.published.get_or_create(&Label { kind: "deduplicated" }).inc_by(duplicates as u64);
+        }
+    }
+
+    pub(crate) fn attempted(&self, outcome: &Outcome) {
+        self.attempts.get_or_create(&Label { kind: outcome_kind(outcome) }).inc();
+        self.attempt_seconds.observe(outcome.duration_ms as f64 / 1_000.0);
+    }
+
+    pub(crate) fn requested(&self, route: &'static str, took: Duration) {
+        self.request_seconds.get_or_create(&Label { kind: route }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn cancelled(&self, count: u32) {
+        self.cancelled.inc_by(u64::from(count));
+    }
+
+    pub(crate) fn committed(&self, ops: &[Op], durability: Durability, took: Duration) {
+        let kind = match durability {
+            Durability::Synced => "synced",
+            Durability::Lazy => "lazy",
+        };
+        self.commit_ops.observe(ops.len() as f64);
+        self.commit_seconds.get_or_create(&Label { kind }).observe(took.as_secs_f64());
+        let buried = ops.iter().filter(|op| matches!(op, Op::Bury(_))).count();
+        self.dead_lettered.inc_by(buried as u64);
+    }
+
+    pub(crate) fn set_load(&self, in_flight: u32, held: usize) {
+        self.in_flight.set(i64::from(in_flight));
+        self.held.set(held as i64);
+    }
+
+    /// The text that a scrape gets.
+    pub fn text(&self, counts: Counts) -> Result<String, fmt::Error> {
+        self.pending.set(counts.live as i64);
+        self.dead_letters.set(counts.dead_letters as i64);
+        let mut out = String::new();
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+fn seconds_histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_25, 2.0, 18))
+}
+
+fn outcome_kind(outcome: &Outcome) -> &'static str {
+    match (&outcome.result, outcome.verdict()) {
+        (_, Verdict::Success) => "delivered",
+        (_, Verdict::Refused) => "refused",
+        (Ok(_), Verdict::Failure) => "failed_status",
+        (Err(error), Verdict::Failure) => match error.class {
+            ErrorClass::Dns => "failed_dns",
+            ErrorClass::Blocked => "failed_blocked",
+            ErrorClass::Connect => "failed_connect",
+            ErrorClass::Tls => "failed_tls",
+            ErrorClass::Timeout => "failed_timeout",
+            ErrorClass::Protocol => "failed_protocol",
+            ErrorClass::Closed => "failed_closed",
+        },
+    }
+}

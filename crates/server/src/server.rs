@@ -1,0 +1,140 @@
+//! Puts a server together, and takes it apart without losing anything.
+
+use crate::app::App;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
+use crate::delivery::resolve::Resolve;
+use crate::delivery::{Deliverer, DeliveryConfig};
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::tenants::Tokens;
+use crate::{api, http};
+use anyhow::Context;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A running server.
+pub struct Server {
+    /// What its request handlers reach.
+    pub app: Arc<App>,
+    /// Where it listens.
+    pub address: SocketAddr,
+    listener: JoinHandle<()>,
+    stop_listening: CancellationToken,
+    attempts: Attempts,
+    core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
+}
+
+/// What a server is made of, besides its configuration.
+pub struct Parts {
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// How names become addresses.
+    pub resolver: Arc<dyn Resolve>,
+}
+
+impl Server {
+    /// Starts serving on a listener that is already bound.
+    pub async fn start(mut config: Config, parts: Parts, listener: TcpListener) -> anyhow::Result<Server> {
+        let Parts { store, clock, resolver } = parts;
+        let address = listener.local_addr().context("the listener has no address")?;
+        config.egress.own_addrs.push(address);
+        let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
+        let keys = Arc::new(Keys::load(store.clone(), &configured_keys)?);
+        let metrics = Arc::new(Metrics::new());
+        let deliverer = Deliverer::new(
+            DeliveryConfig {
+                egress: config.egress.clone(),
+                extra_ca_pem: config.egress_ca_pem.clone(),
+                region: config.region.clone(),
+                ..DeliveryConfig::default()
+            },
+            resolver,
+        )?;
+        let (handle, commands) = CoreHandle::new();
+        let attempts = Attempts {
+            runtime: Handle::current(),
+            deliverer: Arc::new(deliverer),
+            keys: keys.clone(),
+            core: handle.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            tracker: TaskTracker::new(),
+            abandon: CancellationToken::new(),
+        };
+        let core = Core::new(
+            store.clone(),
+            config.shard,
+            commands,
+            attempts.clone(),
+            clock.clone(),
+            metrics.clone(),
+            config.retention,
+        )?;
+        let core_running = Arc::new(AtomicBool::new(true));
+        let core_ended = spawn_core(core, core_running.clone())?;
+        let grace = config.shutdown_grace;
+        let body_budget = Arc::new(Semaphore::new(api::BODIES_BYTES_MAX / api::BYTES_PER_PERMIT));
+        let app = App { config, tokens, core: handle, store, keys, clock, metrics, body_budget, core_running };
+        let app = Arc::new(app);
+        let stop_listening = CancellationToken::new();
+        let router = api::router(app.clone());
+        let listener = tokio::spawn(http::serve(listener, router, stop_listening.clone(), grace));
+        Ok(Server { app, address, listener, stop_listening, attempts, core_ended })
+    }
+
+    /// Waits until the core fails. Never returns while all is well.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match (&mut self.core_ended).await {
+            Ok(Err(failure)) => failure.into(),
+            Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
+        }
+    }
+
+    /// Stops accepting, lets what is under way finish within the grace time, hands the rest back to the
+    /// store, and ends. Nothing that was acknowledged is lost.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let grace = self.app.config.shutdown_grace;
+        self.app.core.drain();
+        self.stop_listening.cancel();
+        self.listener.await.context("the listener failed")?;
+        self.attempts.tracker.close();
+        if tokio::time::timeout(grace, self.attempts.tracker.wait()).await.is_err() {
+            let left = self.attempts.tracker.len();
+            tracing::info!(attempts = left, "handing back attempts that did not finish in time");
+            self.attempts.abandon.cancel();
+            self.attempts.tracker.wait().await;
+        }
+        self.app.core.stop();
+        match self.core_ended.await {
+            Ok(result) => result.context("while stopping"),
+            Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
+        }
+    }
+}
+
+/// The core blocks on the disk, so it has a thread of its own.
+fn spawn_core(
+    core: Core,
+    running: Arc<AtomicBool>,
+) -> anyhow::Result<oneshot::Receiver<Result<(), CoreFailure>>> {
+    let (sender, receiver) = oneshot::channel();
+    let body = move || {
+        let result = core.run();
+        running.store(false, Ordering::Release);
+        drop(sender.send(result));
+    };
+    std::thread::Builder::new().name("core".to_owned()).spawn(body).context("the core thread cannot be started")?;
+    Ok(receiver)
+}

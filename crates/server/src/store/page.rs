@@ -1,0 +1,103 @@
+//! Pages of a list, the same for every backend: where one starts, and where it ends.
+
+use super::{Filter, Order, Page, PageRequest};
+use posthaste_engine::limits;
+use posthaste_wire::id::Position;
+use posthaste_wire::time::Timestamp;
+use std::ops::ControlFlow;
+
+/// The positions that a page may hold: `first` and all behind it, but not `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// The lowest position.
+    pub first: Position,
+    /// Behind the highest position.
+    pub end: Position,
+}
+
+impl Bounds {
+    /// What the date range of the filter and the cursor leave.
+    pub(super) fn new(filter: &Filter, page: &PageRequest) -> Bounds {
+        let mut first = Position { at: filter.from.unwrap_or(Timestamp(0)).min(Timestamp::MAX), n: 0 };
+        let mut end = filter.to.map_or(Position::MAX, |to| Position { at: to.plus_millis(1), n: 0 });
+        match (page.cursor, page.order) {
+            (Some(cursor), Order::LatestFirst) => end = end.min(cursor),
+            (Some(cursor), Order::EarliestFirst) => first = first.max(behind(cursor)),
+            (None, _) => {}
+        }
+        Bounds { first, end }
+    }
+
+    /// Nothing can lie between.
+    pub(super) fn is_empty(&self) -> bool {
+        self.first >= self.end
+    }
+}
+
+/// The first position behind `position`.
+fn behind(position: Position) -> Position {
+    if position.n >= Position::MAX.n {
+        Position { at: position.at.plus_millis(1), n: 0 }
+    } else {
+        Position { at: position.at, n: position.n + 1 }
+    }
+}
+
+/// Collects entries until the page is full.
+pub(super) struct PageBuilder<T> {
+    page: Page<T>,
+    count: usize,
+    bytes: usize,
+    last: Option<Position>,
+}
+
+impl<T> PageBuilder<T> {
+    /// A page of at most `count` entries, but always of one.
+    pub(super) fn new(count: usize) -> Self {
+        PageBuilder { page: Page { entries: Vec::new(), next: None }, count: count.max(1), bytes: 0, last: None }
+    }
+
+    /// Takes the next matching entry, or learns from it that there is a next page and breaks.
+    pub(super) fn offer(&mut self, position: Position, body_bytes: usize, entry: T) -> ControlFlow<()> {
+        let entries = self.page.entries.len();
+        let bytes = self.bytes + body_bytes;
+        if entries > 0 && (entries == self.count || bytes > limits::PAGE_BYTES_MAX) {
+            self.page.next = self.last;
+            return ControlFlow::Break(());
+        }
+        self.page.entries.push(entry);
+        self.bytes = bytes;
+        self.last = Some(position);
+        ControlFlow::Continue(())
+    }
+
+    /// The page.
+    pub(super) fn finish(self) -> Page<T> {
+        self.page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(at: u64, n: u64) -> Position {
+        Position { at: Timestamp(at), n }
+    }
+
+    #[test]
+    fn the_cursor_and_the_dates_both_narrow_a_page() {
+        let filter = Filter { from: Some(Timestamp(10)), to: Some(Timestamp(20)), ..Filter::default() };
+        let cases = [
+            (None, Order::LatestFirst, (at(10, 0), at(21, 0))),
+            (Some(at(15, 3)), Order::LatestFirst, (at(10, 0), at(15, 3))),
+            (Some(at(15, 3)), Order::EarliestFirst, (at(15, 4), at(21, 0))),
+            (Some(at(5, 3)), Order::EarliestFirst, (at(10, 0), at(21, 0))),
+            (Some(at(30, 0)), Order::LatestFirst, (at(10, 0), at(21, 0))),
+        ];
+        for (cursor, order, (first, end)) in cases {
+            let request = PageRequest { cursor, count: 1, order };
+            assert_eq!(Bounds::new(&filter, &request), Bounds { first, end }, "{request:?}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The embedded store: one SQLite file, one writing connection, a few reading ones.
+//!
+//! Start at [`SqliteStore::open`]; `schema` says what is in the file, `write` how a commit gets there,
+//! `read` answers the queries, `retention` lets go. The lock on the data directory is taken elsewhere.
+
+mod codec;
+mod error;
+mod read;
+mod retention;
+mod schema;
+mod write;
+
+pub use error::OpenError;
+
+use super::{
+    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
+    Retained, Retention, ShardId, SigningKeys, Store, StoreError,
+};
+use error::{Failure, Outcome};
+use posthaste_engine::event::Op;
+use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use read::Snapshot;
+use rusqlite::{Connection, OpenFlags, params};
+use schema::Buckets;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use write::{Delta, Writer};
+
+/// Reading connections; more queries at once wait.
+const READERS: usize = 3;
+/// Prepared statements kept per connection: a few per table of the last days.
+const STATEMENTS_MAX: usize = 128;
+
+/// What both kinds of connection need. No `mmap`: an I/O error would be a signal instead of an error.
+const SETUP: &str =
+    "PRAGMA busy_timeout = 5000; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;";
+/// The WAL is checkpointed by the commit that makes it 16 MiB long: larger ones make that commit slower,
+/// smaller ones write hot pages more often. Caches are small because the page cache of the system helps.
+const SETUP_WRITER: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -8192;
+    PRAGMA wal_autocheckpoint = 2000; PRAGMA journal_size_limit = 67108864;";
+const SETUP_READER: &str = "PRAGMA cache_size = -2048; PRAGMA query_only = ON;";
+
+/// What may be chosen about a store file.
+#[derive(Clone, Debug, Default)]
+pub struct SqliteOptions {
+    /// The file may not grow beyond this many pages of 8 KiB; without a bound the disk is the bound.
+    pub pages_max: Option<u32>,
+}
+
+/// A store in one file.
+pub struct SqliteStore {
+    // The writer is dropped last: the last connection to close tidies up the WAL, and only it can.
+    readers: Vec<Mutex<Reader>>,
+    next_reader: AtomicUsize,
+    writer: Mutex<Writer>,
+    totals: Mutex<Totals>,
+}
+
+struct Reader {
+    connection: Connection,
+    /// The tables as of this version of the schema.
+    buckets: Buckets,
+    schema_version: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Totals {
+    counts: Counts,
+    last_seq: Seq,
+}
+
+impl SqliteStore {
+    /// Opens the file, which is made if it is not there, readable by its owner only.
+    pub fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, OpenError> {
+        let io = |source| OpenError::Io { path: path.to_owned(), source };
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
+        let refused = |source: rusqlite::Error| OpenError::Sqlite { path: path.to_owned(), source: source.into() };
+        let failed = |failure: Failure| OpenError::Sqlite { path: path.to_owned(), source: failure.of_read().into() };
+
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = connect(path, flags, SETUP).map_err(refused)?;
+        schema::prepare(&connection, path)?;
+        connection.execute_batch(SETUP_WRITER).map_err(refused)?;
+        if let Some(pages) = options.pages_max {
+            connection.execute_batch(&format!("PRAGMA max_page_count = {pages}")).map_err(refused)?;
+        }
+        let writer = Writer::new(connection).map_err(failed)?;
+        let totals = {
+            let snapshot = Snapshot { connection: &writer.connection, buckets: &writer.buckets };
+            let last_seq = snapshot.last_seq().map_err(failed)?;
+            Totals { counts: snapshot.counts().map_err(failed)?, last_seq }
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let reader = |_| -> Result<Mutex<Reader>, OpenError> {
+            let connection = connect(path, flags, SETUP).map_err(refused)?;
+            connection.execute_batch(SETUP_READER).map_err(refused)?;
+            Ok(Mutex::new(Reader { connection, buckets: Buckets::default(), schema_version: -1 }))
+        };
+        Ok(SqliteStore {
+            readers: (0..READERS).map(reader).collect::<Result<_, _>>()?,
+            next_reader: AtomicUsize::new(0),
+            writer: Mutex::new(writer),
+            totals: Mutex::new(totals),
+        })
+    }
+
+    /// Closes the file so that everything is in it and no WAL is left behind.
+    pub fn close(self) {
+        drop(self);
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        lock(&self.writer)
+    }
+
+    /// Runs a query on a snapshot of what is committed.
+    fn read<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
+        let mut reader = self.reader();
+        reader.read(query).map_err(Failure::of_read)
+    }
+
+    /// A reader that is free, or else the next in turn.
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        for reader in &self.readers {
+            match reader.try_lock() {
+                Ok(reader) => return reader,
+                Err(TryLockError::Poisoned(reader)) => return reader.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        lock(&self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % self.readers.len()])
+    }
+
+    /// Only while the writer is locked, so that totals change in the order of the transactions.
+    fn add(&self, delta: Delta) {
+        let mut totals = lock(&self.totals);
+        totals.counts.live = totals.counts.live.saturating_add_signed(delta.live);
+        totals.counts.dead_letters = totals.counts.dead_letters.saturating_add_signed(delta.dead_letters);
+        totals.last_seq = totals.last_seq.max(delta.last_seq.unwrap_or(Seq::MIN));
+    }
+}
+
+impl Reader {
+    fn read<T>(&mut self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Outcome<T> {
+        // Rolled back when dropped; there is nothing to commit.
+        let transaction = self.connection.unchecked_transaction()?;
+        let version = transaction.pragma_query_value(None, "schema_version", |row| row.get(0))?;
+        if self.schema_version != version {
+            self.buckets = Buckets::load(&transaction)?;
+            self.schema_version = version;
+        }
+        query(&Snapshot { connection: &transaction, buckets: &self.buckets })
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        // No `PRAGMA optimize`: statistics of tables that come and go would only make plans change.
+        let writer = self.writer();
+        if !writer.is_poisoned() {
+            // Best effort: what is in the WAL is safe there.
+            let _ = writer.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        }
+    }
+}
+
+impl Store for SqliteStore {
+    fn lease(&self, shard: ShardId, _now: Timestamp) -> Result<Epoch, StoreError> {
+        const SQL: &str = "INSERT INTO shard(shard, epoch) VALUES (?1, 1)
+            ON CONFLICT(shard) DO UPDATE SET epoch = epoch + 1 RETURNING epoch";
+        let epoch = self.writer().transaction(Durability::Synced, |writer| {
+            Ok(writer.connection.query_row(SQL, [shard.0], |row| row.get::<_, i64>(0))?)
+        })?;
+        Ok(Epoch(epoch.cast_unsigned()))
+    }
+
+    fn commit(&self, shard: ShardId, epoch: Epoch, ops: &[Op], durability: Durability) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        let delta = writer.transaction(durability, |writer| writer.apply(shard, epoch, ops))?;
+        self.add(delta);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        self.writer().flush()
+    }
+
+    fn load_due(
+        &self,
+        shard: ShardId,
+        origin: Option<Origin>,
+        after: DueKey,
+        until: Timestamp,
+        max: usize,
+    ) -> Result<Vec<Live>, StoreError> {
+        self.read(|snapshot| snapshot.load_due(shard, origin, after, until, max))
+    }
+
+    fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError> {
+        self.read(|snapshot| snapshot.load_messages(ids))
+    }
+
+    fn last_seq(&self) -> Result<Seq, StoreError> {
+        Ok(lock(&self.totals).last_seq)
+    }
+
+    fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError> {
+        self.read(|snapshot| snapshot.find_duplicate(tenant, key, now))
+    }
+
+    fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {
+        self.read(|snapshot| snapshot.find_live(tenant, ids))
+    }
+
+    fn match_live(&self, tenant: TenantId, filter: &Filter, max: usize) -> Result<Vec<Live>, StoreError> {
+        self.read(|snapshot| snapshot.match_live(tenant, filter, max))
+    }
+
+    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError> {
+        self.read(|snapshot| snapshot.message(tenant, id))
+    }
+
+    fn list_events(
+        &self,
+        tenant: TenantId,
+        filter: &EventFilter,
+        page: &PageRequest,
+    ) -> Result<Page<EventRecord>, StoreError> {
+        self.read(|snapshot| snapshot.list_events(tenant, filter, page))
+    }
+
+    fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError> {
+        self.read(|snapshot| snapshot.dead_letter(tenant, dlq_id))
+    }
+
+    fn list_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<Page<DeadLetterRecord>, StoreError> {
+        self.read(|snapshot| snapshot.list_dead_letters(tenant, filter, page))
+    }
+
+    fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
+        if let Some(tenant) = self.read(|snapshot| snapshot.tenant(name))? {
+            return Ok(tenant);
+        }
+        const SQL: &str =
+            "INSERT INTO tenant(name) VALUES (?1) ON CONFLICT(name) DO UPDATE SET name = name RETURNING no";
+        self.writer().transaction(Durability::Synced, |writer| {
+            Ok(writer.connection.query_row(SQL, [name], |row| row.get(0).map(TenantId))?)
+        })
+    }
+
+    fn signing_keys(&self, tenant: TenantId) -> Result<Option<SigningKeys>, StoreError> {
+        self.read(|snapshot| snapshot.signing_keys(tenant))
+    }
+
+    fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT OR REPLACE INTO signing_key(tenant, current, next) VALUES (?1, ?2, ?3)";
+        self.writer().transaction(Durability::Synced, |writer| {
+            writer.connection.execute(SQL, params![tenant.0, keys.current.expose(), keys.next.expose()])?;
+            Ok(())
+        })
+    }
+
+    fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
+        let mut writer = self.writer();
+        let (retained, delta) = writer.transaction(Durability::Lazy, |writer| writer.retain(policy, now))?;
+        self.add(delta);
+        Ok(retained)
+    }
+
+    fn counts(&self) -> Result<Counts, StoreError> {
+        Ok(lock(&self.totals).counts)
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        self.writer().probe()
+    }
+}
+
+fn connect(path: &Path, flags: OpenFlags, setup: &str) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.execute_batch(setup)?;
+    Ok(connection)
+}
+
+/// A panic elsewhere does not make the data behind the lock wrong: every change of it is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

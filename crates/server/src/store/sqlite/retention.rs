@@ -1,0 +1,141 @@
+//! Drops what has been kept long enough, a bounded piece at a time.
+//!
+//! A table goes as a whole once it is empty or small; a large one is first emptied from its old end,
+//! because dropping it reads every page and would hold up the writer for seconds. Log lines go
+//! before messages: a message that still lives or still has a log line moves to the table of `now`.
+
+use super::codec::int;
+use super::error::Outcome;
+use super::schema::Kind;
+use super::write::{Delta, Writer};
+use crate::store::bucket::is_over;
+use crate::store::{Retained, Retention};
+use posthaste_wire::time::Timestamp;
+use rusqlite::{OptionalExtension, params};
+use std::collections::BTreeSet;
+
+/// Most rows that one round deletes or moves.
+const ROWS_MAX: usize = 1_000;
+/// Most bytes of bodies that one round deletes or moves, give or take one row.
+const BYTES_MAX: i64 = 4 * 1024 * 1024;
+
+impl Writer {
+    /// One round; inside a transaction.
+    pub(super) fn retain(&mut self, policy: &Retention, now: Timestamp) -> Outcome<(Retained, Delta)> {
+        let mut delta = Delta::default();
+        let mut buckets_dropped = 0;
+        if let Some((kind, bucket)) = self.expired(policy, now) {
+            let emptied = match kind {
+                Kind::Event => self.empty_events(bucket)?,
+                Kind::Message => self.empty_messages(bucket, now)?,
+                Kind::DeadLetter => self.empty_dead_letters(bucket, &mut delta)?,
+                Kind::Dedup => true,
+            };
+            if emptied {
+                self.buckets.drop_table(&self.connection, kind, bucket)?;
+                buckets_dropped = 1;
+            }
+        }
+        let more = self.expired(policy, now).is_some();
+        Ok((Retained { buckets_dropped, more }, delta))
+    }
+
+    /// The next table to go. Messages come last: what their log lines need is clear by then.
+    fn expired(&self, policy: &Retention, now: Timestamp) -> Option<(Kind, u64)> {
+        let kinds = [
+            (Kind::Dedup, 0),
+            (Kind::Event, policy.history_ms),
+            (Kind::DeadLetter, policy.dlq_ms),
+            (Kind::Message, policy.history_ms),
+        ];
+        kinds.into_iter().find_map(|(kind, keep_ms)| {
+            let oldest = *self.buckets.of(kind).first()?;
+            is_over(oldest, kind.length_ms(), keep_ms, now).then_some((kind, oldest))
+        })
+    }
+
+    /// Deletes a piece of the lines; true when the rest is small enough to be dropped.
+    fn empty_events(&self, bucket: u64) -> Outcome<bool> {
+        let sql = format!("SELECT tenant, at, n FROM event_{bucket} ORDER BY tenant, at, n LIMIT 1 OFFSET {ROWS_MAX}");
+        let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let end: Option<(i64, i64, i64)> = self.connection.query_row(&sql, [], key).optional()?;
+        let Some((tenant, at, n)) = end else { return Ok(true) };
+        let sql = format!("DELETE FROM event_{bucket} WHERE (tenant, at, n) < (?1, ?2, ?3)");
+        self.connection.execute(&sql, params![tenant, at, n])?;
+        Ok(false)
+    }
+
+    fn empty_dead_letters(&self, bucket: u64, delta: &mut Delta) -> Outcome<bool> {
+        let table = format!("dlq_{bucket}");
+        let piece = self.next_piece(&table, "rowid", "length(body) + coalesce(length(response), 0)")?;
+        let deleted = self.connection.execute(&format!("DELETE FROM {table} WHERE rowid <= ?1"), [piece.last])?;
+        delta.dead_letters -= int(deleted as u64);
+        Ok(piece.is_rest)
+    }
+
+    fn empty_messages(&mut self, bucket: u64, now: Timestamp) -> Outcome<bool> {
+        let table = format!("message_{bucket}");
+        let piece = self.next_piece(&table, "seq", "length(body)")?;
+        for seq in self.needed(bucket, piece.last)? {
+            let target = self.buckets.ensure(&self.connection, Kind::Message, now)?;
+            let sql = format!("INSERT INTO message_{target} SELECT * FROM {table} WHERE seq = ?1");
+            self.connection.prepare_cached(&sql)?.execute([seq])?;
+        }
+        self.connection.execute("UPDATE meta SET value = max(value, ?1) WHERE key = 'last_seq'", [piece.last])?;
+        self.connection.execute(&format!("DELETE FROM {table} WHERE seq <= ?1"), [piece.last])?;
+        Ok(piece.is_rest)
+    }
+
+    /// Messages up to `last` that live or have a log line.
+    fn needed(&self, bucket: u64, last: i64) -> Outcome<BTreeSet<i64>> {
+        let mut needed = BTreeSet::new();
+        let mut add = |table: &str| -> Outcome<()> {
+            let lowest = self.connection.query_row(&format!("SELECT min(seq) FROM {table}"), [], |row| row.get(0))?;
+            if Option::<i64>::is_none(&lowest) || lowest > Some(last) {
+                return Ok(());
+            }
+            let sql = format!(
+                "SELECT seq FROM message_{bucket} AS message WHERE seq <= ?1
+                 AND EXISTS (SELECT 1 FROM {table} AS needing WHERE needing.seq = message.seq)"
+            );
+            let mut statement = self.connection.prepare(&sql)?;
+            let mut rows = statement.query([last])?;
+            while let Some(row) = rows.next()? {
+                needed.insert(row.get(0)?);
+            }
+            Ok(())
+        };
+        add("live")?;
+        for event_bucket in self.buckets.of(Kind::Event) {
+            add(&format!("event_{event_bucket}"))?;
+        }
+        Ok(needed)
+    }
+
+    /// The first rows of a table, as many as one round may touch.
+    fn next_piece(&self, table: &str, key: &str, bytes: &str) -> Outcome<Piece> {
+        let sql = format!("SELECT {key}, {bytes} FROM {table} ORDER BY {key}");
+        let mut statement = self.connection.prepare(&sql)?;
+        let mut rows = statement.query([])?;
+        let mut piece = Piece { last: 0, is_rest: true };
+        let (mut count, mut sum) = (0, 0);
+        while let Some(row) = rows.next()? {
+            if count >= ROWS_MAX || sum >= BYTES_MAX {
+                piece.is_rest = false;
+                break;
+            }
+            piece.last = row.get(0)?;
+            sum += row.get::<_, i64>(1)?;
+            count += 1;
+        }
+        Ok(piece)
+    }
+}
+
+/// Rows from the old end of a table.
+struct Piece {
+    /// Key of the last of them.
+    last: i64,
+    /// The table holds no others.
+    is_rest: bool,
+}

@@ -1,0 +1,237 @@
+//! Tables: the fixed ones, and the ones that are made for a stretch of time and dropped whole.
+//!
+//! People may read the file with `sqlite3`; the comments in the statements are stored with the tables.
+
+use super::error::{OpenError, Outcome};
+use crate::store::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of};
+use posthaste_engine::limits;
+use posthaste_wire::id::Seq;
+use posthaste_wire::time::Timestamp;
+use rusqlite::Connection;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
+const APPLICATION_ID: i64 = 0x5048_7374;
+/// The format that this release writes.
+const VERSION: i64 = 1;
+
+const CREATE: &str = "
+CREATE TABLE meta(                  -- facts about the file itself
+    key TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO meta VALUES
+    ('opens', 0),                   -- how often the file was opened; orders log lines over restarts
+    ('flushes', 0),                 -- changed when only a sync is wanted
+    ('last_seq', 0);                -- highest seq among the messages that were dropped
+CREATE TABLE tenant(
+    no INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+);
+CREATE TABLE signing_key(
+    tenant INTEGER PRIMARY KEY,
+    current TEXT NOT NULL,          -- secret
+    next TEXT NOT NULL              -- secret
+);
+CREATE TABLE shard(
+    shard INTEGER PRIMARY KEY,
+    epoch INTEGER NOT NULL          -- raised by every new owner; writes of older owners are refused
+);
+CREATE TABLE live(                  -- what is next for each message that has not ended
+    seq INTEGER PRIMARY KEY,        -- position in the order of creation: creation ms << 20 | counter
+    tag INTEGER NOT NULL,           -- random half of the message id
+    tenant INTEGER NOT NULL,
+    origin INTEGER NOT NULL,        -- hash of tenant and destination host
+    body_bytes INTEGER NOT NULL,
+    due INTEGER NOT NULL,           -- ms: when the next attempt may start
+    retried INTEGER NOT NULL,       -- retries done so far
+    cancel_requested INTEGER NOT NULL,
+    shard INTEGER NOT NULL
+);
+CREATE INDEX live_due ON live(due, seq);
+CREATE INDEX live_origin ON live(origin, due, seq); -- one destination's share, behind a backlog of another
+";
+
+/// Makes the tables of a new file, brings those of an older release up to date, refuses others.
+pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let refused = |source: rusqlite::Error| match source.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotOurs { path: path.to_owned() },
+        _ => OpenError::Sqlite { path: path.to_owned(), source: source.into() },
+    };
+    let application_id = pragma(connection, "application_id").map_err(refused)?;
+    let version = pragma(connection, "user_version").map_err(refused)?;
+    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+    match (application_id, version) {
+        (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
+        (APPLICATION_ID, VERSION) => Ok(()),
+        (APPLICATION_ID, found) if found > VERSION => Err(OpenError::Newer { found, supported: VERSION }),
+        _ => Err(OpenError::NotOurs { path: path.to_owned() }),
+    }
+}
+
+fn create(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(&format!(
+        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE}
+         PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+    ))
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+/// What a table of a stretch of time holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Messages, by creation; rows that are still needed move to a younger table before a drop.
+    Message,
+    /// Log lines, by the time of the event.
+    Event,
+    /// Dead letters, by the time of failure.
+    DeadLetter,
+    /// Keys of duplicates, by the end of their window.
+    Dedup,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Message, Kind::Event, Kind::DeadLetter, Kind::Dedup];
+
+    /// How long a stretch is.
+    pub(super) fn length_ms(self) -> u64 {
+        match self {
+            Kind::Message | Kind::Event => HISTORY_BUCKET_MS,
+            Kind::DeadLetter => DLQ_BUCKET_MS,
+            Kind::Dedup => limits::DEDUP_WINDOW_MS,
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Message => "message",
+            Kind::Event => "event",
+            Kind::DeadLetter => "dlq",
+            Kind::Dedup => "dedup",
+        }
+    }
+
+    /// The statement that makes the table of a bucket.
+    fn create_sql(self, bucket: u64) -> String {
+        match self {
+            Kind::Message => format!(
+                "CREATE TABLE message_{bucket}(-- what was published; never changed
+    seq INTEGER PRIMARY KEY,
+    tag INTEGER NOT NULL,
+    tenant INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,    -- ms
+    not_before INTEGER NOT NULL,    -- ms: due time of the first attempt
+    url TEXT NOT NULL,
+    spec TEXT NOT NULL,             -- JSON: destination and conditions
+    body BLOB NOT NULL
+)"
+            ),
+            Kind::Event => format!(
+                "CREATE TABLE event_{bucket}(-- log lines
+    tenant INTEGER NOT NULL,
+    at INTEGER NOT NULL,            -- ms
+    n INTEGER NOT NULL,             -- order within the ms
+    seq INTEGER NOT NULL,           -- which message
+    state INTEGER NOT NULL,         -- 0 created, 1 active, 2 error, 3 retry, 4 delivered, 5 failed, 6 cancel requested, 7 canceled
+    detail TEXT,                    -- JSON: what only this kind of line carries
+    PRIMARY KEY(tenant, at, n)
+) WITHOUT ROWID;
+CREATE INDEX event_{bucket}_seq ON event_{bucket}(seq)"
+            ),
+            Kind::DeadLetter => format!(
+                "CREATE TABLE dlq_{bucket}(-- messages that failed, whole
+    tenant INTEGER NOT NULL,
+    at INTEGER NOT NULL,            -- ms: when it failed
+    seq INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    retried INTEGER NOT NULL,
+    error TEXT,                     -- of the last attempt, when there was no answer
+    response TEXT,                  -- JSON: the last answer
+    created_at INTEGER NOT NULL,
+    not_before INTEGER NOT NULL,
+    url TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY(tenant, at, seq)
+)"
+            ),
+            Kind::Dedup => format!(
+                "CREATE TABLE dedup_{bucket}(-- keys of recent publishes
+    tenant INTEGER NOT NULL,
+    key BLOB NOT NULL,              -- hash
+    seq INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    expires INTEGER NOT NULL,       -- ms
+    PRIMARY KEY(tenant, key)
+) WITHOUT ROWID"
+            ),
+        }
+    }
+}
+
+/// Which tables exist, by kind and number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buckets {
+    known: [BTreeSet<u64>; 4],
+}
+
+impl Buckets {
+    /// Reads the names of the tables that the connection sees.
+    pub(super) fn load(connection: &Connection) -> Outcome<Buckets> {
+        let mut buckets = Buckets::default();
+        let mut statement = connection.prepare_cached("SELECT name FROM sqlite_schema WHERE type = 'table'")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let name = row.get_ref(0)?.as_str().unwrap_or_default();
+            let Some((prefix, number)) = name.split_once('_') else {
+                continue;
+            };
+            if let (Some(kind), Ok(bucket)) = (Kind::ALL.iter().find(|kind| kind.prefix() == prefix), number.parse()) {
+                buckets.known[*kind as usize].insert(bucket);
+            }
+        }
+        Ok(buckets)
+    }
+
+    /// The tables of a kind, oldest first.
+    pub(super) fn of(&self, kind: Kind) -> &BTreeSet<u64> {
+        &self.known[kind as usize]
+    }
+
+    /// The table for this time, made if it is not there.
+    pub(super) fn ensure(&mut self, connection: &Connection, kind: Kind, at: Timestamp) -> Outcome<u64> {
+        let bucket = bucket_of(at, kind.length_ms());
+        if !self.of(kind).contains(&bucket) {
+            connection.execute_batch(&kind.create_sql(bucket))?;
+            self.known[kind as usize].insert(bucket);
+        }
+        Ok(bucket)
+    }
+
+    /// Drops a table.
+    pub(super) fn drop_table(&mut self, connection: &Connection, kind: Kind, bucket: u64) -> Outcome<()> {
+        connection.execute_batch(&format!("DROP TABLE {}_{bucket}", kind.prefix()))?;
+        self.known[kind as usize].remove(&bucket);
+        Ok(())
+    }
+
+    /// Where a message may be: the table of its creation, then the younger ones it may have moved to.
+    pub(super) fn places_of(&self, seq: Seq) -> impl Iterator<Item = u64> + '_ {
+        let messages = self.of(Kind::Message);
+        let home = bucket_of(seq.time(), Kind::Message.length_ms());
+        messages.get(&home).into_iter().chain(messages.range(home + 1..).rev()).copied()
+    }
+
+    /// The tables of a kind that may hold something between two times, oldest first.
+    pub(super) fn between(&self, kind: Kind, first: Timestamp, last: Timestamp) -> Vec<u64> {
+        let (first, last) = (bucket_of(first, kind.length_ms()), bucket_of(last, kind.length_ms()));
+        if first > last {
+            return Vec::new();
+        }
+        self.of(kind).range(first..=last).copied().collect()
+    }
+}

@@ -1,0 +1,301 @@
+//! The one connection that writes: transactions, durability and the ops of a commit.
+//!
+//! After a failure that leaves open what is on disk the writer refuses all further work: only a
+//! restart, which reads what SQLite recovered, can tell.
+
+use super::codec::{bits, int, state_number, to_json};
+use super::error::{Failure, Outcome};
+use super::schema::{Buckets, Kind};
+use crate::store::{Durability, Epoch, ShardId, StoreError};
+use posthaste_engine::event::{DeadLetter, Event, Op};
+use posthaste_engine::message::{DedupKey, Live, Message};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// How many low bits of a log line's number count lines; the rest counts the times the file was opened.
+const LINE_COUNTER_BITS: u32 = 40;
+
+const INSERT_LIVE: &str =
+    "INSERT INTO live(seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
+    cancel_requested = ?8 WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
+const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
+
+/// SQLite syncs only transactions that change a page, and writing an equal value changes none.
+const TOUCH: &str = "UPDATE meta SET value = value + 1 WHERE key = 'flushes'";
+
+/// What a transaction changed in the totals that are kept in RAM.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delta {
+    pub live: i64,
+    pub dead_letters: i64,
+    pub last_seq: Option<Seq>,
+}
+
+/// The writing connection and what it must remember between transactions.
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) buckets: Buckets,
+    next_line: u64,
+    durability: Durability,
+    /// Something was written that is not yet on disk.
+    lazy_outstanding: bool,
+    poisoned: bool,
+}
+
+impl Writer {
+    /// Takes a prepared connection and counts this opening of the file.
+    pub(super) fn new(connection: Connection) -> Outcome<Writer> {
+        let opens: i64 = connection.query_row(
+            "UPDATE meta SET value = value + 1 WHERE key = 'opens' RETURNING value",
+            [],
+            |row| row.get(0),
+        )?;
+        Ok(Writer {
+            buckets: Buckets::load(&connection)?,
+            connection,
+            next_line: opens.cast_unsigned() << LINE_COUNTER_BITS,
+            durability: Durability::Synced,
+            lazy_outstanding: false,
+            poisoned: false,
+        })
+    }
+
+    /// An earlier failure has ended all writing.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    /// Runs `work` as one transaction: all of it happens, or nothing.
+    pub(super) fn transaction<T>(
+        &mut self,
+        durability: Durability,
+        work: impl FnOnce(&mut Writer) -> Outcome<T>,
+    ) -> Result<T, StoreError> {
+        if self.poisoned {
+            return Err(StoreError::Unknown("the store has stopped writing after an earlier failure".into()));
+        }
+        self.set_durability(durability).map_err(Failure::of_read)?;
+        self.run("BEGIN IMMEDIATE").map_err(Failure::of_read)?;
+        let failure = match work(self) {
+            Ok(value) => match self.run("COMMIT") {
+                Ok(()) => {
+                    self.lazy_outstanding = durability == Durability::Lazy;
+                    return Ok(value);
+                }
+                Err(error) => error.of_commit(),
+            },
+            Err(error) => error.of_write(),
+        };
+        self.poisoned = matches!(failure, StoreError::Unknown(_));
+        // Some errors have rolled back already; then there is nothing to roll back.
+        if !self.connection.is_autocommit() && self.run("ROLLBACK").is_err() {
+            self.poisoned = true;
+        }
+        match Buckets::load(&self.connection) {
+            Ok(buckets) => self.buckets = buckets,
+            Err(_) => self.poisoned = true,
+        }
+        Err(failure)
+    }
+
+    /// Syncs what lazy commits left. Not by a checkpoint: that syncs nothing while readers are in its way.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        if self.lazy_outstanding {
+            self.transaction(Durability::Synced, |writer| writer.run(TOUCH))?;
+        }
+        Ok(())
+    }
+
+    /// Tries a write and takes it back; nothing is synced.
+    pub(super) fn probe(&mut self) -> Result<(), StoreError> {
+        if self.poisoned {
+            return Err(StoreError::Unknown("the store has stopped writing after an earlier failure".into()));
+        }
+        self.run("BEGIN IMMEDIATE").map_err(Failure::of_read)?;
+        let written = self.run(TOUCH);
+        let undone = self.run("ROLLBACK");
+        written.and(undone).map_err(Failure::of_read)
+    }
+
+    /// A lazy commit appends to the WAL without a sync. A synced one syncs the WAL file as a whole, so
+    /// what earlier lazy ones appended is on disk with it; a checkpoint syncs the WAL first, too.
+    /// The setting holds per connection and can only change between transactions.
+    fn set_durability(&mut self, durability: Durability) -> Outcome<()> {
+        if self.durability != durability {
+            self.connection.execute_batch(match durability {
+                Durability::Lazy => "PRAGMA synchronous = NORMAL",
+                Durability::Synced => "PRAGMA synchronous = FULL",
+            })?;
+            self.durability = durability;
+        }
+        Ok(())
+    }
+
+    fn run(&self, sql: &str) -> Outcome<()> {
+        self.connection.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
+    /// Writes a batch of ops; inside a transaction.
+    pub(super) fn apply(&mut self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Outcome<Delta> {
+        self.check_epoch(shard, epoch)?;
+        if ops.is_empty() && self.lazy_outstanding {
+            self.run(TOUCH)?;
+        }
+        let mut delta = Delta::default();
+        for op in ops {
+            match op {
+                Op::Insert { message, live } => {
+                    self.insert(message)?;
+                    self.write_live(INSERT_LIVE, shard, live)?;
+                    delta.live += 1;
+                    delta.last_seq = delta.last_seq.max(Some(message.id.seq));
+                }
+                Op::Remember { tenant, key, id, expires } => self.remember(*tenant, key, *id, *expires)?,
+                Op::Log(event) => self.log(event)?,
+                Op::Update(live) => {
+                    if self.write_live(UPDATE_LIVE, shard, live)? != 1 {
+                        return Err(absent(live.id));
+                    }
+                }
+                Op::Remove { id } => {
+                    self.remove_live(shard, *id)?;
+                    delta.live -= 1;
+                }
+                Op::Bury(letter) => {
+                    self.remove_live(shard, letter.id)?;
+                    self.bury(letter)?;
+                    delta.live -= 1;
+                    delta.dead_letters += 1;
+                }
+                Op::Exhume { tenant, dlq_id } => {
+                    self.exhume(*tenant, *dlq_id)?;
+                    delta.dead_letters -= 1;
+                }
+            }
+        }
+        Ok(delta)
+    }
+
+    fn check_epoch(&self, shard: ShardId, epoch: Epoch) -> Outcome<()> {
+        let mut statement = self.connection.prepare_cached("SELECT epoch FROM shard WHERE shard = ?1")?;
+        let current: Option<i64> = statement.query_row([shard.0], |row| row.get(0)).optional()?;
+        if current == Some(int(epoch.0)) { Ok(()) } else { Err(Failure::Fenced) }
+    }
+
+    fn insert(&mut self, message: &Message) -> Outcome<()> {
+        let bucket = self.buckets.ensure(&self.connection, Kind::Message, message.id.seq.time())?;
+        let sql = format!(
+            "INSERT INTO message_{bucket}(seq, tag, tenant, created_at, not_before, url, spec, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+        );
+        self.connection.prepare_cached(&sql)?.execute(params![
+            int(message.id.seq.0),
+            bits(message.id.tag),
+            message.tenant.0,
+            int(message.created_at.0),
+            int(message.not_before.0),
+            message.spec.url,
+            to_json("message", &message.spec)?,
+            &message.body[..],
+        ])?;
+        Ok(())
+    }
+
+    fn write_live(&self, sql: &str, shard: ShardId, live: &Live) -> Outcome<usize> {
+        Ok(self.connection.prepare_cached(sql)?.execute(params![
+            int(live.id.seq.0),
+            bits(live.id.tag),
+            live.tenant.0,
+            bits(live.origin.0),
+            live.body_bytes,
+            int(live.due.0),
+            live.retried,
+            live.cancel_requested,
+            shard.0,
+        ])?)
+    }
+
+    fn remove_live(&self, shard: ShardId, id: MessageId) -> Outcome<()> {
+        let mut statement = self.connection.prepare_cached(DELETE_LIVE)?;
+        match statement.execute(params![int(id.seq.0), bits(id.tag), shard.0])? {
+            1 => Ok(()),
+            _ => Err(absent(id)),
+        }
+    }
+
+    fn log(&mut self, event: &Event) -> Outcome<()> {
+        let bucket = self.buckets.ensure(&self.connection, Kind::Event, event.at)?;
+        let detail = if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) };
+        let sql =
+            format!("INSERT INTO event_{bucket}(tenant, at, n, seq, state, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
+        self.connection.prepare_cached(&sql)?.execute(params![
+            event.tenant.0,
+            int(event.at.0),
+            int(self.next_line),
+            int(event.id.seq.0),
+            state_number(event.state),
+            detail,
+        ])?;
+        self.next_line += 1;
+        Ok(())
+    }
+
+    /// Of two windows of one key the one that ends later counts.
+    fn remember(&mut self, tenant: TenantId, key: &DedupKey, id: MessageId, expires: Timestamp) -> Outcome<()> {
+        let bucket = self.buckets.ensure(&self.connection, Kind::Dedup, expires)?;
+        let sql = format!(
+            "INSERT INTO dedup_{bucket}(tenant, key, seq, tag, expires) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT(tenant, key) DO UPDATE SET seq = excluded.seq, tag = excluded.tag, expires = excluded.expires
+             WHERE excluded.expires >= expires"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        statement.execute(params![tenant.0, &key.0[..], int(id.seq.0), bits(id.tag), int(expires.0)])?;
+        Ok(())
+    }
+
+    /// Copies the message, so that the dead letter outlives the history.
+    fn bury(&mut self, letter: &DeadLetter) -> Outcome<()> {
+        let bucket = self.buckets.ensure(&self.connection, Kind::DeadLetter, letter.dlq_id.at)?;
+        let response = letter.response.as_ref().map(|response| to_json("response", response)).transpose()?;
+        for place in self.buckets.places_of(letter.id.seq) {
+            let sql = format!(
+                "INSERT INTO dlq_{bucket}(tenant, at, seq, tag, retried, error, response,
+                                          created_at, not_before, url, spec, body)
+                 SELECT ?1, ?2, seq, tag, ?5, ?6, ?7, created_at, not_before, url, spec, body
+                 FROM message_{place} WHERE seq = ?3 AND tag = ?4"
+            );
+            let copied = self.connection.prepare_cached(&sql)?.execute(params![
+                letter.tenant.0,
+                int(letter.dlq_id.at.0),
+                int(letter.id.seq.0),
+                bits(letter.id.tag),
+                letter.retried,
+                letter.error,
+                response,
+            ])?;
+            if copied == 1 {
+                return Ok(());
+            }
+        }
+        Err(Failure::corrupt("message", format!("{} is not there", letter.id)))
+    }
+
+    fn exhume(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<()> {
+        for bucket in self.buckets.between(Kind::DeadLetter, dlq_id.at, dlq_id.at) {
+            let sql = format!("DELETE FROM dlq_{bucket} WHERE tenant = ?1 AND at = ?2 AND seq = ?3");
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            if statement.execute(params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)])? == 1 {
+                return Ok(());
+            }
+        }
+        Err(Failure::corrupt("dead letter", format!("{dlq_id} is not there")))
+    }
+}
+
+fn absent(id: MessageId) -> Failure {
+    Failure::corrupt("live message", format!("{id} is not there"))
+}

@@ -1,0 +1,202 @@
+//! Durations as publishers write them: `50s`, `1d10h30m`, `1.5h`, or a bare number of seconds.
+//!
+//! [`parse_duration`] knows the grammar only; what is too short or too long depends on the setting and is
+//! checked by [`DurationRange`].
+
+use std::fmt;
+
+/// Longest accepted text.
+const TEXT_BYTES_MAX: usize = 32;
+/// Most digits of one number, leading zeros included.
+const DIGITS_MAX: usize = 15;
+/// Most decimals of the last number: with them every result is a whole number of milliseconds.
+const DECIMALS_MAX: usize = 3;
+/// The units in the order in which they may follow each other, in milliseconds.
+const UNITS: [(u8, u64); 4] = [(b'd', 86_400_000), (b'h', 3_600_000), (b'm', 60_000), (b's', 1_000)];
+
+/// Why a text is not a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidDuration {
+    /// Not numbers with units.
+    Grammar,
+    /// A unit came twice or after a smaller one.
+    UnitOrder,
+    /// More text than any sensible duration needs.
+    TooLong,
+    /// A number that no clock can count.
+    TooBig,
+}
+
+impl fmt::Display for InvalidDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            InvalidDuration::Grammar => "not a duration, write for example 30s, 5m, 1d10h30m or a number of seconds",
+            InvalidDuration::UnitOrder => "not a duration, units must descend (d, h, m, s), each at most once",
+            InvalidDuration::TooLong => "not a duration, at most 32 characters are accepted",
+            InvalidDuration::TooBig => "not a duration, the number is too big",
+        })
+    }
+}
+
+impl std::error::Error for InvalidDuration {}
+
+/// Reads a duration and returns it in milliseconds.
+///
+/// One or more `<digits><unit>`, units `d h m s` in descending order, each at most once; the last number may
+/// carry up to three decimals; a bare integer means seconds.
+pub fn parse_duration(text: &str) -> Result<u64, InvalidDuration> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(InvalidDuration::TooLong);
+    }
+    let (first, rest) = split_digits(text.as_bytes());
+    if rest.is_empty() {
+        return number(first)?.checked_mul(1_000).ok_or(InvalidDuration::TooBig);
+    }
+
+    let mut rest = text.as_bytes();
+    let mut total: u64 = 0;
+    let mut units = UNITS.as_slice();
+    while !rest.is_empty() {
+        let part = Part::read(rest)?;
+        rest = part.rest;
+        if part.thousandths.is_some() && !rest.is_empty() {
+            return Err(InvalidDuration::Grammar);
+        }
+        let position = units.iter().position(|(unit, _)| *unit == part.unit).ok_or(InvalidDuration::UnitOrder)?;
+        let (_, unit_ms) = units[position];
+        units = &units[position + 1..];
+        let whole = part.whole.checked_mul(unit_ms).ok_or(InvalidDuration::TooBig)?;
+        let fraction = part.thousandths.unwrap_or(0) * (unit_ms / 1_000);
+        total = whole.checked_add(fraction).and_then(|ms| total.checked_add(ms)).ok_or(InvalidDuration::TooBig)?;
+    }
+    Ok(total)
+}
+
+/// One `<digits>[.<decimals>]<unit>` and what follows it.
+struct Part<'a> {
+    whole: u64,
+    thousandths: Option<u64>,
+    unit: u8,
+    rest: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    fn read(text: &'a [u8]) -> Result<Part<'a>, InvalidDuration> {
+        let (digits, mut rest) = split_digits(text);
+        let whole = number(digits)?;
+        let mut thousandths = None;
+        if let Some(after_point) = rest.strip_prefix(b".") {
+            let (decimals, after) = split_digits(after_point);
+            if decimals.len() > DECIMALS_MAX {
+                return Err(InvalidDuration::Grammar);
+            }
+            let scale = [0, 100, 10, 1][decimals.len()];
+            thousandths = Some(number(decimals)? * scale);
+            rest = after;
+        }
+        match rest.split_first() {
+            Some((unit, rest)) if UNITS.iter().any(|(known, _)| known == unit) => {
+                Ok(Part { whole, thousandths, unit: *unit, rest })
+            }
+            _ => Err(InvalidDuration::Grammar),
+        }
+    }
+}
+
+fn split_digits(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn number(digits: &[u8]) -> Result<u64, InvalidDuration> {
+    match digits.len() {
+        0 => Err(InvalidDuration::Grammar),
+        1..=DIGITS_MAX => Ok(digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))),
+        _ => Err(InvalidDuration::TooBig),
+    }
+}
+
+/// How short and how long a duration may be in one place, ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurationRange {
+    /// Shortest accepted, in milliseconds.
+    pub min_ms: u64,
+    /// Longest accepted, in milliseconds.
+    pub max_ms: u64,
+}
+
+/// On which side of a [`DurationRange`] a duration lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfRange {
+    /// Makes no sense: the API answers 400.
+    UnderMinimum,
+    /// A quota: the API answers 412.
+    OverMaximum,
+}
+
+impl DurationRange {
+    /// Hands the duration back when it lies within the range.
+    pub fn check(self, ms: u64) -> Result<u64, OutOfRange> {
+        if ms < self.min_ms {
+            Err(OutOfRange::UnderMinimum)
+        } else if ms > self.max_ms {
+            Err(OutOfRange::OverMaximum)
+        } else {
+            Ok(ms)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    #[test]
+    fn durations_follow_the_vectors() {
+        let vectors: Value = serde_json::from_str(include_str!("../../../vectors/durations.json")).unwrap();
+        let cases = vectors["durations"].as_array().unwrap();
+        assert_eq!(cases.len(), 72);
+        for case in cases {
+            let limits = &vectors["limits_ms"][case["context"].as_str().unwrap()];
+            let range = DurationRange {
+                min_ms: limits["minms"].as_u64().unwrap_or(0),
+                max_ms: limits["maxms"].as_u64().unwrap(),
+            };
+            let input = case["input"].as_str().unwrap();
+            let result = match parse_duration(input) {
+                Err(invalid) => Err(invalid.to_string()),
+                Ok(ms) => range.check(ms).map_err(|out| format!("{out:?}")),
+            };
+            match (case["ms"].as_u64(), case["error"].as_str()) {
+                (Some(ms), None) => assert_eq!(result, Ok(ms), "{input}"),
+                (None, Some("over the maximum")) => assert_eq!(result, Err("OverMaximum".into()), "{input}"),
+                (None, Some("under the minimum")) => assert_eq!(result, Err("UnderMinimum".into()), "{input}"),
+                (None, Some(_)) => assert!(result.unwrap_err().starts_with("not a duration"), "{input}"),
+                other => panic!("{input}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_reason_is_told() {
+        for (text, reason) in [
+            ("1m1h", InvalidDuration::UnitOrder),
+            ("999999999999999d", InvalidDuration::TooBig),
+            ("18446744073709551615s", InvalidDuration::TooBig),
+            ("1.5", InvalidDuration::Grammar),
+            ("١s", InvalidDuration::Grammar),
+            ("000000000000000000000000000000001", InvalidDuration::TooLong),
+        ] {
+            assert_eq!(parse_duration(text), Err(reason), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9dhms.]{0,34}|.{0,34}") {
+            let _ = parse_duration(&text);
+        }
+    }
+}

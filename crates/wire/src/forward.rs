@@ -1,0 +1,132 @@
+//! Which headers of a publish travel on to the destination, and under which bounds.
+
+use crate::header;
+use crate::publish::PublishLimits;
+use crate::rejection::Rejection;
+
+/// Most characters of a received name that a message repeats.
+const SHOWN_NAME_CHARS_MAX: usize = 100;
+
+/// One header line of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Line<'a> {
+    /// The name as received, in any case.
+    pub(crate) name: &'a str,
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    /// The value without outer white space, when it is text that can be stored and sent.
+    pub(crate) fn text(self) -> Result<&'a str, Rejection> {
+        let is_forbidden = |c: char| c.is_control() && c != '\t';
+        match std::str::from_utf8(self.value) {
+            Ok(text) if !text.contains(is_forbidden) => Ok(text.trim_matches([' ', '\t'])),
+            _ => Err(self.refused("the value must be UTF-8 without control characters")),
+        }
+    }
+
+    /// A refusal that names this header.
+    pub(crate) fn refused(self, reason: impl std::fmt::Display) -> Rejection {
+        Rejection::invalid(format!("{}: {reason}", self.display_name()))
+    }
+
+    /// The name as messages show it; names in batch items can be of any length.
+    pub(crate) fn display_name(self) -> String {
+        let end = self.name.char_indices().nth(SHOWN_NAME_CHARS_MAX).map_or(self.name.len(), |(end, _)| end);
+        header::canonical(&self.name[..end])
+    }
+}
+
+/// The headers to send on, collected in the order received.
+#[derive(Default)]
+pub(crate) struct Forwarded {
+    headers: Vec<(String, String)>,
+    bytes: usize,
+}
+
+impl Forwarded {
+    /// Adds `Upstash-Forward-<name>`, refusing names that a publisher may not set.
+    pub(crate) fn push_explicit(
+        &mut self,
+        name: &str,
+        line: Line<'_>,
+        limits: &PublishLimits,
+    ) -> Result<(), Rejection> {
+        if !header::is_valid_name(name) {
+            return Err(line.refused("the name after Upstash-Forward- must be a header name"));
+        }
+        if header::is_hop_by_hop_or_framing(name) {
+            return Err(line.refused("hop-by-hop and framing headers may not be forwarded"));
+        }
+        if header::is_set_by_server(name) {
+            return Err(line.refused("the server sets this header itself, it may not be forwarded"));
+        }
+        if name.eq_ignore_ascii_case(header::CONTENT_TYPE) && self.has(name) {
+            return Err(line.refused("may be given only once"));
+        }
+        self.push(name, line, limits)
+    }
+
+    /// Adds headers that came without prefix, unless the same name was given with it.
+    ///
+    /// `all` says whether every plain header travels on or `Content-Type` only.
+    pub(crate) fn push_plain<'a>(
+        &mut self,
+        lines: impl Iterator<Item = Line<'a>>,
+        all: bool,
+        limits: &PublishLimits,
+    ) -> Result<(), Rejection> {
+        let explicit = self.headers.len();
+        for line in lines {
+            let is_content_type = line.name.eq_ignore_ascii_case(header::CONTENT_TYPE);
+            let travels = is_content_type || all && is_forwardable_plain(line.name);
+            if !travels || has_name(&self.headers[..explicit], line.name) {
+                continue;
+            }
+            if is_content_type && has_name(&self.headers[explicit..], line.name) {
+                return Err(line.refused("may be given only once"));
+            }
+            self.push(line.name, line, limits)?;
+        }
+        Ok(())
+    }
+
+    /// What was collected.
+    pub(crate) fn into_headers(self) -> Vec<(String, String)> {
+        self.headers
+    }
+
+    fn has(&self, name: &str) -> bool {
+        has_name(&self.headers, name)
+    }
+
+    fn push(&mut self, name: &str, line: Line<'_>, limits: &PublishLimits) -> Result<(), Rejection> {
+        let value = line.text()?;
+        if self.headers.len() == limits.forward_headers_max {
+            let reason = format!("at most {} headers are forwarded", limits.forward_headers_max);
+            return Err(line.refused(reason));
+        }
+        self.bytes += name.len() + value.len();
+        if self.bytes > limits.forward_header_bytes_max {
+            let reason = format!("at most {} bytes of headers are forwarded", limits.forward_header_bytes_max);
+            return Err(line.refused(reason));
+        }
+        self.headers.push((header::canonical(name), value.to_owned()));
+        Ok(())
+    }
+}
+
+/// Whether `Upstash-Header-Forward` sends this header on: not the API token, nor what belongs to one hop, nor
+/// settings. `Accept-Encoding` says what the publisher can decode, not what this server can.
+fn is_forwardable_plain(name: &str) -> bool {
+    let is_setting = name.get(..header::PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(header::PREFIX));
+    header::is_valid_name(name)
+        && !is_setting
+        && !name.eq_ignore_ascii_case(header::AUTHORIZATION)
+        && !name.eq_ignore_ascii_case(header::ACCEPT_ENCODING)
+        && !header::is_hop_by_hop_or_framing(name)
+}
+
+fn has_name(headers: &[(String, String)], name: &str) -> bool {
+    headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+}

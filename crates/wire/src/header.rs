@@ -1,0 +1,179 @@
+//! Header names: the ones the protocol knows, their canonical spelling, and which of them may not be forwarded.
+
+/// The publisher's API token.
+pub const AUTHORIZATION: &str = "authorization";
+/// MIME type of a body; stored and sent on.
+pub const CONTENT_TYPE: &str = "content-type";
+/// What the receiver's answer may be compressed with; belongs to one hop.
+pub const ACCEPT_ENCODING: &str = "accept-encoding";
+/// Who sends a delivery.
+pub const USER_AGENT: &str = "user-agent";
+
+/// Starts every header of the protocol.
+pub const PREFIX: &str = "upstash-";
+/// Starts a header to send on: `Upstash-Forward-<Name>`.
+pub const FORWARD_PREFIX: &str = "upstash-forward-";
+/// Starts a setting of the callback.
+pub const CALLBACK_PREFIX: &str = "upstash-callback-";
+/// Starts a setting of the failure callback.
+pub const FAILURE_CALLBACK_PREFIX: &str = "upstash-failure-callback-";
+/// Starts what SDKs tell about themselves; never stored.
+pub const TELEMETRY_PREFIX: &str = "upstash-telemetry-";
+
+/// Method of the delivery.
+pub const METHOD: &str = "upstash-method";
+/// Relative delay of the first attempt.
+pub const DELAY: &str = "upstash-delay";
+/// Absolute earliest time of the first attempt, Unix seconds.
+pub const NOT_BEFORE: &str = "upstash-not-before";
+/// How long one attempt may take.
+pub const TIMEOUT: &str = "upstash-timeout";
+/// How many attempts may follow the first.
+pub const RETRIES: &str = "upstash-retries";
+/// Expression for the wait before each retry.
+pub const RETRY_DELAY: &str = "upstash-retry-delay";
+/// Whether to send on all plain headers of the publish.
+pub const HEADER_FORWARD: &str = "upstash-header-forward";
+/// URL to call after every attempt.
+pub const CALLBACK: &str = "upstash-callback";
+/// URL to call when the message has failed for good.
+pub const FAILURE_CALLBACK: &str = "upstash-failure-callback";
+/// Explicit deduplication id.
+pub const DEDUPLICATION_ID: &str = "upstash-deduplication-id";
+/// Whether to derive the deduplication id from the content.
+pub const CONTENT_BASED_DEDUPLICATION: &str = "upstash-content-based-deduplication";
+/// Labels for filtering.
+pub const LABEL: &str = "upstash-label";
+/// Which rate and parallelism a message shares.
+pub const FLOW_CONTROL_KEY: &str = "upstash-flow-control-key";
+/// The limits of that key.
+pub const FLOW_CONTROL_VALUE: &str = "upstash-flow-control-value";
+/// What API answers must hide.
+pub const REDACT_FIELDS: &str = "upstash-redact-fields";
+/// Makes a publish a schedule.
+pub const CRON: &str = "upstash-cron";
+/// Makes a publish an enqueue.
+pub const QUEUE_NAME: &str = "upstash-queue-name";
+/// Marks the first call of a workflow run.
+pub const WORKFLOW_INIT: &str = "upstash-workflow-init";
+/// Which workflow run a message belongs to.
+pub const WORKFLOW_RUN_ID: &str = "upstash-workflow-runid";
+
+/// Set on a delivery: the signature.
+pub const SIGNATURE: &str = "upstash-signature";
+/// Set on a delivery: the message.
+pub const MESSAGE_ID: &str = "upstash-message-id";
+/// Set on a delivery: retries before this attempt.
+pub const RETRIED: &str = "upstash-retried";
+/// Set on a delivery: the schedule that produced the message.
+pub const SCHEDULE_ID: &str = "upstash-schedule-id";
+/// Set on a delivery: the URL group the message was published to.
+pub const TOPIC_NAME: &str = "upstash-topic-name";
+/// Set on a delivery: address of the publisher.
+pub const CALLER_IP: &str = "upstash-caller-ip";
+/// Set on a delivery: where the server runs.
+pub const REGION: &str = "upstash-region";
+
+/// In an answer with status 489: do not retry.
+pub const NON_RETRYABLE_ERROR: &str = "upstash-nonretryable-error";
+/// In an answer: when to try again.
+pub const RETRY_AFTER: &str = "retry-after";
+/// In an answer: when the rate limit resets.
+pub const RATE_LIMIT_RESET: &str = "x-ratelimit-reset";
+/// In an answer: when the limit on requests resets.
+pub const RATE_LIMIT_RESET_REQUESTS: &str = "x-ratelimit-reset-requests";
+/// In an answer: when the limit on tokens resets.
+pub const RATE_LIMIT_RESET_TOKENS: &str = "x-ratelimit-reset-tokens";
+
+const HOP_BY_HOP_OR_FRAMING: [&str; 12] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "content-length",
+    "host",
+    "expect",
+    "upgrade",
+    "proxy-authenticate",
+    "proxy-authorization",
+];
+
+const SET_BY_SERVER: [&str; 7] = [SIGNATURE, MESSAGE_ID, RETRIED, SCHEDULE_ID, TOPIC_NAME, CALLER_IP, REGION];
+
+/// The spelling Go uses, and thus the hosted service: `x-api-KEY` becomes `X-Api-Key`.
+///
+/// A text that is no header name stays as it is.
+pub fn canonical(name: &str) -> String {
+    if !is_valid_name(name) {
+        return name.to_owned();
+    }
+    let mut starts_word = true;
+    let spell = |c: char| {
+        let c = if starts_word { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() };
+        starts_word = c == '-';
+        c
+    };
+    name.chars().map(spell).collect()
+}
+
+/// Whether the text can be a header name (a `token` of RFC 9110).
+pub fn is_valid_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
+
+/// Whether the header belongs to one connection or to the framing of one request, so nobody may forward it.
+pub fn is_hop_by_hop_or_framing(name: &str) -> bool {
+    HOP_BY_HOP_OR_FRAMING.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Whether the server sets this header on deliveries, so no publisher may forge it.
+pub fn is_set_by_server(name: &str) -> bool {
+    SET_BY_SERVER.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_spelled_as_go_spells_them() {
+        for (name, expected) in [
+            ("content-type", "Content-Type"),
+            ("X-API-KEY", "X-Api-Key"),
+            ("te", "Te"),
+            ("x--y", "X--Y"),
+            ("-a", "-A"),
+            ("my_header", "My_header"),
+            ("1x", "1x"),
+            ("a b", "a b"),
+            ("", ""),
+        ] {
+            assert_eq!(canonical(name), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_tokens() {
+        for name in ["a", "X-1", "!#$%&'*+-.^_`|~"] {
+            assert!(is_valid_name(name), "{name}");
+        }
+        for name in ["", " ", "a b", "a:", "a\r\n", "é", "a\0", "(a)", "a[b]"] {
+            assert!(!is_valid_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn some_names_may_not_be_forwarded() {
+        for name in ["Connection", "TE", "transfer-encoding", "HOST", "Proxy-Authorization"] {
+            assert!(is_hop_by_hop_or_framing(name), "{name}");
+        }
+        for name in ["Upstash-Signature", "UPSTASH-REGION"] {
+            assert!(is_set_by_server(name), "{name}");
+        }
+        for name in ["Authorization", "Cookie", "Upstash-Workflow-Url", "Hosts"] {
+            assert!(!is_hop_by_hop_or_framing(name) && !is_set_by_server(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The receiver's own word on when to try again: `Retry-After` and the `X-RateLimit-Reset` family.
+//!
+//! A value that cannot be read, or is over one day, never fails a message: the caller then falls back to the
+//! publisher's expression or the default back-off.
+
+use crate::header;
+use crate::retry_delay::DELAY_MS_MAX;
+use crate::time::Timestamp;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Longest value that is read at all.
+const TEXT_BYTES_MAX: usize = 64;
+/// Go's duration units in nanoseconds. Longer names first: `ms` must not be read as `m`.
+const UNITS: [(&str, f64); 8] = [
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("\u{b5}s", 1e3),
+    ("\u{3bc}s", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("h", 3_600e9),
+];
+
+/// How long the answer asks to wait, in milliseconds; `None` when it does not say so in a usable way.
+///
+/// `header` looks up a response header by its lower-case name. `Retry-After` is asked first, then
+/// `X-RateLimit-Reset`; of `-Requests` and `-Tokens` the longer wait counts, because both must have reset.
+pub fn retry_after_ms<'a>(header: impl Fn(&str) -> Option<&'a str>, now: Timestamp) -> Option<u64> {
+    let wait = match header(header::RETRY_AFTER).or_else(|| header(header::RATE_LIMIT_RESET)) {
+        Some(value) => wait_ms(value, now),
+        None => [header::RATE_LIMIT_RESET_REQUESTS, header::RATE_LIMIT_RESET_TOKENS]
+            .into_iter()
+            .filter_map(|name| wait_ms(header(name)?, now))
+            .max(),
+    };
+    wait.filter(|ms| *ms <= DELAY_MS_MAX)
+}
+
+/// Seconds, an RFC 1123 date or a Go duration.
+fn wait_ms(value: &str, now: Timestamp) -> Option<u64> {
+    if value.is_empty() || value.len() > TEXT_BYTES_MAX {
+        return None;
+    }
+    if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        return value.parse::<u64>().ok()?.checked_mul(1_000);
+    }
+    go_duration_ms(value).or_else(|| date_ms(value, now))
+}
+
+fn date_ms(value: &str, now: Timestamp) -> Option<u64> {
+    let date = httpdate::parse_http_date(value).ok()?;
+    // The parser takes 31 February for 3 March, and two older formats: only what reads back the same counts.
+    if httpdate::fmt_http_date(date) != value {
+        return None;
+    }
+    Some(
+        date.duration_since(UNIX_EPOCH + Duration::from_millis(now.as_millis()))
+            .map_or(0, |wait| wait.as_millis() as u64),
+    )
+}
+
+/// `<number><unit>` one or more times, in any order, as Go's `time.ParseDuration` reads it, without a sign.
+fn go_duration_ms(value: &str) -> Option<u64> {
+    let mut rest = value;
+    let mut nanos = 0.0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..end].parse().ok()?;
+        let (unit, unit_nanos) = UNITS.into_iter().find(|(unit, _)| rest[end..].starts_with(unit))?;
+        nanos += (number * unit_nanos).round();
+        rest = &rest[end + unit.len()..];
+    }
+    // A conversion from a float saturates, and what is over a day is ignored by the caller.
+    Some((nanos / 1e6) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    const NOON: Timestamp = Timestamp(1_780_315_200_000);
+
+    fn ask(headers: &[(&str, &str)]) -> Option<u64> {
+        let lookup =
+            |name: &str| headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| *value);
+        retry_after_ms(lookup, NOON)
+    }
+
+    #[test]
+    fn waits_follow_the_vectors() {
+        let vectors: Value = serde_json::from_str(include_str!("../../../vectors/durations.json")).unwrap();
+        let mut asked = 0;
+        for case in vectors["retry_after"].as_array().unwrap() {
+            if case["status"] == 200 {
+                continue; // A success is not asked when to try again.
+            }
+            let headers: Vec<(&str, &str)> = match case["headers"].as_object() {
+                Some(headers) => headers.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect(),
+                None => vec![(case["header"].as_str().unwrap(), case["value"].as_str().unwrap())],
+            };
+            assert_eq!(ask(&headers), case["expect_delay_ms"].as_u64(), "{headers:?}");
+            asked += 1;
+        }
+        assert_eq!(asked, 23);
+    }
+
+    #[test]
+    fn go_durations_are_read() {
+        for (value, expected) in [
+            ("6m5s", Some(365_000)),
+            ("1.5h", Some(5_400_000)),
+            (".5s", Some(500)),
+            ("1s1m", Some(61_000)),
+            ("1ms", Some(1)),
+            ("1500µs", Some(1)),
+            ("1500μs", Some(1)),
+            ("0.3s", Some(300)),
+            ("999999999ns", Some(999)),
+            ("s", None),
+            ("1..5s", None),
+            ("-5s", None),
+            ("5s ", None),
+            ("1e3s", None),
+            ("99999999999999999999999999999999999999999h", None),
+            ("Monday, 01-Jun-26 12:00:10 GMT", None),
+        ] {
+            assert_eq!(ask(&[("Retry-After", value)]), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_first_header_present_speaks() {
+        assert_eq!(ask(&[]), None);
+        assert_eq!(ask(&[("X-RateLimit-Reset", "30"), ("X-RateLimit-Reset-Tokens", "40")]), Some(30_000));
+        assert_eq!(ask(&[("Retry-After", "2h"), ("X-RateLimit-Reset", "30")]), Some(7_200_000));
+        assert_eq!(ask(&[("Retry-After", "90000"), ("X-RateLimit-Reset", "30")]), None);
+        assert_eq!(ask(&[("X-RateLimit-Reset-Requests", "junk"), ("X-RateLimit-Reset-Tokens", "40")]), Some(40_000));
+        assert_eq!(ask(&[("X-RateLimit-Reset-Requests", "25h"), ("X-RateLimit-Reset-Tokens", "40")]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_is_read_or_ignored(value in "[0-9.nuµmsh]{0,66}|.{0,66}") {
+            prop_assert!(ask(&[("Retry-After", &value)]).is_none_or(|ms| ms <= DELAY_MS_MAX));
+        }
+    }
+}

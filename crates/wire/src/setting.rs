@@ -1,0 +1,99 @@
+//! One setting of a publish at a time: from the text of its header to its value, within the limits.
+//!
+//! Refusals here do not name the header; `publish` knows under which name the value came.
+
+use crate::boolean;
+use crate::duration::{DurationRange, OutOfRange, parse_duration};
+use crate::publish::PublishLimits;
+use crate::rejection::Rejection;
+use crate::retry_delay::RetryDelay;
+use crate::time::Timestamp;
+
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+
+/// A method in any case.
+pub(crate) fn method(text: &str) -> Result<&'static str, Rejection> {
+    let known = METHODS.into_iter().find(|method| method.eq_ignore_ascii_case(text));
+    known.ok_or_else(|| Rejection::invalid("not a method, accepted are GET, POST, PUT, PATCH and DELETE"))
+}
+
+/// A delay of the first attempt, in milliseconds.
+pub(crate) fn delay(text: &str, limits: &PublishLimits) -> Result<u64, Rejection> {
+    duration(text, DurationRange { min_ms: 0, max_ms: limits.delay_ms_max }, "maxDelay")
+}
+
+/// A timeout of one attempt, in milliseconds.
+pub(crate) fn timeout(text: &str, limits: &PublishLimits) -> Result<u64, Rejection> {
+    let range = DurationRange { min_ms: limits.timeout_ms_min, max_ms: limits.timeout_ms_max };
+    duration(text, range, "maxTimeout")
+}
+
+fn duration(text: &str, range: DurationRange, quota: &str) -> Result<u64, Rejection> {
+    let ms = parse_duration(text).map_err(|error| Rejection::invalid(error.to_string()))?;
+    range.check(ms).map_err(|out_of_range| match out_of_range {
+        OutOfRange::UnderMinimum => Rejection::invalid(format!("must be at least {}s", range.min_ms.div_ceil(1_000))),
+        OutOfRange::OverMaximum => Rejection::quota(quota, range.max_ms / 1_000),
+    })
+}
+
+/// A time in Unix seconds, past or not further ahead than a delay may be long.
+pub(crate) fn not_before(text: &str, limits: &PublishLimits, now: Timestamp) -> Result<Timestamp, Rejection> {
+    let refused = || Rejection::invalid("not a time, accepted are whole Unix seconds");
+    let seconds: u64 = if is_digits(text) { text.parse().map_err(|_| refused())? } else { return Err(refused()) };
+    let time = Timestamp(seconds.checked_mul(1_000).ok_or_else(refused)?);
+    if time > now.plus_millis(limits.delay_ms_max) {
+        return Err(Rejection::quota("maxDelay", limits.delay_ms_max / 1_000));
+    }
+    Ok(time)
+}
+
+/// A number of retries.
+pub(crate) fn retries(text: &str, limits: &PublishLimits) -> Result<u32, Rejection> {
+    if !is_digits(text) {
+        return Err(Rejection::invalid("not a number of retries, accepted are decimal digits"));
+    }
+    match text.parse() {
+        Ok(retries) if retries <= limits.retries_max => Ok(retries),
+        _ => Err(Rejection::quota("maxRetries", limits.retries_max.into())),
+    }
+}
+
+/// A retry-delay expression, as given; its values are checked when the number of retries is known.
+pub(crate) fn retry_delay(text: &str) -> Result<String, Rejection> {
+    match RetryDelay::parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(Rejection::invalid(error.to_string())),
+    }
+}
+
+/// A boolean.
+pub(crate) fn flag(text: &str) -> Result<bool, Rejection> {
+    boolean::parse_bool(text).ok_or_else(|| Rejection::invalid("not a boolean, accepted are true and false"))
+}
+
+/// A deduplication id.
+pub(crate) fn dedup_id(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
+    if text.is_empty() || text.len() > limits.dedup_id_bytes_max {
+        return Err(Rejection::invalid(format!("must have 1 to {} bytes", limits.dedup_id_bytes_max)));
+    }
+    Ok(text.to_owned())
+}
+
+/// Labels, separated by commas; empty ones are dropped.
+pub(crate) fn labels(text: &str, limits: &PublishLimits) -> Result<Vec<String>, Rejection> {
+    let mut labels = Vec::new();
+    for label in text.split(',').map(str::trim).filter(|label| !label.is_empty()) {
+        if label.len() > limits.label_bytes_max {
+            return Err(Rejection::invalid(format!("a label may have at most {} bytes", limits.label_bytes_max)));
+        }
+        if labels.len() == limits.labels_max {
+            return Err(Rejection::invalid(format!("at most {} labels are accepted", limits.labels_max)));
+        }
+        labels.push(label.to_owned());
+    }
+    Ok(labels)
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
