@@ -3,9 +3,10 @@
 
 use super::figure::{Figure, Goal, Rounds, TARGET, delivered_per_s, goal, missing, number, ratio};
 use super::scenario::{AUTHORIZATION, Bench, Side, Target};
+use crate::account::Account;
 use crate::clock::{now_ns, seconds_between};
 use crate::http::{Connection, get, get_ok, split_url};
-use crate::load::{Account, excerpt};
+use crate::load::excerpt;
 use crate::marker::{Marker, noise};
 use crate::process::{NamedPid, Usage};
 use crate::stats::median;

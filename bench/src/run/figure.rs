@@ -25,7 +25,7 @@ pub(super) enum Goal {
     AtLeast(f64),
     AtMost(f64),
     Below(f64),
-    /// Messages must not get lost: judged even in smoke runs.
+    /// It must never happen (a lost message): judged even in smoke runs.
     None,
 }
 
@@ -72,6 +72,11 @@ impl Figure {
     pub(super) fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self
+    }
+
+    /// True when something happened that must never happen, however slow or busy the machine.
+    pub(super) fn breaks_promise(&self) -> bool {
+        self.goal == Some(Goal::None) && self.server.is_some_and(|value| value != 0.0)
     }
 
     fn verdict(&self, judged: bool) -> &'static str {
@@ -311,6 +316,7 @@ mod tests {
         let slow = Figure::server("idle", "RSS, MB", Some(9e9)).goal(goal::IDLE_RSS_MB);
         let lossy = Figure::server("rate", "missing", Some(1.0)).goal(Goal::None);
         assert_eq!((slow.verdict(false), lossy.verdict(false)), ("not judged", "**FAIL**"));
+        assert_eq!((slow.breaks_promise(), lossy.breaks_promise()), (false, true));
     }
 
     #[test]

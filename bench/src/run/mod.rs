@@ -125,17 +125,18 @@ struct Outcome {
 }
 
 const EXIT_FAILED: u8 = 1;
+/// A message was lost, or delivered before its time.
 const EXIT_LOST: u8 = 3;
 const EXIT_INTERRUPTED: u8 = 130;
 
-pub(crate) fn main(args: Args) -> Result<ExitCode> {
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     // One thread: the children are tied to the life of the thread that starts them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
         // Dropping the comparison ends its children and removes its files.
         tokio::select! {
-            outcome = compare(&args) => conclude(&args, &outcome?),
+            outcome = compare(args) => conclude(args, &outcome?),
             _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
             _ = terminate.recv() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
             _ = hang_up.recv() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
@@ -201,7 +202,7 @@ fn conclude(args: &Args, outcome: &Outcome) -> Result<ExitCode> {
     }
     eprintln!("details: {}", path.display());
     Ok(ExitCode::from(match outcome {
-        Outcome { lost: 1.., .. } => EXIT_LOST,
+        Outcome { lost, figures, .. } if *lost > 0 || figures.iter().any(Figure::breaks_promise) => EXIT_LOST,
         Outcome { failures, .. } if !failures.is_empty() => EXIT_FAILED,
         _ => 0,
     }))
@@ -218,14 +219,15 @@ fn write_json(dir: &Path, kind: &str, started: &str, json: &str) -> Result<PathB
 fn render(outcome: &Outcome) -> String {
     let plan = &outcome.plan;
     let mut text = format!(
-        "{}, {}. Medians of {} rounds of {} s.\n\n{}",
+        "{}, {}. Medians; rounds: {}, seconds each: {}.\n\n{}",
         outcome.machine,
         outcome.started,
         plan.rounds,
         plan.seconds,
         figure::table(&outcome.figures, plan.judged)
     );
-    let lost = (outcome.lost > 0).then(|| format!("{} acknowledged messages were lost", outcome.lost));
+    let lost =
+        (outcome.lost > 0).then(|| format!("{} acknowledged messages were lost (warm-ups included)", outcome.lost));
     let problems = lost.iter().map(|lost| ("LOST", lost));
     let problems = problems.chain(outcome.failures.iter().map(|failure| ("FAILED", failure)));
     for (kind, problem) in problems.chain(outcome.warnings.iter().map(|warning| ("WARNING", warning))) {
@@ -282,10 +284,10 @@ mod tests {
         };
         let text = render(&outcome);
         assert!(
-            text.starts_with("a machine, 2026-01-02T03:04:05Z. Medians of 3 rounds of 10 s.\n\n| scenario |"),
+            text.starts_with("a machine, 2026-01-02T03:04:05Z. Medians; rounds: 3, seconds each: 10.\n\n| scenario |"),
             "{text}"
         );
-        let tail = "\n**LOST**: 2 acknowledged messages were lost\n\n**FAILED**: Idle: broken\n\n**WARNING**: noisy\n";
+        let tail = "\n**LOST**: 2 acknowledged messages were lost (warm-ups included)\n\n**FAILED**: Idle: broken\n\n**WARNING**: noisy\n";
         assert!(text.ends_with(tail), "{text}");
     }
 }

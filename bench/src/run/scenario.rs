@@ -3,8 +3,9 @@
 use super::Plan;
 use super::child::{Child, free_port, this_program, tied_command};
 use super::figure::{self, Figure, Goal, Rounds, TARGET, goal, number};
+use crate::account::Account;
 use crate::http::get_ok;
-use crate::load::{Account, Report};
+use crate::load::Report;
 use crate::process::{NamedPid, Usage};
 use anyhow::{Context, Result, bail};
 use std::path::Path;

@@ -2,10 +2,10 @@
 //! stranger.
 //!
 //! A tenant's lanes take turns, and so do the tenants; caps hold per lane, per tenant and in all. A lane
-//! keeps at most [`LANE_HELD_MAX`] waiting messages in RAM; the rest is `spilled`: left in the store and
+//! keeps at most [`limits::LANE_HELD_MAX`] waiting messages in RAM; the rest is `spilled`: left in the store and
 //! asked for again when the lane has room.
 
-use crate::limits::{self, LANE_HELD_MAX};
+use crate::limits;
 use crate::message::{DueKey, Live, Origin};
 use posthaste_wire::id::{Seq, TenantId};
 use std::collections::{HashMap, VecDeque};
@@ -23,6 +23,10 @@ pub struct Settings {
     pub in_flight_bytes_max: u64,
     /// Messages in RAM.
     pub held_max: usize,
+    /// Due messages in RAM per tenant and destination origin.
+    pub lane_held_max: usize,
+    /// Live rows read from the store at once.
+    pub load_page: usize,
     /// How long a duplicate is recognised.
     pub dedup_window_ms: u64,
 }
@@ -35,6 +39,8 @@ impl Default for Settings {
             origin_in_flight_max: limits::ORIGIN_IN_FLIGHT_MAX,
             in_flight_bytes_max: limits::IN_FLIGHT_BYTES_MAX,
             held_max: limits::HELD_MAX,
+            lane_held_max: limits::LANE_HELD_MAX,
+            load_page: limits::LOAD_PAGE,
             dedup_window_ms: limits::DEDUP_WINDOW_MS,
         }
     }
@@ -107,7 +113,7 @@ impl Lanes {
     /// A message is due. False: the lane is full, the message is left to the store.
     pub(crate) fn push(&mut self, live: &Live, held: usize) -> bool {
         let lane = self.lanes.entry(live.origin).or_insert_with(|| Lane::new(live.tenant));
-        let full = lane.waiting.len() >= LANE_HELD_MAX || (held >= self.settings.held_max && !lane.waiting.is_empty());
+        let full = lane.waiting.len() >= self.settings.lane_held_max || (held >= self.settings.held_max && !lane.waiting.is_empty());
         if full || lane.spilled.is_some() {
             lane.spill(live.due_key());
             self.feed(live.origin);
@@ -158,7 +164,7 @@ impl Lanes {
     ///
     /// However full the shard is, a lane with nothing waiting may load: no destination starves.
     pub(crate) fn wants_refill(&self, held: usize) -> Option<(Origin, DueKey)> {
-        let full = held + LANE_HELD_MAX / 2 > self.settings.held_max;
+        let full = held + self.settings.lane_held_max / 2 > self.settings.held_max;
         self.hungry.iter().find_map(|&origin| {
             let lane = self.lanes.get(&origin)?;
             let from = lane.spilled?;
@@ -222,7 +228,7 @@ impl Lanes {
     /// Marks a lane that has room for what it spilled.
     fn feed(&mut self, origin: Origin) {
         let Some(lane) = self.lanes.get_mut(&origin) else { return };
-        if !lane.hungry && lane.spilled.is_some() && lane.waiting.len() < LANE_HELD_MAX / 2 {
+        if !lane.hungry && lane.spilled.is_some() && lane.waiting.len() < self.settings.lane_held_max.div_ceil(2) {
             lane.hungry = true;
             self.hungry.push_back(origin);
         }

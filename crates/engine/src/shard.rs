@@ -12,7 +12,7 @@
 use crate::event::{DeadLetter, Event, EventDetail, Op, Response, State};
 use crate::lanes::Lanes;
 pub use crate::lanes::Settings;
-use crate::limits::{HORIZON_MS, LANE_HELD_MAX, LOAD_PAGE, LOG_RESPONSE_BYTES_MAX};
+use crate::limits::{HORIZON_MS, LOG_RESPONSE_BYTES_MAX};
 use crate::message::{DedupKey, DueKey, Live, Message, Origin};
 use crate::outcome::{Outcome, Verdict};
 use crate::retry::{self, Next};
@@ -287,11 +287,11 @@ impl Shard {
         }
         if now >= self.load_not_before && self.loaded.due <= now.plus_millis(HORIZON_MS / 2) {
             let until = now.plus_millis(HORIZON_MS);
-            return Some(Load { origin: None, after: self.loaded, until, max: LOAD_PAGE });
+            return Some(Load { origin: None, after: self.loaded, until, max: self.settings.load_page });
         }
         let (origin, from) = self.lanes.wants_refill(self.held.len())?;
         let after = before(from);
-        Some(Load { origin: Some(origin), after, until: now, max: LANE_HELD_MAX / 2 })
+        Some(Load { origin: Some(origin), after, until: now, max: self.settings.lane_held_max.div_ceil(2) })
     }
 
     /// Attempts under way.

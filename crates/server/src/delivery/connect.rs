@@ -88,7 +88,7 @@ impl Connector {
             Err(_) => return Err(failure::phase_timed_out(ErrorClass::Connect, "connecting", self.connect_timeout)),
         };
         let peer = stream.peer_addr().map_err(|error| failure::not_connected(&error))?;
-        if !addresses.contains(&peer) {
+        if !addresses.iter().any(|address| address.ip() == peer.ip() && address.port() == peer.port()) {
             return Err(failure(ErrorClass::Blocked, format!("destination refused: connected to {peer} instead")));
         }
         stream.set_nodelay(true).map_err(|error| failure::not_connected(&error))?;
@@ -118,7 +118,7 @@ impl Connector {
             return Err(failure(ErrorClass::Dns, format!("unable to resolve host: {name}")));
         }
         self.policy.check_addresses(name, target.port, &found).map_err(|refusal| failure::refused(&refusal))?;
-        Ok(in_turns(&found).map(|address| SocketAddr::new(address, target.port)).collect())
+        Ok(in_turns(&found).map(|address| SocketAddr::new(address.to_canonical(), target.port)).collect())
     }
 
     async fn encrypt(&self, target: &Target, stream: TcpStream) -> Result<TlsStream<TcpStream>, AttemptError> {

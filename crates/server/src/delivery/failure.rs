@@ -49,6 +49,15 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
     failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)))
 }
 
+/// The receiver has not looked at the request for certain: it was never sent, or HTTP/2 says so.
+pub(super) fn unprocessed(error: &hyper::Error) -> bool {
+    // h2's own error type is not among our dependencies; a test pins these words.
+    let orderly_goaway = "connection error received: not a result of an error";
+    let refused_stream = "stream error received: refused stream";
+    let text = root(error).to_string();
+    error.is_canceled() || text.starts_with(orderly_goaway) || text.starts_with(refused_stream)
+}
+
 /// The first error of this type among the causes, also inside I/O errors.
 fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let mut cause = Some(error);

@@ -29,6 +29,7 @@ use http::HeaderValue;
 use hyper::body::Incoming;
 use pool::{Connection, Key, Pool};
 use posthaste_engine::event::Response;
+use posthaste_engine::limits;
 use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{AttemptError, Outcome};
 use posthaste_wire::signature::SigningKeys;
@@ -56,6 +57,8 @@ pub struct DeliveryConfig {
     pub connect_timeout: Duration,
     /// How long a TLS handshake may take.
     pub tls_timeout: Duration,
+    /// How long the body of an answer is waited for when nobody needs it.
+    pub body_grace: Duration,
     /// How long an unused connection is kept open.
     pub pool_idle_timeout: Duration,
 }
@@ -69,6 +72,7 @@ impl Default for DeliveryConfig {
             dns_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(10),
             tls_timeout: Duration::from_secs(10),
+            body_grace: Duration::from_millis(limits::RESPONSE_BODY_GRACE_MS),
             pool_idle_timeout: Duration::from_secs(30),
         }
     }
@@ -107,7 +111,7 @@ pub struct Attempt<'a> {
     pub now: Timestamp,
     /// Random bytes, new for every attempt: the id of the signature.
     pub nonce: [u8; 20],
-    /// How long the whole attempt may take.
+    /// How long the whole attempt may take; at most [`limits::TIMEOUT_MS_MAX`].
     pub timeout_ms: u64,
     /// The answer's body is the point: a 2xx without all of it is a failure.
     pub needs_body: bool,
@@ -117,6 +121,7 @@ pub struct Attempt<'a> {
 pub struct Deliverer {
     policy: EgressPolicy,
     region: HeaderValue,
+    body_grace: Duration,
     connector: Connector,
     pool: Arc<Pool>,
 }
@@ -126,7 +131,8 @@ impl Deliverer {
     pub fn new(config: DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Deliverer, ConfigError> {
         let connector = Connector::new(&config, resolver)?;
         let region = HeaderValue::from_str(&config.region).map_err(|_| ConfigError::Region(config.region))?;
-        Ok(Deliverer { policy: config.egress, region, connector, pool: Pool::new(config.pool_idle_timeout) })
+        let pool = Pool::new(config.pool_idle_timeout);
+        Ok(Deliverer { policy: config.egress, region, body_grace: config.body_grace, connector, pool })
     }
 
     /// Where deliveries may go.
@@ -137,7 +143,8 @@ impl Deliverer {
     /// One attempt. A failed delivery is data, not an error.
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Outcome {
         let started = Instant::now();
-        let result = self.exchange(attempt, started + Duration::from_millis(attempt.timeout_ms)).await;
+        let timeout = Duration::from_millis(attempt.timeout_ms.min(limits::TIMEOUT_MS_MAX));
+        let result = self.exchange(attempt, started + timeout).await;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Outcome { result, duration_ms }
     }
@@ -152,7 +159,8 @@ impl Deliverer {
             return Err(failure::timed_out());
         };
         let (answer, connection) = sent?;
-        let (response, ending) = response::read(answer, attempt.needs_body, deadline).await?;
+        let until = if attempt.needs_body { deadline } else { deadline.min(Instant::now() + self.body_grace) };
+        let (response, ending) = response::read(answer, attempt.needs_body, until).await?;
         if ending == Ending::Complete {
             self.pool.give_back(key, connection);
         }
@@ -162,7 +170,8 @@ impl Deliverer {
     /// Sends the request and waits for the head of the answer.
     ///
     /// A receiver may close a waiting connection just as we send on it. Then, and only when it has sent
-    /// nothing back, the request goes out once more on a fresh connection; it is the same attempt.
+    /// nothing back or says it did nothing, the request goes out once more on a fresh connection; it is
+    /// the same attempt.
     async fn send(
         &self,
         key: &Key,
@@ -173,7 +182,7 @@ impl Deliverer {
             let request = prepared.request(target, connection.is_http2())?;
             match connection.send(request).await {
                 Ok(answer) => return Ok((answer, connection)),
-                Err(unanswered) if unanswered.silent => {}
+                Err(unanswered) if unanswered.untouched => {}
                 Err(unanswered) => return Err(unanswered.error),
             }
         }

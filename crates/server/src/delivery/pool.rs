@@ -55,8 +55,8 @@ pub(super) struct Connection {
 /// A request without an answer.
 pub(super) struct Unanswered {
     pub(super) error: AttemptError,
-    /// The receiver sent nothing back, so it most likely closed the connection as we sent.
-    pub(super) silent: bool,
+    /// The receiver sent nothing back or says it did nothing: most likely it closed just as we sent.
+    pub(super) untouched: bool,
 }
 
 impl Connection {
@@ -82,11 +82,11 @@ impl Connection {
             biased;
             answer = answer => answer.map_err(|error| Unanswered {
                 error: failure::exchange(&error),
-                silent: !self.activity.answered(),
+                untouched: !self.activity.answered() || failure::unprocessed(&error),
             }),
             () = self.activity.flooded() => Err(Unanswered {
                 error: failure::failure(ErrorClass::Protocol, "too many interim answers"),
-                silent: false,
+                untouched: false,
             }),
         }
     }
@@ -175,7 +175,11 @@ impl Pool {
         let Sender::Http2(sender) = &connection.sender else { return };
         let shared = Shared { sender: sender.clone(), activity: connection.activity.clone(), used: Instant::now() };
         let mut waiting = self.lock();
-        waiting.by_key.entry(key.clone()).or_default().shared = Some(shared);
+        let entry = waiting.by_key.entry(key.clone()).or_default();
+        // Of several opened at the same time the first stays; the others end with their request.
+        if entry.shared.as_ref().is_none_or(|first| first.sender.is_closed()) {
+            entry.shared = Some(shared);
+        }
         self.ensure_swept(&mut waiting);
     }
 

@@ -28,3 +28,15 @@ impl Resolve for SystemResolver {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_knows_localhost_and_not_what_cannot_exist() {
+        let found = SystemResolver.resolve("localhost").await.unwrap();
+        assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
+        assert!(SystemResolver.resolve("does-not-exist.invalid").await.unwrap_or_default().is_empty());
+    }
+}

@@ -11,7 +11,6 @@ use posthaste_engine::event::Response;
 use posthaste_engine::limits;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
 use posthaste_wire::header::canonical;
-use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// How reading a body ended.
@@ -25,11 +24,11 @@ pub(super) enum Ending {
     Failed(AttemptError),
 }
 
-/// Reads an answer until `deadline`. A body that is not needed may take only a short while.
+/// Reads an answer. What is there of its body at `until` is enough, unless all of it is needed.
 pub(super) async fn read(
     answer: http::Response<Incoming>,
     needs_body: bool,
-    deadline: Instant,
+    until: Instant,
 ) -> Result<(Response, Ending), AttemptError> {
     let (head, mut incoming) = answer.into_parts();
     check_head(&head)?;
@@ -38,12 +37,9 @@ pub(super) async fn read(
         return Ok((response, Ending::Complete));
     }
     let success = head.status.is_success();
-    let (until, keep) = match (needs_body, success) {
-        (true, _) => (deadline, limits::RESPONSE_BYTES_MAX),
-        (false, true) => (grace(deadline), limits::LOG_RESPONSE_BYTES_MAX),
-        (false, false) => (grace(deadline), limits::RESPONSE_BYTES_MAX),
-    };
-    let mut kept = Kept { body: Vec::new(), limit: keep, dropped: false };
+    // Of a success that nobody reads, only the logs show the beginning.
+    let limit = if success && !needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { limits::RESPONSE_BYTES_MAX };
+    let mut kept = Kept { body: Vec::new(), limit, dropped: false };
     let ending = match timeout_at(until, drain(&mut incoming, &mut kept)).await {
         Ok(ending) => ending,
         Err(_) => Ending::Failed(failure::timed_out()),
@@ -58,10 +54,6 @@ pub(super) async fn read(
         )),
         _ => Ok((response, ending)),
     }
-}
-
-fn grace(deadline: Instant) -> Instant {
-    deadline.min(Instant::now() + Duration::from_millis(limits::RESPONSE_BODY_GRACE_MS))
 }
 
 /// What hyper lets pass and we do not.

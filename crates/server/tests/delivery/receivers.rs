@@ -1,0 +1,342 @@
+//! The catalogue of misbehaving receivers, `receivers.json`: what becomes of an attempt with each.
+//!
+//! The file says how the outcome counts; the tables here say how the receiver behaves and what exactly
+//! comes out. TLS and HTTP/2 are in `tls`, connection reuse in `reuse`.
+
+use crate::support::{
+    OK, Receiver, ScriptedDns, Step, answer, attempt, attempt_within, config, deliverer, message, send,
+};
+use posthaste::delivery::Deliverer;
+use posthaste_engine::limits;
+use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
+use serde_json::Value;
+use std::net::TcpListener as StdListener;
+use std::time::Duration;
+
+/// What comes out of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// A whole answer with this status.
+    Answer(u16),
+    /// An answer with this status and only a part of its body.
+    Truncated(u16),
+    /// No answer.
+    Fails(ErrorClass),
+}
+use Expect::{Answer, Fails, Truncated};
+
+impl Expect {
+    pub(crate) fn of(outcome: &Outcome) -> Expect {
+        match &outcome.result {
+            Ok(response) if response.truncated => Truncated(response.status),
+            Ok(response) => Answer(response.status),
+            Err(error) => Fails(error.class),
+        }
+    }
+}
+
+/// The entry of the catalogue.
+pub(crate) fn entry(id: &str) -> Value {
+    let file: Value = serde_json::from_str(include_str!("../../../../vectors/receivers.json")).expect("JSON");
+    let receivers = file["receivers"].as_array().expect("receivers");
+    receivers.iter().find(|entry| entry["id"] == id).unwrap_or_else(|| panic!("no receiver {id}")).clone()
+}
+
+/// The outcome counts as the catalogue says.
+pub(crate) fn assert_counts(id: &str, outcome: &Outcome) {
+    let expected = match entry(id)["expect"].as_str() {
+        Some("success") => Verdict::Success,
+        Some("retry") => Verdict::Failure,
+        Some("dlq-now") => Verdict::Refused,
+        other => panic!("{id}: unknown expectation {other:?}"),
+    };
+    assert_eq!(outcome.verdict(), expected, "{id}: {outcome:?}");
+}
+
+/// Long enough for anything but a receiver that hangs.
+fn timeout_for(script: &[Step]) -> u64 {
+    if script.iter().any(|step| matches!(step, Step::Hang)) { 300 } else { 10_000 }
+}
+
+fn head(lines: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\n{lines}\r\n")
+}
+
+fn then_hangs(text: &str) -> Vec<Step> {
+    vec![Step::Read, send(text), Step::Hang]
+}
+
+fn bytes(bytes: &[u8]) -> Vec<Step> {
+    vec![Step::Read, Step::Send(bytes.to_vec())]
+}
+
+fn floods(start: &str, again: Vec<u8>) -> Vec<Step> {
+    vec![Step::Read, send(start), Step::Flood(again)]
+}
+
+/// Bytes without a pattern, the same every time.
+fn noise(count: usize) -> Vec<u8> {
+    let next = |state: &mut u64| {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Some((*state >> 33) as u8)
+    };
+    std::iter::successors(Some(7_u64), |state| Some(state.wrapping_mul(31).wrapping_add(11)))
+        .scan(1_u64, |state, _| next(state))
+        .take(count)
+        .collect()
+}
+
+fn connection_and_header_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
+    vec![
+        ("conn-rst-after-accept", vec![Step::Reset], Fails(ErrorClass::Closed)),
+        ("conn-fin-after-accept", vec![], Fails(ErrorClass::Closed)),
+        ("drip-headers", then_hangs("HTTP/1.1 200 OK\r\nX-Sl"), Fails(ErrorClass::Timeout)),
+        ("late-ok", vec![Step::Read, Step::Hang], Fails(ErrorClass::Timeout)),
+        ("header-no-colon", answer(&head("X-Nothing\r\nContent-Length: 0\r\n")), Fails(ErrorClass::Protocol)),
+        ("header-obs-fold", answer(&head("X-A: 1\r\n 2\r\nContent-Length: 0\r\n")), Fails(ErrorClass::Protocol)),
+        ("header-8bit", bytes(b"HTTP/1.1 200 OK\r\nX-A: caf\xe9\r\nContent-Length: 0\r\n\r\n"), Answer(200)),
+        (
+            "dup-content-length",
+            answer(&head("Content-Length: 1\r\nContent-Length: 2\r\n")),
+            Fails(ErrorClass::Protocol),
+        ),
+        (
+            "cl-and-te",
+            answer(&head("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")),
+            Fails(ErrorClass::Protocol),
+        ),
+        ("cl-huge", then_hangs(&head("Content-Length: 9223372036854775807\r\n")), Truncated(200)),
+        ("http09", answer("hello, this is not HTTP\r\n\r\n"), Fails(ErrorClass::Protocol)),
+        ("http10", answer("HTTP/1.0 200 OK\r\n\r\nuntil the end"), Answer(200)),
+        ("http-version-9", answer("HTTP/9.9 200 OK\r\n\r\n"), Fails(ErrorClass::Protocol)),
+        ("status-letters", answer("HTTP/1.1 2OO OK\r\n\r\n"), Fails(ErrorClass::Protocol)),
+        ("status-600", answer("HTTP/1.1 600 Odd\r\nContent-Length: 0\r\n\r\n"), Answer(600)),
+        ("garbage-first", bytes(&noise(1024 * 1024)), Fails(ErrorClass::Protocol)),
+        ("one-100", answer(&format!("HTTP/1.1 100 Continue\r\n\r\n{OK}")), Answer(200)),
+        (
+            "upgrade-101",
+            answer("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"),
+            Answer(101),
+        ),
+        ("102-then-hang", then_hangs(&"HTTP/1.1 102 Processing\r\n\r\n".repeat(5)), Fails(ErrorClass::Timeout)),
+        ("expect-ignored", answer(OK), Answer(200)),
+    ]
+}
+
+fn body_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
+    let chunked = head("Transfer-Encoding: chunked\r\n");
+    let gzip = "Content-Encoding: gzip\r\nContent-Length: 10\r\n";
+    vec![
+        ("drip-body", then_hangs(&(head("Content-Length: 100\r\n") + "x")), Truncated(200)),
+        ("huge-body", floods(&head("Content-Length: 10737418240\r\n"), vec![b'x'; 65_536]), Truncated(200)),
+        ("endless-chunked", floods(&chunked, b"4\r\nendl\r\n".repeat(1_000)), Truncated(200)),
+        (
+            "reset-mid-body",
+            vec![Step::Read, send(&(head("Content-Length: 10\r\n") + "half")), Step::Reset],
+            Truncated(200),
+        ),
+        ("short-body", answer(&(head("Content-Length: 100\r\n") + "ten bytes.")), Truncated(200)),
+        ("bad-chunk-size", answer(&format!("{chunked}zz\r\nhello\r\n0\r\n\r\n")), Truncated(200)),
+        ("chunk-overflow", answer(&format!("{chunked}FFFFFFFFFFFFFFFFF\r\nhello\r\n")), Truncated(200)),
+        ("trailer-flood", floods(&format!("{chunked}0\r\n"), b"X-Trailer: 1\r\n".repeat(1_000)), Truncated(200)),
+        ("no-last-chunk", answer(&format!("{chunked}5\r\nhello\r\n")), Truncated(200)),
+        ("gzip-bomb", bytes(&[head(gzip).as_bytes(), b"\x1f\x8b\x08\0\0\0\0\0\0\0"].concat()), Answer(200)),
+        ("invalid-utf8", bytes(&[head("Content-Length: 3\r\n").as_bytes(), b"\xff\xfe\xfd"].concat()), Answer(200)),
+        ("nul-body", bytes(&[head("Content-Length: 3\r\n").as_bytes(), b"\0\0\0"].concat()), Answer(200)),
+        ("html-js-body", answer("HTTP/1.1 500 Oops\r\nContent-Length: 17\r\n\r\n<script></script>"), Answer(500)),
+        ("fail-after-side-effect", answer("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"), Answer(500)),
+    ]
+}
+
+fn marker_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
+    let marked = |status: u16, lines: &str| answer(&format!("HTTP/1.1 {status} X\r\n{lines}Content-Length: 0\r\n\r\n"));
+    let twice = "Upstash-NonRetryable-Error: true\r\nUpstash-NonRetryable-Error: false\r\n";
+    vec![
+        ("489-header", marked(489, "Upstash-NonRetryable-Error: true\r\n"), Answer(489)),
+        ("489-no-header", marked(489, ""), Answer(489)),
+        ("489-header-false", marked(489, "Upstash-NonRetryable-Error: false\r\n"), Answer(489)),
+        ("489-header-case", marked(489, "upstash-nonretryable-error: TRUE\r\n"), Answer(489)),
+        ("489-header-twice", marked(489, twice), Answer(489)),
+        ("200-header", marked(200, "Upstash-NonRetryable-Error: true\r\n"), Answer(200)),
+        ("429-retry-after", marked(429, "Retry-After: 7\r\n"), Answer(429)),
+        ("503-retry-after-date", marked(503, "Retry-After: Wed, 21 Oct 2099 07:28:00 GMT\r\n"), Answer(503)),
+        ("429-retry-after-huge", marked(429, "Retry-After: 999999999\r\n"), Answer(429)),
+        ("429-retry-after-negative", marked(429, "Retry-After: -1\r\n"), Answer(429)),
+    ]
+}
+
+async fn assert_all(cases: Vec<(&'static str, Vec<Step>, Expect)>) {
+    for (id, script, expected) in cases {
+        let timeout_ms = timeout_for(&script);
+        let receiver = Receiver::start(vec![script.clone()]).await;
+        let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), timeout_ms, false).await;
+        assert_eq!(Expect::of(&outcome), expected, "{id}: {outcome:?}");
+        assert_counts(id, &outcome);
+        assert_eq!(receiver.connections(), 1, "{id}: a fresh connection is never retried");
+
+        if entry(id)["needs_body"].as_str().is_some_and(|text| text.starts_with("retry")) {
+            let receiver = Receiver::start(vec![script]).await;
+            let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), timeout_ms, true).await;
+            assert_eq!(outcome.verdict(), Verdict::Failure, "{id}, body needed: {outcome:?}");
+            assert!(outcome.result.is_err(), "{id}, body needed: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn broken_connections_and_heads_count_as_the_catalogue_says() {
+    assert_all(connection_and_header_cases()).await;
+}
+
+#[tokio::test]
+async fn broken_and_endless_bodies_count_as_the_catalogue_says() {
+    assert_all(body_cases()).await;
+}
+
+#[tokio::test]
+async fn statuses_with_special_headers_count_as_the_catalogue_says() {
+    assert_all(marker_cases()).await;
+}
+
+#[tokio::test]
+async fn every_status_of_the_catalogue_counts_as_it_says() {
+    let file: Value = serde_json::from_str(include_str!("../../../../vectors/receivers.json")).unwrap();
+    let ids = file["receivers"].as_array().unwrap().iter().filter_map(|entry| entry["id"].as_str());
+    let statuses: Vec<(&str, u16)> =
+        ids.filter_map(|id| Some((id, id.strip_prefix("st-")?.parse().unwrap()))).collect();
+    assert!(statuses.len() >= 40);
+    for (id, status) in statuses {
+        let text = format!("HTTP/1.1 {status} X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n");
+        let receiver = Receiver::start(vec![answer(&text)]).await;
+        let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+        assert_eq!(Expect::of(&outcome), Answer(status), "{id}");
+        assert_counts(id, &outcome);
+    }
+}
+
+#[tokio::test]
+async fn nothing_listens_and_nothing_resolves() {
+    let free = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let outcome = attempt(&deliverer(), &message(&format!("http://{free}/"))).await;
+    assert_counts("conn-refused", &outcome);
+    let error = outcome.result.unwrap_err();
+    assert_eq!((error.class, error.message.as_str()), (ErrorClass::Connect, "could not connect: connection refused"));
+
+    let outcome = attempt(&deliverer(), &message("http://nxdomain.example/")).await;
+    assert_counts("conn-dns-nx", &outcome);
+    assert_counts("conn-dns-servfail", &outcome);
+    let error = outcome.result.unwrap_err();
+    assert_eq!((error.class, error.message.as_str()), (ErrorClass::Dns, "unable to resolve host: nxdomain.example"));
+
+    let empty = Deliverer::new(config(), ScriptedDns::of("empty.example", [&[]])).unwrap();
+    assert_eq!(Expect::of(&attempt(&empty, &message("http://empty.example/")).await), Fails(ErrorClass::Dns));
+
+    let slow = Deliverer::new(config(), ScriptedDns::hanging()).unwrap();
+    let outcome = attempt(&slow, &message("http://slow.example/")).await;
+    assert_counts("conn-dns-slow", &outcome);
+    let error = outcome.result.unwrap_err();
+    assert_eq!((error.class, error.message.as_str()), (ErrorClass::Dns, "looking up the host timed out after 100ms"));
+}
+
+#[tokio::test]
+async fn many_and_changing_addresses_are_coped_with() {
+    let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let many: Vec<String> = (0..4_000).map(|n| format!("127.1.{}.{}", n / 250, n % 250)).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let deliverer = Deliverer::new(config(), ScriptedDns::of("many.example", [&many])).unwrap();
+    let outcome = attempt(&deliverer, &message(&format!("http://many.example:{port}/"))).await;
+    assert_counts("conn-dns-many", &outcome);
+    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Connect));
+
+    // A dead address costs nothing but a moment; here ::1 and 127.0.0.2 have no listener.
+    let receiver = Receiver::start(vec![answer(OK)]).await;
+    let dns = ScriptedDns::of("flap.example", [&["127.0.0.1"], &["::1", "127.0.0.2", "127.0.0.1"]]);
+    let deliverer = Deliverer::new(config(), dns).unwrap();
+    for _ in 0..2 {
+        let url = format!("http://flap.example:{}/", receiver.address.port());
+        let outcome = attempt(&deliverer, &message(&url)).await;
+        assert_counts("conn-dns-flap", &outcome);
+    }
+    assert_eq!(receiver.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_timeout_has_the_words_of_the_hosted_service() {
+    let receiver = Receiver::start(vec![vec![Step::Read, Step::Hang]]).await;
+    let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), 100, false).await;
+    assert!(outcome.duration_ms >= 100, "{outcome:?}");
+    let error = outcome.result.unwrap_err();
+    assert_eq!((error.class, error.message.as_str()), (ErrorClass::Timeout, "context deadline exceeded"));
+}
+
+#[tokio::test]
+async fn interim_answers_are_limited() {
+    let interim = "HTTP/1.1 103 Early Hints\r\n\r\n";
+    for (count, expected) in [(16, Answer(200)), (17, Fails(ErrorClass::Protocol))] {
+        let last = if count == 16 { send(OK) } else { Step::Hang };
+        let receiver = Receiver::start(vec![vec![Step::Read, send(&interim.repeat(count)), last]]).await;
+        let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+        assert_eq!(Expect::of(&outcome), expected, "{count}");
+    }
+    let receiver = Receiver::start(vec![floods(interim, interim.repeat(100).into())]).await;
+    let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Protocol));
+}
+
+#[tokio::test]
+async fn heads_are_limited_in_lines_and_bytes() {
+    let lines = |count: usize, width: usize| format!("X-A: {}\r\n", "x".repeat(width)).repeat(count);
+    let cases = [
+        (lines(limits::RESPONSE_HEADERS_MAX - 1, 10), Answer(200)),
+        (lines(limits::RESPONSE_HEADERS_MAX, 10), Fails(ErrorClass::Protocol)),
+        (lines(1, limits::RESPONSE_HEADER_BYTES_MAX / 2), Answer(200)),
+        (lines(1, limits::RESPONSE_HEADER_BYTES_MAX), Fails(ErrorClass::Protocol)),
+        (lines(90, 1_000), Fails(ErrorClass::Protocol)),
+    ];
+    for (lines, expected) in cases {
+        let receiver = Receiver::start(vec![answer(&head(&(lines.clone() + "Content-Length: 0\r\n")))]).await;
+        let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+        assert_eq!(Expect::of(&outcome), expected, "{} bytes", lines.len());
+    }
+    let receiver = Receiver::start(vec![floods("HTTP/1.1 200 OK\r\nX-A: ", vec![b'x'; 65_536])]).await;
+    let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Protocol));
+}
+
+#[tokio::test]
+async fn answers_are_kept_up_to_the_limit() {
+    let kept = |status: u16, size: usize, needs_body: bool| async move {
+        let text = format!("HTTP/1.1 {status} X\r\nContent-Length: {size}\r\n\r\n{}", "x".repeat(size));
+        let receiver = Receiver::start(vec![answer(&text)]).await;
+        let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), 10_000, needs_body).await;
+        outcome.result.map(|response| (response.body.len(), response.truncated)).map_err(|error| error.class)
+    };
+    let (log, max) = (limits::LOG_RESPONSE_BYTES_MAX, limits::RESPONSE_BYTES_MAX);
+    assert_eq!(kept(200, log, false).await, Ok((log, false)));
+    assert_eq!(kept(200, log + 1, false).await, Ok((log, true)));
+    assert_eq!(kept(200, max + 1, false).await, Ok((log, true)));
+    assert_eq!(kept(500, max, false).await, Ok((max, false)));
+    assert_eq!(kept(500, max + 1, false).await, Ok((max, true)));
+    assert_eq!(kept(500, max + 1, true).await, Ok((max, true)));
+    assert_eq!(kept(200, max, true).await, Ok((max, false)));
+    assert_eq!(kept(200, max + 1, true).await, Err(ErrorClass::Protocol));
+}
+
+#[tokio::test]
+async fn a_failed_answer_that_never_ends_does_not_hold_the_attempt() {
+    let receiver = Receiver::start(vec![then_hangs("HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\npart")]).await;
+    let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+    assert!(Duration::from_millis(outcome.duration_ms) < Duration::from_secs(5), "{outcome:?}");
+    let response = outcome.result.unwrap();
+    assert_eq!((response.status, response.body.as_slice(), response.truncated), (500, &b"part"[..], true));
+}
+
+#[tokio::test]
+async fn headers_are_kept_with_canonical_names_and_readable_values() {
+    let text = b"HTTP/1.1 200 OK\r\nx-a: caf\xe9\r\nX-TEXT: gr\xc3\xbcn\r\nset-cookie: a\r\nset-cookie: b\r\ncontent-length: 0\r\n\r\n";
+    let receiver = Receiver::start(vec![bytes(text)]).await;
+    let response = attempt(&deliverer(), &message(&receiver.url("/"))).await.result.unwrap();
+    let expected =
+        [("X-A", "caf\u{fffd}"), ("X-Text", "grün"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Content-Length", "0")];
+    assert_eq!(response.headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}

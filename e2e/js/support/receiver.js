@@ -1,0 +1,87 @@
+// The receiver: an HTTP server that records what it is sent and answers by a script per path.
+//
+// It is the witness of the tests: what counts as delivered is what arrived here, not what the server says.
+
+import http from "node:http";
+import { eventually } from "./wait.js";
+
+export class Receiver {
+  /** Every request that has arrived in full, in order of arrival. */
+  requests = [];
+  #scripts = new Map();
+  #server;
+
+  static async start() {
+    const receiver = new Receiver();
+    receiver.#server = http.createServer((request, response) => receiver.#handle(request, response));
+    await new Promise((resolve) => receiver.#server.listen(0, "127.0.0.1", resolve));
+    return receiver;
+  }
+
+  /** The address of a path, such as `/hook?x=1`. */
+  url(path) {
+    return `http://127.0.0.1:${this.#server.address().port}${path}`;
+  }
+
+  /**
+   * What a path answers: one answer per request, the last one for ever.
+   * An answer is a status or `{ status, headers, body, after }`; `after` is a promise to wait for first.
+   * Paths without a script answer 200.
+   */
+  script(path, ...answers) {
+    this.#scripts.set(path, answers);
+  }
+
+  /** What has arrived at a path (without its query). */
+  at(path) {
+    return this.requests.filter((request) => request.path === path);
+  }
+
+  /** Waits until at least `count` requests have arrived at a path, and returns them. */
+  async arrivals(path, count = 1) {
+    return await eventually(`${count} requests at ${path}, saw ${this.at(path).length}`, () => {
+      const arrived = this.at(path);
+      return arrived.length >= count ? arrived : undefined;
+    });
+  }
+
+  async stop() {
+    this.#server.closeAllConnections();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  async #handle(request, response) {
+    const chunks = [];
+    try {
+      for await (const chunk of request) chunks.push(chunk);
+    } catch {
+      return; // The sender went away; nothing arrived.
+    }
+    const raw = Buffer.concat(chunks);
+    const path = request.url.split("?")[0];
+    this.requests.push({
+      method: request.method,
+      url: request.url,
+      path,
+      headers: request.headers,
+      rawHeaders: request.rawHeaders,
+      raw,
+      body: raw.toString("utf8"),
+      at: Date.now(),
+    });
+    const script = this.#scripts.get(path) ?? [200];
+    const next = script.length > 1 ? script.shift() : script[0];
+    const answer = typeof next === "number" ? { status: next } : next;
+    if (answer.after) await answer.after;
+    if (response.destroyed) return;
+    response.writeHead(answer.status, answer.headers ?? {});
+    response.end(answer.body ?? "");
+  }
+}
+
+/** A promise and the function that fulfils it: for answers that wait until the test says so. */
+export function gate() {
+  let open;
+  const opened = new Promise((resolve) => (open = resolve));
+  return { opened, open };
+}

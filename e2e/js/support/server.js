@@ -1,0 +1,136 @@
+// The real binary as a child process.
+
+import { spawn } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { Client } from "@upstash/qstash";
+import { PATIENCE_MS } from "./wait.js";
+
+const REPOSITORY = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../..");
+
+/** What is tested: `POSTHASTE_BIN`, or the debug build. */
+export const BINARY = process.env.POSTHASTE_BIN ?? path.join(REPOSITORY, "target/debug/posthaste");
+
+/** The published development credentials: every server in dev mode knows these four users. */
+export const USERS = [
+  {
+    token: "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=",
+    current: "sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r",
+    next: "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs",
+  },
+  {
+    token: "eyJVc2VySUQiOiJ0ZXN0VXNlcjEiLCJQYXNzd29yZCI6InRlc3RQYXNzd29yZCJ9",
+    current: "sig_7GVPjvuwsfqF65iC8fSrs1dfYruM",
+    next: "sig_5NoELc3EFnZn4DVS5bDs2Nk4b7Ua",
+  },
+  {
+    token: "eyJVc2VySUQiOiJ0ZXN0VXNlcjIiLCJQYXNzd29yZCI6InRlc3RQYXNzd29yZCJ9",
+    current: "sig_6jWGaWRxHsw4vMSPJprXadyvrybF",
+    next: "sig_7qHbvhmahe5GwfePDiS5Lg3pi6Qx",
+  },
+  {
+    token: "eyJVc2VySUQiOiJ0ZXN0VXNlcjMiLCJQYXNzd29yZCI6InRlc3RQYXNzd29yZCJ9",
+    current: "sig_5T8FcSsynBjn9mMLBsXhpacRovJf",
+    next: "sig_7GFR4YaDshFcqsxWRZpRB161jguD",
+  },
+];
+
+export class Server {
+  /** Where it listens; another port after every start. */
+  url;
+  #dataDir;
+  #args;
+  #child;
+  #output = "";
+  #exited;
+
+  /** Starts a server on a fresh data directory. */
+  static async start(...args) {
+    const server = new Server();
+    server.#dataDir = await mkdtemp(path.join(tmpdir(), "posthaste-e2e-"));
+    server.#args = args;
+    await server.start();
+    return server;
+  }
+
+  /** Starts it again on the same data directory, after `kill` or `terminate`. */
+  async start() {
+    const args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", this.#dataDir, ...this.#args];
+    this.#output = "";
+    this.#child = spawn(BINARY, args, { env: environment(), stdio: ["ignore", "pipe", "pipe"] });
+    this.#exited = new Promise((resolve) => this.#child.once("exit", (code, signal) => resolve({ code, signal })));
+    this.url = await new Promise((resolve, reject) => {
+      const timer = setTimeout(() => reject(new Error(`the server did not start:\n${this.#output}`)), PATIENCE_MS);
+      const read = (chunk) => {
+        this.#output += chunk;
+        const address = /is running at (http:\/\/\S+)/.exec(this.#output);
+        if (!address) return;
+        clearTimeout(timer);
+        resolve(address[1]);
+      };
+      this.#child.stdout.on("data", read);
+      this.#child.stderr.on("data", read);
+      this.#child.once("error", reject);
+      this.#child.once("exit", (code) => reject(new Error(`the server ended with ${code}:\n${this.#output}`)));
+    });
+  }
+
+  /** Everything it has printed since its last start. */
+  get output() {
+    return this.#output;
+  }
+
+  get dataDir() {
+    return this.#dataDir;
+  }
+
+  /** kill -9: no chance to tidy up. */
+  async kill() {
+    this.#child.kill("SIGKILL");
+    return await this.#exited;
+  }
+
+  /** SIGTERM, as a service manager does. Resolves when it has ended. */
+  async terminate() {
+    this.#child.kill("SIGTERM");
+    return await this.#exited;
+  }
+
+  /** Ends it and removes its data. */
+  async stop() {
+    await this.kill();
+    await rm(this.#dataDir, { recursive: true, force: true });
+  }
+
+  /** A client of the SDK for one of the four development users. */
+  client(user = 0, options = {}) {
+    return new Client({ baseUrl: this.url, token: USERS[user].token, retry: false, ...options });
+  }
+
+  /** A request without the SDK, for what the SDK cannot say. */
+  async fetch(target, { headers = {}, user = 0, ...options } = {}) {
+    const authorization = `Bearer ${USERS[user].token}`;
+    return await fetch(this.url + target, { ...options, headers: { authorization, ...headers } });
+  }
+}
+
+/** Runs the binary to its end, for commands that are expected to end by themselves. */
+export async function run(...args) {
+  const child = spawn(BINARY, args, { env: environment(), stdio: ["ignore", "pipe", "pipe"] });
+  let stdout = "";
+  let stderr = "";
+  child.stdout.on("data", (chunk) => (stdout += chunk));
+  child.stderr.on("data", (chunk) => (stderr += chunk));
+  const timer = setTimeout(() => child.kill("SIGKILL"), PATIENCE_MS);
+  const [code, signal] = await new Promise((resolve) => child.once("close", (...ended) => resolve(ended)));
+  clearTimeout(timer);
+  return { code, signal, stdout, stderr };
+}
+
+/** Settings of the machine must not leak into what is tested. */
+function environment() {
+  const kept = Object.entries(process.env).filter(([name]) => !/^(POSTHASTE|QSTASH)_/.test(name));
+  return Object.fromEntries(kept);
+}
