@@ -59,7 +59,7 @@ pub struct Publish {
     pub origin: Origin,
     /// Its duplicate key, and the message that the store already has for it.
     pub dedup: Option<(DedupKey, Option<MessageId>)>,
-    /// The dead letter that this message replaces, known to exist.
+    /// The dead letter that this message replaces, known to exist. It stays if this is a duplicate.
     pub replaces: Option<DlqId>,
 }
 
@@ -141,9 +141,6 @@ impl Shard {
         let Publish { message, origin, dedup, replaces } = publish;
         let (tenant, id) = (message.tenant, message.id);
         out.synced = true;
-        if let Some(dlq_id) = replaces {
-            out.ops.push(Op::Exhume { tenant, dlq_id });
-        }
         if let Some((key, stored)) = dedup {
             if let Some(original) = stored.or_else(|| self.fresh_keys.get(&(tenant, key)).copied()) {
                 return Accepted { id: original, deduplicated: true };
@@ -151,6 +148,9 @@ impl Shard {
             self.fresh_keys.insert((tenant, key), id);
             let expires = message.created_at.plus_millis(self.settings.dedup_window_ms);
             out.ops.push(Op::Remember { tenant, key, id, expires });
+        }
+        if let Some(dlq_id) = replaces {
+            out.ops.push(Op::Exhume { tenant, dlq_id });
         }
         let live = Live {
             id,

@@ -374,6 +374,40 @@ fn duplicates_within_one_batch_are_recognised_before_anything_is_committed() {
 }
 
 #[test]
+fn a_replay_that_is_a_duplicate_leaves_its_dead_letter_alone() {
+    let mut world = World::new();
+    world.settle(Output::default());
+    let action = Action::Publish { tenant: 0, origin: 0, delay_ms: 0, key: Some(1), retries: 0, bytes: 1 };
+    world.act(&action);
+    let original = world.messages.values().next().expect("published").clone();
+    let message = Arc::new(Message { id: MessageId { seq: Seq(u64::MAX >> 2), tag: 1 }, ..(*original).clone() });
+    let mut replay = |dedup| {
+        let mut out = Output::default();
+        let replaces = Some(posthaste_wire::id::DlqId { at: world.now, n: 1 });
+        let publish = Publish { message: message.clone(), origin: Origin(0), dedup, replaces };
+        let accepted = world.shard.publish(publish, world.now, &mut out);
+        (accepted.deduplicated, out.ops.iter().any(|op| matches!(op, Op::Exhume { .. })))
+    };
+    assert_eq!(replay(Some((DedupKey([1; 32]), Some(original.id)))), (true, false));
+    assert_eq!(replay(None), (false, true));
+}
+
+#[test]
+fn the_bytes_of_ended_attempts_are_given_back() {
+    let mut world = World::new();
+    world.settle(Output::default());
+    let publish = |origin| Action::Publish { tenant: 0, origin, delay_ms: 0, key: None, retries: 0, bytes: 50 };
+    for _ in 0..20 {
+        world.act(&publish(0));
+        world.act(&Action::End { which: 0, how: How::Ok });
+    }
+    for origin in 0..3 {
+        world.act(&publish(origin));
+    }
+    assert_eq!(world.in_flight.len(), 2, "two bodies of 50 fit into 100 bytes");
+}
+
+#[test]
 fn a_draining_shard_starts_nothing_but_still_accepts() {
     let mut world = World::new();
     world.settle(Output::default());

@@ -122,6 +122,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Directory that holds all data.
     pub data_dir: PathBuf,
+    /// URL under which clients reach the server.
+    pub public_url: Option<String>,
     /// Who may use the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
@@ -240,6 +242,7 @@ impl Config {
             mode,
             listen,
             tenants: tenants::resolve(mode, &settings)?,
+            public_url: settings.public_url.clone(),
             query_token: settings.query_token.unwrap_or(dev),
             metrics_access: match &settings.metrics_token {
                 Some(token) => MetricsAccess::Token(tenants::hash(token)),
@@ -266,6 +269,7 @@ impl Config {
         let mut lines = vec![
             format!("listen = {:?}", self.listen.to_string()),
             format!("data_dir = {:?}", self.data_dir),
+            format!("public_url = {:?}", self.public_url.as_deref().unwrap_or_default()),
             format!("query_token = {}", self.query_token),
             format!("metrics_token = {:?}", match self.metrics_access {
                 MetricsAccess::Off => "(off)",
@@ -327,8 +331,28 @@ fn egress_policy(mode: Mode, settings: &Settings) -> Result<EgressPolicy, Config
             invalid("egress_allow_cidrs", format!("{text:?} is not a network such as 10.0.0.0/8 or an address"))
         })?);
     }
-    let allow_hosts = settings.egress_allow_hosts.clone().unwrap_or_default();
-    Ok(EgressPolicy { allow_loopback: mode == Mode::Dev, allow_cidrs, allow_hosts, ..EgressPolicy::default() })
+    let mut policy = EgressPolicy {
+        allow_loopback: mode == Mode::Dev,
+        allow_cidrs,
+        allow_hosts: settings.egress_allow_hosts.clone().unwrap_or_default(),
+        ..EgressPolicy::default()
+    };
+    if let Some(public_url) = settings.public_url.as_deref() {
+        let (host, port) = own_host(public_url)?;
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(address) => policy.own_addrs.push(SocketAddr::new(address, port)),
+            Err(_) => policy.own_hosts.push((host, port)),
+        }
+    }
+    Ok(policy)
+}
+
+/// Host and port of the public URL.
+fn own_host(public_url: &str) -> Result<(String, u16), ConfigError> {
+    let wrong = || invalid("public_url", format!("{public_url:?} is not a URL such as https://posthaste.example.com"));
+    let url = url::Url::parse(public_url).map_err(|_| wrong())?;
+    let host = url.host_str().filter(|_| matches!(url.scheme(), "http" | "https")).ok_or_else(wrong)?;
+    Ok((host.to_owned(), url.port_or_known_default().ok_or_else(wrong)?))
 }
 
 fn read_ca_file(path: &Path) -> Result<Vec<u8>, ConfigError> {

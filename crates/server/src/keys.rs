@@ -8,8 +8,9 @@ use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A second rotation within this time is the same one: two that race must not drop both old keys.
-const SAME_ROTATION_MS: u64 = 60_000;
+/// A second rotation within this time is the same one: two that race, or a client that tries again because
+/// it did not see the answer, must not drop both old keys.
+const SAME_ROTATION_MS: u64 = 10_000;
 
 /// The keys of all tenants.
 pub struct Keys {
@@ -66,6 +67,7 @@ impl Keys {
         if before.rotated_at.is_some_and(|at| now.millis_since(at) < SAME_ROTATION_MS) {
             return Ok(before.keys);
         }
+        tracing::info!(tenant = tenant.0, "rotating signing keys");
         let keys = SigningKeys { current: before.keys.next.clone(), next: SigningKey::from_random(random()) };
         self.store.put_signing_keys(tenant, &keys)?;
         let keys = Arc::new(keys);

@@ -18,6 +18,11 @@ const BUDGET_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take to send a body.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Bytes of a body over its bound that are read and forgotten.
+const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long a body over its bound is read and forgotten.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A body, and its share of the budget, given back when this is dropped.
 pub(super) struct HeldBody {
     pub(super) bytes: Bytes,
@@ -28,13 +33,16 @@ pub(super) struct HeldBody {
 pub(super) async fn read(
     app: &Arc<App>,
     headers: &HeaderMap,
-    body: Body,
+    mut body: Body,
     max: usize,
     over: impl FnOnce() -> ApiError,
 ) -> Result<HeldBody, ApiError> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let expected = match declared {
-        Some(length) if length > max => return Err(over()),
+        Some(length) if length > max => {
+            drain(body).await;
+            return Err(over());
+        }
         Some(length) => length,
         None => max,
     };
@@ -46,10 +54,29 @@ pub(super) async fn read(
             return Err(ApiError::overloaded("the server is overloaded: too many bytes are waiting; nothing was stored, try again"));
         }
     };
-    match tokio::time::timeout(READ_TIMEOUT, Limited::new(body, max).collect()).await {
+    match tokio::time::timeout(READ_TIMEOUT, Limited::new(&mut body, max).collect()).await {
         Ok(Ok(collected)) => Ok(HeldBody { bytes: collected.to_bytes(), _share: share }),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(over()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            drain(body).await;
+            Err(over())
+        }
         Ok(Err(_)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         Err(_) => Err(ApiError::invalid("the request body took longer than 60 s; nothing was stored")),
     }
+}
+
+/// Reads on for a while and forgets: a client that is still sending would not see an answer, only a
+/// broken connection.
+async fn drain(mut body: Body) {
+    let read_on = async {
+        let mut left = DRAINED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // Whoever sends even more, or slower, gets the broken connection.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, read_on).await;
 }

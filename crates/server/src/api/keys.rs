@@ -23,7 +23,6 @@ pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Res
     let (keys, now) = (app.keys.clone(), app.clock.now());
     let rotated = tokio::task::spawn_blocking(move || keys.rotate(tenant, now)).await;
     let rotated = rotated.unwrap_or_else(|error| Err(StoreError::Unavailable(Box::new(error))))?;
-    tracing::info!(tenant = tenant.0, "signing keys rotated");
     Ok(Json(shape(&rotated)))
 }
 

@@ -179,12 +179,6 @@ impl Params {
 
     /// Which page is meant.
     pub(super) fn page(&self, default: usize, max: usize) -> Result<PageRequest, ApiError> {
-        let cursor = match self.one("cursor")?.filter(|text| !text.is_empty()) {
-            None => None,
-            Some(text) => Some(text.parse::<Position>().map_err(|_| {
-                ApiError::invalid("cursor is not one that this server gave out")
-            })?),
-        };
         let count = match self.number("count", 1)? {
             None => default,
             Some(count) => usize::try_from(count).unwrap_or(max).min(max),
@@ -194,7 +188,19 @@ impl Params {
             Some("earliestFirst") => Order::EarliestFirst,
             Some(_) => return Err(ApiError::invalid("order must be latestFirst or earliestFirst")),
         };
-        Ok(PageRequest { cursor, count, order })
+        Ok(PageRequest { cursor: self.cursor(order)?, count, order })
+    }
+
+    /// Where a page starts. The documentation of the JavaScript SDK starts with a plain time.
+    fn cursor(&self, order: Order) -> Result<Option<Position>, ApiError> {
+        let Some(text) = self.one("cursor")?.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let of_time = |millis| match order {
+            Order::LatestFirst => Position { at: Timestamp(millis), n: Position::MAX.n },
+            Order::EarliestFirst => Position { at: Timestamp(millis), n: 0 },
+        };
+        let time = text.parse::<u64>().ok().filter(|millis| *millis <= DATE_MAX).map(of_time);
+        let position = time.or_else(|| text.parse().ok());
+        position.map(Some).ok_or_else(|| ApiError::invalid("cursor is not one that this server gave out"))
     }
 
     /// How much of each body is wanted; `None` means all, zero or less means none.

@@ -71,6 +71,7 @@ async fn waiting_connections_expire() {
     }
 }
 
+/// `ka-close-race` of the catalogue.
 #[tokio::test]
 async fn a_receiver_that_closes_as_we_send_gets_the_request_once_more() {
     let closes_on_the_second = vec![Step::Read, send(OK), Step::Read];
@@ -118,6 +119,7 @@ async fn a_request_that_got_half_an_answer_is_not_sent_again() {
     assert_eq!((receiver.connections(), receiver.received().len()), (1, 2));
 }
 
+/// `ka-unsolicited` of the catalogue.
 #[tokio::test]
 async fn an_unasked_answer_is_never_given_to_the_next_message() {
     let stray = "HTTP/1.1 200 OK\r\nX-Stray: yes\r\nContent-Length: 0\r\n\r\n";
@@ -142,6 +144,7 @@ async fn an_ambiguous_length_closes_the_connection() {
     assert_eq!(receiver.connections(), 2);
 }
 
+/// `cookie-set and auth-challenge` of the catalogue.
 #[tokio::test]
 async fn cookies_and_challenges_are_never_answered() {
     let cookie = "HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n";

@@ -30,6 +30,8 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
+    /// Two walks, because SQLite finds a place behind (due, seq) in the index only when `due` is given:
+    /// what is due at the same ms, which may be a million messages, and what is due later.
     pub(super) fn load_due(
         &self,
         shard: ShardId,
@@ -40,19 +42,28 @@ impl Snapshot<'_> {
     ) -> Outcome<Vec<Live>> {
         let (index, condition) = match origin {
             None => ("live_due", ""),
-            Some(_) => ("live_origin", "AND origin = ?6"),
+            Some(_) => ("live_origin", "AND origin = ?5"),
         };
-        let sql = format!(
-            "SELECT {LIVE_COLUMNS} FROM live INDEXED BY {index}
-             WHERE (due, seq) > (?1, ?2) AND due <= ?3 AND shard = ?4 {condition} ORDER BY due, seq LIMIT ?5"
-        );
-        let mut statement = self.connection.prepare_cached(&sql)?;
-        let (due, seq, until, max) = (int(after.due.0), int(after.seq.0), int(until.0), int(max as u64));
-        let rows = match origin {
-            None => statement.query(params![due, seq, until, shard.0, max])?,
-            Some(origin) => statement.query(params![due, seq, until, shard.0, max, bits(origin.0)])?,
-        };
-        collect(rows, codec::live)
+        let mut found = Vec::new();
+        let at_once = ("due = ?1 AND seq > ?2", [int(after.due.0), int(after.seq.0)]);
+        let later = ("due > ?1 AND due <= ?2", [int(after.due.0), int(until.0)]);
+        let walks = if after.due <= until { &[at_once, later][..] } else { &[] };
+        for (range, [first, last]) in walks {
+            let sql = format!(
+                "SELECT {LIVE_COLUMNS} FROM live INDEXED BY {index}
+                 WHERE {range} AND shard = ?3 {condition} ORDER BY due, seq LIMIT ?4"
+            );
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            let limit = int((max - found.len()) as u64);
+            let mut rows = match origin {
+                None => statement.query(params![first, last, shard.0, limit])?,
+                Some(origin) => statement.query(params![first, last, shard.0, limit, bits(origin.0)])?,
+            };
+            while let Some(row) = rows.next()? {
+                found.push(codec::live(row)?);
+            }
+        }
+        Ok(found)
     }
 
     pub(super) fn load_messages(&self, ids: &[MessageId]) -> Outcome<Vec<Arc<Message>>> {
@@ -366,14 +377,6 @@ fn order_by(second: &str, order: Order) -> String {
         Order::LatestFirst => format!("ORDER BY at DESC, {second} DESC"),
         Order::EarliestFirst => format!("ORDER BY at, {second}"),
     }
-}
-
-fn collect<T>(mut rows: rusqlite::Rows<'_>, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Vec<T>> {
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        found.push(decode(row)?);
-    }
-    Ok(found)
 }
 
 fn absent(what: &'static str, id: MessageId) -> Failure {

@@ -49,8 +49,9 @@ CREATE TABLE live(                  -- what is next for each message that has no
     cancel_requested INTEGER NOT NULL,
     shard INTEGER NOT NULL
 );
-CREATE INDEX live_due ON live(due, seq);
-CREATE INDEX live_origin ON live(origin, due, seq); -- one destination's share, behind a backlog of another
+-- An index also orders by seq, behind its own columns.
+CREATE INDEX live_due ON live(due);
+CREATE INDEX live_origin ON live(origin, due); -- one destination's share, behind a backlog of another
 ";
 
 /// Makes the tables of a new file, brings those of an older release up to date, refuses others.

@@ -23,7 +23,8 @@ const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes 
     cancel_requested = ?8 WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
 
-/// SQLite syncs only transactions that change a page, and writing an equal value changes none.
+/// SQLite syncs only transactions that change a page, and writing an equal value changes none, so this
+/// goes into each synced transaction that must bring lazy ones to disk.
 const TOUCH: &str = "UPDATE meta SET value = value + 1 WHERE key = 'flushes'";
 
 /// What a transaction changed in the totals that are kept in RAM.
@@ -79,7 +80,9 @@ impl Writer {
         }
         self.set_durability(durability).map_err(Failure::of_read)?;
         self.run("BEGIN IMMEDIATE").map_err(Failure::of_read)?;
-        let failure = match work(self) {
+        let touch = durability == Durability::Synced && self.lazy_outstanding;
+        let touched = if touch { self.run(TOUCH) } else { Ok(()) };
+        let failure = match touched.and_then(|()| work(self)) {
             Ok(value) => match self.run("COMMIT") {
                 Ok(()) => {
                     self.lazy_outstanding = durability == Durability::Lazy;
@@ -103,8 +106,8 @@ impl Writer {
 
     /// Syncs what lazy commits left. Not by a checkpoint: that syncs nothing while readers are in its way.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
-        if self.lazy_outstanding {
-            self.transaction(Durability::Synced, |writer| writer.run(TOUCH))?;
+        if self.lazy_outstanding || self.poisoned {
+            self.transaction(Durability::Synced, |_| Ok(()))?;
         }
         Ok(())
     }
@@ -142,9 +145,6 @@ impl Writer {
     /// Writes a batch of ops; inside a transaction.
     pub(super) fn apply(&mut self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Outcome<Delta> {
         self.check_epoch(shard, epoch)?;
-        if ops.is_empty() && self.lazy_outstanding {
-            self.run(TOUCH)?;
-        }
         let mut delta = Delta::default();
         for op in ops {
             match op {

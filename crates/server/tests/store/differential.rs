@@ -1,0 +1,342 @@
+//! Random histories on the reference model and on SQLite: both must answer every question alike.
+//!
+//! Log lines are numbered differently, so pages are compared by content and each store gets its own
+//! cursors back.
+
+use crate::support::*;
+use posthaste::store::memory::MemoryStore;
+use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
+use posthaste::store::{Durability, Epoch, EventFilter, Filter, Order, PageRequest, Store, StoreError};
+use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, State};
+use posthaste_engine::limits;
+use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_wire::id::{MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+const URLS: [&str; 3] = ["https://a.example/x", "https://a.example:8443/y?q=1", "http://b.example/x"];
+const LABELS: [&str; 3] = ["red", "green", "blue"];
+
+/// One step of a history. Messages are chosen among all that were ever published, so many steps are
+/// about messages that have ended: both stores must refuse those alike, and change nothing.
+#[derive(Clone, Debug)]
+enum Step {
+    Publish {
+        tenant: u32,
+        url: usize,
+        labels: Vec<usize>,
+        delay: u64,
+        body: usize,
+        key: Option<u8>,
+    },
+    Reschedule {
+        which: Index,
+        delay: u64,
+        cancel: bool,
+    },
+    Log {
+        which: Index,
+        state: State,
+        next_due: Option<u64>,
+    },
+    Deliver {
+        which: Index,
+    },
+    Bury {
+        which: Index,
+        status: Option<u16>,
+    },
+    Exhume {
+        which: Index,
+    },
+    /// Several ends in one batch, of which one may be impossible.
+    DeliverTogether {
+        which: Vec<Index>,
+    },
+    Pass {
+        millis: u64,
+    },
+    Retain {
+        history_ms: u64,
+        dlq_ms: u64,
+    },
+    Ask {
+        filter: AskFilter,
+        count: usize,
+        order: Order,
+    },
+}
+
+/// A filter before the messages of the history are known.
+#[derive(Clone, Debug)]
+struct AskFilter {
+    ids: Vec<Index>,
+    urls: Vec<usize>,
+    hosts: Vec<&'static str>,
+    labels: Vec<usize>,
+    states: Vec<State>,
+    statuses: Vec<u16>,
+    from: Option<u64>,
+    to: Option<u64>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = any::<Index>;
+    let delay = || select(vec![0, 1, SECOND, HOUR, 10 * DAY, 300 * DAY]);
+    let status = || select(vec![None, Some(404), Some(500)]);
+    let publish = (
+        1..3_u32,
+        0..URLS.len(),
+        prop::collection::vec(0..LABELS.len(), 0..3),
+        delay(),
+        0..40_usize,
+        prop::option::weighted(0.3, 0..3_u8),
+    );
+    prop_oneof![
+        6 => publish.prop_map(|(tenant, url, labels, delay, body, key)| Step::Publish { tenant, url, labels, delay, body, key }),
+        2 => (which(), delay(), any::<bool>()).prop_map(|(which, delay, cancel)| Step::Reschedule { which, delay, cancel }),
+        2 => (which(), select(State::ALL.to_vec()), prop::option::of(delay()))
+            .prop_map(|(which, state, next_due)| Step::Log { which, state, next_due }),
+        2 => which().prop_map(|which| Step::Deliver { which }),
+        2 => (which(), status()).prop_map(|(which, status)| Step::Bury { which, status }),
+        1 => which().prop_map(|which| Step::Exhume { which }),
+        1 => prop::collection::vec(which(), 1..4).prop_map(|which| Step::DeliverTogether { which }),
+        4 => select(vec![1, SECOND, limits::DEDUP_WINDOW_MS - 1, 3 * HOUR, 6 * HOUR, DAY, 3 * DAY, 9 * DAY])
+            .prop_map(|millis| Step::Pass { millis }),
+        2 => (select(vec![0, HOUR, DAY, 7 * DAY]), select(vec![0, 2 * DAY, 30 * DAY]))
+            .prop_map(|(history_ms, dlq_ms)| Step::Retain { history_ms, dlq_ms }),
+        4 => (ask_filter(), 1..6_usize, select(vec![Order::LatestFirst, Order::EarliestFirst]))
+            .prop_map(|(filter, count, order)| Step::Ask { filter, count, order }),
+    ]
+}
+
+fn ask_filter() -> impl Strategy<Value = AskFilter> {
+    let rarely = 0.25;
+    let time = || prop::option::weighted(rarely, select(vec![0, 1, 3 * HOUR, DAY, 10 * DAY]));
+    (
+        prop::option::weighted(rarely, prop::collection::vec(any::<Index>(), 1..4)),
+        prop::option::weighted(rarely, prop::collection::vec(0..URLS.len(), 1..3)),
+        prop::option::weighted(rarely, select(vec!["a.example", "a.example:8443", "c.example"])),
+        prop::option::weighted(rarely, prop::collection::vec(0..LABELS.len(), 1..3)),
+        prop::option::weighted(rarely, prop::collection::vec(select(State::ALL.to_vec()), 1..4)),
+        prop::option::weighted(rarely, prop::collection::vec(select(vec![0, 404, 500]), 1..3)),
+        time(),
+        time(),
+    )
+        .prop_map(|(ids, urls, host, labels, states, statuses, from, to)| AskFilter {
+            ids: ids.unwrap_or_default(),
+            urls: urls.unwrap_or_default(),
+            hosts: host.into_iter().collect(),
+            labels: labels.unwrap_or_default(),
+            states: states.unwrap_or_default(),
+            statuses: statuses.unwrap_or_default(),
+            from,
+            to,
+        })
+}
+
+/// The two stores, and what was done to them.
+struct Pair {
+    model: MemoryStore,
+    sqlite: SqliteStore,
+    epoch: Epoch,
+    now: Timestamp,
+    last: Seq,
+    commits: u32,
+    messages: Vec<Arc<Message>>,
+    letters: Vec<DeadLetter>,
+}
+
+impl Pair {
+    fn new(directory: &tempfile::TempDir) -> Pair {
+        let model = MemoryStore::new();
+        let sqlite = SqliteStore::open(&directory.path().join("posthaste.db"), SqliteOptions::default()).unwrap();
+        let epoch = model.lease(SHARD, T0).unwrap();
+        assert_eq!(sqlite.lease(SHARD, T0).unwrap(), epoch);
+        for name in ["one", "two"] {
+            assert_eq!(model.tenant(name).unwrap(), sqlite.tenant(name).unwrap());
+        }
+        let (messages, letters) = (Vec::new(), Vec::new());
+        Pair { model, sqlite, epoch, now: T0, last: Seq::MIN, commits: 0, messages, letters }
+    }
+
+    /// Both stores must answer alike; errors are alike when they ask the same of the caller.
+    fn both<T: PartialEq + Debug>(&self, ask: impl Fn(&dyn Store) -> Result<T, StoreError>) -> Result<T, &'static str> {
+        let name = |error: StoreError| match error {
+            StoreError::Corrupt { .. } => "corrupt",
+            StoreError::Fenced => "fenced",
+            StoreError::Unknown(_) => "unknown",
+            StoreError::Unavailable(_) => "unavailable",
+        };
+        let (model, sqlite) = (ask(&self.model).map_err(name), ask(&self.sqlite).map_err(name));
+        assert_eq!(model, sqlite);
+        sqlite
+    }
+
+    fn commit(&mut self, ops: &[Op]) -> bool {
+        self.commits += 1;
+        let durability = if self.commits.is_multiple_of(4) { Durability::Synced } else { Durability::Lazy };
+        self.both(|store| store.commit(SHARD, self.epoch, ops, durability)).is_ok()
+    }
+
+    fn pick(&self, which: &Index) -> Option<Arc<Message>> {
+        (!self.messages.is_empty()).then(|| Arc::clone(which.get(&self.messages)))
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Publish { tenant, url, labels, delay, body, key } => {
+                self.last = Seq::next(self.last, self.now);
+                let id = MessageId { seq: self.last, tag: self.last.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+                let mut message = message(TenantId(*tenant), id, self.now);
+                message.spec.url = URLS[*url].into();
+                message.spec.labels = labels.iter().map(|label| LABELS[*label].into()).collect();
+                message.not_before = self.now.plus_millis(*delay);
+                message.body = vec![b'x'; *body].into();
+                let message = Arc::new(message);
+                let live = Live { origin: Origin(*url as u64), ..live(&message) };
+                let mut ops =
+                    vec![Op::Insert { message: Arc::clone(&message), live }, line(&message, self.now, State::Created)];
+                if let Some(key) = key {
+                    let expires = self.now.plus_millis(limits::DEDUP_WINDOW_MS);
+                    ops.push(Op::Remember { tenant: message.tenant, key: DedupKey([*key; 32]), id, expires });
+                }
+                assert!(self.commit(&ops));
+                self.messages.push(message);
+            }
+            Step::Exhume { which } if !self.letters.is_empty() => {
+                let letter = which.get(&self.letters).clone();
+                self.commit(&[Op::Exhume { tenant: letter.tenant, dlq_id: letter.dlq_id }]);
+            }
+            Step::Exhume { .. } => {}
+            Step::DeliverTogether { which } => {
+                let messages: Vec<_> = which.iter().filter_map(|which| self.pick(which)).collect();
+                let ends = messages.iter().flat_map(|message| self.delivered(message));
+                self.commit(&ends.collect::<Vec<_>>());
+            }
+            Step::Pass { millis } => self.now = self.now.plus_millis(*millis),
+            Step::Retain { history_ms, dlq_ms } => {
+                retain_all(&self.model, *history_ms, *dlq_ms, self.now);
+                retain_all(&self.sqlite, *history_ms, *dlq_ms, self.now);
+            }
+            Step::Ask { filter, count, order } => self.ask(filter, *count, *order),
+            Step::Reschedule { which, .. }
+            | Step::Log { which, .. }
+            | Step::Deliver { which }
+            | Step::Bury { which, .. } => {
+                if let Some(message) = self.pick(which) {
+                    self.go_on(&message, step);
+                }
+            }
+        }
+    }
+
+    /// A step of one message that was published before.
+    fn go_on(&mut self, message: &Message, step: &Step) {
+        match step {
+            Step::Reschedule { delay, cancel, .. } => {
+                let due = self.now.plus_millis(*delay);
+                let row = Live { due, retried: 1, cancel_requested: *cancel, ..live(message) };
+                self.commit(&[Op::Update(row), line(message, self.now, State::Retry)]);
+            }
+            Step::Log { state, next_due, .. } => {
+                // The engine writes lines only for messages that it has; a line needs its message.
+                if self.both(|store| store.message(message.tenant, message.id)).unwrap().is_some() {
+                    let next_due = next_due.map(|delay| self.now.plus_millis(delay));
+                    let detail = EventDetail { next_due, ..EventDetail::default() };
+                    let event = Event { tenant: message.tenant, id: message.id, at: self.now, state: *state, detail };
+                    assert!(self.commit(&[Op::Log(event)]));
+                }
+            }
+            Step::Bury { status, .. } => {
+                let letter = dead_letter(message, self.now, *status);
+                if self.commit(&[line(message, self.now, State::Failed), Op::Bury(letter.clone())]) {
+                    self.letters.push(letter);
+                }
+            }
+            _ => {
+                self.commit(&self.delivered(message));
+            }
+        }
+    }
+
+    fn delivered(&self, message: &Message) -> [Op; 2] {
+        [Op::Remove { id: message.id }, line(message, self.now, State::Delivered)]
+    }
+
+    fn ask(&self, ask: &AskFilter, count: usize, order: Order) {
+        let time = |back: u64| self.now.minus_millis(back);
+        let mut filter = Filter {
+            ids: ask.ids.iter().filter_map(|which| self.pick(which)).map(|message| message.id).collect(),
+            urls: ask.urls.iter().map(|url| URLS[*url].to_owned()).collect(),
+            hosts: ask.hosts.iter().map(|host| (*host).to_owned()).collect(),
+            labels: ask.labels.iter().map(|label| LABELS[*label].to_owned()).collect(),
+            from: ask.from.map(time),
+            to: ask.to.map(time),
+            ..Filter::default()
+        };
+        let events = EventFilter { message: filter.clone(), states: ask.states.clone() };
+        for tenant in [1, 2].map(TenantId) {
+            self.both(|store| store.match_live(tenant, &filter, count)).unwrap();
+            self.both(|store| {
+                let list = |page: &PageRequest| store.list_events(tenant, &events, page).unwrap();
+                let pages = walk(count, order, list);
+                let content = |page: Vec<_>| {
+                    page.into_iter().map(|line: posthaste::store::EventRecord| (line.event, line.message))
+                };
+                Ok(pages.into_iter().map(|page| content(page).collect::<Vec<_>>()).collect::<Vec<_>>())
+            })
+            .unwrap();
+        }
+        filter.response_statuses.clone_from(&ask.statuses);
+        for tenant in [1, 2].map(TenantId) {
+            self.both(|store| Ok(walk(count, order, |page| store.list_dead_letters(tenant, &filter, page).unwrap())))
+                .unwrap();
+        }
+    }
+
+    /// Everything that can be asked without a filter; every live message must be loadable.
+    fn check(&self) {
+        self.both(|store| store.counts()).unwrap();
+        self.both(|store| store.last_seq()).unwrap();
+        let until = self.now.plus_millis(DAY);
+        self.both(|store| store.load_due(SHARD, Some(Origin(1)), DueKey::MIN, until, 3)).unwrap();
+        let due = self.both(|store| store.load_due(SHARD, None, DueKey::MIN, Timestamp::MAX, 1_000)).unwrap();
+        let ids: Vec<_> = due.iter().map(|live| live.id).collect();
+        self.both(|store| store.load_messages(&ids)).expect("every live message is there");
+        if let [first, ..] = &due[..] {
+            self.both(|store| store.load_due(SHARD, None, first.due_key(), until, 5)).unwrap();
+        }
+        for message in &self.messages {
+            self.both(|store| store.message(message.tenant, message.id)).unwrap();
+        }
+        for letter in &self.letters {
+            self.both(|store| store.dead_letter(letter.tenant, letter.dlq_id)).unwrap();
+        }
+        for key in 0..3 {
+            self.both(|store| store.find_duplicate(TenantId(1), DedupKey([key; 32]), self.now)).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sqlite_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut pair = Pair::new(&directory);
+        for step in &steps {
+            pair.apply(step);
+        }
+        pair.check();
+        let everything = AskFilter {
+            ids: vec![], urls: vec![], hosts: vec![], labels: vec![], states: vec![], statuses: vec![], from: None, to: None,
+        };
+        pair.ask(&everything, 3, Order::LatestFirst);
+        pair.ask(&everything, 4, Order::EarliestFirst);
+    }
+}

@@ -1,0 +1,261 @@
+//! The file of the embedded store: what survives, what is refused, and what happens when it is full.
+
+use crate::support::*;
+use bytes::Bytes;
+use posthaste::store::sqlite::{OpenError, SqliteOptions, SqliteStore};
+use posthaste::store::{Counts, Durability, Store, StoreError};
+use posthaste_engine::event::State;
+use posthaste_engine::message::Message;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+struct Files {
+    directory: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Files {
+        Files { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("posthaste.db")
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(&self.path(), SqliteOptions::default()).unwrap()
+    }
+
+    fn refusal(&self) -> OpenError {
+        match SqliteStore::open(&self.path(), SqliteOptions::default()) {
+            Ok(_) => panic!("the file was opened"),
+            Err(error) => error,
+        }
+    }
+
+    /// What a killed process leaves: the files as they are at this moment.
+    fn as_after_a_kill(&self) -> Files {
+        let copy = Files::new();
+        for suffix in ["", "-wal"] {
+            let file = |path: &Path| PathBuf::from(format!("{}{suffix}", path.display()));
+            if file(&self.path()).exists() {
+                std::fs::copy(file(&self.path()), file(&copy.path())).unwrap();
+            }
+        }
+        copy
+    }
+
+    fn pragma(&self, sql: &str) {
+        rusqlite::Connection::open(self.path()).unwrap().execute_batch(sql).unwrap();
+    }
+}
+
+/// A message of each kind: live, ended, failed.
+fn fill(store: &SqliteStore) -> [Arc<Message>; 3] {
+    let rig = Rig::new(store);
+    let [live, ended, failed] = [0, 1, 2].map(|millis| rig.publish(T0.plus_millis(millis)));
+    rig.deliver(&ended, T0.plus_millis(SECOND));
+    rig.fail(&failed, T0.plus_millis(SECOND), Some(500));
+    [live, ended, failed]
+}
+
+fn check(store: &SqliteStore, [live, ended, failed]: &[Arc<Message>; 3]) {
+    let rig = Rig::new(store);
+    assert_eq!(store.counts().unwrap(), Counts { live: 1, dead_letters: 1 });
+    assert_eq!(store.last_seq().unwrap(), failed.id.seq);
+    assert_eq!(rig.live_ids(), [live.id]);
+    assert_eq!(store.load_messages(&[live.id, ended.id]).unwrap(), [Arc::clone(live), Arc::clone(ended)]);
+    assert_eq!(rig.story().len(), 5);
+}
+
+#[test]
+fn everything_is_there_after_a_clean_close() {
+    let files = Files::new();
+    let store = files.open();
+    let messages = fill(&store);
+    store.close();
+    let left: Vec<_> =
+        std::fs::read_dir(files.directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left, ["posthaste.db"], "a copy of the one file is a backup");
+    check(&files.open(), &messages);
+}
+
+#[test]
+fn everything_synced_is_there_after_a_kill() {
+    let files = Files::new();
+    let store = files.open();
+    let messages = fill(&store);
+    let killed = files.as_after_a_kill();
+    drop(store);
+    let recovered = killed.open();
+    check(&recovered, &messages);
+    let lines = Rig::new(&recovered).story();
+    let newer = Rig::new(&recovered).publish(T0.plus_millis(SECOND));
+    let mut expected = vec![(newer.id, State::Created)];
+    expected.extend(lines);
+    assert_eq!(Rig::new(&recovered).story(), expected, "lines of one millisecond stay in order over a restart");
+}
+
+/// SQLite appends lazy commits to the WAL and syncs the file as a whole with the next synced commit;
+/// the copy stands for a kill, which loses nothing that was appended.
+#[test]
+fn a_lazy_commit_survives_a_kill() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let message = rig.draft(T0, |_| {});
+    store.commit(SHARD, rig.epoch, &published(&message), Durability::Lazy).unwrap();
+    let killed = files.as_after_a_kill();
+    assert_eq!(Rig::new(&killed.open()).live_ids(), [message.id]);
+}
+
+/// A transaction that changes no page is not synced by SQLite, so a flush must change one.
+#[test]
+fn a_flush_writes_to_the_wal_only_behind_lazy_commits() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let wal = || std::fs::metadata(format!("{}-wal", files.path().display())).unwrap().len();
+    let before = wal();
+    store.flush().unwrap();
+    store.probe().unwrap();
+    assert_eq!(wal(), before, "everything is synced already");
+    for flush in [true, false] {
+        let message = rig.draft(T0, |_| {});
+        store.commit(SHARD, rig.epoch, &published(&message), Durability::Lazy).unwrap();
+        let lazy = wal();
+        if flush {
+            store.flush().unwrap();
+        } else {
+            store.commit(SHARD, rig.epoch, &[], Durability::Synced).unwrap();
+        }
+        assert!(wal() > lazy, "nothing would have been synced");
+    }
+}
+
+#[test]
+fn owners_and_tenants_are_counted_over_restarts() {
+    let files = Files::new();
+    let (epoch, tenant) = {
+        let store = files.open();
+        (store.lease(SHARD, T0).unwrap(), store.tenant("second").unwrap())
+    };
+    let store = files.open();
+    assert!(store.lease(SHARD, T0).unwrap() > epoch);
+    assert_eq!(store.tenant("second").unwrap(), tenant);
+    let stale = store.commit(SHARD, epoch, &[], Durability::Synced);
+    assert!(matches!(stale, Err(StoreError::Fenced)));
+}
+
+#[test]
+fn positions_survive_retention_and_restart() {
+    let files = Files::new();
+    let last = {
+        let store = files.open();
+        let rig = Rig::new(&store);
+        let message = rig.publish(T0);
+        rig.deliver(&message, T0);
+        retain_all(&store, 0, 0, T0.plus_millis(DAY));
+        message.id.seq
+    };
+    assert_eq!(files.open().last_seq().unwrap(), last);
+}
+
+#[test]
+fn moved_messages_are_there_after_a_restart() {
+    let files = Files::new();
+    let message = {
+        let store = files.open();
+        let message = Rig::new(&store).publish(T0);
+        retain_all(&store, 0, 0, T0.plus_millis(9 * DAY));
+        message
+    };
+    let store = files.open();
+    assert_eq!(store.load_messages(&[message.id]).unwrap(), [Arc::clone(&message)]);
+    Rig::new(&store).fail(&message, T0.plus_millis(9 * DAY), None);
+    assert_eq!(store.counts().unwrap(), Counts { live: 0, dead_letters: 1 });
+}
+
+#[test]
+fn only_the_owner_may_read_the_files() {
+    let files = Files::new();
+    let _store = files.open();
+    for file in std::fs::read_dir(files.directory.path()).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", file.file_name());
+    }
+}
+
+#[test]
+fn a_file_of_a_later_release_is_refused_unchanged() {
+    let files = Files::new();
+    files.open().close();
+    files.pragma("PRAGMA user_version = 7");
+    let before = std::fs::read(files.path()).unwrap();
+    let error = files.refusal();
+    assert!(matches!(error, OpenError::Newer { found: 7, supported: 1 }), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "the store has format 7, but this release knows only up to 1: upgrade the posthaste binary"
+    );
+    assert_eq!(std::fs::read(files.path()).unwrap(), before);
+}
+
+#[test]
+fn files_of_other_programs_are_refused_unchanged() {
+    let foreign = |sql: &str| {
+        let files = Files::new();
+        files.pragma(sql);
+        files
+    };
+    let text = Files::new();
+    std::fs::write(text.path(), "this is not a database, but it is long enough to be read as one. ".repeat(20))
+        .unwrap();
+    for files in [
+        foreign("PRAGMA application_id = 12345; CREATE TABLE t(x)"),
+        foreign("CREATE TABLE t(x)"),
+        foreign("PRAGMA user_version = 1"),
+        text,
+    ] {
+        let before = std::fs::read(files.path()).unwrap();
+        let error = files.refusal();
+        assert!(matches!(error, OpenError::NotOurs { .. }), "{error:?}");
+        assert_eq!(std::fs::read(files.path()).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_missing_directory_is_an_io_error() {
+    let files = Files::new();
+    let path = files.directory.path().join("absent/posthaste.db");
+    let result = SqliteStore::open(&path, SqliteOptions::default());
+    assert!(matches!(result, Err(OpenError::Io { .. })));
+}
+
+#[test]
+fn a_full_disk_stops_the_writer_and_nothing_else() {
+    let files = Files::new();
+    let kept = {
+        let store = SqliteStore::open(&files.path(), SqliteOptions { pages_max: Some(60) }).unwrap();
+        let rig = Rig::new(&store);
+        let kept = rig.publish(T0);
+        let large = rig.draft(T0, |message| message.body = Bytes::from(vec![b'x'; 1024 * 1024]));
+        let small = rig.draft(T0, |_| {});
+        let failed = rig.commit(&published(&large));
+        assert!(matches!(failed, Err(StoreError::Unknown(_))), "{failed:?}");
+        assert_eq!((rig.live_ids(), rig.story().len()), (vec![kept.id], 1), "readers go on");
+
+        assert!(matches!(rig.commit(&published(&small)), Err(StoreError::Unknown(_))), "the writer has stopped");
+        assert!(store.probe().is_err());
+        assert!(store.tenant("new").is_err());
+        assert!(store.flush().is_err());
+        assert_eq!(store.counts().unwrap(), Counts { live: 1, dead_letters: 0 });
+        kept
+    };
+    let store = files.open();
+    let rig = Rig::new(&store);
+    assert_eq!(rig.live_ids(), [kept.id]);
+    let large = rig.publish_with(T0, |message| message.body = Bytes::from(vec![b'x'; 1024 * 1024]));
+    assert_eq!(rig.live_ids(), [kept.id, large.id]);
+}

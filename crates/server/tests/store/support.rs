@@ -1,0 +1,163 @@
+//! Messages and short histories for the tests of the stores.
+
+use bytes::Bytes;
+use posthaste::store::{
+    Durability, Epoch, EventFilter, EventRecord, Filter, Order, Page, PageRequest, ShardId, Store, StoreError,
+};
+use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, Response, State};
+use posthaste_engine::message::{Live, Message, MessageSpec, Origin};
+use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+pub(crate) const SECOND: u64 = 1_000;
+pub(crate) const MINUTE: u64 = 60 * SECOND;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+pub(crate) const DAY: u64 = 24 * HOUR;
+/// Midnight, so a new bucket of every kind starts here.
+pub(crate) const T0: Timestamp = Timestamp(20_000 * DAY);
+pub(crate) const SHARD: ShardId = ShardId(0);
+
+/// A store with an owner and a tenant, and the steps of a message's life.
+pub(crate) struct Rig<'a> {
+    pub store: &'a dyn Store,
+    pub epoch: Epoch,
+    pub tenant: TenantId,
+}
+
+impl<'a> Rig<'a> {
+    pub(crate) fn new(store: &'a dyn Store) -> Rig<'a> {
+        let epoch = store.lease(SHARD, T0).unwrap();
+        Rig { store, epoch, tenant: store.tenant("default").unwrap() }
+    }
+
+    pub(crate) fn commit(&self, ops: &[Op]) -> Result<(), StoreError> {
+        self.store.commit(SHARD, self.epoch, ops, Durability::Synced)
+    }
+
+    /// A message that is due at once, with the lines of its first attempt.
+    pub(crate) fn publish(&self, at: Timestamp) -> Arc<Message> {
+        self.publish_with(at, |_| {})
+    }
+
+    pub(crate) fn publish_with(&self, at: Timestamp, change: impl FnOnce(&mut Message)) -> Arc<Message> {
+        let message = self.draft(at, change);
+        self.commit(&published(&message)).unwrap();
+        message
+    }
+
+    /// A message that is not stored yet.
+    pub(crate) fn draft(&self, at: Timestamp, change: impl FnOnce(&mut Message)) -> Arc<Message> {
+        let seq = Seq::next(self.store.last_seq().unwrap(), at);
+        let mut message = message(self.tenant, MessageId { seq, tag: !seq.0 }, at);
+        change(&mut message);
+        Arc::new(message)
+    }
+
+    pub(crate) fn deliver(&self, message: &Message, at: Timestamp) {
+        self.commit(&[Op::Remove { id: message.id }, line(message, at, State::Delivered)]).unwrap();
+    }
+
+    pub(crate) fn fail(&self, message: &Message, at: Timestamp, status: Option<u16>) -> DeadLetter {
+        let letter = dead_letter(message, at, status);
+        self.commit(&[Op::Bury(letter.clone()), line(message, at, State::Failed)]).unwrap();
+        letter
+    }
+
+    pub(crate) fn events(&self, filter: &EventFilter, page: &PageRequest) -> Page<EventRecord> {
+        self.store.list_events(self.tenant, filter, page).unwrap()
+    }
+
+    /// All lines, newest first: message and state.
+    pub(crate) fn story(&self) -> Vec<(MessageId, State)> {
+        let page = self.events(&EventFilter::default(), &latest(10_000));
+        page.entries.iter().map(|line| (line.event.id, line.event.state)).collect()
+    }
+
+    pub(crate) fn live_ids(&self) -> Vec<MessageId> {
+        let live = self.store.match_live(self.tenant, &Filter::default(), usize::MAX).unwrap();
+        live.iter().map(|live| live.id).collect()
+    }
+}
+
+pub(crate) fn message(tenant: TenantId, id: MessageId, at: Timestamp) -> Message {
+    let spec = MessageSpec {
+        url: "https://example.org/hook".into(),
+        method: "POST".into(),
+        headers: vec![("Content-Type".into(), "text/plain".into())],
+        retries: 3,
+        retry_delay: None,
+        timeout_ms: None,
+        labels: Vec::new(),
+        redact: Default::default(),
+        caller_ip: "127.0.0.1".into(),
+    };
+    Message { id, tenant, created_at: at, not_before: at, spec, body: Bytes::from_static(b"hello") }
+}
+
+pub(crate) fn live(message: &Message) -> Live {
+    Live {
+        id: message.id,
+        tenant: message.tenant,
+        origin: Origin(u64::MAX),
+        body_bytes: u32::try_from(message.body.len()).unwrap(),
+        due: message.not_before,
+        retried: 0,
+        cancel_requested: false,
+    }
+}
+
+pub(crate) fn inserted(message: &Arc<Message>) -> Op {
+    Op::Insert { message: Arc::clone(message), live: live(message) }
+}
+
+/// What a publish commits.
+pub(crate) fn published(message: &Arc<Message>) -> Vec<Op> {
+    vec![inserted(message), line(message, message.created_at, State::Created)]
+}
+
+pub(crate) fn line(message: &Message, at: Timestamp, state: State) -> Op {
+    Op::Log(Event { tenant: message.tenant, id: message.id, at, state, detail: EventDetail::default() })
+}
+
+pub(crate) fn dead_letter(message: &Message, at: Timestamp, status: Option<u16>) -> DeadLetter {
+    let response = status.map(|status| {
+        let headers = vec![("Server".to_owned(), "test".to_owned())];
+        Arc::new(Response { status, headers, body: vec![0, 159, 146, 150], truncated: false })
+    });
+    let error = response.is_none().then(|| "connection refused".to_owned());
+    let dlq_id = DlqId { at, n: message.id.seq.0 };
+    DeadLetter { dlq_id, tenant: message.tenant, id: message.id, retried: 3, error, response }
+}
+
+pub(crate) fn latest(count: usize) -> PageRequest {
+    PageRequest { cursor: None, count, order: Order::LatestFirst }
+}
+
+/// Reads a whole list page by page.
+pub(crate) fn walk<T>(count: usize, order: Order, mut list: impl FnMut(&PageRequest) -> Page<T>) -> Vec<Vec<T>> {
+    let mut pages = Vec::new();
+    let mut cursor: Option<Position> = None;
+    loop {
+        let page = list(&PageRequest { cursor, count, order });
+        cursor = page.next;
+        pages.push(page.entries);
+        assert!(pages.len() < 10_000, "the cursor does not move");
+        if cursor.is_none() {
+            return pages;
+        }
+    }
+}
+
+/// Runs retention to its end.
+pub(crate) fn retain_all(store: &dyn Store, history_ms: u64, dlq_ms: u64, now: Timestamp) -> u32 {
+    let policy = posthaste::store::Retention { history_ms, dlq_ms };
+    let mut dropped = 0;
+    loop {
+        let retained = store.retain(&policy, now).unwrap();
+        dropped += retained.buckets_dropped;
+        if !retained.more {
+            return dropped;
+        }
+    }
+}
