@@ -67,8 +67,6 @@ def read(page: Path) -> list[Block]:
         elif block.language in CODE:
             reason = REASON.match(before)
             block.reason = reason[1] if reason else None
-            if "no-run" in block.flags and not block.reason:
-                raise PageError(f"{block.place}: no-run needs a line <!-- no-run: reason --> before it")
             blocks.append(block)
         candidate = block if block.language in CODE else None
         before = ""

@@ -8,6 +8,8 @@ import urllib.request
 
 #: How long anything may take before it counts as broken.
 PATIENCE_SECONDS = 20
+#: How often a condition is looked at.
+POLL_SECONDS = 0.02
 
 #: The published development user that the SDKs know.
 DEV_USER = {
@@ -40,8 +42,11 @@ class Server:
             for line in self._log.read_text().splitlines():
                 if '"posthaste is running"' in line:
                     return json.loads(line)["address"]
-            if self._process.poll() is not None:
+            try:
+                self._process.wait(POLL_SECONDS)
                 break
+            except subprocess.TimeoutExpired:
+                continue
         raise RuntimeError(f"the server did not start:\n{self._log.read_text()}")
 
     def get(self, path, token=None):

@@ -1,0 +1,130 @@
+//! `POST /v2/batch`: many messages in one request.
+
+use crate::support::{Backend, Receiver, Setup, TestServer};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn answers_come_in_the_order_of_the_items() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let items: Vec<Value> = (0..20)
+            .map(|n| json!({ "destination": receiver.url(&format!("/{n}?n={n}")), "body": format!("body {n}") }))
+            .collect();
+        let answers = server.post("/v2/batch").json(&json!(items)).expect(200).await.json();
+        let answers = answers.as_array().expect("a batch is answered with a list").clone();
+        assert_eq!(answers.len(), items.len());
+        for (n, answer) in answers.iter().enumerate() {
+            let message = server.message(answer["messageId"].as_str().expect("an id")).await;
+            assert_eq!(message["url"], items[n]["destination"]);
+            assert_eq!(message["body"], items[n]["body"]);
+        }
+        receiver.take(20).await;
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn items_may_look_as_every_sdk_writes_them() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let url = receiver.url("/");
+    let items = json!([
+        { "destination": url, "headers": { "upstash-method": "PUT", "content-type": "a/b" }, "body": "js" },
+        { "destination": url, "headers": null, "body": null, "queue": null },
+        { "destination": url, "headers": { "Upstash-Forward-X": ["1", "2"] }, "body": "", "queue": "" },
+        { "destination": url },
+    ]);
+    let outer = [("Upstash-Forward-X-Outer", "no"), ("Upstash-Retries", "9"), ("Upstash-Delay", "1h")];
+    let answer = server.post("/v2/batch").headers(&outer).json(&items).expect(200).await;
+    assert_eq!(answer.redacted(), json!(vec![json!({ "messageId": "<message>" }); 4]));
+    let answers = answer.json();
+    let expected = [
+        ("PUT", json!({ "Content-Type": ["a/b"] }), json!("js")),
+        ("POST", Value::Null, Value::Null),
+        ("POST", json!({ "X": ["1", "2"] }), Value::Null),
+        ("POST", Value::Null, Value::Null),
+    ];
+    for (n, (method, headers, body)) in expected.into_iter().enumerate() {
+        let message = server.message(answers[n]["messageId"].as_str().expect("an id")).await;
+        assert_eq!((&message["method"], &message["header"], &message["body"]), (&json!(method), &headers, &body));
+        assert_eq!(message["maxRetries"], 3);
+    }
+    receiver.take(4).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_place_where_messages_may_not_go_refuses_only_its_item() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let items = json!([
+        { "destination": receiver.url("/1") },
+        { "destination": "http://169.254.169.254/latest" },
+        { "destination": receiver.url("/3") },
+    ]);
+    let answers = server.post("/v2/batch").json(&items).expect(200).await.redacted();
+    assert_eq!(
+        answers,
+        json!([
+            { "messageId": "<message>" },
+            { "error": "invalid destination url: endpoint resolves to a link-local address: 169.254.169.254" },
+            { "messageId": "<message>" },
+        ])
+    );
+    let mut targets: Vec<String> = receiver.take(2).await.into_iter().map(|delivery| delivery.target).collect();
+    targets.sort();
+    assert_eq!(targets, ["/1", "/3"]);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_mistake_in_one_item_refuses_the_whole_batch() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let good = json!({ "destination": receiver.url("/") });
+    let with = |name: &str, value: &str| json!({ "destination": receiver.url("/"), "headers": { name: value } });
+    let cases = [
+        (json!({}), 400),
+        (json!({ "destination": "" }), 400),
+        (json!({ "destination": "no scheme/" }), 400),
+        (json!({ "destination": "unknown-group" }), 404),
+        (with("Upstash-Retries", "-1"), 400),
+        (with("Upstash-Retries", "1001"), 412),
+        (with("Upstash-Delay", "400d"), 412),
+        (with("Upstash-Forward-X", "a\r\nY: 1"), 400),
+        (with("Upstash-Forward-X\r\nY", "1"), 400),
+        (with("Upstash-Callback", "https://example.com/"), 501),
+        (json!({ "destination": receiver.url("/"), "queue": "orders" }), 501),
+    ];
+    for (bad, status) in cases {
+        let items = json!([good, good, bad, good]);
+        let error = server.post("/v2/batch").json(&items).expect(status).await.error();
+        assert!(error.starts_with("item 2: "), "{bad}: {error}");
+    }
+    for body in ["", "null", "{}", "[1]", "[{]", r#"[{"destination":5}]"#, r#"[{"destination":"http://a/","body":5}]"#] {
+        server.post("/v2/batch").body(body).expect(400).await.error();
+    }
+    assert_eq!((server.counts().live, receiver.count()), (0, 0));
+    assert_eq!(server.post("/v2/batch").body("[]").expect(200).await.json(), json!([]));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn duplicates_within_a_batch_share_one_message() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let item = json!({ "destination": receiver.url("/"), "headers": { "Upstash-Deduplication-Id": "one" } });
+        let answer = server.post("/v2/batch").json(&json!([item, item])).expect(200).await;
+        let answers = answer.json();
+        assert_eq!(answers[0]["messageId"], answers[1]["messageId"]);
+        assert_eq!((answers[0].get("deduplicated"), &answers[1]["deduplicated"]), (None, &json!(true)));
+        // Nothing new at all is a 202.
+        let again = server.post("/v2/batch").json(&json!([item])).expect(202).await.json();
+        assert_eq!(again, json!([{ "messageId": answers[0]["messageId"], "deduplicated": true }]));
+        receiver.next().await;
+        server.finish().await;
+        assert_eq!(receiver.count(), 1);
+    }
+}

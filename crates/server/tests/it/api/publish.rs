@@ -1,0 +1,438 @@
+//! `POST /v2/publish/{destination}`: what is accepted, what is stored, what is answered.
+
+use crate::support::jwt::redaction_of;
+use crate::support::server::{START_MS, TOKEN, message_id};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
+use serde_json::json;
+
+#[tokio::test]
+async fn a_publish_is_answered_stored_and_delivered() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let (held, gate) = Reply::status(200).held();
+        receiver.script("/hook", [held]);
+        let url = receiver.url("/hook?a=1");
+
+        let answer = server.publish(&url).header("Content-Type", "text/plain").body("hello").expect(200).await;
+        assert_eq!(answer.redacted(), json!({ "messageId": "<message>" }));
+        let id = message_id(&answer);
+
+        assert_eq!(
+            server.get(&format!("/v2/messages/{id}")).expect(200).await.redacted(),
+            json!({
+                "messageId": "<message>",
+                "url": url,
+                "method": "POST",
+                "header": { "Content-Type": ["text/plain"] },
+                "body": "hello",
+                "maxRetries": 3,
+                "notBefore": START_MS,
+                "createdAt": START_MS,
+                "callerIP": "127.0.0.1",
+            })
+        );
+        let delivery = receiver.next().await;
+        assert_eq!((delivery.target.as_str(), delivery.text().as_str()), ("/hook?a=1", "hello"));
+        gate.open();
+        server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn the_destination_is_the_raw_rest_of_the_path_and_query() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let cases = [
+        // P1: verbatim, with doubled slashes and escapes.
+        ("/a", "/a"),
+        ("/a//b///c", "/a//b///c"),
+        ("//a", "//a"),
+        ("/a%20b%2Fc%2f%3F%23", "/a%20b%2Fc%2f%3F%23"),
+        ("/a/../b/./c", "/a/../b/./c"),
+        ("/pause", "/pause"),
+        ("/~!$&'()*+,;=:@", "/~!$&'()*+,;=:@"),
+        // P2: the query in its order and encoding, without what is ours.
+        ("/123/?asdasd=ooo", "/123/?asdasd=ooo"),
+        ("/q?b=2&a=1&b=1&=&c", "/q?b=2&a=1&b=1&=&c"),
+        ("/q?x=a%26b+c%20d&y=%E2%82%AC", "/q?x=a%26b+c%20d&y=%E2%82%AC"),
+        ("/q?to=https://example.com/?x=y", "/q?to=https://example.com/?x=y"),
+        ("/q?count=5&cursor=x&messageId=y", "/q?count=5&cursor=x&messageId=y"),
+        ("/q?qstash_token=secret&a=1", "/q?a=1"),
+        ("/q?a=1&qstash_token=secret", "/q?a=1"),
+        ("/q?qstash_token=secret", "/q"),
+        ("/q?a=1&upstash-retries=0&b=2", "/q?a=1&b=2"),
+        ("/q?UPSTASH-Retries=0&b=2", "/q?b=2"),
+        ("/q?upstash-unheard-of=1", "/q"),
+        ("/q?upstash=1&my-upstash-retries=2", "/q?upstash=1&my-upstash-retries=2"),
+    ];
+    for (given, expected) in cases {
+        let id = server.publish_with(&receiver.url(given), &[], "").await;
+        assert_eq!(server.message(&id).await["url"], receiver.url(expected), "{given}");
+        // A URL whose query is empty may keep its question mark or not; what is stored is what is sent.
+        assert_eq!(receiver.next().await.target, expected, "{given}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_destination_is_put_right_where_that_is_safe() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let address = receiver.address();
+    let encoded = format!("http%3A%2F%2F{}%2Fe%20e%252F%3Fa%3Db", address.to_string().replace(':', "%3A"));
+    let cases = [
+        // P6: a proxy folded the slashes.
+        (format!("http:/{address}/folded"), format!("http://{address}/folded")),
+        // P5: encoded as a whole, decoded once.
+        (format!("http%3A%2F%2F{address}%2Fe"), format!("http://{address}/e")),
+        (format!("http%3a//{address}/a%252Fb"), format!("http://{address}/a%2Fb")),
+    ];
+    for (given, expected) in cases {
+        let id = server.publish_with(&given, &[], "").await;
+        assert_eq!(server.message(&id).await["url"], expected, "{given}");
+        receiver.next().await;
+    }
+    // Once decoded it has a space, which must not be sent on.
+    assert!(server.publish(&encoded).expect(400).await.error().starts_with("invalid destination url: "));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_no_destination_is_refused_with_the_text_of_the_hosted_service() {
+    let server = TestServer::start().await;
+    let scheme = "invalid destination url: endpoint has invalid scheme, add http:// or https://";
+    let cases = [
+        ("", 400, "a non-empty destination must be provided"),
+        ("orders", 404, "topic orders not found"),
+        ("My_group.1-2", 404, "topic My_group.1-2 not found"),
+        ("example.com", 404, "topic example.com not found"),
+        ("orders?a=b", 404, "topic orders not found"),
+        ("example.com/hook", 400, scheme),
+        ("ftp://example.com/", 400, scheme),
+        ("localhost:3000", 400, scheme),
+        ("HTTPX://example.com", 400, scheme),
+    ];
+    for (destination, status, text) in cases {
+        assert_eq!(server.publish(destination).expect(status).await.error(), text, "{destination}");
+    }
+    assert_eq!(server.post("/v2/publish").expect(400).await.error(), "a non-empty destination must be provided");
+    for destination in ["http://", "https://?x", "http:///path", "http://u:p@example.com/", "http://exa%20mple.com/"] {
+        let error = server.publish(destination).expect(400).await.error();
+        assert!(error.starts_with("invalid destination url: "), "{destination}: {error}");
+    }
+    assert_eq!(server.counts().live, 0);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn settings_may_come_in_the_query_and_a_header_wins() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let url = receiver.url("/q?upstash-retries=7&x=1&upstash-delay=100s&upstash-label=a%2Cb&Upstash-Method=put");
+    let id = server.publish_with(&url, &[("Upstash-Delay", "50s")], "").await;
+    let message = server.message(&id).await;
+    assert_eq!(message["url"], receiver.url("/q?x=1"));
+    assert_eq!(message["maxRetries"], 7);
+    assert_eq!(message["notBefore"], START_MS + 50_000);
+    assert_eq!(message["labels"], json!(["a", "b"]));
+    assert_eq!(message["method"], "PUT");
+    let forwarded = receiver.url("/q?upstash-forward-x-one=1%202&upstash-forward-x-two=2");
+    let id = server.publish_with(&forwarded, &[("Upstash-Forward-X-Two", "header")], "").await;
+    assert_eq!(server.message(&id).await["header"], json!({ "X-One": ["1 2"], "X-Two": ["header"] }));
+    let error = server.publish(&receiver.url("/q?upstash-retries=many")).expect(400).await.error();
+    assert!(error.contains("Upstash-Retries"), "{error}");
+    server.advance(50_000).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_token_may_come_in_the_query_where_it_is_switched_on() {
+    let on = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let target = format!("/v2/publish/{}?a=1&qstash_token={TOKEN}", receiver.url("/"));
+    let answer = on.post(&target).without("Authorization").expect(200).await;
+    let message = on.message(&message_id(&answer)).await;
+    assert_eq!(message["url"], receiver.url("/?a=1"));
+    // The header wins, also when it is wrong.
+    on.post(&target).token("wrong").expect(401).await;
+    on.finish().await;
+
+    let off = TestServer::with(Setup::serve()).await;
+    let answer = off.post(&target).without("Authorization").expect(401).await;
+    assert_eq!(answer.error(), "unable to authenticate: invalid token");
+    off.finish().await;
+}
+
+#[tokio::test]
+async fn every_setting_is_shown_where_the_sdks_look_for_it() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let headers = [
+        ("Upstash-Method", "patch"),
+        ("Upstash-Delay", "1h30m3s"),
+        ("Upstash-Timeout", "30"),
+        ("Upstash-Retries", "5"),
+        ("Upstash-Retry-Delay", "7000 * retried"),
+        ("Upstash-Label", " first , ,second"),
+        ("Upstash-Forward-Test-Header", "v1"),
+        ("upstash-forward-test-header", "v2, still v2"),
+        ("UPSTASH-FORWARD-X-EMPTY", ""),
+        ("Upstash-Forward-Upstash-Workflow-Url", "kept"),
+        ("Upstash-Telemetry-Sdk", "never stored"),
+        ("Upstash-Telemetry-Platform", ""),
+        ("Upstash-NotBefore", "0"),
+        ("User-Agent", "not forwarded"),
+        ("X-Plain", "not forwarded"),
+        ("Content-Type", "application/json; charset=utf-7"),
+    ];
+    let url = receiver.url("/");
+    let id = server.publish_with(&url, &headers, "{}").await;
+    assert_eq!(
+        server.get(&format!("/v2/messages/{id}")).expect(200).await.redacted(),
+        json!({
+            "messageId": "<message>",
+            "url": url,
+            "method": "PATCH",
+            "header": {
+                "Content-Type": ["application/json; charset=utf-7"],
+                "Test-Header": ["v1", "v2, still v2"],
+                "Upstash-Workflow-Url": ["kept"],
+                "X-Empty": [""],
+            },
+            "body": "{}",
+            "maxRetries": 5,
+            "notBefore": START_MS + 5_403_000,
+            "createdAt": START_MS,
+            "callerIP": "127.0.0.1",
+            "label": "first",
+            "labels": ["first", "second"],
+            "retryDelayExpression": "7000 * retried",
+            "timeout": 30,
+        })
+    );
+    server.advance(5_403_000).await;
+    let delivery = receiver.next().await;
+    assert_eq!(delivery.all("test-header"), ["v1", "v2, still v2"]);
+    assert_eq!(delivery.header("x-empty"), Some(""));
+    assert_eq!(delivery.header("upstash-workflow-url"), Some("kept"));
+    assert_eq!((delivery.method.as_str(), delivery.header("x-plain")), ("PATCH", None));
+    for name in ["upstash-telemetry-sdk", "upstash-retries", "upstash-delay", "upstash-label", "authorization"] {
+        assert_eq!(delivery.header(name), None, "{name}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn not_before_wins_over_delay_and_a_past_time_means_now() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let at = (START_MS / 1_000 + 60).to_string();
+    let cases: [(&[(&str, &str)], u64); 5] = [
+        (&[("Upstash-Delay", "10s")], START_MS + 10_000),
+        (&[("Upstash-Delay", "2")], START_MS + 2_000),
+        (&[("Upstash-Not-Before", &at)], START_MS + 60_000),
+        (&[("Upstash-Not-Before", &at), ("Upstash-Delay", "10s")], START_MS + 60_000),
+        (&[("Upstash-Not-Before", "1"), ("Upstash-Delay", "10s")], START_MS),
+    ];
+    for (headers, due) in cases {
+        let id = server.publish_with(&receiver.url("/"), headers, "").await;
+        assert_eq!(server.message(&id).await["notBefore"], due, "{headers:?}");
+    }
+    server.advance(60_000).await;
+    receiver.take(5).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_bad_setting_is_refused_by_name_and_nothing_is_stored() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let cases = [
+        ("Upstash-Retries", "-1", 400),
+        ("Upstash-Retries", "1001", 412),
+        ("Upstash-Delay", "soon", 400),
+        ("Upstash-Delay", "-5s", 400),
+        ("Upstash-Delay", "366d", 412),
+        ("Upstash-Not-Before", "tomorrow", 400),
+        ("Upstash-Timeout", "0s", 400),
+        ("Upstash-Timeout", "3h", 412),
+        ("Upstash-Method", "TRACE", 400),
+        ("Upstash-Retry-Delay", "7000 *", 400),
+        ("Upstash-Retry-Delay", "sqrt(0-1)", 400),
+        ("Upstash-Deduplication-Id", "", 400),
+        ("Upstash-Content-Based-Deduplication", "yes", 400),
+        ("Upstash-Redact-Fields", "passwords", 400),
+        ("Upstash-Header-Forward", "perhaps", 400),
+        ("Upstash-Forward-Connection", "close", 400),
+        ("Upstash-Forward-Host", "elsewhere", 400),
+        ("Upstash-Forward-Upstash-Signature", "forged", 400),
+        ("Upstash-Callback", "https://example.com/", 501),
+        ("Upstash-Failure-Callback", "https://example.com/", 501),
+        ("Upstash-Flow-Control-Key", "key", 501),
+        ("Upstash-Queue-Name", "queue", 501),
+        ("Upstash-Cron", "* * * * *", 501),
+    ];
+    for (name, value, status) in cases {
+        let error = server.publish(&receiver.url("/")).header(name, value).expect(status).await.error();
+        let named = if status == 412 { "quota max" } else { name };
+        assert!(error.contains(named), "{name}: {value}: {error}");
+    }
+    let twice = server.publish(&receiver.url("/")).headers(&[("Upstash-Retries", "1"), ("upstash-retries", "1")]);
+    assert!(twice.expect(400).await.error().contains("Upstash-Retries"));
+    assert_eq!((server.counts().live, receiver.count()), (0, 0));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn header_forward_sends_on_what_is_neither_ours_nor_the_connections() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let headers = [
+        ("Upstash-Header-Forward", "True"),
+        ("X-Plain", "1"),
+        ("x-plain", "2"),
+        ("Cookie", "a=b"),
+        ("User-Agent", "mine"),
+        ("Accept-Encoding", "gzip"),
+        ("Te", "trailers"),
+        ("Upstash-Retries", "0"),
+        ("Upstash-Forward-X-Both", "explicit"),
+        ("X-Both", "plain"),
+        ("Content-Type", "text/plain"),
+    ];
+    let id = server.publish_with(&receiver.url("/"), &headers, "").await;
+    let expected = json!({
+        "Content-Type": ["text/plain"],
+        "Cookie": ["a=b"],
+        "User-Agent": ["mine"],
+        "X-Both": ["explicit"],
+        "X-Plain": ["1", "2"],
+    });
+    assert_eq!(server.message(&id).await["header"], expected);
+    let delivery = receiver.next().await;
+    assert_eq!(delivery.header("user-agent"), Some("mine"));
+    assert_eq!(delivery.all("x-plain"), ["1", "2"]);
+    assert_eq!((delivery.header("te"), delivery.header("authorization")), (None, None));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_forwarded_content_type_wins_and_none_is_invented() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let both = [("Content-Type", "text/plain"), ("Upstash-Forward-Content-Type", "text/csv")];
+    let cases: [(&[(&str, &str)], Option<&str>); 3] =
+        [(&[], None), (&both[..1], Some("text/plain")), (&both, Some("text/csv"))];
+    for (headers, expected) in cases {
+        server.publish_with(&receiver.url("/"), headers, "x").await;
+        assert_eq!(receiver.next().await.header("content-type"), expected, "{headers:?}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn bodies_travel_byte_for_byte_with_every_method() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let every_byte: Vec<u8> = (0..=255).collect();
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+        let publish = server.publish(&receiver.url("/")).header("Upstash-Method", method);
+        let id = message_id(&publish.body(every_byte.clone()).expect(200).await);
+        let delivery = receiver.next().await;
+        assert_eq!((delivery.method.as_str(), delivery.body), (method, every_byte.clone()));
+        let message = server.message(&id).await;
+        assert_eq!(message.get("body"), None);
+        assert_eq!(message["bodyBase64"], base64_of(&every_byte));
+        let event = &server.events_of(&id).await[0];
+        assert_eq!(event["body"], base64_of(&every_byte));
+    }
+    let id = server.publish_with(&receiver.url("/"), &[("Upstash-Method", "GET")], "").await;
+    let delivery = receiver.next().await;
+    assert_eq!((delivery.header("content-length"), delivery.body.len()), (None, 0));
+    let message = server.message(&id).await;
+    assert_eq!((message.get("body"), message.get("bodyBase64")), (None, None));
+    server.finish().await;
+}
+
+fn base64_of(bytes: &[u8]) -> String {
+    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)
+}
+
+#[tokio::test]
+async fn a_body_may_be_as_large_as_configured_and_no_larger() {
+    let mut setup = Setup::dev();
+    setup.settings.message_bytes_max = Some(4_096);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    server.publish(&receiver.url("/")).body(vec![b'a'; 4_096]).expect(200).await;
+    assert_eq!(receiver.next().await.body.len(), 4_096);
+    let error = server.publish(&receiver.url("/")).body(vec![b'a'; 4_097]).expect(412).await.error();
+    assert_eq!(error, "quota maxMessageSize exceeded, current limit: 4096");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn redacted_fields_are_hidden_everywhere_but_from_the_receiver() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/", [Reply::status(500), Reply::status(200)]);
+        let headers = [
+            ("Upstash-Redact-Fields", "body, header[authorization]"),
+            ("Upstash-Forward-Authorization", "Bearer receiver-secret"),
+            ("Upstash-Forward-X-Open", "shown"),
+            ("Upstash-Retries", "0"),
+        ];
+        let id = server.publish_with(&receiver.url("/"), &headers, "body-secret").await;
+        let delivery = receiver.next().await;
+        assert_eq!(delivery.text(), "body-secret");
+        assert_eq!(delivery.header("authorization"), Some("Bearer receiver-secret"));
+
+        let letter = server.dead_letter_of(&id).await;
+        let hidden = json!({ "Authorization": [redaction_of("Bearer receiver-secret")], "X-Open": ["shown"] });
+        for shown in [&letter, &server.message(&id).await] {
+            assert_eq!(shown["body"], redaction_of("body-secret"));
+            assert_eq!(shown["header"], hidden);
+        }
+        for event in server.events_of(&id).await {
+            assert_eq!(event["body"], base64_of(redaction_of("body-secret").as_bytes()));
+            assert_eq!(event["header"], hidden);
+        }
+
+        // The replay uses the originals, and stays redacted.
+        let dlq_id = letter["dlqId"].as_str().expect("a dead letter has an id");
+        let answer = server.post(&format!("/v2/dlq/retry/{dlq_id}")).expect(201).await;
+        let delivery = receiver.next().await;
+        assert_eq!(delivery.text(), "body-secret");
+        assert_eq!(delivery.header("authorization"), Some("Bearer receiver-secret"));
+        let replayed = server.message(&message_id(&answer)).await;
+        assert_eq!((&replayed["body"], &replayed["header"]), (&letter["body"], &hidden));
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn all_headers_can_be_redacted_by_either_spelling() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    for fields in ["header", "headers", "headers[x-one],header[Content-Type]"] {
+        let headers = [("Upstash-Redact-Fields", fields), ("Upstash-Forward-X-One", "1"), ("Content-Type", "a/b")];
+        let id = server.publish_with(&receiver.url("/"), &headers, "open").await;
+        let message = server.message(&id).await;
+        let hidden = json!({ "Content-Type": [redaction_of("a/b")], "X-One": [redaction_of("1")] });
+        assert_eq!((&message["header"], &message["body"]), (&hidden, &json!("open")), "{fields}");
+    }
+    receiver.take(3).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_old_path_publishes_too() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    server.post(&format!("/v1/publish/{}", receiver.url("/old?x=1"))).body("x").expect(200).await;
+    assert_eq!(receiver.next().await.target, "/old?x=1");
+    server.finish().await;
+}

@@ -1,0 +1,15 @@
+//! The server as its users meet it: real HTTP in, real HTTP out, in one process.
+//!
+//! `support` starts servers and receivers, `api` mirrors the URLs, the other modules are stories that
+//! cross them. Time is a manual clock unless a test says otherwise, and no test sleeps: it waits for a
+//! request that arrives, or asks the API until it says what is expected.
+
+mod api;
+mod dedup;
+mod delivery;
+mod hostile;
+mod operators;
+mod restart;
+mod secrets;
+mod support;
+mod tenants;

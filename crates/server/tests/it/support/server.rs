@@ -1,0 +1,315 @@
+//! A server of its own for every test, with the time in the test's hand.
+
+use super::{Answer, Request, eventually};
+use posthaste::clock::Clock;
+use posthaste::config::{Config, Mode, Settings};
+use posthaste::delivery::resolve::{Lookup, Resolve};
+use posthaste::server::{Parts, Server};
+use posthaste::store::memory::MemoryStore;
+use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
+use posthaste::store::{Counts, Store};
+use posthaste::tenants::TenantSettings;
+use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
+use serde_json::Value;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+/// When every manual clock starts: 2026-06-01T12:00:00Z.
+pub(crate) const START_MS: u64 = 1_780_315_200_000;
+
+/// The tenant that requests are made for unless they say otherwise.
+pub(crate) const TOKEN: &str = "pht_token_of_tenant_a_3fJ8sKq2";
+/// The same tenant's token that may only read.
+pub(crate) const READ_ONLY: &str = "pht_read_only_of_tenant_a_9dLw4";
+/// Another tenant.
+pub(crate) const TOKEN_B: &str = "pht_token_of_tenant_b_7hRt5Zx1";
+pub(crate) const CURRENT_KEY: &str = "sig_current_of_tenant_a_Qm4";
+pub(crate) const NEXT_KEY: &str = "sig_next_of_tenant_a_Vb8";
+pub(crate) const CURRENT_KEY_B: &str = "sig_current_of_tenant_b_Tp2";
+
+/// Where a test server keeps its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Sqlite,
+    Memory,
+}
+
+impl Backend {
+    /// For stories that must hold on every backend.
+    pub(crate) const ALL: [Backend; 2] = [Backend::Sqlite, Backend::Memory];
+}
+
+/// How a test server is made.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) mode: Mode,
+    pub(crate) backend: Backend,
+    pub(crate) settings: Settings,
+    /// Started by hand, at [`START_MS`]; `false` takes the system's clock.
+    pub(crate) manual_clock: bool,
+}
+
+impl Setup {
+    /// As `posthaste dev` runs, with two tenants besides the published users.
+    pub(crate) fn dev() -> Setup {
+        let settings = Settings {
+            tenants: vec![tenant_a(), tenant_b()],
+            shutdown_grace: Some("1s".to_owned()),
+            ..Settings::default()
+        };
+        Setup { mode: Mode::Dev, backend: Backend::Sqlite, settings, manual_clock: true }
+    }
+
+    /// As `posthaste serve` runs, with loopback allowed as a private network would be.
+    pub(crate) fn serve() -> Setup {
+        let mut setup = Setup { mode: Mode::Serve, ..Setup::dev() };
+        setup.settings.egress_allow_cidrs = Some(vec!["127.0.0.0/8".to_owned()]);
+        setup
+    }
+
+    pub(crate) fn on(self, backend: Backend) -> Setup {
+        Setup { backend, ..self }
+    }
+}
+
+fn tenant_a() -> TenantSettings {
+    TenantSettings {
+        name: "tenant-a".to_owned(),
+        token: Some(TOKEN.to_owned()),
+        read_only_token: Some(READ_ONLY.to_owned()),
+        current_signing_key: Some(CURRENT_KEY.to_owned()),
+        next_signing_key: Some(NEXT_KEY.to_owned()),
+        ..TenantSettings::default()
+    }
+}
+
+fn tenant_b() -> TenantSettings {
+    TenantSettings {
+        name: "tenant-b".to_owned(),
+        token: Some(TOKEN_B.to_owned()),
+        current_signing_key: Some(CURRENT_KEY_B.to_owned()),
+        next_signing_key: Some("sig_next_of_tenant_b_Ln6".to_owned()),
+        ..TenantSettings::default()
+    }
+}
+
+/// A resolver that knows no name: nothing that a test publishes leaves the machine.
+struct NoNames;
+
+impl Resolve for NoNames {
+    fn resolve(&self, _host: &str) -> Lookup {
+        Box::pin(async { Err(io::Error::other("tests resolve no names")) })
+    }
+}
+
+/// See the module's text. A test ends it with [`TestServer::finish`].
+pub(crate) struct TestServer {
+    /// `None` once it is stopped.
+    server: Option<Server>,
+    pub(crate) address: SocketAddr,
+    setup: Setup,
+    store: Arc<dyn Store>,
+    dir: TempDir,
+    clock: Clock,
+}
+
+impl TestServer {
+    /// A development server on SQLite.
+    pub(crate) async fn start() -> TestServer {
+        TestServer::with(Setup::dev()).await
+    }
+
+    pub(crate) async fn with(setup: Setup) -> TestServer {
+        let clock = if setup.manual_clock { Clock::manual(Timestamp(START_MS)) } else { Clock::default() };
+        let dir = TempDir::new().expect("a temporary directory can be made");
+        let store = open(setup.backend, dir.path());
+        TestServer::run(setup, store, dir, clock).await
+    }
+
+    async fn run(setup: Setup, store: Arc<dyn Store>, dir: TempDir, clock: Clock) -> TestServer {
+        let mut settings = setup.settings.clone();
+        settings.data_dir = Some(dir.path().to_owned());
+        let config = Config::resolve(setup.mode, settings).expect("the settings are valid");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(NoNames) };
+        let server = Server::start(config, parts, listener).await.expect("the server starts");
+        TestServer { address: server.address, server: Some(server), setup, store, dir, clock }
+    }
+
+    // Ending.
+
+    /// Every message must have ended; then the server is stopped.
+    pub(crate) async fn finish(self) {
+        eventually("no live message is left", || async { (self.counts().live == 0).then_some(()) }).await;
+        self.finish_with_pending().await;
+    }
+
+    /// Stops the server although messages are live: the test says so.
+    pub(crate) async fn finish_with_pending(mut self) {
+        self.stop().await;
+    }
+
+    /// Stops the server and starts another one on what it left behind.
+    pub(crate) async fn restart(mut self) -> TestServer {
+        self.stop().await;
+        let (setup, dir, clock) = (self.setup.clone(), TempDir::new(), self.clock.clone());
+        let dir = std::mem::replace(&mut self.dir, dir.expect("a temporary directory can be made"));
+        let store = match setup.backend {
+            Backend::Memory => self.store.clone(),
+            Backend::Sqlite => {
+                drop(self);
+                open(setup.backend, dir.path())
+            }
+        };
+        TestServer::run(setup, store, dir, clock).await
+    }
+
+    async fn stop(&mut self) {
+        let server = self.server.take().expect("it is stopped only once");
+        server.stop().await.expect("the server stops");
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it is running")
+    }
+
+    // Time.
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now().as_millis()
+    }
+
+    /// Lets time pass, and waits until everything that became due by it has been started.
+    pub(crate) async fn advance(&self, millis: u64) {
+        self.clock.advance(millis);
+        self.server().app.core.tick();
+        self.settle().await;
+    }
+
+    /// Waits until the core has dealt with everything it was told so far. The second round is for what
+    /// the first one had to load.
+    pub(crate) async fn settle(&self) {
+        for _ in 0..2 {
+            let nothing = self.server().app.core.delete_dead_letters(TenantId(0), Vec::new());
+            nothing.await.expect("the core answers");
+        }
+    }
+
+    // What it holds.
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.store.counts().expect("the store counts")
+    }
+
+    /// What `/metrics` would show.
+    pub(crate) fn metrics(&self) -> String {
+        self.server().app.metrics.text(self.counts()).expect("metrics can be written")
+    }
+
+    /// The value of one line of the metrics; zero when there is no such line.
+    pub(crate) fn metric(&self, line: &str) -> f64 {
+        let text = self.metrics();
+        let found = text.lines().find_map(|candidate| candidate.strip_prefix(line)?.strip_prefix(' '));
+        found.map_or(0.0, |value| value.parse().expect("metrics are numbers"))
+    }
+
+    // Asking.
+
+    pub(crate) fn request(&self, method: &str, target: &str) -> Request {
+        Request::new(self.address, method, target).token(TOKEN)
+    }
+
+    pub(crate) fn get(&self, target: &str) -> Request {
+        self.request("GET", target)
+    }
+
+    pub(crate) fn post(&self, target: &str) -> Request {
+        self.request("POST", target)
+    }
+
+    pub(crate) fn delete(&self, target: &str) -> Request {
+        self.request("DELETE", target)
+    }
+
+    pub(crate) fn publish(&self, destination: &str) -> Request {
+        self.post(&format!("/v2/publish/{destination}"))
+    }
+
+    /// Publishes with these headers and gives the id of the new message.
+    pub(crate) async fn publish_with(&self, destination: &str, headers: &[(&str, &str)], body: &str) -> String {
+        let answer = self.publish(destination).headers(headers).body(body).expect(200).await;
+        message_id(&answer)
+    }
+
+    /// A message as the API shows it.
+    pub(crate) async fn message(&self, id: &str) -> Value {
+        self.get(&format!("/v2/messages/{id}")).expect(200).await.json()
+    }
+
+    /// The log lines that a query selects, in the order of the answer.
+    pub(crate) async fn events(&self, query: &str) -> Vec<Value> {
+        let answer = self.get(&format!("/v2/events?{query}")).expect(200).await.json();
+        answer["events"].as_array().expect("events are a list").clone()
+    }
+
+    /// The log lines of a message, oldest first.
+    pub(crate) async fn events_of(&self, id: &str) -> Vec<Value> {
+        self.events(&format!("messageId={id}&order=earliestFirst")).await
+    }
+
+    /// The states that a message has been through.
+    pub(crate) async fn states_of(&self, id: &str) -> Vec<String> {
+        let events = self.events_of(id).await;
+        events.iter().map(|event| event["state"].as_str().expect("a state is text").to_owned()).collect()
+    }
+
+    /// Waits until a message has been through exactly these states.
+    pub(crate) async fn reaches(&self, id: &str, states: &[&str]) {
+        let what = format!("{id} reaches {states:?}");
+        let reached = eventually(&what, || async {
+            let reached = self.states_of(id).await;
+            (reached.len() >= states.len()).then_some(reached)
+        });
+        assert_eq!(reached.await, states);
+    }
+
+    /// The dead letters that a query selects, in the order of the answer.
+    pub(crate) async fn dead_letters(&self, query: &str) -> Vec<Value> {
+        let answer = self.get(&format!("/v2/dlq?{query}")).expect(200).await.json();
+        answer["messages"].as_array().expect("dead letters are a list").clone()
+    }
+
+    /// The dead letter of a message, as soon as there is one.
+    pub(crate) async fn dead_letter_of(&self, id: &str) -> Value {
+        let query = format!("messageId={id}");
+        eventually("a dead letter", || async { self.dead_letters(&query).await.into_iter().next() }).await
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if self.server.is_some() && !std::thread::panicking() {
+            panic!("the test did not finish its server");
+        }
+    }
+}
+
+/// The id in the answer to a publish.
+pub(crate) fn message_id(answer: &Answer) -> String {
+    answer.json()["messageId"].as_str().unwrap_or_else(|| panic!("no id in {}", answer.text())).to_owned()
+}
+
+fn open(backend: Backend, dir: &Path) -> Arc<dyn Store> {
+    match backend {
+        Backend::Memory => Arc::new(MemoryStore::new()),
+        Backend::Sqlite => {
+            let store = SqliteStore::open(&dir.join("posthaste.db"), SqliteOptions::default());
+            Arc::new(store.expect("the database can be opened"))
+        }
+    }
+}

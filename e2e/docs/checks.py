@@ -1,0 +1,221 @@
+"""Compares the tables of the pages with the truth: the source, `--help`, `/metrics` and a real delivery.
+
+Every check returns what is wrong, as a list of texts.
+"""
+
+import json
+import math
+import re
+import subprocess
+import time
+
+import blocks
+from receiver import Receiver
+from server import DEV_USER, PATIENCE_SECONDS, Server
+
+
+
+def run(tools, directory):
+    """All checks, as (name, problems)."""
+    server_directory = directory / "checks"
+    server_directory.mkdir()
+    receiver = Receiver()
+    server = Server(tools.binary, server_directory, "--data-dir", "data")
+    try:
+        yield "configuration.md names every setting", settings(tools)
+        yield "the example posthaste.toml has every setting", example_settings(tools)
+        yield "serve starts with the example posthaste.toml", example_starts(tools, directory)
+        yield "limits.md names every bound", limits(tools)
+        yield "api.md names every endpoint", endpoints(tools)
+        yield "operations.md names every metric", metrics(tools, server)
+        yield "signatures.md names every header of a delivery", delivery_headers(tools, server, receiver)
+        yield "retries.md states the real waits", retry_delays(tools, server, receiver)
+        yield "links lead somewhere", links(tools)
+    finally:
+        server.stop()
+        receiver.stop()
+
+
+def differences(what, documented, real):
+    missing = [f"{what} {name} is missing" for name in sorted(real - documented)]
+    return missing + [f"{what} {name} does not exist" for name in sorted(documented - real)]
+
+
+def settings(tools):
+    """Flag, variable and default of `serve --help`; the TOML key is the flag's name with underscores."""
+    text = subprocess.run([tools.binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    real = {}
+    for entry in re.split(r"^\s+(?=(?:-\w, )?--[a-z])", text, flags=re.M)[1:]:
+        flag = re.match(r"(?:-\w, )?--([a-z-]+)", entry)[1]
+        variable = re.search(r"\[env: (\w+)", entry)
+        default = re.search(r"\[default: ([^\]]+)\]", entry)
+        real[flag] = (variable[1] if variable else "", default[1] if default else "")
+    real.pop("help")
+    problems, documented = [], set()
+    for flag, variable, key, default, _ in blocks.rows(tools.docs / "configuration.md", "Settings"):
+        name = "".join(blocks.code(flag)).removeprefix("--")
+        documented.add(name)
+        in_file = name not in ("config", "print-config")
+        said = ("".join(blocks.code(variable)), default.replace("`", ""))
+        if name in real and said != real[name]:
+            problems.append(f"--{name}: the page says {said}, --help says {real[name]}")
+        if "".join(blocks.code(key)) != (name.replace("-", "_") if in_file else ""):
+            problems.append(f"--{name}: wrong TOML key {key}")
+    return problems + differences("flag", documented, set(real))
+
+
+def example(tools):
+    page = blocks.read(tools.docs / "configuration.md")
+    return next(block.text for block in page if block.options.get("file") == "posthaste.toml")
+
+
+def example_settings(tools):
+    keys = {"".join(blocks.code(row[2])) for row in blocks.rows(tools.docs / "configuration.md", "Settings")} - {""}
+    single_tenant = {"token", "read_only_token", "current_signing_key", "next_signing_key"}
+    shown = set(re.findall(r"^#? ?(\w+) = ", example(tools), re.M))
+    return [f"{key} is not in the example" for key in sorted(keys - single_tenant - shown)]
+
+
+def example_starts(tools, directory):
+    config = directory / "posthaste.toml"
+    config.write_text(example(tools), encoding="utf-8")
+    try:
+        server = Server(tools.binary, directory, "--config", config, "--data-dir", directory / "example", mode="serve")
+    except RuntimeError as error:
+        return [str(error)]
+    health = json.loads(server.get("/health"))
+    code = server.stop()
+    return [] if health == {"status": "ok"} and code == 0 else [f"/health says {health}, exit code {code}"]
+
+
+#: Where bounds are defined; in limits.rs only public ones count.
+BOUNDS = {
+    "engine/src/limits.rs": r"pub const",
+    "server/src/http.rs": r"(?:pub )?const",
+    "server/src/api/body.rs": r"(?:pub(?:\(crate\))? )?const",
+    "server/src/core/mod.rs": r"pub const",
+}
+#: Not bounds but units and pauses.
+NOT_BOUNDS = {"BYTES_PER_PERMIT", "ACCEPT_PAUSE"}
+
+
+def limits(tools):
+    real = {}
+    for path, keyword in BOUNDS.items():
+        source = (tools.root / "crates" / path).read_text(encoding="utf-8")
+        for name, value in re.findall(rf"^{keyword} ([A-Z_0-9]+): [\w:]+ = (.+?);", source, re.M):
+            if name not in NOT_BOUNDS:
+                real[name] = _value(value)
+    problems, documented = [], set()
+    for name, value, _ in blocks.rows(tools.docs / "limits.md", "Every bound by name"):
+        name = "".join(blocks.code(name))
+        documented.add(name)
+        if name in real and not re.search(rf"(?<![\d,]){re.escape(real[name])}(?![\d,])", value):
+            problems.append(f"{name} is {real[name]}, the page says {value}")
+    return problems + differences("bound", documented, set(real))
+
+
+def _value(text):
+    """A constant's value as the page writes it."""
+    duration = re.fullmatch(r"Duration::from_(secs|millis)\((.+)\)", text)
+    if duration:
+        return f"{_number(duration[2]):,} {'s' if duration[1] == 'secs' else 'ms'}"
+    return f"{_number(text):,}"
+
+
+def _number(text):
+    if not re.fullmatch(r"[\d_ *]+", text):
+        raise blocks.PageError(f"a bound is not a product of numbers: {text}")
+    return math.prod(int(factor) for factor in text.split("*"))
+
+
+def endpoints(tools):
+    """Every route of the router, aliases included."""
+    source = (tools.root / "crates/server/src/api/mod.rs").read_text(encoding="utf-8")
+    real = set()
+    for path, methods in re.findall(r'\("(/[^"]*)", (.+?)\),\n', source):
+        real |= {f"{method.upper()} {path}" for method in re.findall(r"\b(get|post|delete|put|patch)\(", methods)}
+    documented = set()
+    for row in blocks.rows(tools.docs / "api.md", "Endpoints"):
+        for name in blocks.code(row[0]) + blocks.code(row[1]):
+            documented.add(re.sub(r"\{destination…\}", "{*destination}", name))
+    return differences("endpoint", documented, real)
+
+
+def metrics(tools, server):
+    real = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", server.get("/metrics"), re.M):
+        real.add(f"{name}_total" if kind == "counter" else name)
+    documented = {"".join(blocks.code(row[0])) for row in blocks.rows(tools.docs / "operations.md", "Metrics")}
+    return differences("metric", documented, real)
+
+
+def delivery_headers(tools, server, receiver):
+    server.publish(f"{receiver.url}/headers", {})
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not receiver.headers_at("/headers"):
+        if time.monotonic() > deadline:
+            return ["nothing was delivered"]
+    real = {name.lower() for name, _ in receiver.headers_at("/headers")[0]}
+    rows = blocks.rows(tools.docs / "signatures.md", "Headers of a delivery")
+    return differences("header", {"".join(blocks.code(row[0])).lower() for row in rows}, real)
+
+
+DAY_MS = 86_400_000
+FUNCTIONS = {"pow": pow, "sqrt": math.sqrt, "abs": abs, "exp": math.exp, "floor": math.floor, "ceil": math.ceil,
+             "round": round, "min": min, "max": max}
+
+
+def retry_delays(tools, server, receiver):
+    """The page's waits: all of them by arithmetic, the first one by the server."""
+    problems = []
+    for expression, waits in blocks.rows(tools.docs / "retries.md", "Examples of expressions"):
+        expression = "".join(blocks.code(expression))
+        said = [_milliseconds(wait) for wait in waits.split(", ")]
+        names = {"__builtins__": {}, **FUNCTIONS}
+        right = [eval(expression, names, {"retried": retried}) for retried in range(len(said))]  # noqa: S307 our own page
+        right = [min(max(round(wait), 0), DAY_MS) for wait in right]
+        if said != right:
+            problems.append(f"{expression}: the page says {said}, it is {right}")
+        first = _first_wait(server, receiver, expression)
+        if first != right[0]:
+            problems.append(f"{expression}: the server waits {first} ms, the page says {right[0]}")
+    return problems
+
+
+def _milliseconds(text):
+    number, unit = text.split()
+    return round(float(number.replace(",", "")) * {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000}[unit])
+
+
+def _first_wait(server, receiver, expression):
+    message = server.publish(f"{receiver.url}/fail", {"Upstash-Retry-Delay": expression})
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        path = f"/v2/logs?messageId={message}&state=RETRY&order=earliestFirst"
+        events = json.loads(server.get(path, DEV_USER["QSTASH_TOKEN"]))["events"]
+        if events:
+            return events[0]["nextDeliveryTime"] - events[0]["time"]
+    return None
+
+
+def links(tools):
+    """Relative links, and the headings they name."""
+    problems = []
+    for page in tools.pages:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists():
+                problems.append(f"{page.name}: {target} does not exist")
+            elif anchor and anchor not in _anchors(file):
+                problems.append(f"{page.name}: {target} names no heading")
+    return problems
+
+
+def _anchors(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,1 @@
+"""What the tests stand on: the real server, a scripted receiver, and waiting without sleeping."""
