@@ -58,7 +58,7 @@ def main():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     tools = Tools(
         binary=arguments.binary.resolve(),
-        python=Path(arguments.python),
+        python=Path(arguments.python).absolute(),
         root=ROOT,
         docs=ROOT / "docs",
         node_modules=ROOT / "e2e/js/node_modules",

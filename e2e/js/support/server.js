@@ -41,15 +41,22 @@ export class Server {
   /** Where it listens; another port after every start. */
   url;
   #dataDir;
+  #mode;
   #args;
   #child;
   #output = "";
   #exited;
 
-  /** Starts a server on a fresh data directory. */
+  /** Starts a server in dev mode on a fresh data directory. */
   static async start(...args) {
+    return await Server.startIn("dev", ...args);
+  }
+
+  /** Starts a server in `dev` or `serve` mode on a fresh data directory. */
+  static async startIn(mode, ...args) {
     const server = new Server();
     server.#dataDir = await mkdtemp(path.join(tmpdir(), "posthaste-e2e-"));
+    server.#mode = mode;
     server.#args = args;
     await server.start();
     return server;
@@ -57,7 +64,7 @@ export class Server {
 
   /** Starts it again on the same data directory, after `kill` or `terminate`. */
   async start() {
-    const args = ["dev", "--listen", "127.0.0.1:0", "--data-dir", this.#dataDir, ...this.#args];
+    const args = [this.#mode, "--listen", "127.0.0.1:0", "--data-dir", this.#dataDir, ...this.#args];
     this.#output = "";
     this.#child = spawn(BINARY, args, { env: environment(), stdio: ["ignore", "pipe", "pipe"] });
     this.#exited = new Promise((resolve) => this.#child.once("exit", (code, signal) => resolve({ code, signal })));
@@ -65,10 +72,11 @@ export class Server {
       const timer = setTimeout(() => reject(new Error(`the server did not start:\n${this.#output}`)), PATIENCE_MS);
       const read = (chunk) => {
         this.#output += chunk;
-        const address = /is running at (http:\/\/\S+)/.exec(this.#output);
+        // Dev mode tells people, serve mode tells the log.
+        const address = /is running at http:\/\/(\S+)/.exec(this.#output) ?? /"address":"([^"]+)"/.exec(this.#output);
         if (!address) return;
         clearTimeout(timer);
-        resolve(address[1]);
+        resolve(`http://${address[1]}`);
       };
       this.#child.stdout.on("data", read);
       this.#child.stderr.on("data", read);

@@ -170,7 +170,8 @@ async fn select(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Sel
                     Err(_) => None,
                 };
                 match record {
-                    Some(record) => entries.push(record),
+                    Some(record) if filter.matches_dead_letter(&record.letter, &record.message) => entries.push(record),
+                    Some(_) => {}
                     None => missing.push(id.map_or_else(|text| text, |id| id.to_string())),
                 }
             }

@@ -22,7 +22,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     let filter = params.event_filter()?;
     let trim_body = params.trim_body()?;
     let grouped = match params.one("groupBy")? {
-        None => false,
+        // The MCP server asks for one message without saying that it wants it grouped.
+        None => request.uri().path().starts_with("/v2/logs") && params.has("messageId"),
         Some("messageId") => true,
         Some(other) => return Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is messageId"))),
     };

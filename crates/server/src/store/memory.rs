@@ -132,7 +132,7 @@ impl Store for MemoryStore {
         if live.is_none() && lines.peek().is_none() {
             return Ok(None);
         }
-        let ended_at = lines.filter(|event| event.state.is_final()).map(|event| event.at).last();
+        let ended_at = lines.filter(|event| event.state.is_final()).map(|event| event.at).next_back();
         Ok(Some(MessageRecord { message, live, ended_at: ended_at.filter(|_| live.is_none()) }))
     }
 

@@ -6,7 +6,7 @@
 use crate::support::*;
 use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Durability, Epoch, EventFilter, Filter, Order, PageRequest, Store, StoreError};
+use posthaste::store::{Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Store, StoreError};
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, State};
 use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
@@ -71,7 +71,7 @@ enum Step {
 }
 
 /// A filter before the messages of the history are known.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct AskFilter {
     ids: Vec<Index>,
     urls: Vec<usize>,
@@ -96,8 +96,11 @@ fn step() -> impl Strategy<Value = Step> {
         prop::option::weighted(0.3, 0..3_u8),
     );
     prop_oneof![
-        6 => publish.prop_map(|(tenant, url, labels, delay, body, key)| Step::Publish { tenant, url, labels, delay, body, key }),
-        2 => (which(), delay(), any::<bool>()).prop_map(|(which, delay, cancel)| Step::Reschedule { which, delay, cancel }),
+        6 => publish.prop_map(|(tenant, url, labels, delay, body, key)| {
+            Step::Publish { tenant, url, labels, delay, body, key }
+        }),
+        2 => (which(), delay(), any::<bool>())
+            .prop_map(|(which, delay, cancel)| Step::Reschedule { which, delay, cancel }),
         2 => (which(), select(State::ALL.to_vec()), prop::option::of(delay()))
             .prop_map(|(which, state, next_due)| Step::Log { which, state, next_due }),
         2 => which().prop_map(|which| Step::Deliver { which }),
@@ -284,9 +287,7 @@ impl Pair {
             self.both(|store| {
                 let list = |page: &PageRequest| store.list_events(tenant, &events, page).unwrap();
                 let pages = walk(count, order, list);
-                let content = |page: Vec<_>| {
-                    page.into_iter().map(|line: posthaste::store::EventRecord| (line.event, line.message))
-                };
+                let content = |page: Vec<_>| page.into_iter().map(|line: EventRecord| (line.event, line.message));
                 Ok(pages.into_iter().map(|page| content(page).collect::<Vec<_>>()).collect::<Vec<_>>())
             })
             .unwrap();
@@ -323,7 +324,9 @@ impl Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn sqlite_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
@@ -333,9 +336,7 @@ proptest! {
             pair.apply(step);
         }
         pair.check();
-        let everything = AskFilter {
-            ids: vec![], urls: vec![], hosts: vec![], labels: vec![], states: vec![], statuses: vec![], from: None, to: None,
-        };
+        let everything = AskFilter::default();
         pair.ask(&everything, 3, Order::LatestFirst);
         pair.ask(&everything, 4, Order::EarliestFirst);
     }

@@ -3,6 +3,8 @@
 //! `conformance` is the specification of `Store`, one claim per test, run on every backend;
 //! `differential` compares backends over random histories; `sqlite_file` is about the file itself.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
 mod conformance;
 mod differential;
 mod sqlite_file;

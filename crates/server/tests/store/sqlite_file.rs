@@ -3,12 +3,13 @@
 use crate::support::*;
 use bytes::Bytes;
 use posthaste::store::sqlite::{OpenError, SqliteOptions, SqliteStore};
-use posthaste::store::{Counts, Durability, Store, StoreError};
+use posthaste::store::{Counts, Durability, EventFilter, Filter, Store, StoreError};
 use posthaste_engine::event::State;
 use posthaste_engine::message::Message;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 struct Files {
     directory: tempfile::TempDir,
@@ -258,4 +259,33 @@ fn a_full_disk_stops_the_writer_and_nothing_else() {
     assert_eq!(rig.live_ids(), [kept.id]);
     let large = rig.publish_with(T0, |message| message.body = Bytes::from(vec![b'x'; 1024 * 1024]));
     assert_eq!(rig.live_ids(), [kept.id, large.id]);
+}
+
+/// A query sees the tables of its own snapshot, whatever the writer makes and drops meanwhile.
+#[test]
+fn queries_go_on_while_tables_come_and_go() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let kept = rig.publish_with(T0, |message| message.not_before = T0.plus_millis(300 * DAY));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    store.list_events(rig.tenant, &EventFilter::default(), &latest(100)).unwrap();
+                    store.list_dead_letters(rig.tenant, &Filter::default(), &latest(100)).unwrap();
+                    assert_eq!(store.load_messages(&[kept.id]).unwrap(), [Arc::clone(&kept)]);
+                }
+            });
+        }
+        for hours in (0..200).step_by(5) {
+            let now = T0.plus_millis(hours * HOUR);
+            let message = rig.publish(now);
+            rig.fail(&message, now, Some(500));
+            retain_all(&store, HOUR, HOUR, now);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(rig.live_ids(), [kept.id]);
 }

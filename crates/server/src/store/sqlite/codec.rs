@@ -116,3 +116,18 @@ pub(super) fn state(number: i64) -> Outcome<State> {
 pub(super) fn detail(text: Option<&str>) -> Outcome<EventDetail> {
     text.map_or_else(|| Ok(EventDetail::default()), |text| from_json("log line", text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_number_of_a_state_never_changes() {
+        for (index, expected) in State::ALL.into_iter().enumerate() {
+            let number = i64::try_from(index).unwrap();
+            assert_eq!(state_number(expected), number);
+            assert_eq!(state(number).unwrap(), expected);
+        }
+        assert!(state(8).is_err() && state(-1).is_err());
+    }
+}

@@ -1,27 +1,17 @@
 //! The queries, each on one snapshot of the file.
 //!
-//! SQL narrows by tenant, time and position; [`Filter`] decides on the decoded rows.
+//! Pages are in `list`. SQL narrows by tenant, time and id; [`Filter`] decides on the decoded rows.
 
 use super::codec::{self, LETTER_COLUMNS, LIVE_COLUMNS, MESSAGE_COLUMNS, bits, int};
 use super::error::{Failure, Outcome};
 use super::schema::{Buckets, Kind};
-use crate::store::page::{Bounds, PageBuilder};
-use crate::store::{
-    Counts, DeadLetterRecord, EventFilter, EventRecord, Filter, MessageRecord, Order, Page, PageRequest, ShardId,
-    SigningKeys,
-};
-use posthaste_engine::event::Event;
+use crate::store::{Counts, DeadLetterRecord, Filter, MessageRecord, ShardId, SigningKeys};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
-use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::signature::SigningKey;
 use posthaste_wire::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
-use std::collections::HashMap;
-use std::ops::ControlFlow;
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
-
-/// Messages that a scan remembers, so that the lines of one message are decoded once.
-const SCAN_CACHE_MAX: usize = 4_096;
 
 /// A reading connection with the tables that its snapshot has.
 pub(super) struct Snapshot<'a> {
@@ -173,41 +163,11 @@ impl Snapshot<'_> {
         Ok(has_lines.then_some(MessageRecord { message, live: None, ended_at: None }))
     }
 
-    pub(super) fn list_events(
-        &self,
-        tenant: TenantId,
-        filter: &EventFilter,
-        page: &PageRequest,
-    ) -> Outcome<Page<EventRecord>> {
-        let bounds = Bounds::new(&filter.message, page);
-        let mut scan = EventScan { snapshot: self, tenant, filter, bounds, seen: HashMap::new() };
-        let mut builder = PageBuilder::new(page.count);
-        for bucket in self.buckets_of_page(Kind::Event, &filter.message, bounds, page.order) {
-            let ids = &filter.message.ids;
-            // Told to, SQLite finds named messages by their index and sorts the few lines it gets.
-            let index = if ids.is_empty() { String::new() } else { format!("INDEXED BY event_{bucket}_seq") };
-            let sql = format!(
-                "SELECT at, n, seq, state, detail FROM event_{bucket} {index}
-                 WHERE tenant = ?1 AND (at, n) >= (?2, ?3) AND (at, n) < (?4, ?5) AND (?6 >> state) & 1 {} {}",
-                only_ids(ids),
-                order_by("n", page.order)
-            );
-            let ended = if ids.is_empty() {
-                scan.run(&mut *self.connection.prepare_cached(&sql)?, &mut builder)?
-            } else {
-                scan.run(&mut self.connection.prepare(&sql)?, &mut builder)?
-            };
-            if ended.is_break() {
-                break;
-            }
-        }
-        Ok(builder.finish())
-    }
-
     pub(super) fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<Option<DeadLetterRecord>> {
         for bucket in self.buckets.between(Kind::DeadLetter, dlq_id.at, dlq_id.at) {
             let sql = format!(
-                "SELECT {MESSAGE_COLUMNS}, {LETTER_COLUMNS} FROM dlq_{bucket} WHERE tenant = ?1 AND at = ?2 AND seq = ?3"
+                "SELECT {MESSAGE_COLUMNS}, {LETTER_COLUMNS} FROM dlq_{bucket}
+                 WHERE tenant = ?1 AND at = ?2 AND seq = ?3"
             );
             let mut statement = self.connection.prepare_cached(&sql)?;
             let mut rows = statement.query(params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)])?;
@@ -217,40 +177,6 @@ impl Snapshot<'_> {
             }
         }
         Ok(None)
-    }
-
-    pub(super) fn list_dead_letters(
-        &self,
-        tenant: TenantId,
-        filter: &Filter,
-        page: &PageRequest,
-    ) -> Outcome<Page<DeadLetterRecord>> {
-        let bounds = Bounds::new(filter, page);
-        let Bounds { first, end } = bounds;
-        let mut builder = PageBuilder::new(page.count);
-        for bucket in self.buckets_of_page(Kind::DeadLetter, filter, bounds, page.order) {
-            let sql = format!(
-                "SELECT {MESSAGE_COLUMNS}, {LETTER_COLUMNS} FROM dlq_{bucket}
-                 WHERE tenant = ?1 AND (at, seq) >= (?2, ?3) AND (at, seq) < (?4, ?5) {} {}",
-                only_ids(&filter.ids),
-                order_by("seq", page.order)
-            );
-            let mut statement = self.connection.prepare(&sql)?;
-            let mut rows =
-                statement.query(params![tenant.0, int(first.at.0), int(first.n), int(end.at.0), int(end.n)])?;
-            while let Some(row) = rows.next()? {
-                let (letter, head) = (codec::dead_letter(row)?, codec::message_head(row)?);
-                if !filter.matches_dead_letter(&letter, &head) {
-                    continue;
-                }
-                let message = Arc::new(Message { body: codec::body(row)?, ..head });
-                let (position, bytes) = (letter.dlq_id, message.body.len());
-                if builder.offer(position, bytes, DeadLetterRecord { letter, message }).is_break() {
-                    return Ok(builder.finish());
-                }
-            }
-        }
-        Ok(builder.finish())
     }
 
     pub(super) fn tenant(&self, name: &str) -> Outcome<Option<TenantId>> {
@@ -267,7 +193,7 @@ impl Snapshot<'_> {
     }
 
     /// Reads the row of a message wherever it is.
-    fn find_message<T>(&self, seq: Seq, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
+    pub(super) fn find_message<T>(&self, seq: Seq, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
         for bucket in self.buckets.places_of(seq) {
             let sql = format!("SELECT {MESSAGE_COLUMNS} FROM message_{bucket} WHERE seq = ?1");
             let mut statement = self.connection.prepare_cached(&sql)?;
@@ -278,105 +204,15 @@ impl Snapshot<'_> {
         }
         Ok(None)
     }
-
-    /// The tables that a page may have to look at, in its order.
-    fn buckets_of_page(&self, kind: Kind, filter: &Filter, bounds: Bounds, order: Order) -> Vec<u64> {
-        if filter.nothing || bounds.is_empty() {
-            return Vec::new();
-        }
-        let mut buckets = self.buckets.between(kind, bounds.first.at, bounds.end.at);
-        if order == Order::LatestFirst {
-            buckets.reverse();
-        }
-        buckets
-    }
-}
-
-/// One walk over log lines.
-struct EventScan<'a> {
-    snapshot: &'a Snapshot<'a>,
-    tenant: TenantId,
-    filter: &'a EventFilter,
-    bounds: Bounds,
-    /// Messages met so far, `None` when they do not match.
-    seen: HashMap<Seq, Option<Arc<Message>>>,
-}
-
-impl EventScan<'_> {
-    fn run(
-        &mut self,
-        statement: &mut Statement<'_>,
-        builder: &mut PageBuilder<EventRecord>,
-    ) -> Outcome<ControlFlow<()>> {
-        let Bounds { first, end } = self.bounds;
-        let states = self.filter.states.iter().fold(0, |mask, state| mask | 1_i64 << codec::state_number(*state));
-        let states = if self.filter.states.is_empty() { i64::MAX } else { states };
-        let mut rows = statement.query(params![
-            self.tenant.0,
-            int(first.at.0),
-            int(first.n),
-            int(end.at.0),
-            int(end.n),
-            states
-        ])?;
-        while let Some(row) = rows.next()? {
-            let number = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
-            let position = Position { at: Timestamp(number(0)?), n: number(1)? };
-            let Some(message) = self.matching(Seq(number(2)?))? else {
-                continue;
-            };
-            let detail = row.get_ref(4)?.as_str_or_null().map_err(|error| Failure::corrupt("log line", error))?;
-            let event = Event {
-                tenant: self.tenant,
-                id: message.id,
-                at: position.at,
-                state: codec::state(row.get(3)?)?,
-                detail: codec::detail(detail)?,
-            };
-            let bytes = message.body.len();
-            if builder.offer(position, bytes, EventRecord { position, event, message }).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    /// The message of a line, if it matches. Bodies of others are never read.
-    fn matching(&mut self, seq: Seq) -> Outcome<Option<Arc<Message>>> {
-        if let Some(known) = self.seen.get(&seq) {
-            return Ok(known.clone());
-        }
-        let filter = &self.filter.message;
-        let found = self.snapshot.find_message(seq, |row| {
-            let head = codec::message_head(row)?;
-            if !filter.matches(&head) {
-                return Ok(None);
-            }
-            Ok(Some(Arc::new(Message { body: codec::body(row)?, ..head })))
-        })?;
-        let message = found.ok_or_else(|| Failure::corrupt("log line", format!("message {} is not there", seq.0)))?;
-        if self.seen.len() >= SCAN_CACHE_MAX {
-            self.seen.clear();
-        }
-        self.seen.insert(seq, message.clone());
-        Ok(message)
-    }
 }
 
 /// A condition on `seq`. Numbers only, so there is nothing to escape.
-fn only_ids(ids: &[MessageId]) -> String {
+pub(super) fn only_ids(ids: &[MessageId]) -> String {
     if ids.is_empty() {
         return String::new();
     }
     let numbers: Vec<String> = ids.iter().map(|id| id.seq.0.to_string()).collect();
     format!("AND seq IN ({})", numbers.join(", "))
-}
-
-fn order_by(second: &str, order: Order) -> String {
-    match order {
-        Order::LatestFirst => format!("ORDER BY at DESC, {second} DESC"),
-        Order::EarliestFirst => format!("ORDER BY at, {second}"),
-    }
 }
 
 fn absent(what: &'static str, id: MessageId) -> Failure {

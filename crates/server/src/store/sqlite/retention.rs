@@ -11,7 +11,8 @@ use super::write::{Delta, Writer};
 use crate::store::bucket::is_over;
 use crate::store::{Retained, Retention};
 use posthaste_wire::time::Timestamp;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Row, params_from_iter};
 use std::collections::BTreeSet;
 
 /// Most rows that one round deletes or moves.
@@ -26,10 +27,10 @@ impl Writer {
         let mut buckets_dropped = 0;
         if let Some((kind, bucket)) = self.expired(policy, now) {
             let emptied = match kind {
-                Kind::Event => self.empty_events(bucket)?,
+                Kind::Event => self.empty_by_key(&format!("event_{bucket}"), ["tenant", "at", "n"])?,
                 Kind::Message => self.empty_messages(bucket, now)?,
                 Kind::DeadLetter => self.empty_dead_letters(bucket, &mut delta)?,
-                Kind::Dedup => true,
+                Kind::Dedup => self.empty_by_key(&format!("dedup_{bucket}"), ["tenant", "key"])?,
             };
             if emptied {
                 self.buckets.drop_table(&self.connection, kind, bucket)?;
@@ -54,14 +55,18 @@ impl Writer {
         })
     }
 
-    /// Deletes a piece of the lines; true when the rest is small enough to be dropped.
-    fn empty_events(&self, bucket: u64) -> Outcome<bool> {
-        let sql = format!("SELECT tenant, at, n FROM event_{bucket} ORDER BY tenant, at, n LIMIT 1 OFFSET {ROWS_MAX}");
-        let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-        let end: Option<(i64, i64, i64)> = self.connection.query_row(&sql, [], key).optional()?;
-        let Some((tenant, at, n)) = end else { return Ok(true) };
-        let sql = format!("DELETE FROM event_{bucket} WHERE (tenant, at, n) < (?1, ?2, ?3)");
-        self.connection.execute(&sql, params![tenant, at, n])?;
+    /// Deletes a piece of a table that is ordered by its key; true when the rest is small. In two steps,
+    /// because SQLite finds the place of a key in the table only when its values are given.
+    fn empty_by_key<const N: usize>(&self, table: &str, key: [&str; N]) -> Outcome<bool> {
+        let columns = key.join(", ");
+        let sql = format!("SELECT {columns} FROM {table} ORDER BY {columns} LIMIT 1 OFFSET {ROWS_MAX}");
+        let values = |row: &Row<'_>| (0..N).map(|column| row.get(column)).collect::<Result<Vec<Value>, _>>();
+        let Some(end) = self.connection.query_row(&sql, [], values).optional()? else {
+            return Ok(true);
+        };
+        let places = vec!["?"; N].join(", ");
+        let sql = format!("DELETE FROM {table} WHERE ({columns}) < ({places})");
+        self.connection.execute(&sql, params_from_iter(end))?;
         Ok(false)
     }
 

@@ -137,7 +137,8 @@ impl Kind {
     at INTEGER NOT NULL,            -- ms
     n INTEGER NOT NULL,             -- order within the ms
     seq INTEGER NOT NULL,           -- which message
-    state INTEGER NOT NULL,         -- 0 created, 1 active, 2 error, 3 retry, 4 delivered, 5 failed, 6 cancel requested, 7 canceled
+    state INTEGER NOT NULL,         -- 0 created, 1 active, 2 error, 3 retry,
+                                    -- 4 delivered, 5 failed, 6 cancel requested, 7 canceled
     detail TEXT,                    -- JSON: what only this kind of line carries
     PRIMARY KEY(tenant, at, n)
 ) WITHOUT ROWID;

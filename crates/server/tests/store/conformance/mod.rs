@@ -1,0 +1,67 @@
+//! The specification of `Store`: every function in these modules is a claim about every backend.
+
+mod life;
+mod lists;
+mod retention;
+mod rules;
+
+use posthaste::store::Store;
+use posthaste::store::memory::MemoryStore;
+use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
+
+macro_rules! claims {
+    ($($group:ident: $($claim:ident)*;)*) => {
+        mod on_memory {
+            $($(#[test] fn $claim() { super::$group::$claim(&super::MemoryStore::new()); })*)*
+        }
+        mod on_sqlite {
+            $($(#[test] fn $claim() { super::on_file(super::$group::$claim); })*)*
+        }
+    };
+}
+
+claims! {
+    life:
+        a_published_message_is_live_and_readable
+        live_messages_are_loaded_in_due_order
+        an_update_replaces_only_the_live_row
+        a_message_ends_at_its_final_line
+        an_ended_message_is_readable_while_it_has_log_lines
+        a_failed_message_is_kept_whole_as_a_dead_letter
+        a_dead_letter_is_published_again_in_one_batch
+        a_forged_id_finds_nothing
+        duplicates_are_found_until_the_window_ends
+        the_window_that_ends_later_counts
+    ;
+    lists:
+        pages_of_logs_show_every_line_once
+        log_filters_are_or_within_and_and_between_fields
+        lines_carry_their_details
+        pages_of_dead_letters_show_every_one_once
+        dead_letter_filters_know_the_last_answer
+        a_page_ends_before_its_bodies_get_too_large
+        live_messages_are_matched_oldest_first
+    ;
+    rules:
+        tenants_never_see_each_other
+        an_earlier_owner_is_fenced
+        a_failing_batch_leaves_nothing_behind
+        counts_follow_every_change
+        tenants_and_keys_are_remembered
+        positions_never_go_back
+        a_probe_and_a_flush_change_nothing
+    ;
+    retention:
+        log_lines_go_when_their_bucket_is_old_enough
+        live_messages_survive_retention_again_and_again
+        a_message_stays_as_long_as_its_last_log_line
+        dead_letters_have_their_own_retention
+        retention_has_no_leftovers_in_large_buckets
+    ;
+}
+
+fn on_file(claim: fn(&dyn Store)) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&directory.path().join("posthaste.db"), SqliteOptions::default()).unwrap();
+    claim(&store);
+}

@@ -1,0 +1,100 @@
+//! What is dropped, and what stays because it is still needed.
+
+use crate::support::*;
+use posthaste::store::{Counts, Filter, Store};
+use posthaste_engine::event::{Op, State};
+use posthaste_wire::id::{MessageId, Seq};
+use std::sync::Arc;
+
+pub(super) fn log_lines_go_when_their_bucket_is_old_enough(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let message = rig.publish(T0);
+    rig.deliver(&message, T0);
+    // The bucket of six hours ends at 06:00 and is kept for a day from then on.
+    let last_moment = T0.plus_millis(30 * HOUR - 1);
+    assert_eq!(retain_all(store, DAY, DAY, last_moment), 0);
+    assert_eq!(rig.story().len(), 2);
+    assert!(retain_all(store, DAY, DAY, last_moment.plus_millis(1)) > 0);
+    assert_eq!(rig.story(), []);
+    assert_eq!(store.message(rig.tenant, message.id).unwrap(), None);
+    assert_eq!(retain_all(store, DAY, DAY, last_moment.plus_millis(1)), 0);
+}
+
+pub(super) fn live_messages_survive_retention_again_and_again(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let delayed: Vec<_> = (0..20)
+        .map(|hours| {
+            rig.publish_with(T0.plus_millis(hours * HOUR), |message| message.not_before = T0.plus_millis(300 * DAY))
+        })
+        .collect();
+    for days in (2..60).step_by(3) {
+        let now = T0.plus_millis(days * DAY);
+        retain_all(store, DAY, DAY, now);
+        assert_eq!(rig.live_ids().len(), 20, "after {days} days");
+        let ids: Vec<_> = delayed.iter().map(|message| message.id).collect();
+        assert_eq!(store.load_messages(&ids).unwrap(), delayed);
+    }
+    assert_eq!(rig.story(), [], "the lines of their creation are long gone");
+    let now = T0.plus_millis(60 * DAY);
+    assert_eq!(store.message(rig.tenant, delayed[0].id).unwrap().unwrap().message, delayed[0]);
+    let filter = Filter { paths: vec!["/hook".into()], ..Filter::default() };
+    assert_eq!(store.match_live(rig.tenant, &filter, 99).unwrap().len(), 20);
+
+    // They still end like any other: delivered, failed, canceled.
+    rig.deliver(&delayed[0], now);
+    let letter = rig.fail(&delayed[1], now, Some(500));
+    assert_eq!(store.message(rig.tenant, delayed[0].id).unwrap().unwrap().ended_at, Some(now));
+    assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, delayed[1]);
+    assert_eq!(rig.story(), [(delayed[1].id, State::Failed), (delayed[0].id, State::Delivered)]);
+    retain_all(store, DAY, DAY, now.plus_millis(30 * HOUR));
+    assert_eq!((rig.story(), rig.live_ids().len()), (vec![], 18));
+}
+
+pub(super) fn a_message_stays_as_long_as_its_last_log_line(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let message = rig.publish(T0.plus_millis(6 * HOUR - 1));
+    rig.deliver(&message, T0.plus_millis(6 * HOUR));
+    retain_all(store, DAY, DAY, T0.plus_millis(30 * HOUR));
+    assert_eq!(rig.story(), [(message.id, State::Delivered)]);
+    let record = store.message(rig.tenant, message.id).unwrap().unwrap();
+    assert_eq!((record.message, record.ended_at), (Arc::clone(&message), Some(T0.plus_millis(6 * HOUR))));
+    retain_all(store, DAY, DAY, T0.plus_millis(36 * HOUR));
+    assert_eq!(rig.story(), []);
+    assert_eq!(store.message(rig.tenant, message.id).unwrap(), None);
+}
+
+pub(super) fn dead_letters_have_their_own_retention(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let message = rig.publish(T0);
+    let letter = rig.fail(&message, T0, Some(500));
+    retain_all(store, HOUR, 30 * DAY, T0.plus_millis(31 * DAY - 1));
+    assert_eq!((rig.story(), store.message(rig.tenant, message.id).unwrap()), (vec![], None));
+    assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, message);
+    assert_eq!(store.counts().unwrap(), Counts { live: 0, dead_letters: 1 });
+    retain_all(store, HOUR, 30 * DAY, T0.plus_millis(31 * DAY));
+    assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap(), None);
+    assert_eq!(store.list_dead_letters(rig.tenant, &Filter::default(), &latest(9)).unwrap().entries, []);
+    assert_eq!(store.counts().unwrap(), Counts { live: 0, dead_letters: 0 });
+}
+
+pub(super) fn retention_has_no_leftovers_in_large_buckets(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut last = store.last_seq().unwrap();
+    let (mut ops, mut living) = (Vec::new(), Vec::new());
+    for index in 0..3_000 {
+        last = Seq::next(last, T0);
+        let message = Arc::new(message(rig.tenant, MessageId { seq: last, tag: 5 }, T0));
+        ops.extend(published(&message));
+        match index % 3 {
+            0 => living.push(message.id),
+            1 => ops.push(Op::Remove { id: message.id }),
+            _ => ops.push(Op::Bury(dead_letter(&message, T0, None))),
+        }
+    }
+    rig.commit(&ops).unwrap();
+    retain_all(store, HOUR, HOUR, T0.plus_millis(2 * DAY));
+    assert_eq!(rig.live_ids(), living);
+    assert_eq!(rig.story(), []);
+    assert_eq!(store.counts().unwrap(), Counts { live: living.len() as u64, dead_letters: 0 });
+    assert_eq!(store.load_messages(&living).unwrap().len(), living.len());
+}
