@@ -69,6 +69,8 @@ pub const GROUPED_PAGE_DEFAULT: usize = 10;
 pub const DLQ_PAGE_MAX: usize = 100;
 /// A page ends early when its entries hold this many bytes of bodies.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A page ends early when it has passed over this many entries that do not match; its cursor goes on.
+pub const PAGE_SKIPS_MAX: usize = 100_000;
 /// Most messages that `count` may ask a bulk cancel to end.
 pub const BULK_CANCEL_COUNT_MAX: usize = 500;
 /// Most values of one filter field; over it the request is refused with 400.

@@ -2,7 +2,9 @@
 
 use crate::core::CoreError;
 use crate::store::StoreError;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::extract::Request;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use posthaste_wire::destination::InvalidDestination;
 use posthaste_wire::rejection::{Rejection, RejectionKind};
@@ -122,13 +124,27 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// We know one expectation, `100-continue`, and HTTP wants every other one refused.
-pub(super) fn refuse_expectation(headers: &HeaderMap) -> Option<Response> {
-    let expectation = headers.get(header::EXPECT)?;
-    let known = expectation.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    (!known).then(|| {
-        ApiError::new(StatusCode::EXPECTATION_FAILED, "Expect: only 100-continue is supported").into_response()
-    })
+/// What HTTP itself forbids and the framework lets through.
+pub(super) fn refuse_malformed(request: &Request) -> Option<ApiError> {
+    let headers = request.headers();
+    if request.method() == Method::CONNECT {
+        return Some(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "CONNECT: this server is not a proxy"));
+    }
+    if request.version() == Version::HTTP_11 && !has_one_host(headers) {
+        return Some(ApiError::invalid("Host: exactly one is needed, and it must be a host and optionally a port"));
+    }
+    // We know one expectation, and every other one must be refused.
+    let known = |expectation: &HeaderValue| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    if headers.get(header::EXPECT).is_some_and(|expectation| !known(expectation)) {
+        return Some(ApiError::new(StatusCode::EXPECTATION_FAILED, "Expect: only 100-continue is supported"));
+    }
+    None
+}
+
+fn has_one_host(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::HOST).iter();
+    let is_authority = |line: &HeaderValue| line.to_str().is_ok_and(|text| text.parse::<Authority>().is_ok());
+    lines.next().is_some_and(is_authority) && lines.next().is_none()
 }
 
 /// Gives errors that the framework made (405, 404 …) the envelope too; their other headers stay.

@@ -6,12 +6,13 @@ use super::error::ApiError;
 use super::params::Params;
 use super::shape;
 use crate::app::App;
+use crate::store::Filter;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, ENDED_GRACE_MS};
 use posthaste_wire::destination::split_query;
-use posthaste_wire::id::MessageId;
+use posthaste_wire::id::{MessageId, Seq, TenantId};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ const CANCEL_PARAMS: [&str; 16] = [
     "async",
     "urlGroup",
 ];
+/// Messages that one transaction of a bulk cancel ends.
+const CANCEL_PIECE: usize = 1_000;
 /// Most bytes of a body that names filters.
 pub(super) const FILTER_BODY_BYTES_MAX: usize = 1024 * 1024;
 
@@ -61,7 +64,7 @@ pub(super) async fn cancel(
     let tenant = authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Write)?;
     let absent = || ApiError::not_found(format!("message {id} not found, or it has already ended"));
     let message_id: MessageId = id.parse().map_err(|_| absent())?;
-    match app.core.cancel_ids(tenant, vec![message_id]).await? {
+    match app.core.cancel(tenant, vec![message_id]).await? {
         0 => Err(absent()),
         cancelled => Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled })))),
     }
@@ -91,8 +94,30 @@ pub(super) async fn cancel_many(
     if filter.is_empty() {
         tracing::info!(tenant = tenant.0, "cancelling all messages of the tenant");
     }
-    let cancelled = app.core.cancel_matching(tenant, filter, count).await?;
+    let cancelled = cancel_matching(&app, tenant, filter, count).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled }))))
+}
+
+/// Cancels what matches and was created before now, a piece at a time: others go on meanwhile.
+async fn cancel_matching(
+    app: &Arc<App>,
+    tenant: TenantId,
+    filter: Filter,
+    count: usize,
+) -> Result<usize, ApiError> {
+    let end = Seq::first_at(app.clock.now().plus_millis(1));
+    let filter = Arc::new(filter);
+    let (mut cancelled, mut after) = (0, Seq::MIN);
+    while cancelled < count {
+        let max = CANCEL_PIECE.min(count - cancelled);
+        let piece = filter.clone();
+        let rows = app.read(move |store| store.match_live(tenant, &piece, after, max)).await?;
+        let ids: Vec<MessageId> = rows.iter().map(|row| row.id).take_while(|id| id.seq < end).collect();
+        let Some(last) = ids.last() else { break };
+        after = last.seq;
+        cancelled += app.core.cancel(tenant, ids).await? as usize;
+    }
+    Ok(cancelled)
 }
 
 /// `DELETE /v2/messages/`: an id was forgotten; this must not cancel everything.

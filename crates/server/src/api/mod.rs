@@ -23,7 +23,7 @@ use crate::app::App;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use error::ApiError;
 use std::sync::Arc;
@@ -83,8 +83,8 @@ pub fn router(app: Arc<App>) -> Router {
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let route = kind_of(request.uri().path());
     let span = tracing::info_span!("request", method = %request.method(), route);
-    if let Some(refusal) = error::refuse_expectation(request.headers()) {
-        return refusal;
+    if let Some(refusal) = error::refuse_malformed(&request) {
+        return refusal.into_response();
     }
     let started = Instant::now();
     let response = next.run(request).instrument(span).await;

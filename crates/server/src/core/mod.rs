@@ -12,7 +12,6 @@ mod run;
 pub use attempts::Attempts;
 pub use run::{Core, CoreFailure};
 
-use crate::store::Filter;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use posthaste_engine::message::{DedupKey, Message, MessageSpec, Origin};
@@ -58,8 +57,7 @@ pub enum FirstDue {
 pub(crate) enum Command {
     Publish { messages: Vec<NewMessage>, reply: Reply<Vec<Accepted>> },
     Ended { message: Arc<Message>, outcome: Outcome },
-    CancelIds { tenant: TenantId, ids: Vec<MessageId>, reply: Reply<u32> },
-    CancelMatching { tenant: TenantId, filter: Filter, count: usize, reply: Reply<u32> },
+    Cancel { tenant: TenantId, ids: Vec<MessageId>, reply: Reply<u32> },
     DeleteDeadLetters { tenant: TenantId, ids: Vec<DlqId>, reply: Reply<u32> },
     Replay { tenant: TenantId, replays: Vec<Replay>, reply: Reply<Vec<Option<Accepted>>> },
     /// The clock may have moved: look at it.
@@ -124,13 +122,8 @@ impl CoreHandle {
     }
 
     /// Cancels these messages; says how many were live and not cancelled before.
-    pub async fn cancel_ids(&self, tenant: TenantId, ids: Vec<MessageId>) -> Result<u32, CoreError> {
-        self.ask(|reply| Command::CancelIds { tenant, ids, reply }).await
-    }
-
-    /// Cancels at most `count` messages that match.
-    pub async fn cancel_matching(&self, tenant: TenantId, filter: Filter, count: usize) -> Result<u32, CoreError> {
-        self.ask(|reply| Command::CancelMatching { tenant, filter, count, reply }).await
+    pub async fn cancel(&self, tenant: TenantId, ids: Vec<MessageId>) -> Result<u32, CoreError> {
+        self.ask(|reply| Command::Cancel { tenant, ids, reply }).await
     }
 
     /// Deletes these dead letters; says how many existed.

@@ -5,7 +5,7 @@ use crate::clock::{Clock, Random};
 use crate::metrics::Metrics;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use posthaste_engine::message::{Live, Message};
+use posthaste_engine::message::Message;
 use posthaste_engine::shard::{Accepted, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -160,15 +160,12 @@ impl Core {
                 let random = self.random.next_u64();
                 self.shard.ended(&message, outcome, random, now, &mut self.batch.out);
             }
-            Command::CancelIds { tenant, ids, reply } => {
+            Command::Cancel { tenant, ids, reply } => {
                 self.commit()?;
                 let rows = self.store.find_live(tenant, &ids)?;
-                self.cancel(&rows, reply, now);
-            }
-            Command::CancelMatching { tenant, filter, count, reply } => {
-                self.commit()?;
-                let rows = self.store.match_live(tenant, &filter, count)?;
-                self.cancel(&rows, reply, now);
+                let cancelled = self.shard.cancel(&rows, now, &mut self.batch.out);
+                self.metrics.cancelled(cancelled);
+                self.batch.answers.push(Box::new(move || reply.send(cancelled)));
             }
             Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
             Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply, now)?,
@@ -214,12 +211,6 @@ impl Core {
         Ok(self.shard.publish(publish, now, &mut self.batch.out))
     }
 
-    fn cancel(&mut self, rows: &[Live], reply: Reply<u32>, now: Timestamp) {
-        let cancelled = self.shard.cancel(rows, now, &mut self.batch.out);
-        self.metrics.cancelled(cancelled);
-        self.batch.answers.push(Box::new(move || reply.send(cancelled)));
-    }
-
     fn delete_dead_letters(
         &mut self,
         tenant: TenantId,
@@ -258,13 +249,7 @@ impl Core {
         self.commit()?;
         ids.sort_unstable();
         ids.dedup();
-        let mut existing = Vec::with_capacity(ids.len());
-        for id in ids {
-            if self.store.dead_letter(tenant, id)?.is_some() {
-                existing.push(id);
-            }
-        }
-        Ok(existing)
+        Ok(self.store.find_dead_letters(tenant, &ids)?)
     }
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.

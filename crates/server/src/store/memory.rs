@@ -110,10 +110,16 @@ impl Store for MemoryStore {
         Ok(ids.iter().filter_map(|id| model.live_of(*id)).filter(|live| live.tenant == tenant).collect())
     }
 
-    fn match_live(&self, tenant: TenantId, filter: &Filter, max: usize) -> Result<Vec<Live>, StoreError> {
+    fn match_live(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        after: Seq,
+        max: usize,
+    ) -> Result<Vec<Live>, StoreError> {
         let model = self.model();
         let mut found = Vec::new();
-        for (_, live) in model.live.values().filter(|(_, live)| live.tenant == tenant) {
+        for (_, live) in model.live.values().filter(|(_, live)| live.tenant == tenant && live.id.seq > after) {
             let message = model.message(live.id).ok_or_else(|| absent("message", live.id))?;
             if found.len() < max && filter.matches(&message) && filter.matches_time(message.created_at) {
                 found.push(*live);
@@ -146,11 +152,14 @@ impl Store for MemoryStore {
         let mut builder = PageBuilder::new(page.count);
         for (position, event) in in_order(&model.events, tenant, Bounds::new(&filter.message, page), page.order) {
             let message = model.message(event.id).ok_or_else(|| absent("message of a log line", event.id))?;
-            if filter.matches(event, &message) {
+            let taken = if filter.matches(event, &message) {
                 let bytes = message.body.len();
-                if builder.offer(position, bytes, EventRecord { position, event: event.clone(), message }).is_break() {
-                    break;
-                }
+                builder.offer(position, bytes, EventRecord { position, event: event.clone(), message })
+            } else {
+                builder.skip(position)
+            };
+            if taken.is_break() {
+                break;
             }
         }
         Ok(builder.finish())
@@ -158,6 +167,11 @@ impl Store for MemoryStore {
 
     fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError> {
         Ok(self.model().dead_letters.get(&(tenant, dlq_id)).cloned())
+    }
+
+    fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError> {
+        let model = self.model();
+        Ok(ids.iter().copied().filter(|dlq_id| model.dead_letters.contains_key(&(tenant, *dlq_id))).collect())
     }
 
     fn list_dead_letters(
@@ -169,9 +183,12 @@ impl Store for MemoryStore {
         let model = self.model();
         let mut builder = PageBuilder::new(page.count);
         for (position, record) in in_order(&model.dead_letters, tenant, Bounds::new(filter, page), page.order) {
-            if filter.matches_dead_letter(&record.letter, &record.message)
-                && builder.offer(position, record.message.body.len(), record.clone()).is_break()
-            {
+            let taken = if filter.matches_dead_letter(&record.letter, &record.message) {
+                builder.offer(position, record.message.body.len(), record.clone())
+            } else {
+                builder.skip(position)
+            };
+            if taken.is_break() {
                 break;
             }
         }

@@ -15,7 +15,7 @@ pub use filter::{EventFilter, Filter, Order};
 
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
-use posthaste_wire::id::{DlqId, MessageId, Position, TenantId};
+use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub trait Store: Send + Sync {
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;
 
     /// The highest position handed out so far, so that ids never repeat over restarts.
-    fn last_seq(&self) -> Result<posthaste_wire::id::Seq, StoreError>;
+    fn last_seq(&self) -> Result<Seq, StoreError>;
 
     /// The message that a key stands for, unless its window has ended.
     fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError>;
@@ -55,8 +55,15 @@ pub trait Store: Send + Sync {
     /// The live rows of these messages; absent ones are skipped.
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError>;
 
-    /// Live messages that match, oldest first, at most `max`. Dates compare with the creation time.
-    fn match_live(&self, tenant: TenantId, filter: &Filter, max: usize) -> Result<Vec<Live>, StoreError>;
+    /// Live messages created behind `after` that match, oldest first, at most `max`. Dates compare with the
+    /// creation time.
+    fn match_live(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        after: Seq,
+        max: usize,
+    ) -> Result<Vec<Live>, StoreError>;
 
     /// A message with what is known of its end, as long as its history is kept.
     fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError>;
@@ -66,6 +73,9 @@ pub trait Store: Send + Sync {
 
     /// One dead letter.
     fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError>;
+
+    /// Which of these dead letters exist, in the order asked.
+    fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError>;
 
     /// One page of dead letters. Dates compare with the time of failure.
     fn list_dead_letters(&self, tenant: TenantId, filter: &Filter, page: &PageRequest) -> Result<Page<DeadLetterRecord>, StoreError>;
@@ -144,7 +154,8 @@ pub struct DeadLetterRecord {
 pub struct PageRequest {
     /// Continue behind this position, as given by the page before.
     pub cursor: Option<Position>,
-    /// At most so many entries. A page may be shorter: it also ends at `limits::PAGE_BYTES_MAX`.
+    /// At most so many entries. A page may be shorter: it also ends at `limits::PAGE_BYTES_MAX`, and after
+    /// `limits::PAGE_SKIPS_MAX` entries that did not match.
     pub count: usize,
     /// Which end first.
     pub order: Order,

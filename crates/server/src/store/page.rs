@@ -49,12 +49,13 @@ pub(super) struct PageBuilder<T> {
     count: usize,
     bytes: usize,
     last: Option<Position>,
+    skipped: usize,
 }
 
 impl<T> PageBuilder<T> {
     /// A page of at most `count` entries, but always of one.
     pub(super) fn new(count: usize) -> Self {
-        PageBuilder { page: Page { entries: Vec::new(), next: None }, count: count.max(1), bytes: 0, last: None }
+        PageBuilder { page: Page { entries: Vec::new(), next: None }, count: count.max(1), bytes: 0, last: None, skipped: 0 }
     }
 
     /// Takes the next matching entry, or learns from it that there is a next page and breaks.
@@ -71,6 +72,17 @@ impl<T> PageBuilder<T> {
         ControlFlow::Continue(())
     }
 
+    /// Passes over an entry that does not match; breaks when the page has cost enough. The caller goes on
+    /// with the next page.
+    pub(super) fn skip(&mut self, position: Position) -> ControlFlow<()> {
+        self.skipped += 1;
+        if self.skipped < limits::PAGE_SKIPS_MAX {
+            return ControlFlow::Continue(());
+        }
+        self.page.next = Some(position);
+        ControlFlow::Break(())
+    }
+
     /// The page.
     pub(super) fn finish(self) -> Page<T> {
         self.page
@@ -83,6 +95,17 @@ mod tests {
 
     fn at(at: u64, n: u64) -> Position {
         Position { at: Timestamp(at), n }
+    }
+
+    #[test]
+    fn a_page_ends_when_it_has_passed_over_too_much() {
+        let mut builder = PageBuilder::<()>::new(10);
+        for n in 1..limits::PAGE_SKIPS_MAX {
+            assert!(builder.skip(at(1, n as u64)).is_continue());
+        }
+        let last = at(1, limits::PAGE_SKIPS_MAX as u64);
+        assert!(builder.skip(last).is_break());
+        assert_eq!(builder.finish(), Page { entries: Vec::new(), next: Some(last) });
     }
 
     #[test]

@@ -1,1 +1,139 @@
-//! todo
+//! What operators and load balancers see: health, readiness, metrics, and errors in one form.
+
+use crate::support::server::TOKEN;
+use crate::support::{Receiver, Reply, Setup, TestServer};
+use serde_json::json;
+
+#[tokio::test]
+async fn health_and_readiness_are_open_and_say_nothing_more() {
+    for setup in [Setup::dev(), Setup::serve()] {
+        let server = TestServer::with(setup).await;
+        let ask = |path: &'static str| server.get(path).without("Authorization").expect(200);
+        assert_eq!(ask("/health").await.json(), json!({ "status": "ok" }));
+        assert_eq!(ask("/ready").await.json(), json!({ "status": "ready" }));
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_open_in_dev_and_guarded_in_production() {
+    let dev = TestServer::start().await;
+    let answer = dev.get("/metrics").without("Authorization").expect(200).await;
+    assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("application/openmetrics-text")));
+    assert!(answer.text().ends_with("# EOF\n"));
+    dev.finish().await;
+
+    let off = TestServer::with(Setup::serve()).await;
+    off.get("/metrics").expect(404).await.error();
+    off.finish().await;
+
+    let mut setup = Setup::serve();
+    setup.settings.metrics_token = Some("a-token-for-the-scraper".to_owned());
+    let guarded = TestServer::with(setup).await;
+    guarded.get("/metrics").without("Authorization").expect(401).await.error();
+    guarded.get("/metrics").token(TOKEN).expect(401).await.error();
+    guarded.get("/metrics").token("a-token-for-the-scraper").expect(200).await;
+    guarded.get("/v2/keys").token("a-token-for-the-scraper").expect(401).await;
+    guarded.finish().await;
+}
+
+#[tokio::test]
+async fn metrics_count_what_happens() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/fails", [Reply::status(500)]);
+    receiver.script("/refuses", [Reply::status(489).with_header("Upstash-NonRetryable-Error", "true")]);
+    receiver.script("/closes", [Reply::Close]);
+    let (held, gate) = Reply::status(200).held();
+    receiver.script("/slow", [held]);
+
+    let dedup = [("Upstash-Deduplication-Id", "x")];
+    server.publish_with(&receiver.url("/"), &dedup, "").await;
+    server.publish(&receiver.url("/")).headers(&dedup).expect(202).await;
+    for path in ["/fails", "/refuses", "/closes"] {
+        let id = server.publish_with(&receiver.url(path), &[("Upstash-Retries", "0")], "").await;
+        server.dead_letter_of(&id).await;
+    }
+    let failed_dns = server.publish_with("http://nowhere.example/", &[("Upstash-Retries", "0")], "").await;
+    server.dead_letter_of(&failed_dns).await;
+    let delayed = server.publish_with(&receiver.url("/"), &[("Upstash-Delay", "1h")], "").await;
+    server.delete(&format!("/v2/messages/{delayed}")).expect(202).await;
+    server.publish_with(&receiver.url("/slow"), &[], "").await;
+    receiver.take(5).await;
+    server.settle().await;
+
+    let expected = [
+        ("posthaste_published_total{kind=\"accepted\"}", 7.0),
+        ("posthaste_published_total{kind=\"deduplicated\"}", 1.0),
+        ("posthaste_attempts_total{kind=\"delivered\"}", 1.0),
+        ("posthaste_attempts_total{kind=\"failed_status\"}", 1.0),
+        ("posthaste_attempts_total{kind=\"refused\"}", 1.0),
+        ("posthaste_attempts_total{kind=\"failed_closed\"}", 1.0),
+        ("posthaste_attempts_total{kind=\"failed_dns\"}", 1.0),
+        ("posthaste_attempt_seconds_count", 5.0),
+        ("posthaste_cancelled_total", 1.0),
+        ("posthaste_dead_lettered_total", 4.0),
+        ("posthaste_pending", 1.0),
+        ("posthaste_dead_letters", 4.0),
+        ("posthaste_in_flight", 1.0),
+        ("posthaste_held", 1.0),
+        ("posthaste_request_seconds_count{kind=\"publish\"}", 8.0),
+    ];
+    for (line, value) in expected {
+        assert_eq!(server.metric(line), value, "{line}\n{}", server.metrics());
+    }
+    assert!(server.metric("posthaste_commit_seconds_count{kind=\"synced\"}") > 0.0);
+    gate.open();
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_a_404_in_the_envelope() {
+    let server = TestServer::start().await;
+    let paths = [
+        ("GET", "/"),
+        ("GET", "/v2"),
+        ("GET", "/v2/nope"),
+        ("GET", "/v3/keys"),
+        ("GET", "//v2//keys"),
+        ("GET", "/v2/./keys"),
+        ("GET", "/favicon.ico"),
+        // Other versions of the server will have these.
+        ("GET", "/v2/queues"),
+        ("POST", "/v2/enqueue/q/http://127.0.0.1:9/"),
+        ("GET", "/v2/schedules"),
+        ("GET", "/v2/topics"),
+        ("GET", "/v2/flowControl"),
+        ("POST", "/v2/queues"),
+    ];
+    for (method, path) in paths {
+        server.request(method, path).expect(404).await.error();
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_wrong_method_is_a_405_that_names_the_right_ones() {
+    let server = TestServer::start().await;
+    let cases = [
+        ("GET", "/v2/publish/http://127.0.0.1:9/", "POST"),
+        ("PUT", "/v2/publish", "POST"),
+        ("GET", "/v2/batch", "POST"),
+        ("GET", "/v2/messages", "DELETE"),
+        ("POST", "/v2/messages/msg_x", "GET,HEAD,DELETE"),
+        ("PATCH", "/v2/dlq", "GET,HEAD,DELETE"),
+        ("GET", "/v2/dlq/retry/1-1", "POST"),
+        ("POST", "/v2/events", "GET,HEAD"),
+        ("DELETE", "/v2/logs", "GET,HEAD"),
+        ("PUT", "/v2/keys", "GET,HEAD"),
+        ("GET", "/v2/keys/rotate", "POST"),
+        ("POST", "/health", "GET,HEAD"),
+        ("BREW", "/v2/keys", "GET,HEAD"),
+    ];
+    for (method, path, allowed) in cases {
+        let answer = server.request(method, path).expect(405).await;
+        assert_eq!(answer.header("allow"), Some(allowed), "{method} {path}");
+        answer.error();
+    }
+    server.finish().await;
+}

@@ -283,7 +283,7 @@ impl Pair {
         };
         let events = EventFilter { message: filter.clone(), states: ask.states.clone() };
         for tenant in [1, 2].map(TenantId) {
-            self.both(|store| store.match_live(tenant, &filter, count)).unwrap();
+            self.both(|store| store.match_live(tenant, &filter, Seq::MIN, count)).unwrap();
             self.both(|store| {
                 let list = |page: &PageRequest| store.list_events(tenant, &events, page).unwrap();
                 let pages = walk(count, order, list);

@@ -75,7 +75,7 @@ impl<'a> Rig<'a> {
     }
 
     pub(crate) fn live_ids(&self) -> Vec<MessageId> {
-        let live = self.store.match_live(self.tenant, &Filter::default(), usize::MAX).unwrap();
+        let live = self.store.match_live(self.tenant, &Filter::default(), Seq::MIN, usize::MAX).unwrap();
         live.iter().map(|live| live.id).collect()
     }
 }

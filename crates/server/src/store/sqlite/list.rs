@@ -1,7 +1,7 @@
 //! Pages of log lines and dead letters, walked table by table from the end that was asked for.
 //!
-//! SQL narrows by tenant, position, state and id; the filter decides on the decoded rows. A filter
-//! that hardly ever matches makes a long walk, but never a large one: bodies are read for matches only.
+//! SQL narrows by tenant, position, state and id; the filter decides on the decoded rows. A page
+//! ends early when it has passed over too many rows; bodies are read for matches only.
 
 use super::codec::{self, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
@@ -75,7 +75,10 @@ impl Snapshot<'_> {
             while let Some(row) = rows.next()? {
                 let (letter, head) = (codec::dead_letter(row)?, codec::message_head(row)?);
                 if !filter.matches_dead_letter(&letter, &head) {
-                    continue;
+                    match builder.skip(letter.dlq_id) {
+                        ControlFlow::Continue(()) => continue,
+                        ControlFlow::Break(()) => return Ok(builder.finish()),
+                    }
                 }
                 let message = Arc::new(Message { body: codec::body(row)?, ..head });
                 let (position, bytes) = (letter.dlq_id, message.body.len());
@@ -131,7 +134,10 @@ impl EventScan<'_> {
             let number = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
             let position = Position { at: Timestamp(number(0)?), n: number(1)? };
             let Some(message) = self.matching(Seq(number(2)?))? else {
-                continue;
+                match builder.skip(position) {
+                    ControlFlow::Continue(()) => continue,
+                    broken => return Ok(broken),
+                }
             };
             let detail = row.get_ref(4)?.as_str_or_null().map_err(|error| Failure::corrupt("log line", error))?;
             let event = Event {

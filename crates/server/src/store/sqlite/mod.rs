@@ -59,6 +59,7 @@ pub struct SqliteOptions {
 pub struct SqliteStore {
     // The writer is dropped last: the last connection to close tidies up the WAL, and only it can.
     readers: Vec<Mutex<Reader>>,
+    owner: Mutex<Reader>,
     next_reader: AtomicUsize,
     writer: Mutex<Writer>,
     totals: Mutex<Totals>,
@@ -99,13 +100,14 @@ impl SqliteStore {
             Totals { counts: snapshot.counts().map_err(failed)?, last_seq }
         };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let reader = |_| -> Result<Mutex<Reader>, OpenError> {
+        let reader = || -> Result<Mutex<Reader>, OpenError> {
             let connection = connect(path, flags, SETUP).map_err(refused)?;
             connection.execute_batch(SETUP_READER).map_err(refused)?;
             Ok(Mutex::new(Reader { connection, buckets: Buckets::default(), schema_version: -1 }))
         };
         Ok(SqliteStore {
-            readers: (0..READERS).map(reader).collect::<Result<_, _>>()?,
+            readers: (0..READERS).map(|_| reader()).collect::<Result<_, _>>()?,
+            owner: reader()?,
             next_reader: AtomicUsize::new(0),
             writer: Mutex::new(writer),
             totals: Mutex::new(totals),
@@ -125,6 +127,11 @@ impl SqliteStore {
     fn read<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
         let mut reader = self.reader();
         reader.read(query).map_err(Failure::of_read)
+    }
+
+    /// Runs a query of the shard's owner, which must never wait for the queries of others.
+    fn read_as_owner<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
+        lock(&self.owner).read(query).map_err(Failure::of_read)
     }
 
     /// A reader that is free, or else the next in turn.
@@ -201,11 +208,11 @@ impl Store for SqliteStore {
         until: Timestamp,
         max: usize,
     ) -> Result<Vec<Live>, StoreError> {
-        self.read(|snapshot| snapshot.load_due(shard, origin, after, until, max))
+        self.read_as_owner(|snapshot| snapshot.load_due(shard, origin, after, until, max))
     }
 
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError> {
-        self.read(|snapshot| snapshot.load_messages(ids))
+        self.read_as_owner(|snapshot| snapshot.load_messages(ids))
     }
 
     fn last_seq(&self) -> Result<Seq, StoreError> {
@@ -213,15 +220,21 @@ impl Store for SqliteStore {
     }
 
     fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError> {
-        self.read(|snapshot| snapshot.find_duplicate(tenant, key, now))
+        self.read_as_owner(|snapshot| snapshot.find_duplicate(tenant, key, now))
     }
 
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {
-        self.read(|snapshot| snapshot.find_live(tenant, ids))
+        self.read_as_owner(|snapshot| snapshot.find_live(tenant, ids))
     }
 
-    fn match_live(&self, tenant: TenantId, filter: &Filter, max: usize) -> Result<Vec<Live>, StoreError> {
-        self.read(|snapshot| snapshot.match_live(tenant, filter, max))
+    fn match_live(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        after: Seq,
+        max: usize,
+    ) -> Result<Vec<Live>, StoreError> {
+        self.read(|snapshot| snapshot.match_live(tenant, filter, after, max))
     }
 
     fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError> {
@@ -239,6 +252,10 @@ impl Store for SqliteStore {
 
     fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError> {
         self.read(|snapshot| snapshot.dead_letter(tenant, dlq_id))
+    }
+
+    fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.find_dead_letters(tenant, ids))
     }
 
     fn list_dead_letters(

@@ -112,9 +112,9 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    pub(super) fn match_live(&self, tenant: TenantId, filter: &Filter, max: usize) -> Outcome<Vec<Live>> {
+    pub(super) fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Outcome<Vec<Live>> {
         // A position is never earlier than the creation, so `from` bounds it too.
-        let first = filter.from.map_or(Seq::MIN, Seq::first_at);
+        let first = filter.from.map_or(Seq::MIN, Seq::first_at).max(Seq(after.0.saturating_add(1)));
         let sql = format!(
             "SELECT {LIVE_COLUMNS} FROM live WHERE seq >= ?1 AND tenant = +?2 {} ORDER BY seq",
             only_ids(&filter.ids)
@@ -128,6 +128,20 @@ impl Snapshot<'_> {
             let live = codec::live(row)?;
             if filter.is_empty() || self.message_matches(live.id, filter)? {
                 found.push(live);
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Outcome<Vec<DlqId>> {
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            for bucket in self.buckets.between(Kind::DeadLetter, id.at, id.at) {
+                let sql = format!("SELECT 1 FROM dlq_{bucket} WHERE tenant = ?1 AND at = ?2 AND seq = ?3");
+                let mut statement = self.connection.prepare_cached(&sql)?;
+                if statement.exists(params![tenant.0, int(id.at.0), int(id.n)])? {
+                    found.push(*id);
+                }
             }
         }
         Ok(found)

@@ -102,7 +102,8 @@ async fn a_mistake_in_one_item_refuses_the_whole_batch() {
         let error = server.post("/v2/batch").json(&items).expect(status).await.error();
         assert!(error.starts_with("item 2: "), "{bad}: {error}");
     }
-    for body in ["", "null", "{}", "[1]", "[{]", r#"[{"destination":5}]"#, r#"[{"destination":"http://a/","body":5}]"#] {
+    for body in ["", "null", "{}", "[1]", "[{]", r#"[{"destination":5}]"#, r#"[{"destination":"http://a/","body":5}]"#]
+    {
         server.post("/v2/batch").body(body).expect(400).await.error();
     }
     assert_eq!((server.counts().live, receiver.count()), (0, 0));

@@ -1,1 +1,287 @@
-//! todo
+//! `/v2/events` and `/v2/logs`: what happened, filtered, in pages, newest first.
+
+use crate::support::server::START_MS;
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
+use serde_json::{Value, json};
+
+/// Four messages that end in every way there is, one second after the other.
+async fn four_stories(server: &TestServer, receiver: &Receiver) -> Vec<String> {
+    receiver.script("/failed", [Reply::status(500)]);
+    receiver.script("/retried", [Reply::status(503)]);
+    let mut ids = Vec::new();
+    let stories: [(&str, &[(&str, &str)], &[&str]); 4] = [
+        ("/delivered?q", &[("Upstash-Label", "red,first")], &["CREATED", "ACTIVE", "DELIVERED"]),
+        ("/failed", &[("Upstash-Label", "red"), ("Upstash-Retries", "0")], &["CREATED", "ACTIVE", "ERROR", "FAILED"]),
+        ("/retried", &[("Upstash-Retry-Delay", "86400000")], &["CREATED", "ACTIVE", "ERROR", "RETRY"]),
+        ("/cancelled", &[("Upstash-Delay", "1h")], &["CREATED"]),
+    ];
+    for (path, headers, states) in stories {
+        let id = server.publish_with(&receiver.url(path), headers, "body").await;
+        server.reaches(&id, states).await;
+        ids.push(id);
+        server.advance(1_000).await;
+    }
+    server.delete(&format!("/v2/messages/{}", ids[3])).expect(202).await;
+    ids
+}
+
+/// The story's lines as `number of the message:state`, oldest first.
+const ALL: [&str; 14] = [
+    "0:CREATED",
+    "0:ACTIVE",
+    "0:DELIVERED",
+    "1:CREATED",
+    "1:ACTIVE",
+    "1:ERROR",
+    "1:FAILED",
+    "2:CREATED",
+    "2:ACTIVE",
+    "2:ERROR",
+    "2:RETRY",
+    "3:CREATED",
+    "3:CANCEL_REQUESTED",
+    "3:CANCELED",
+];
+
+fn lines(events: &[Value], ids: &[String]) -> Vec<String> {
+    let line = |event: &Value| {
+        let number = ids.iter().position(|id| event["messageId"] == *id).expect("a message of this test");
+        format!("{number}:{}", event["state"].as_str().expect("a state is text"))
+    };
+    events.iter().map(line).collect()
+}
+
+fn selected(keep: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    ALL.into_iter().filter(|line| keep(line)).collect()
+}
+
+#[tokio::test]
+async fn filters_select_log_lines() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let ids = four_stories(&server, &receiver).await;
+        let of = |numbers: &'static str| selected(move |line| numbers.contains(&line[..1]));
+        let state = |states: &'static [&'static str]| selected(move |line| states.contains(&&line[2..]));
+        let host = receiver.address();
+        let cases: Vec<(String, Vec<&str>)> = vec![
+            (String::new(), ALL.to_vec()),
+            (format!("messageId={}", ids[1]), of("1")),
+            (format!("messageIds={},{}&messageIds={}", ids[0], ids[3], ids[1]), of("013")),
+            ("messageId=msg_unknown".into(), vec![]),
+            ("state=CREATED".into(), state(&["CREATED"])),
+            ("state=ACTIVE".into(), state(&["ACTIVE"])),
+            ("state=ERROR".into(), state(&["ERROR"])),
+            ("state=RETRY".into(), state(&["RETRY"])),
+            ("state=DELIVERED".into(), state(&["DELIVERED"])),
+            ("state=FAILED".into(), state(&["FAILED"])),
+            ("state=CANCEL_REQUESTED".into(), state(&["CANCEL_REQUESTED"])),
+            ("state=CANCELED".into(), state(&["CANCELED"])),
+            ("state=CANCELLED".into(), state(&["CANCELED"])),
+            ("state=IN_PROGRESS".into(), state(&["ACTIVE", "RETRY", "ERROR"])),
+            (format!("state=DELIVERED&messageId={}", ids[0]), vec!["0:DELIVERED"]),
+            (format!("state=DELIVERED&messageId={}", ids[1]), vec![]),
+            (format!("url={}", receiver.url("/delivered%3Fq")), of("0")),
+            (format!("url={}", receiver.url("/delivered")), vec![]),
+            ("host=127.0.0.1".into(), ALL.to_vec()),
+            (format!("host={host}"), ALL.to_vec()),
+            ("host=example.com".into(), vec![]),
+            ("path=/failed,/retried".into(), of("12")),
+            ("path=/delivered".into(), of("0")),
+            ("label=red".into(), of("01")),
+            ("label=first&label=unknown".into(), of("0")),
+            ("label=red&state=FAILED".into(), vec!["1:FAILED"]),
+            ("callerIp=127.0.0.1".into(), ALL.to_vec()),
+            ("callerIP=10.0.0.1".into(), vec![]),
+            ("queueName=q".into(), vec![]),
+            ("topicName=t".into(), vec![]),
+            ("scheduleId=s".into(), vec![]),
+            ("flowControlKey=k".into(), vec![]),
+            // Event times, both ends included.
+            (format!("fromDate={}", START_MS + 2_000), of("23")),
+            (format!("toDate={START_MS}"), of("0")),
+            (format!("fromDate={0}&toDate={0}", START_MS + 1_000), of("1")),
+            (format!("fromDate={}&toDate={}", START_MS + 1_001, START_MS + 1_999), vec![]),
+            (format!("fromDate={}&state=CANCELED", START_MS + 4_000), vec!["3:CANCELED"]),
+            // Unknown keys mean nothing here.
+            ("api=llm&something=else".into(), ALL.to_vec()),
+        ];
+        for (query, expected) in cases {
+            let found = lines(&server.events(&format!("{query}&order=earliestFirst")).await, &ids);
+            assert_eq!(found, expected, "{backend:?} {query}");
+            let mut newest_first = lines(&server.events(&query).await, &ids);
+            newest_first.reverse();
+            assert_eq!(newest_first, expected, "{backend:?} newest first: {query}");
+        }
+        server.delete("/v2/messages").expect(202).await;
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused() {
+    let server = TestServer::start().await;
+    let queries = [
+        "state=UNHEARD_OF",
+        "state=",
+        "count=0",
+        "count=-1",
+        "count=x",
+        "cursor=x",
+        "cursor=1",
+        "order=newest",
+        "fromDate=x",
+        "toDate=99999999999999999999",
+        "trimBody=-2",
+        "groupBy=state",
+        "messageId=",
+        "label=,",
+    ];
+    for path in ["/v2/events", "/v2/logs"] {
+        for query in queries {
+            server.get(&format!("{path}?{query}")).expect(400).await.error();
+        }
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn pages_follow_each_other_without_gap_or_repetition() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let ids = four_stories(&server, &receiver).await;
+        for (order, filter) in [("latestFirst", ""), ("earliestFirst", ""), ("latestFirst", "&state=ACTIVE,CREATED")] {
+            let whole = server.events(&format!("order={order}{filter}")).await;
+            for count in 1..=whole.len() {
+                let (mut seen, mut cursor) = (Vec::new(), String::new());
+                loop {
+                    let target = format!("/v2/events?order={order}&count={count}{filter}{cursor}");
+                    let page = server.get(&target).expect(200).await.json();
+                    let events = page["events"].as_array().expect("a list").clone();
+                    assert!(events.len() <= count);
+                    seen.extend(events);
+                    match page.get("cursor") {
+                        Some(next) => cursor = format!("&cursor={}", next.as_str().expect("a cursor is text")),
+                        None => break,
+                    }
+                }
+                assert_eq!(lines(&seen, &ids), lines(&whole, &ids), "{backend:?} {order} {count}{filter}");
+            }
+        }
+        server.delete("/v2/messages").expect(202).await;
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_holds_while_new_lines_arrive() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let first = server.publish_with(&receiver.url("/"), &[], "").await;
+    server.reaches(&first, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let page = server.get("/v2/events?count=1").expect(200).await.json();
+    let second = server.publish_with(&receiver.url("/"), &[], "").await;
+    server.reaches(&second, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let cursor = page["cursor"].as_str().expect("there is more");
+    let rest = server.events(&format!("cursor={cursor}")).await;
+    assert_eq!(lines(&rest, &[first]), ["0:ACTIVE", "0:CREATED"]);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn both_endpoints_answer_under_both_names() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let empty = json!({ "events": [], "logs": [] });
+    for path in ["/v2/events", "/v2/logs", "/v1/events", "/v2/events/"] {
+        assert_eq!(server.get(path).expect(200).await.json(), empty, "{path}");
+    }
+    let id = server.publish_with(&receiver.url("/"), &[], "").await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let answer = server.get("/v2/events").expect(200).await.json();
+    assert_eq!(answer, server.get("/v2/logs").expect(200).await.json());
+    assert_eq!(answer["events"], answer["logs"]);
+    assert_eq!(answer["events"].as_array().map(Vec::len), Some(3));
+    assert_eq!(answer.as_object().map(serde_json::Map::len), Some(2), "no cursor at the end");
+    server.finish().await;
+}
+
+// Fails until the server is fixed: bug 2 of the first run (no `messages` without `groupBy`).
+#[tokio::test]
+async fn logs_of_one_message_are_grouped_for_the_mcp_server() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let id = server.publish_with(&receiver.url("/"), &[], "").await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    // Contract E34: `messages` is also sent when /v2/logs is asked for one message.
+    let answer = server.get(&format!("/v2/logs?messageId={id}")).expect(200).await.json();
+    assert_eq!(answer["messages"], json!([{ "messageId": id, "events": answer["events"] }]));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn bodies_are_base64_and_can_be_cut_short() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let id = server.publish_with(&receiver.url("/"), &[], "hello world").await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let cases = [
+        ("", json!("aGVsbG8gd29ybGQ=")),
+        ("trimBody=5", json!("aGVsbG8=")),
+        ("trimBody=100", json!("aGVsbG8gd29ybGQ=")),
+        ("trimBody=0", Value::Null),
+        ("trimBody=-1", Value::Null),
+    ];
+    for (query, expected) in cases {
+        for event in server.events(query).await {
+            assert_eq!(event["body"], expected, "{query}");
+        }
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn lines_can_be_grouped_by_message() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let ids = four_stories(&server, &receiver).await;
+        let grouped = |answer: &Value| -> Vec<Vec<String>> {
+            let groups = answer["messages"].as_array().expect("a list");
+            groups
+                .iter()
+                .map(|group| {
+                    let events = group["events"].as_array().expect("a list");
+                    assert!(events.iter().all(|event| event["messageId"] == group["messageId"]));
+                    lines(events, &ids)
+                })
+                .collect()
+        };
+        let answer = server.get("/v2/logs?groupBy=messageId&order=earliestFirst").expect(200).await.json();
+        let expected: Vec<Vec<&str>> = ["0", "1", "2", "3"].map(|n| selected(|line| line.starts_with(n))).to_vec();
+        assert_eq!(grouped(&answer), expected);
+        // A filter says which messages; their other lines are shown too.
+        let answer = server.get("/v2/events?groupBy=messageId&state=ERROR").expect(200).await.json();
+        let newest_first = |n: usize| expected[n].iter().rev().copied().collect::<Vec<_>>();
+        assert_eq!(grouped(&answer), [newest_first(2), newest_first(1)]);
+        // Every message is on one page only.
+        for count in 1..=4 {
+            let (mut seen, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let target = format!("/v2/logs?groupBy=messageId&count={count}{cursor}");
+                let page = server.get(&target).expect(200).await.json();
+                let groups = grouped(&page);
+                assert!(groups.len() <= count);
+                seen.extend(groups);
+                match page.get("cursor") {
+                    Some(next) => cursor = format!("&cursor={}", next.as_str().expect("a cursor is text")),
+                    None => break,
+                }
+            }
+            assert_eq!(seen, [3, 2, 1, 0].map(newest_first), "{backend:?} {count}");
+        }
+        server.delete("/v2/messages").expect(202).await;
+        server.finish().await;
+    }
+}

@@ -16,12 +16,20 @@ pub(crate) struct Request {
     target: String,
     headers: Vec<(Vec<u8>, Vec<u8>)>,
     body: Option<Vec<u8>>,
+    unframed: Vec<u8>,
 }
 
 impl Request {
     pub(crate) fn new(address: SocketAddr, method: &str, target: &str) -> Request {
         let headers = vec![(b"Host".to_vec(), address.to_string().into_bytes())];
-        Request { address, method: method.to_owned(), target: target.to_owned(), headers, body: None }
+        Request {
+            address,
+            method: method.to_owned(),
+            target: target.to_owned(),
+            headers,
+            body: None,
+            unframed: Vec::new(),
+        }
     }
 
     /// Adds a line; names and values go out as they are.
@@ -46,6 +54,12 @@ impl Request {
 
     pub(crate) fn body(mut self, body: impl Into<Vec<u8>>) -> Request {
         self.body = Some(body.into());
+        self
+    }
+
+    /// Bytes behind the head, for a request that frames them itself.
+    pub(crate) fn unframed_body(mut self, bytes: Vec<u8>) -> Request {
+        self.unframed = bytes;
         self
     }
 
@@ -82,6 +96,7 @@ impl Request {
         }
         bytes.extend_from_slice(b"\r\n");
         bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
+        bytes.extend_from_slice(&self.unframed);
         bytes
     }
 }
@@ -149,9 +164,10 @@ pub(crate) fn redact(value: Value) -> Value {
 }
 
 fn is_message_id(value: &Value) -> bool {
-    value.as_str().and_then(|text| text.strip_prefix("msg_")).is_some_and(|rest| {
-        rest.len() > 15 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    })
+    value
+        .as_str()
+        .and_then(|text| text.strip_prefix("msg_"))
+        .is_some_and(|rest| rest.len() > 15 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 fn is_position(value: &Value) -> bool {

@@ -155,8 +155,14 @@ impl TestServer {
     }
 
     /// Stops the server and starts another one on what it left behind.
-    pub(crate) async fn restart(mut self) -> TestServer {
+    pub(crate) async fn restart(self) -> TestServer {
+        self.restart_after(0).await
+    }
+
+    /// Stops the server, lets time pass while none runs, and starts another one.
+    pub(crate) async fn restart_after(mut self, millis: u64) -> TestServer {
         self.stop().await;
+        self.clock.advance(millis);
         let (setup, dir, clock) = (self.setup.clone(), TempDir::new(), self.clock.clone());
         let dir = std::mem::replace(&mut self.dir, dir.expect("a temporary directory can be made"));
         let store = match setup.backend {
@@ -179,10 +185,6 @@ impl TestServer {
     }
 
     // Time.
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.clock.now().as_millis()
-    }
 
     /// Lets time pass, and waits until everything that became due by it has been started.
     pub(crate) async fn advance(&self, millis: u64) {

@@ -135,7 +135,7 @@ pub(super) fn a_forged_id_finds_nothing(store: &dyn Store) {
         assert_eq!(store.message(rig.tenant, forged).unwrap(), None);
         assert_eq!(store.find_live(rig.tenant, &[forged, message.id]).unwrap(), [live(&message)]);
         let filter = Filter { ids: vec![forged], ..Filter::default() };
-        assert_eq!(store.match_live(rig.tenant, &filter, 9).unwrap(), []);
+        assert_eq!(store.match_live(rig.tenant, &filter, Seq::MIN, 9).unwrap(), []);
         assert_eq!(rig.events(&EventFilter { message: filter, states: Vec::new() }, &latest(9)).entries, []);
         assert!(matches!(store.load_messages(&[forged]), Err(StoreError::Corrupt { .. })));
     }

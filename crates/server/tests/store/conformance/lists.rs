@@ -6,6 +6,7 @@ use posthaste::store::{EventFilter, Filter, Order, Store};
 use posthaste_engine::event::{Event, EventDetail, Op, State};
 use posthaste_engine::limits;
 use posthaste_engine::message::Message;
+use posthaste_wire::id::Seq;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
@@ -170,9 +171,12 @@ pub(super) fn live_messages_are_matched_oldest_first(store: &dyn Store) {
         (Filter { nothing: true, ..all() }, 9, vec![]),
     ];
     for (filter, max, expected) in cases {
-        let found = store.match_live(rig.tenant, &filter, max).unwrap();
+        let found = store.match_live(rig.tenant, &filter, Seq::MIN, max).unwrap();
         assert_eq!(found.iter().map(|live| live.id).collect::<Vec<_>>(), expected, "{filter:?}");
     }
+    let behind_first = store.match_live(rig.tenant, &all(), first.id.seq, 1).unwrap();
+    assert_eq!(behind_first.iter().map(|live| live.id).collect::<Vec<_>>(), [second.id]);
+    assert_eq!(store.match_live(rig.tenant, &all(), third.id.seq, 9).unwrap(), []);
     rig.deliver(&first, T0);
     assert_eq!(rig.live_ids(), [second.id, third.id]);
 }

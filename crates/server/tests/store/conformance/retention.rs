@@ -38,7 +38,7 @@ pub(super) fn live_messages_survive_retention_again_and_again(store: &dyn Store)
     let now = T0.plus_millis(60 * DAY);
     assert_eq!(store.message(rig.tenant, delayed[0].id).unwrap().unwrap().message, delayed[0]);
     let filter = Filter { paths: vec!["/hook".into()], ..Filter::default() };
-    assert_eq!(store.match_live(rig.tenant, &filter, 99).unwrap().len(), 20);
+    assert_eq!(store.match_live(rig.tenant, &filter, Seq::MIN, 99).unwrap().len(), 20);
 
     // They still end like any other: delivered, failed, canceled.
     rig.deliver(&delayed[0], now);

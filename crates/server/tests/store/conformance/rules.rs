@@ -25,9 +25,12 @@ pub(super) fn tenants_never_see_each_other(store: &dyn Store) {
     assert_eq!(store.message(other, lives.id).unwrap(), None);
     assert_eq!(store.find_live(other, &[lives.id]).unwrap(), []);
     assert_eq!(store.dead_letter(other, letter.dlq_id).unwrap(), None);
+    assert_eq!(store.find_dead_letters(other, &[letter.dlq_id]).unwrap(), []);
+    let absent = DlqId { n: letter.dlq_id.n + 1, ..letter.dlq_id };
+    assert_eq!(store.find_dead_letters(rig.tenant, &[absent, letter.dlq_id]).unwrap(), [letter.dlq_id]);
     assert_eq!(store.find_duplicate(other, key, T0).unwrap(), None);
     for filter in [Filter::default(), by_ids] {
-        assert_eq!(store.match_live(other, &filter, 9).unwrap(), []);
+        assert_eq!(store.match_live(other, &filter, Seq::MIN, 9).unwrap(), []);
         assert_eq!(store.list_dead_letters(other, &filter, &latest(9)).unwrap().entries, []);
         let filter = EventFilter { message: filter, states: Vec::new() };
         assert_eq!(store.list_events(other, &filter, &latest(9)).unwrap().entries, []);
