@@ -110,6 +110,9 @@ class Page:
 
     def _start(self, block):
         """Starts what the rest of the page needs, and waits until its port is open."""
+        port = int(block.options["port"])
+        if _is_open(port):
+            raise Failure(f"port {port} is in use by another process")
         log = self._directory / f"background-{self._count}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -123,16 +126,22 @@ class Page:
         self._background.append(process)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", int(block.options["port"]))) == 0:
-                    return
-        raise Failure(f"nothing listens on port {block.options['port']}\n{log.read_text()}")
+            if _is_open(port):
+                return
+        raise Failure(f"nothing listens on port {port}\n{log.read_text()}")
 
     def _check_toml(self, block):
         """A configuration must be one that the server accepts."""
         path = self._directory / block.options.get("file", f"block-{self._count}.toml")
         path.write_text(block.text, encoding="utf-8")
         command = [self._tools.binary, "serve", "--print-config", "--config", path]
-        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        done = subprocess.run(
+            command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
         if done.returncode != 0:
             raise Failure(f"the server refuses it: {done.stderr}")
+
+
+def _is_open(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -8,12 +8,17 @@ unless given. Node finds `@upstash/qstash` in e2e/js/node_modules. Nothing is le
 """
 
 import argparse
+import contextlib
+import io
 import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.dont_write_bytecode = True
 
 import blocks
 import checks
@@ -66,6 +71,7 @@ def main():
     )
     refuse_missing(tools)
     score = Score()
+    run_self_test(score)
     for page in tools.pages:
         if arguments.only in (None, str(page.relative_to(ROOT))):
             run_page(page, tools, score)
@@ -96,6 +102,16 @@ def refuse_missing(tools):
         sys.exit(f"{tools.python} has no qstash package: install it, or name another interpreter with --python")
 
 
+def run_self_test(score):
+    """A runner that lets everything pass is worse than none."""
+    report = io.StringIO()
+    tests = unittest.defaultTestLoader.loadTestsFromName("self_test")
+    if unittest.TextTestRunner(stream=report).run(tests).wasSuccessful():
+        score.ok()
+    else:
+        score.wrong("self_test.py", report.getvalue())
+
+
 def run_page(path, tools, score):
     name = path.relative_to(ROOT)
     try:
@@ -109,27 +125,33 @@ def run_page(path, tools, score):
     runnable = [block for block in listed if "no-run" not in block.flags]
     if not runnable:
         return None
-    fixed = Receiver(README_PORT) if path == ROOT / "README.md" else None
-    with tempfile.TemporaryDirectory(prefix="posthaste-docs-") as directory:
-        page = Page(Path(directory), tools)
-        before = score.failed
+    with tempfile.TemporaryDirectory(prefix="posthaste-docs-") as directory, contextlib.ExitStack() as opened:
         try:
-            for block in runnable:
-                try:
-                    page.run(block)
-                    score.ok()
-                except Failure as failure:
-                    score.wrong(f"{name}:{block.line} ({block.language})", f"{block.text}{failure}")
-        finally:
-            try:
-                page.close()
-            except Failure as failure:
-                score.wrong(name, str(failure))
-            if fixed:
-                fixed.stop()
-    if score.failed == before:
-        print(f"{name}: {len(runnable)} blocks", flush=True)
+            if path == ROOT / "README.md":
+                opened.callback(Receiver(README_PORT).stop)
+            page = Page(Path(directory), tools)
+        except (OSError, RuntimeError) as error:
+            return score.wrong(name, f"it cannot be set up: {error}")
+        before = score.failed
+        run_blocks(page, name, runnable, score)
+        if score.failed == before:
+            print(f"{name}: {len(runnable)} blocks", flush=True)
     return None
+
+
+def run_blocks(page, name, runnable, score):
+    try:
+        for block in runnable:
+            try:
+                page.run(block)
+                score.ok()
+            except Failure as failure:
+                score.wrong(f"{name}:{block.line} ({block.language})", f"{block.text}{failure}")
+    finally:
+        try:
+            page.close()
+        except Failure as failure:
+            score.wrong(name, str(failure))
 
 
 def run_checks(tools, score):

@@ -139,6 +139,13 @@ pub struct DeadLetter {
     pub response: Option<Arc<Response>>,
 }
 
+impl DeadLetter {
+    /// How much of the last answer was kept.
+    pub fn body_bytes(&self) -> usize {
+        self.response.as_ref().map_or(0, |response| response.body.len())
+    }
+}
+
 /// One thing the store must write. A batch of them is one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {

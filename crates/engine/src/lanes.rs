@@ -21,6 +21,8 @@ pub struct Settings {
     pub origin_in_flight_max: u32,
     /// Bytes of bodies under way in all.
     pub in_flight_bytes_max: u64,
+    /// Bytes of bodies under way per tenant.
+    pub tenant_in_flight_bytes_max: u64,
     /// Messages in RAM.
     pub held_max: usize,
     /// Due messages in RAM per tenant and destination origin.
@@ -38,6 +40,7 @@ impl Default for Settings {
             tenant_in_flight_max: limits::TENANT_IN_FLIGHT_MAX,
             origin_in_flight_max: limits::ORIGIN_IN_FLIGHT_MAX,
             in_flight_bytes_max: limits::IN_FLIGHT_BYTES_MAX,
+            tenant_in_flight_bytes_max: limits::TENANT_IN_FLIGHT_BYTES_MAX,
             held_max: limits::HELD_MAX,
             lane_held_max: limits::LANE_HELD_MAX,
             load_page: limits::LOAD_PAGE,
@@ -50,19 +53,25 @@ impl Default for Settings {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     settings: Settings,
-    lanes: HashMap<Origin, Lane>,
+    lanes: HashMap<LaneKey, Lane>,
     tenants: HashMap<TenantId, Tenant>,
     /// Tenants with a lane that may start something, in turn.
     turn: VecDeque<TenantId>,
     /// Lanes that have room for what they spilled.
-    hungry: VecDeque<Origin>,
+    hungry: VecDeque<LaneKey>,
     in_flight: u32,
     in_flight_bytes: u64,
 }
 
-#[derive(Debug)]
+/// Origins are hashes: the tenant beside it keeps a collision from mixing tenants up.
+pub(crate) type LaneKey = (TenantId, Origin);
+
+fn lane_of(live: &Live) -> LaneKey {
+    (live.tenant, live.origin)
+}
+
+#[derive(Debug, Default)]
 struct Lane {
-    tenant: TenantId,
     in_flight: u32,
     /// Due, in order. Entries that were cancelled meanwhile are skipped when their turn comes.
     waiting: VecDeque<Seq>,
@@ -77,17 +86,14 @@ struct Lane {
 #[derive(Debug, Default)]
 struct Tenant {
     in_flight: u32,
+    in_flight_bytes: u64,
     /// Lanes with something waiting and a free slot, in turn.
-    runnable: VecDeque<Origin>,
+    runnable: VecDeque<LaneKey>,
     /// Stands in `turn`.
     queued: bool,
 }
 
 impl Lane {
-    fn new(tenant: TenantId) -> Self {
-        Lane { tenant, in_flight: 0, waiting: VecDeque::new(), spilled: None, queued: false, hungry: false }
-    }
-
     fn spill(&mut self, key: DueKey) {
         self.spilled = Some(self.spilled.map_or(key, |spilled| spilled.min(key)));
     }
@@ -111,37 +117,43 @@ impl Lanes {
     }
 
     /// A message is due. False: the lane is full, the message is left to the store.
+    ///
+    /// However full the shard is, a lane may hold what could start at once: no destination starves.
     pub(crate) fn push(&mut self, live: &Live, held: usize) -> bool {
-        let lane = self.lanes.entry(live.origin).or_insert_with(|| Lane::new(live.tenant));
-        let full = lane.waiting.len() >= self.settings.lane_held_max || (held >= self.settings.held_max && !lane.waiting.is_empty());
-        if full || lane.spilled.is_some() {
+        let key = lane_of(live);
+        let room = if held < self.settings.held_max { self.settings.lane_held_max } else { self.floor() };
+        let lane = self.lanes.entry(key).or_default();
+        if lane.spilled.is_some() || lane.waiting.len() >= room {
             lane.spill(live.due_key());
-            self.feed(live.origin);
+            self.feed(key);
             return false;
         }
         lane.waiting.push_back(live.id.seq);
-        self.queue(live.origin);
+        self.queue(key);
         true
     }
 
     /// The next message that may start, if any. `ready` knows which waiting messages still exist.
     pub(crate) fn start(&mut self, ready: impl Fn(Seq) -> Option<Live>) -> Option<Live> {
-        while self.in_flight < self.settings.in_flight_max {
-            let tenant = *self.turn.front()?;
-            let runnable = self.tenants.get(&tenant).and_then(|tenant| tenant.runnable.front().copied());
-            let origin = runnable.expect("a tenant in turn has a runnable lane");
-            let lane = self.lanes.get_mut(&origin).expect("a runnable lane exists");
+        let mut passed = 0;
+        while self.in_flight < self.settings.in_flight_max && passed < self.turn.len() {
+            let tenant_id = *self.turn.front()?;
+            let tenant = self.tenants.get(&tenant_id).expect("a tenant in turn exists");
+            let key = *tenant.runnable.front().expect("a tenant in turn has a runnable lane");
+            let lane = self.lanes.get_mut(&key).expect("a runnable lane exists");
             let next = lane.waiting.front().and_then(|&seq| ready(seq));
-            let bytes = self.in_flight_bytes + next.map_or(0, |live| u64::from(live.body_bytes));
-            if next.is_some() && self.in_flight > 0 && bytes > self.settings.in_flight_bytes_max {
-                return None;
+            let bytes = next.map_or(0, |live| u64::from(live.body_bytes));
+            let fits = |in_flight: u32, sum: u64, max: u64| in_flight == 0 || sum + bytes <= max;
+            if !fits(self.in_flight, self.in_flight_bytes, self.settings.in_flight_bytes_max)
+                || !fits(tenant.in_flight, tenant.in_flight_bytes, self.settings.tenant_in_flight_bytes_max)
+            {
+                // Large bodies wait for room without holding up others.
+                self.end_turn(tenant_id, key, None);
+                passed += 1;
+                continue;
             }
             lane.waiting.pop_front();
-            let started = u32::from(next.is_some());
-            lane.in_flight += started;
-            self.in_flight += started;
-            self.in_flight_bytes = bytes;
-            self.end_turn(tenant, origin, started);
+            self.end_turn(tenant_id, key, next);
             if next.is_some() {
                 return next;
             }
@@ -151,69 +163,87 @@ impl Lanes {
 
     /// An attempt has ended.
     pub(crate) fn finish(&mut self, live: &Live) {
+        let (key, bytes) = (lane_of(live), u64::from(live.body_bytes));
         self.in_flight -= 1;
-        self.in_flight_bytes -= u64::from(live.body_bytes);
-        self.lanes.get_mut(&live.origin).expect("an attempt under way has a lane").in_flight -= 1;
-        self.tenants.get_mut(&live.tenant).expect("an attempt under way has a tenant").in_flight -= 1;
-        self.queue(live.origin);
+        self.in_flight_bytes -= bytes;
+        self.lanes.get_mut(&key).expect("an attempt under way has a lane").in_flight -= 1;
+        let tenant = self.tenants.get_mut(&live.tenant).expect("an attempt under way has a tenant");
+        tenant.in_flight -= 1;
+        tenant.in_flight_bytes -= bytes;
+        self.queue(key);
         self.queue_tenant(live.tenant);
-        self.tidy(live.origin);
+        self.tidy(key);
     }
 
     /// A lane that has room for what it spilled, and the first key that it lacks.
-    ///
-    /// However full the shard is, a lane with nothing waiting may load: no destination starves.
-    pub(crate) fn wants_refill(&self, held: usize) -> Option<(Origin, DueKey)> {
-        let full = held + self.settings.lane_held_max / 2 > self.settings.held_max;
-        self.hungry.iter().find_map(|&origin| {
-            let lane = self.lanes.get(&origin)?;
+    pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey)> {
+        let full = held + self.refill() > self.settings.held_max;
+        self.hungry.iter().find_map(|&key| {
+            let lane = self.lanes.get(&key)?;
             let from = lane.spilled?;
-            (!full || lane.waiting.is_empty()).then_some((origin, from))
+            (!full || lane.waiting.len() < self.floor().div_ceil(2)).then_some((key, from))
         })
     }
 
+    /// How many messages a refill asks for.
+    pub(crate) fn refill(&self) -> usize {
+        self.settings.lane_held_max.div_ceil(2)
+    }
+
     /// What the lane spilled has been read and is about to be pushed again.
-    pub(crate) fn begin_refill(&mut self, origin: Origin) {
-        self.hungry.retain(|&other| other != origin);
-        if let Some(lane) = self.lanes.get_mut(&origin) {
+    pub(crate) fn begin_refill(&mut self, key: LaneKey) {
+        self.hungry.retain(|&other| other != key);
+        if let Some(lane) = self.lanes.get_mut(&key) {
             lane.hungry = false;
             lane.spilled = None;
         }
     }
 
     /// What was read is pushed; from `rest` on, the store may have more.
-    pub(crate) fn end_refill(&mut self, origin: Origin, rest: Option<DueKey>) {
-        if let (Some(rest), Some(lane)) = (rest, self.lanes.get_mut(&origin)) {
+    pub(crate) fn end_refill(&mut self, key: LaneKey, rest: Option<DueKey>) {
+        if let (Some(rest), Some(lane)) = (rest, self.lanes.get_mut(&key)) {
             lane.spill(rest);
         }
-        self.feed(origin);
-        self.tidy(origin);
+        self.feed(key);
+        self.tidy(key);
     }
 
-    /// The lane at the front of the turn has had it.
-    fn end_turn(&mut self, tenant_id: TenantId, origin: Origin, started: u32) {
+    /// Messages that a lane may hold in a full shard: those that could start at once.
+    fn floor(&self) -> usize {
+        (self.settings.origin_in_flight_max as usize).min(self.settings.lane_held_max)
+    }
+
+    /// The lane at the front of the turn has had it, and started this.
+    fn end_turn(&mut self, tenant_id: TenantId, key: LaneKey, started: Option<Live>) {
         let tenant = self.tenants.get_mut(&tenant_id).expect("whose turn it was exists");
-        tenant.in_flight += started;
-        tenant.runnable.pop_front();
+        let lane = self.lanes.get_mut(&key).expect("whose turn it was exists");
+        if let Some(live) = started {
+            let bytes = u64::from(live.body_bytes);
+            lane.in_flight += 1;
+            tenant.in_flight += 1;
+            tenant.in_flight_bytes += bytes;
+            self.in_flight += 1;
+            self.in_flight_bytes += bytes;
+        }
+        lane.queued = false;
         tenant.queued = false;
+        tenant.runnable.pop_front();
         self.turn.pop_front();
-        self.lanes.get_mut(&origin).expect("whose turn it was exists").queued = false;
-        self.queue(origin);
+        self.queue(key);
         self.queue_tenant(tenant_id);
-        self.feed(origin);
-        self.tidy(origin);
+        self.feed(key);
+        self.tidy(key);
     }
 
     /// Puts a lane in line if it has something waiting and a free slot.
-    fn queue(&mut self, origin: Origin) {
-        let Some(lane) = self.lanes.get_mut(&origin) else { return };
+    fn queue(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
         if lane.queued || lane.waiting.is_empty() || lane.in_flight >= self.settings.origin_in_flight_max {
             return;
         }
         lane.queued = true;
-        let tenant = lane.tenant;
-        self.tenants.entry(tenant).or_default().runnable.push_back(origin);
-        self.queue_tenant(tenant);
+        self.tenants.entry(key.0).or_default().runnable.push_back(key);
+        self.queue_tenant(key.0);
     }
 
     /// Puts a tenant in line if it has a runnable lane and a free slot.
@@ -226,21 +256,22 @@ impl Lanes {
     }
 
     /// Marks a lane that has room for what it spilled.
-    fn feed(&mut self, origin: Origin) {
-        let Some(lane) = self.lanes.get_mut(&origin) else { return };
-        if !lane.hungry && lane.spilled.is_some() && lane.waiting.len() < self.settings.lane_held_max.div_ceil(2) {
+    fn feed(&mut self, key: LaneKey) {
+        let refill = self.refill();
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        if !lane.hungry && lane.spilled.is_some() && lane.waiting.len() < refill {
             lane.hungry = true;
-            self.hungry.push_back(origin);
+            self.hungry.push_back(key);
         }
     }
 
     /// Forgets a lane that holds nothing.
-    fn tidy(&mut self, origin: Origin) {
-        let idle = self.lanes.get(&origin).is_some_and(|lane| {
+    fn tidy(&mut self, key: LaneKey) {
+        let idle = self.lanes.get(&key).is_some_and(|lane| {
             lane.in_flight == 0 && lane.waiting.is_empty() && lane.spilled.is_none() && !lane.queued && !lane.hungry
         });
         if idle {
-            self.lanes.remove(&origin);
+            self.lanes.remove(&key);
         }
     }
 }

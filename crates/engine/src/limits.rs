@@ -49,9 +49,11 @@ pub const TENANT_IN_FLIGHT_MAX: u32 = 1_000;
 /// Deliveries under way per tenant and destination origin; what is due beyond it waits.
 pub const ORIGIN_IN_FLIGHT_MAX: u32 = 200;
 /// Deliveries under way in all; what is due beyond it waits.
-pub const IN_FLIGHT_MAX: u32 = 4_000;
+pub const IN_FLIGHT_MAX: u32 = 10_000;
 /// Bytes of bodies under way in all; what is due beyond it waits (one message may always start).
 pub const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Bytes of bodies under way per tenant; what is due beyond it waits (one message may always start).
+pub const TENANT_IN_FLIGHT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Live messages kept in RAM; the rest waits in the store and is loaded as these end.
 pub const HELD_MAX: usize = 400_000;
 /// Due messages kept in RAM per tenant and destination origin; the rest waits in the store.
@@ -70,11 +72,14 @@ pub const DLQ_PAGE_MAX: usize = 100;
 /// A page ends early when its entries hold this many bytes of bodies.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A page ends early when it has passed over this many entries that do not match; its cursor goes on.
-pub const PAGE_SKIPS_MAX: usize = 100_000;
+pub const PAGE_SKIPS_MAX: usize = 500_000;
 /// Most messages that `count` may ask a bulk cancel to end.
 pub const BULK_CANCEL_COUNT_MAX: usize = 500;
 /// Most values of one filter field; over it the request is refused with 400.
 pub const FILTER_VALUES_MAX: usize = 1_000;
+
+/// Bytes of disk kept free by default: below it publishes are refused with 503 and deliveries go on.
+pub const DISK_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How long a message stays readable after it has ended.
 pub const ENDED_GRACE_MS: u64 = 10_000;
@@ -85,7 +90,8 @@ pub const DLQ_MS_DEFAULT: u64 = 30 * 86_400_000;
 
 const _: () = {
     assert!(MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX);
-    assert!(MESSAGE_BYTES_MAX as u64 <= IN_FLIGHT_BYTES_MAX);
+    assert!(MESSAGE_BYTES_MAX as u64 <= TENANT_IN_FLIGHT_BYTES_MAX);
+    assert!(TENANT_IN_FLIGHT_BYTES_MAX <= IN_FLIGHT_BYTES_MAX);
     assert!(LOG_RESPONSE_BYTES_MAX <= RESPONSE_BYTES_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
     assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);

@@ -5,6 +5,7 @@ use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// What was published. Stored once and never changed; a retry rewrites only its [`Live`] row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,10 +100,12 @@ impl DueKey {
 pub struct Origin(pub u64);
 
 impl Origin {
-    /// The hash (FNV-1a, stored, so it must never change) of a tenant and `scheme://host:port`.
+    /// The hash of a tenant and `scheme://host:port`. It is stored, so it must never change.
     pub fn of(tenant: TenantId, origin: &str) -> Origin {
-        let bytes = tenant.0.to_be_bytes().into_iter().chain(origin.bytes());
-        Origin(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))
+        let hash = Sha256::new().chain_update(tenant.0.to_be_bytes()).chain_update(origin).finalize();
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash[..8]);
+        Origin(u64::from_be_bytes(first))
     }
 }
 

@@ -10,8 +10,8 @@
 //! less is always allowed, because a load skips what is held already.
 
 use crate::event::{DeadLetter, Event, EventDetail, Op, Response, State};
-use crate::lanes::Lanes;
 pub use crate::lanes::Settings;
+use crate::lanes::{LaneKey, Lanes};
 use crate::limits::{HORIZON_MS, LOG_RESPONSE_BYTES_MAX};
 use crate::message::{DedupKey, DueKey, Live, Message, Origin};
 use crate::outcome::{Outcome, Verdict};
@@ -75,8 +75,8 @@ pub struct Accepted {
 /// What [`Shard::wants_load`] asks of the store; the answer goes to [`Shard::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Only messages to this origin, or all.
-    pub origin: Option<Origin>,
+    /// Only messages of this tenant to this origin, or all.
+    pub lane: Option<LaneKey>,
     /// Rows behind this key.
     pub after: DueKey,
     /// Rows due at this time or before.
@@ -111,6 +111,8 @@ pub struct Shard {
     lanes: Lanes,
     /// Every live message up to here is held or spilled.
     loaded: DueKey,
+    /// The latest time seen. Clocks go back; what was due then may lie ahead now.
+    latest: Timestamp,
     /// A window load before this time would only be cut short again.
     load_not_before: Timestamp,
     /// Keys of publishes that are decided but not yet committed.
@@ -130,6 +132,7 @@ impl Shard {
             held: HashMap::new(),
             timers: BTreeSet::new(),
             loaded: DueKey::MIN,
+            latest: Timestamp(0),
             load_not_before: Timestamp(0),
             fresh_keys: HashMap::new(),
             draining: false,
@@ -216,7 +219,7 @@ impl Shard {
             if let Some(held) = self.held.remove(&row.id.seq) {
                 self.timers.remove(&held.live.due_key());
             }
-            end_row(row, State::Canceled, now, out);
+            end_waiting(row, now, out);
         }
         self.dispatch(None, now, out);
         cancelled
@@ -232,9 +235,9 @@ impl Shard {
     pub fn loaded(&mut self, load: &Load, rows: &[Live], now: Timestamp, out: &mut Output) {
         let complete = rows.len() < load.max;
         let last = rows.last().map(Live::due_key).filter(|_| !complete);
-        match load.origin {
+        match load.lane {
             None => self.loaded = last.unwrap_or(DueKey { due: load.until, seq: Seq::MAX }),
-            Some(origin) => self.lanes.begin_refill(origin),
+            Some(lane) => self.lanes.begin_refill(lane),
         }
         for row in rows {
             if self.held.contains_key(&row.id.seq) {
@@ -242,24 +245,25 @@ impl Shard {
             }
             if row.cancel_requested {
                 // The process ended before the attempt did; the cancel was promised.
-                end_row(row, State::Canceled, now, out);
+                end_waiting(row, now, out);
             } else {
                 self.arrive(*row, now);
             }
         }
-        if let Some(origin) = load.origin {
-            self.lanes.end_refill(origin, last.map(after));
+        if let Some(lane) = load.lane {
+            self.lanes.end_refill(lane, last.map(after));
         }
         self.dispatch(None, now, out);
     }
 
     /// Time has passed.
     pub fn wake(&mut self, now: Timestamp, out: &mut Output) {
+        self.latest = self.latest.max(now);
         while let Some(first) = self.timers.first().copied().filter(|first| first.due <= now) {
             self.timers.remove(&first);
             let held = self.held.get(&first.seq).expect("what is timed is held");
             let live = held.live;
-            self.make_ready(live);
+            self.make_ready(live, now);
         }
         self.dispatch(None, now, out);
     }
@@ -276,6 +280,9 @@ impl Shard {
 
     /// When [`Shard::wake`] or a load is needed next.
     pub fn next_wake(&self) -> Timestamp {
+        if self.draining {
+            return Timestamp::MAX;
+        }
         let window = self.loaded.due.minus_millis(HORIZON_MS / 2).max(self.load_not_before);
         self.timers.first().map_or(window, |first| first.due.min(window))
     }
@@ -287,11 +294,12 @@ impl Shard {
         }
         if now >= self.load_not_before && self.loaded.due <= now.plus_millis(HORIZON_MS / 2) {
             let until = now.plus_millis(HORIZON_MS);
-            return Some(Load { origin: None, after: self.loaded, until, max: self.settings.load_page });
+            return Some(Load { lane: None, after: self.loaded, until, max: self.settings.load_page });
         }
-        let (origin, from) = self.lanes.wants_refill(self.held.len())?;
-        let after = before(from);
-        Some(Load { origin: Some(origin), after, until: now, max: self.settings.lane_held_max.div_ceil(2) })
+        let (lane, from) = self.lanes.wants_refill(self.held.len())?;
+        // What was spilled was due once; after the clock went back it may not be due now.
+        let until = self.latest.max(now);
+        Some(Load { lane: Some(lane), after: before(from), until, max: self.lanes.refill() })
     }
 
     /// Attempts under way.
@@ -306,32 +314,41 @@ impl Shard {
 
     /// A live message is now known: hold it, or leave it to a later load.
     fn arrive(&mut self, live: Live, now: Timestamp) {
+        self.latest = self.latest.max(now);
         if live.due_key() > self.loaded {
             return;
         }
         if live.due <= now {
-            self.make_ready(live);
+            self.make_ready(live, now);
         } else if self.held.len() < self.settings.held_max || self.evict_behind(live.due_key(), now) {
             self.held.insert(live.id.seq, Held { live, stage: Stage::Timed });
             self.timers.insert(live.due_key());
+        } else {
+            self.leave_to_load(live.due_key(), now);
         }
     }
 
-    /// Forgets the message with the latest due time, which must be behind `key`; if there is none,
-    /// `key` itself must be left to a later load.
+    /// Forgets the timer with the latest due time if it is behind `key`. It is asked for again later.
     fn evict_behind(&mut self, key: DueKey, now: Timestamp) -> bool {
-        let last = self.timers.last().copied().filter(|last| *last > key);
-        if let Some(last) = last {
-            self.timers.remove(&last);
-            self.held.remove(&last.seq);
-        }
-        self.loaded = before(last.unwrap_or(key)).min(self.loaded);
-        self.load_not_before = now.plus_millis(FULL_PAUSE_MS);
-        last.is_some()
+        let Some(last) = self.timers.last().copied().filter(|last| *last > key) else { return false };
+        self.timers.remove(&last);
+        self.held.remove(&last.seq);
+        self.leave_to_load(last, now);
+        true
     }
 
-    /// A held or new message is due: into its lane, or back to the store when the lane is full.
-    fn make_ready(&mut self, live: Live) {
+    /// The message with this key is not held: a later load must bring it.
+    fn leave_to_load(&mut self, key: DueKey, now: Timestamp) {
+        self.loaded = before(key).min(self.loaded);
+        self.load_not_before = now.plus_millis(FULL_PAUSE_MS);
+    }
+
+    /// A held or new message is due: into its lane, or back to the store when the lane is full. What is
+    /// due goes before what is not: a full shard forgets its latest timer.
+    fn make_ready(&mut self, live: Live, now: Timestamp) {
+        if self.held.len() >= self.settings.held_max {
+            self.evict_behind(live.due_key(), now);
+        }
         if self.lanes.push(&live, self.held.len()) {
             self.held.insert(live.id.seq, Held { live, stage: Stage::Ready });
         } else {
@@ -361,11 +378,15 @@ impl Shard {
     }
 
     fn end_cancelled(&mut self, live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
-        if outcome.verdict() != Verdict::Success {
+        let detail = if outcome.verdict() == Verdict::Success {
+            delivered_detail(outcome)
+        } else {
             let (_, detail) = failed_detail(outcome);
             out.log(live.tenant, live.id, now, State::Error, detail);
-        }
-        end_row(live, State::Canceled, now, out);
+            EventDetail::default()
+        };
+        out.log(live.tenant, live.id, now, State::Canceled, detail);
+        out.ops.push(Op::Remove { id: live.id });
     }
 }
 
@@ -382,8 +403,8 @@ fn after(key: DueKey) -> DueKey {
     DueKey { due: key.due, seq: Seq(key.seq.0 + 1) }
 }
 
-fn end_row(live: &Live, state: State, now: Timestamp, out: &mut Output) {
-    out.log(live.tenant, live.id, now, state, EventDetail::default());
+fn end_waiting(live: &Live, now: Timestamp, out: &mut Output) {
+    out.log(live.tenant, live.id, now, State::Canceled, EventDetail::default());
     out.ops.push(Op::Remove { id: live.id });
 }
 
@@ -398,7 +419,7 @@ fn bury(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
     out.ops.push(Op::Bury(DeadLetter { dlq_id, tenant, id, retried, error, response }));
 }
 
-/// A success is logged by its status alone.
+/// A success is logged by its status and duration alone.
 fn delivered_detail(outcome: Outcome) -> EventDetail {
     let status = outcome.result.map_or(0, |response| response.status);
     let response = Some(Arc::new(Response { status, ..Response::default() }));

@@ -1,5 +1,6 @@
 //! What every request handler can reach.
 
+use crate::api::BodyBudget;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
@@ -9,7 +10,7 @@ use crate::store::{Store, StoreError};
 use crate::tenants::Tokens;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::Semaphore;
+use std::time::Instant;
 
 /// The shared handles of a running server.
 pub struct App {
@@ -27,9 +28,13 @@ pub struct App {
     pub clock: Clock,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Room for request bodies, in units of a KiB.
-    pub(crate) body_budget: Arc<Semaphore>,
-    /// The core takes commands. False before it has started and after it has ended.
+    /// Room for request bodies.
+    pub(crate) body_budget: BodyBudget,
+    /// What the store last said when it was asked whether it can write.
+    pub(crate) last_probe: tokio::sync::Mutex<Option<(Instant, bool)>>,
+    /// The disk has less room than it must keep.
+    pub(crate) disk_low: Arc<AtomicBool>,
+    /// The core takes commands; false once it has ended.
     pub core_running: Arc<AtomicBool>,
 }
 
@@ -46,7 +51,12 @@ impl App {
         }
     }
 
-    /// Whether publishes can be accepted.
+    /// Whether the disk has less room than it must keep: then nothing new is accepted.
+    pub fn disk_is_low(&self) -> bool {
+        self.disk_low.load(Ordering::Relaxed)
+    }
+
+    /// Whether the core takes commands.
     pub fn is_running(&self) -> bool {
         self.core_running.load(Ordering::Acquire)
     }

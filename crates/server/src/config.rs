@@ -10,7 +10,7 @@ use posthaste_engine::limits;
 use posthaste_engine::shard;
 use posthaste_wire::duration::parse_duration;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,78 +24,119 @@ pub enum Mode {
 }
 
 /// What was said on the command line, in the environment or in the file. `None`: nothing.
-#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
+///
+/// Not `Debug`: it holds secrets.
+#[derive(Clone, Default, clap::Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Address to listen on [default: 127.0.0.1:8080]
-    #[arg(long, env = "POSTHASTE_LISTEN", value_name = "ADDRESS")]
+    #[arg(long, help_heading = "Listening", env = "POSTHASTE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
     /// Directory that holds all data; made if it is missing [default: ./posthaste-data]
-    #[arg(long, env = "POSTHASTE_DATA_DIR", value_name = "DIR")]
+    #[arg(long, help_heading = "Listening", env = "POSTHASTE_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// URL under which clients reach this server; messages to it are refused as loops
-    #[arg(long, env = "POSTHASTE_PUBLIC_URL", value_name = "URL")]
+    #[arg(long, help_heading = "Listening", env = "POSTHASTE_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
 
     /// API token of the single tenant "default"
-    #[arg(long, env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(long, help_heading = "Tenants", env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Read-only API token of the single tenant "default"
-    #[arg(long, env = "POSTHASTE_READ_ONLY_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        help_heading = "Tenants",
+        env = "POSTHASTE_READ_ONLY_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
     pub read_only_token: Option<String>,
     /// Key that signs the deliveries of the single tenant "default"
-    #[arg(long, env = "POSTHASTE_CURRENT_SIGNING_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        help_heading = "Tenants",
+        env = "POSTHASTE_CURRENT_SIGNING_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
     pub current_signing_key: Option<String>,
     /// Key that becomes current at the next rotation
-    #[arg(long, env = "POSTHASTE_NEXT_SIGNING_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        help_heading = "Tenants",
+        env = "POSTHASTE_NEXT_SIGNING_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
     pub next_signing_key: Option<String>,
     /// Accept the token as `?qstash_token=` too [default: true in dev, false in serve]
-    #[arg(long, env = "POSTHASTE_QUERY_TOKEN", value_name = "BOOL")]
+    #[arg(long, help_heading = "Tenants", env = "POSTHASTE_QUERY_TOKEN", value_name = "BOOL")]
     pub query_token: Option<bool>,
     /// Token for /metrics; without one /metrics is off in serve and open in dev
-    #[arg(long, env = "POSTHASTE_METRICS_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        help_heading = "Observing",
+        env = "POSTHASTE_METRICS_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
     pub metrics_token: Option<String>,
 
     /// PEM file with certificate authorities to trust besides the public ones
-    #[arg(long, env = "POSTHASTE_EGRESS_CA_FILE", value_name = "FILE")]
+    #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
     /// Private networks that messages may go to, such as 10.0.0.0/8 (repeat or separate by commas)
-    #[arg(long, env = "POSTHASTE_EGRESS_ALLOW_CIDRS", value_name = "CIDR", value_delimiter = ',')]
+    #[arg(
+        long,
+        help_heading = "Deliveries",
+        env = "POSTHASTE_EGRESS_ALLOW_CIDRS",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub egress_allow_cidrs: Option<Vec<String>>,
     /// Host names that messages may go to although their addresses are private
-    #[arg(long, env = "POSTHASTE_EGRESS_ALLOW_HOSTS", value_name = "HOST", value_delimiter = ',')]
+    #[arg(
+        long,
+        help_heading = "Deliveries",
+        env = "POSTHASTE_EGRESS_ALLOW_HOSTS",
+        value_name = "HOST",
+        value_delimiter = ','
+    )]
     pub egress_allow_hosts: Option<Vec<String>>,
     /// Value of the Upstash-Region header of deliveries [default: EU-CENTRAL-1]
-    #[arg(long, env = "POSTHASTE_REGION", value_name = "REGION")]
+    #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_REGION", value_name = "REGION")]
     pub region: Option<String>,
 
     /// Deliveries under way at once per tenant [default: 1000]
-    #[arg(long, env = "POSTHASTE_TENANT_PARALLELISM", value_name = "N")]
+    #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_TENANT_PARALLELISM", value_name = "N")]
     pub tenant_parallelism: Option<u32>,
     /// Deliveries under way at once per tenant and destination [default: 200]
-    #[arg(long, env = "POSTHASTE_DESTINATION_PARALLELISM", value_name = "N")]
+    #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_DESTINATION_PARALLELISM", value_name = "N")]
     pub destination_parallelism: Option<u32>,
     /// Largest message body in bytes [default: 10485760]
-    #[arg(long, env = "POSTHASTE_MESSAGE_BYTES_MAX", value_name = "BYTES")]
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_MESSAGE_BYTES_MAX", value_name = "BYTES")]
     pub message_bytes_max: Option<usize>,
+    /// Bytes of disk to keep free: below it nothing new is accepted; 0 switches this off [default: 67108864]
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_DISK_RESERVE_BYTES", value_name = "BYTES")]
+    pub disk_reserve_bytes: Option<u64>,
     /// How long logs and ended messages are kept [default: 7d]
-    #[arg(long, env = "POSTHASTE_LOG_RETENTION", value_name = "DURATION")]
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_LOG_RETENTION", value_name = "DURATION")]
     pub log_retention: Option<String>,
     /// How long dead letters are kept [default: 30d]
-    #[arg(long, env = "POSTHASTE_DLQ_RETENTION", value_name = "DURATION")]
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_DLQ_RETENTION", value_name = "DURATION")]
     pub dlq_retention: Option<String>,
     /// Ignore `count` in bulk cancels, as the hosted service does since September 2026 [default: false]
-    #[arg(long, env = "POSTHASTE_BULK_CANCEL_IGNORE_COUNT", value_name = "BOOL")]
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_BULK_CANCEL_IGNORE_COUNT", value_name = "BOOL")]
     pub bulk_cancel_ignore_count: Option<bool>,
 
     /// How long deliveries under way may take to finish at shutdown [default: 10s]
-    #[arg(long, env = "POSTHASTE_SHUTDOWN_GRACE", value_name = "DURATION")]
+    #[arg(long, help_heading = "Listening", env = "POSTHASTE_SHUTDOWN_GRACE", value_name = "DURATION")]
     pub shutdown_grace: Option<String>,
     /// How log lines look [default: pretty in dev, json in serve]
-    #[arg(long, env = "POSTHASTE_LOG_FORMAT", value_name = "FORMAT")]
+    #[arg(long, help_heading = "Observing", env = "POSTHASTE_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
     /// Which log lines are written, such as info or posthaste=debug [default: info]
-    #[arg(long, env = "POSTHASTE_LOG", value_name = "FILTER")]
+    #[arg(long, help_heading = "Observing", env = "POSTHASTE_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
     /// Tenants, in the file only.
@@ -140,6 +181,8 @@ pub struct Config {
     pub shard: shard::Settings,
     /// Largest message body.
     pub message_bytes_max: usize,
+    /// Bytes of disk to keep free.
+    pub disk_reserve_bytes: u64,
     /// How long history and dead letters are kept.
     pub retention: Retention,
     /// Whether `count` in bulk cancels is ignored.
@@ -204,8 +247,11 @@ impl Settings {
     pub fn from_file(path: &Path) -> Result<Settings, ConfigError> {
         let read = |source| ConfigError::Read { what: "the configuration", path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(read)?;
-        toml::from_str(&text)
-            .map_err(|error| ConfigError::Syntax { path: path.to_owned(), message: error.to_string() })
+        toml::from_str(&text).map_err(|error| {
+            // Not the whole report: it would quote the line, which may hold a secret.
+            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            ConfigError::Syntax { path: path.to_owned(), message: format!("line {line}: {}", error.message()) }
+        })
     }
 
     /// These settings, and for what they leave open the other ones.
@@ -254,6 +300,7 @@ impl Config {
             region: settings.region.clone().unwrap_or_else(|| "EU-CENTRAL-1".to_owned()),
             shard: shard_settings(&settings)?,
             message_bytes_max,
+            disk_reserve_bytes: settings.disk_reserve_bytes.unwrap_or(limits::DISK_RESERVE_BYTES),
             retention,
             bulk_cancel_ignore_count: settings.bulk_cancel_ignore_count.unwrap_or(false),
             shutdown_grace: Duration::from_millis(grace),
@@ -263,52 +310,65 @@ impl Config {
         })
     }
 
-    /// The configuration as TOML, with secrets hidden: what `--print-config` shows.
+    /// The configuration as TOML, with secrets and what is unset as comments: what `--print-config` shows.
     pub fn describe(&self) -> String {
         let millis = |ms: u64| format!("{}s", ms / 1_000);
+        let set = |name: &str, value: toml::Value| format!("{name} = {value}");
+        let unset = |name: &str, why: &str| format!("# {name}: {why}");
+        let cidrs: Vec<String> = self.egress.allow_cidrs.iter().map(ToString::to_string).collect();
+        let log_format = match self.log_format {
+            LogFormat::Pretty => "pretty",
+            LogFormat::Json => "json",
+        };
         let mut lines = vec![
-            format!("listen = {:?}", self.listen.to_string()),
-            format!("data_dir = {:?}", self.data_dir),
-            format!("public_url = {:?}", self.public_url.as_deref().unwrap_or_default()),
-            format!("query_token = {}", self.query_token),
-            format!("metrics_token = {:?}", match self.metrics_access {
-                MetricsAccess::Off => "(off)",
-                MetricsAccess::Open => "(open)",
-                MetricsAccess::Token(_) => "(hidden)",
-            }),
-            format!("region = {:?}", self.region),
-            format!("egress_allow_cidrs = {:?}", self.egress.allow_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>()),
-            format!("egress_allow_hosts = {:?}", self.egress.allow_hosts),
-            format!("egress_ca_file = {:?}", if self.egress_ca_pem.is_some() { "(loaded)" } else { "" }),
-            format!("tenant_parallelism = {}", self.shard.tenant_in_flight_max),
-            format!("destination_parallelism = {}", self.shard.origin_in_flight_max),
-            format!("message_bytes_max = {}", self.message_bytes_max),
-            format!("log_retention = {:?}", millis(self.retention.history_ms)),
-            format!("dlq_retention = {:?}", millis(self.retention.dlq_ms)),
-            format!("bulk_cancel_ignore_count = {}", self.bulk_cancel_ignore_count),
-            format!("shutdown_grace = {:?}", millis(self.shutdown_grace.as_millis() as u64)),
-            format!("log_format = {:?}", match self.log_format {
-                LogFormat::Pretty => "pretty",
-                LogFormat::Json => "json",
-            }),
-            format!("log = {:?}", self.log),
+            set("listen", self.listen.to_string().into()),
+            set("data_dir", self.data_dir.display().to_string().into()),
+            match &self.public_url {
+                Some(url) => set("public_url", url.as_str().into()),
+                None => unset("public_url", "not set"),
+            },
+            set("query_token", self.query_token.into()),
+            unset(
+                "metrics_token",
+                match self.metrics_access {
+                    MetricsAccess::Off => "not set, so /metrics is off",
+                    MetricsAccess::Open => "not set, and /metrics is open in dev",
+                    MetricsAccess::Token(_) => "set, hidden here",
+                },
+            ),
+            set("region", self.region.as_str().into()),
+            set("egress_allow_cidrs", cidrs.into()),
+            set("egress_allow_hosts", self.egress.allow_hosts.clone().into()),
+            unset("egress_ca_file", if self.egress_ca_pem.is_some() { "loaded" } else { "not set" }),
+            set("tenant_parallelism", i64::from(self.shard.tenant_in_flight_max).into()),
+            set("destination_parallelism", i64::from(self.shard.origin_in_flight_max).into()),
+            set("message_bytes_max", (self.message_bytes_max as i64).into()),
+            set("disk_reserve_bytes", self.disk_reserve_bytes.cast_signed().into()),
+            set("log_retention", millis(self.retention.history_ms).into()),
+            set("dlq_retention", millis(self.retention.dlq_ms).into()),
+            set("bulk_cancel_ignore_count", self.bulk_cancel_ignore_count.into()),
+            set("shutdown_grace", millis(self.shutdown_grace.as_millis() as u64).into()),
+            set("log_format", log_format.into()),
+            set("log", self.log.as_str().into()),
         ];
-        for tenant in &self.tenants {
-            lines.push(format!("\n[[tenants]]\nname = {:?}\ntoken = \"(hidden)\"", tenant.name));
-        }
+        lines.extend(
+            self.tenants.iter().map(|tenant| unset("tenant", &format!("{}, its secrets hidden here", tenant.name))),
+        );
         lines.join("\n")
     }
 }
 
 fn listen_address(mode: Mode, text: Option<&str>) -> Result<SocketAddr, ConfigError> {
     let text = text.unwrap_or("127.0.0.1:8080");
-    let address: SocketAddr = text
-        .parse()
-        .map_err(|_| invalid("listen", format!("{text:?} is not an address and port such as 127.0.0.1:8080")))?;
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let wrong = || invalid("listen", format!("{text:?} is not an address and port such as 127.0.0.1:8080"));
+    let address = found.ok_or_else(wrong)?;
     if mode == Mode::Dev && !address.ip().is_loopback() {
         return Err(invalid(
             "listen",
-            format!("{address} is not a loopback address; `dev` has published credentials and listens on loopback only, use `serve`"),
+            format!(
+                "{address} is not a loopback address; `dev` has published credentials and listens on loopback only, use `serve`"
+            ),
         ));
     }
     Ok(address)

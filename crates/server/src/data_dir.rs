@@ -1,10 +1,16 @@
-//! The directory that holds all data: made if missing, private, and locked by the one process that uses it.
+//! The directory that holds all data: made if missing, private, locked by the one process that uses it, and
+//! watched for room.
 
+use crate::config::Config;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// A locked data directory. The lock ends with this value, or with the process.
 #[derive(Debug)]
@@ -17,7 +23,9 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another process has it.
-    #[error("the data directory {path} is in use by another posthaste process{holder}; stop that one or choose another --data-dir")]
+    #[error(
+        "the data directory {path} is in use by another posthaste process{holder}; stop that one or choose another --data-dir"
+    )]
     Locked {
         /// Which directory.
         path: PathBuf,
@@ -67,6 +75,55 @@ impl DataDir {
     pub fn database(&self) -> PathBuf {
         self.path.join("posthaste.db")
     }
+}
+
+/// How often the free space is looked at.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Watches the room on the disk, so that publishing stops while outcomes can still be written.
+#[derive(Debug)]
+pub struct DiskWatch(Option<JoinHandle<()>>);
+
+impl DiskWatch {
+    /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
+    pub fn start(config: &Config, low: Arc<AtomicBool>) -> DiskWatch {
+        let (path, reserve) = (config.data_dir.clone(), config.disk_reserve_bytes);
+        if reserve == 0 || free_bytes(&path).is_none() {
+            return DiskWatch(None);
+        }
+        DiskWatch(Some(tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(WATCH_EVERY);
+            loop {
+                ticks.tick().await;
+                let Some(free) = free_bytes(&path) else { continue };
+                let is_low = free < reserve;
+                if low.swap(is_low, Ordering::Relaxed) != is_low {
+                    match is_low {
+                        true => tracing::error!(
+                            free,
+                            reserve,
+                            "the disk is nearly full: nothing new is accepted until there is room"
+                        ),
+                        false => tracing::info!(free, reserve, "the disk has room again"),
+                    }
+                }
+            }
+        })))
+    }
+}
+
+impl Drop for DiskWatch {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// What an unprivileged process may still write; `None` if the file system does not say.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
 }
 
 #[cfg(test)]

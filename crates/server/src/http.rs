@@ -5,8 +5,8 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::net::SocketAddr;
@@ -21,29 +21,23 @@ use tower::ServiceExt;
 const CONNECTIONS_MAX: usize = 10_000;
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of a request's head; over it the answer is 431.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Most headers of a request; over it the answer is 431.
-const HEADERS_MAX: usize = 256;
+/// Most bytes of a request's head; over it the answer is a bare 431. The API refuses much less, with a text.
+const HEAD_BYTES_MAX: usize = 512 * 1024;
+/// Most headers of a request; over it the answer is a bare 431. The API refuses much less, with a text.
+const HEADERS_MAX: usize = 1_024;
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop`, then lets open requests finish for at most `grace`.
 pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, grace: Duration) {
-    let mut builder = Builder::new(TokioExecutor::new());
+    // HTTP/1.1 only: every official client speaks it, and the head timeout holds from the first byte on.
+    let mut builder = Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .half_close(true);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(HEAD_BYTES_MAX as u32)
-        .keep_alive_interval(Some(Duration::from_secs(30)));
-    let builder = Arc::new(builder);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();
     loop {
@@ -54,7 +48,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, stop: Cancellat
         let Some((stream, peer, place)) = accepted else { continue };
         let service = router.clone().map_request(move |request: Request<Incoming>| with_peer(request, peer));
         let service = TowerToHyperService::new(service);
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             // A connection that breaks concerns nobody but its client.

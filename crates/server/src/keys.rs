@@ -1,7 +1,9 @@
 //! Every tenant's signing keys: read for each attempt, rotated on request, durable before they are used.
 
 use crate::clock::random;
+use crate::config::Mode;
 use crate::store::{Store, StoreError};
+use crate::tenants::DEV_USERS;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::{SigningKey, SigningKeys};
 use posthaste_wire::time::Timestamp;
@@ -27,12 +29,13 @@ struct Entry {
 }
 
 impl Keys {
-    /// Loads the keys of these tenants; what is stored wins over what is configured, because a rotation
-    /// is stored.
-    pub fn load(store: Arc<dyn Store>, configured: &[(TenantId, SigningKeys)]) -> Result<Keys, StoreError> {
+    /// Loads the keys of these tenants. In `serve` what is stored wins over what is configured, because a
+    /// rotation is stored; in `dev` the published keys are what the SDKs know, so they are taken anew.
+    pub fn load(store: Arc<dyn Store>, mode: Mode, configured: &[(TenantId, SigningKeys)]) -> Result<Keys, StoreError> {
         let mut current = HashMap::new();
         for (tenant, keys) in configured {
-            let keys = match store.signing_keys(*tenant)? {
+            let stored = store.signing_keys(*tenant)?.filter(|stored| may_be_used(mode, *tenant, stored, keys));
+            let keys = match stored {
                 Some(stored) => stored,
                 None => {
                     store.put_signing_keys(*tenant, keys)?;
@@ -75,4 +78,31 @@ impl Keys {
         self.current.write().unwrap_or_else(PoisonError::into_inner).insert(tenant, entry);
         Ok(keys)
     }
+}
+
+/// Whether stored keys are taken rather than the configured ones; says so when they differ.
+fn may_be_used(mode: Mode, tenant: TenantId, stored: &SigningKeys, configured: &SigningKeys) -> bool {
+    if mode == Mode::Dev && is_published(configured) {
+        return false;
+    }
+    if mode == Mode::Serve && is_published(stored) {
+        tracing::warn!(
+            tenant = tenant.0,
+            "the stored signing keys are published development keys; the configured ones are used"
+        );
+        return false;
+    }
+    if stored != configured && stored.current != configured.next {
+        tracing::warn!(
+            tenant = tenant.0,
+            "the stored signing keys differ from the configured ones and are used; rotate them by the API to change them"
+        );
+    }
+    true
+}
+
+fn is_published(keys: &SigningKeys) -> bool {
+    let known =
+        |key: &SigningKey| DEV_USERS.iter().any(|user| key.expose() == user.current || key.expose() == user.next);
+    known(&keys.current) || known(&keys.next)
 }

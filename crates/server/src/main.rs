@@ -8,11 +8,13 @@ use posthaste::data_dir::DataDir;
 use posthaste::delivery::resolve::SystemResolver;
 use posthaste::server::{Parts, Server};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::tenants::{DEV_USERS, new_tenant};
 use posthaste::telemetry;
+use posthaste::tenants::{DEV_USERS, new_tenant};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -27,7 +29,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run on a developer's machine: loopback only, the published QStash development credentials
-    Dev(RunArguments),
+    Dev(DevArguments),
     /// Run in production: own tokens and keys, private destinations only where allowed
     Serve(RunArguments),
     /// Print a fresh tenant (tokens and signing keys) to paste into the configuration
@@ -45,16 +47,29 @@ struct RunArguments {
     /// Print the effective settings, with secrets hidden, and end
     #[arg(long)]
     print_config: bool,
-    /// Port to listen on at 127.0.0.1, as the official development server spells it
-    #[arg(long, env = "QSTASH_DEV_PORT", value_name = "PORT", conflicts_with = "listen", hide = true)]
-    port: Option<u16>,
     #[command(flatten)]
     settings: Settings,
 }
 
+#[derive(clap::Args)]
+struct DevArguments {
+    /// Port to listen on at 127.0.0.1, as the official development server spells it
+    #[arg(long, env = "QSTASH_DEV_PORT", value_name = "PORT")]
+    port: Option<u16>,
+    #[command(flatten)]
+    run: RunArguments,
+}
+
+/// How long threads that block may keep the process from ending.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Dev(arguments) => run(Mode::Dev, arguments),
+        Command::Dev(DevArguments { port, run: mut arguments }) => {
+            let listen = port.map(|port| format!("127.0.0.1:{port}"));
+            arguments.settings.listen = arguments.settings.listen.or(listen);
+            run(Mode::Dev, arguments)
+        }
         Command::Serve(arguments) => run(Mode::Serve, arguments),
         Command::NewTenant { name } => {
             print!("{}", new_tenant(&name));
@@ -72,9 +87,6 @@ fn main() -> ExitCode {
 
 fn run(mode: Mode, arguments: RunArguments) -> anyhow::Result<()> {
     let mut settings = arguments.settings;
-    if mode == Mode::Dev && settings.listen.is_none() {
-        settings.listen = arguments.port.map(|port| format!("127.0.0.1:{port}"));
-    }
     if let Some(path) = &arguments.config {
         settings = settings.or(Settings::from_file(path)?)?;
     }
@@ -84,8 +96,12 @@ fn run(mode: Mode, arguments: RunArguments) -> anyhow::Result<()> {
         return Ok(());
     }
     telemetry::init(config.log_format, &config.log)?;
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(config))
+    let result = runtime.block_on(serve(config));
+    // Whatever still runs on a blocking thread must not keep the process from ending.
+    runtime.shutdown_timeout(EXIT_PATIENCE);
+    result
 }
 
 async fn serve(config: Config) -> anyhow::Result<()> {
@@ -97,11 +113,15 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mode = config.mode;
-    let parts = Parts { store: Arc::new(store), clock: Clock::default(), resolver: Arc::new(SystemResolver::default()) };
+    let parts =
+        Parts { store: Arc::new(store), clock: Clock::default(), resolver: Arc::new(SystemResolver::default()) };
     let mut server = Server::start(config, parts, listener).await?;
     announce(mode, &server);
     tokio::select! {
-        failure = server.failed() => return Err(failure),
+        failure = server.failed() => {
+            server.abandon().await;
+            return Err(failure);
+        }
         _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
     }
@@ -109,6 +129,15 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     server.stop().await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Every connection is an open file; the usual soft limit of 1,024 is far below what we allow.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(error = %error, current = ?limit.current, "the limit of open files cannot be raised");
+    }
 }
 
 /// Says where the server is, and in `dev` what a program needs to use it.

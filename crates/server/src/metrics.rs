@@ -16,10 +16,10 @@ use std::time::Duration;
 /// Every metric of the server.
 pub struct Metrics {
     registry: Registry,
-    published: Family<Label, Counter>,
-    attempts: Family<Label, Counter>,
+    published: Family<PublishLabel, Counter>,
+    attempts: Family<AttemptLabel, Counter>,
     attempt_seconds: Histogram,
-    request_seconds: Family<Label, Histogram>,
+    request_seconds: Family<RequestLabel, Histogram>,
     cancelled: Counter,
     dead_lettered: Counter,
     pending: Gauge,
@@ -27,13 +27,28 @@ pub struct Metrics {
     in_flight: Gauge,
     held: Gauge,
     commit_ops: Histogram,
-    commit_seconds: Family<Label, Histogram>,
+    commit_seconds: Family<CommitLabel, Histogram>,
 }
 
-/// One label; which one is said by the metric.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Label {
-    kind: &'static str,
+struct PublishLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AttemptLabel {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabel {
+    route: &'static str,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CommitLabel {
+    durability: &'static str,
 }
 
 impl Metrics {
@@ -59,10 +74,10 @@ impl Metrics {
 
     fn registered(mut self) -> Metrics {
         let r = &mut self.registry;
-        r.register("published", "Messages published, by kind: accepted or deduplicated", self.published.clone());
-        r.register("attempts", "Delivery attempts that ended, by kind of outcome", self.attempts.clone());
+        r.register("published", "Messages published, by result: accepted or deduplicated", self.published.clone());
+        r.register("attempts", "Delivery attempts that ended, by outcome", self.attempts.clone());
         r.register("attempt_seconds", "How long attempts took", self.attempt_seconds.clone());
-        r.register("request_seconds", "How long API requests took, by kind of route", self.request_seconds.clone());
+        r.register("request_seconds", "How long API requests took, by route and status", self.request_seconds.clone());
         r.register("cancelled", "Messages cancelled", self.cancelled.clone());
         r.register("dead_lettered", "Messages that went to the DLQ", self.dead_lettered.clone());
         r.register("pending", "Messages that have not ended", self.pending.clone());
@@ -72,7 +87,7 @@ impl Metrics {
         r.register("commit_ops", "Operations per commit", self.commit_ops.clone());
         r.register(
             "commit_seconds",
-            "How long commits took, by kind: synced (with fsync) or lazy",
+            "How long commits took, by durability: synced (with fsync) or lazy",
             self.commit_seconds.clone(),
         );
         self
@@ -80,19 +95,25 @@ impl Metrics {
 
     pub(crate) fn published(&self, accepted: &[Accepted]) {
         let duplicates = accepted.iter().filter(|accepted| accepted.deduplicated).count();
-        self.published.get_or_create(&Label { kind: "accepted" }).inc_by((accepted.len() - duplicates) as u64);
+        self.published.get_or_create(&PublishLabel { result: "accepted" }).inc_by((accepted.len() - duplicates) as u64);
         if duplicates > 0 {
-            self.published.get_or_create(&Label { kind: "deduplicated" }).inc_by(duplicates as u64);
+            self.published.get_or_create(&PublishLabel { result: "deduplicated" }).inc_by(duplicates as u64);
         }
     }
 
-    pub(crate) fn attempted(&self, outcome: &Outcome) {
-        self.attempts.get_or_create(&Label { kind: outcome_kind(outcome) }).inc();
-        self.attempt_seconds.observe(outcome.duration_ms as f64 / 1_000.0);
+    pub(crate) fn attempted(&self, outcome: &Outcome, took: Duration) {
+        self.attempts.get_or_create(&AttemptLabel { outcome: outcome_kind(outcome) }).inc();
+        self.attempt_seconds.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn requested(&self, route: &'static str, took: Duration) {
-        self.request_seconds.get_or_create(&Label { kind: route }).observe(took.as_secs_f64());
+    pub(crate) fn requested(&self, route: &'static str, status: u16, took: Duration) {
+        let status = match status {
+            ..300 => "2xx",
+            300..400 => "3xx",
+            400..500 => "4xx",
+            500.. => "5xx",
+        };
+        self.request_seconds.get_or_create(&RequestLabel { route, status }).observe(took.as_secs_f64());
     }
 
     pub(crate) fn cancelled(&self, count: u32) {
@@ -100,12 +121,12 @@ impl Metrics {
     }
 
     pub(crate) fn committed(&self, ops: &[Op], durability: Durability, took: Duration) {
-        let kind = match durability {
+        let durability = match durability {
             Durability::Synced => "synced",
             Durability::Lazy => "lazy",
         };
         self.commit_ops.observe(ops.len() as f64);
-        self.commit_seconds.get_or_create(&Label { kind }).observe(took.as_secs_f64());
+        self.commit_seconds.get_or_create(&CommitLabel { durability }).observe(took.as_secs_f64());
         let buried = ops.iter().filter(|op| matches!(op, Op::Bury(_))).count();
         self.dead_lettered.inc_by(buried as u64);
     }

@@ -1,9 +1,11 @@
 //! Puts a server together, and takes it apart without losing anything.
 
+use crate::api::BodyBudget;
 use crate::app::App;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
+use crate::data_dir::DiskWatch;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{Deliverer, DeliveryConfig};
 use crate::keys::Keys;
@@ -15,9 +17,10 @@ use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,7 +35,11 @@ pub struct Server {
     stop_listening: CancellationToken,
     attempts: Attempts,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
+    _disk_watch: DiskWatch,
 }
+
+/// How long callers may take to hear of a failure.
+const FAILURE_GRACE: Duration = Duration::from_secs(1);
 
 /// What a server is made of, besides its configuration.
 pub struct Parts {
@@ -51,7 +58,7 @@ impl Server {
         let address = listener.local_addr().context("the listener has no address")?;
         config.egress.own_addrs.push(address);
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
-        let keys = Arc::new(Keys::load(store.clone(), &configured_keys)?);
+        let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
         let deliverer = Deliverer::new(
             DeliveryConfig {
@@ -85,13 +92,26 @@ impl Server {
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
         let grace = config.shutdown_grace;
-        let body_budget = Arc::new(Semaphore::new(api::BODIES_BYTES_MAX / api::BYTES_PER_PERMIT));
-        let app = App { config, tokens, core: handle, store, keys, clock, metrics, body_budget, core_running };
-        let app = Arc::new(app);
+        let body_budget = BodyBudget::new(configured_keys.iter().map(|(tenant, _)| *tenant));
+        let disk_low = Arc::new(AtomicBool::new(false));
+        let disk_watch = DiskWatch::start(&config, disk_low.clone());
+        let app = Arc::new(App {
+            config,
+            tokens,
+            core: handle,
+            store,
+            keys,
+            clock,
+            metrics,
+            body_budget,
+            last_probe: tokio::sync::Mutex::new(None),
+            disk_low,
+            core_running,
+        });
         let stop_listening = CancellationToken::new();
         let router = api::router(app.clone());
         let listener = tokio::spawn(http::serve(listener, router, stop_listening.clone(), grace));
-        Ok(Server { app, address, listener, stop_listening, attempts, core_ended })
+        Ok(Server { app, address, listener, stop_listening, attempts, core_ended, _disk_watch: disk_watch })
     }
 
     /// Waits until the core fails. Never returns while all is well.
@@ -102,12 +122,23 @@ impl Server {
         }
     }
 
+    /// After a failure: lets callers who wait hear of it, and ends what is under way. What was acknowledged is
+    /// in the store.
+    pub async fn abandon(self) {
+        self.stop_listening.cancel();
+        self.attempts.abandon.cancel();
+        if tokio::time::timeout(FAILURE_GRACE, self.listener).await.is_err() {
+            tracing::warn!("some callers did not hear of the failure in time");
+        }
+    }
+
     /// Stops accepting, lets what is under way finish within the grace time, hands the rest back to the
     /// store, and ends. Nothing that was acknowledged is lost.
     pub async fn stop(self) -> anyhow::Result<()> {
         let grace = self.app.config.shutdown_grace;
-        self.app.core.drain();
         self.stop_listening.cancel();
+        // If the core has ended already, waiting for it below says why.
+        let _ = self.app.core.drain().await;
         self.listener.await.context("the listener failed")?;
         self.attempts.tracker.close();
         if tokio::time::timeout(grace, self.attempts.tracker.wait()).await.is_err() {
@@ -125,10 +156,7 @@ impl Server {
 }
 
 /// The core blocks on the disk, so it has a thread of its own.
-fn spawn_core(
-    core: Core,
-    running: Arc<AtomicBool>,
-) -> anyhow::Result<oneshot::Receiver<Result<(), CoreFailure>>> {
+fn spawn_core(core: Core, running: Arc<AtomicBool>) -> anyhow::Result<oneshot::Receiver<Result<(), CoreFailure>>> {
     let (sender, receiver) = oneshot::channel();
     let body = move || {
         let result = core.run();

@@ -62,7 +62,10 @@ pub struct Tokens(HashMap<[u8; 32], (TenantId, Scope)>);
 
 impl Tokens {
     /// Gives every tenant its number in the store.
-    pub fn load(store: &dyn Store, tenants: &[TenantConfig]) -> Result<(Tokens, Vec<(TenantId, SigningKeys)>), StoreError> {
+    pub fn load(
+        store: &dyn Store,
+        tenants: &[TenantConfig],
+    ) -> Result<(Tokens, Vec<(TenantId, SigningKeys)>), StoreError> {
         let mut tokens = HashMap::new();
         let mut keys = Vec::new();
         for tenant in tenants {
@@ -150,6 +153,10 @@ pub(crate) fn resolve(mode: Mode, settings: &Settings) -> Result<Vec<TenantConfi
         next_signing_key: settings.next_signing_key.clone(),
         ..TenantSettings::default()
     };
+    let said = [&settings.read_only_token, &settings.current_signing_key, &settings.next_signing_key];
+    if single.token.is_none() && said.iter().any(|setting| setting.is_some()) {
+        return Err(invalid("token", "is missing: a read-only token or signing keys alone make no tenant"));
+    }
     let single = single.token.is_some().then_some(&single);
     for tenant in single.into_iter().chain(&settings.tenants) {
         tenants.push(check(mode, tenant)?);
@@ -177,17 +184,18 @@ fn check(mode: Mode, tenant: &TenantSettings) -> Result<TenantConfig, ConfigErro
         let key = key.clone().filter(|key| !key.is_empty());
         key.ok_or_else(|| invalid("tenants", format!("tenant {name:?} needs a {which}")))
     };
-    let keys = [
-        key("current_signing_key", &tenant.current_signing_key)?,
-        key("next_signing_key", &tenant.next_signing_key)?,
-    ];
+    let keys =
+        [key("current_signing_key", &tenant.current_signing_key)?, key("next_signing_key", &tenant.next_signing_key)?];
     if mode == Mode::Serve {
-        let published_token = DEV_USERS.iter().any(|user| [Some(token), read_only_token].contains(&Some(hash(user.token))));
+        let published_token =
+            DEV_USERS.iter().any(|user| [Some(token), read_only_token].contains(&Some(hash(user.token))));
         let published_key = DEV_USERS.iter().any(|user| keys.iter().any(|key| key == user.current || key == user.next));
         if published_token || published_key {
             return Err(invalid(
                 "tenants",
-                format!("tenant {name:?} uses a published development token or key, which everybody knows; `serve` refuses it"),
+                format!(
+                    "tenant {name:?} uses a published development token or key, which everybody knows; `serve` refuses it"
+                ),
             ));
         }
     }
@@ -204,13 +212,16 @@ fn token_hash(
     match (token, sha256) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(invalid("tenants", format!("tenant {tenant:?} has both {which} and {which}_sha256"))),
-        (Some(token), None) if token.chars().count() < TOKEN_CHARS_MIN => {
-            Err(invalid("tenants", format!("the {which} of tenant {tenant:?} is shorter than {TOKEN_CHARS_MIN} characters")))
-        }
+        (Some(token), None) if token.chars().count() < TOKEN_CHARS_MIN => Err(invalid(
+            "tenants",
+            format!("the {which} of tenant {tenant:?} is shorter than {TOKEN_CHARS_MIN} characters"),
+        )),
         (Some(token), None) => Ok(Some(hash(token))),
         (None, Some(text)) => match from_hex(text) {
             Some(hash) => Ok(Some(hash)),
-            None => Err(invalid("tenants", format!("{which}_sha256 of tenant {tenant:?} is not 64 hexadecimal digits"))),
+            None => {
+                Err(invalid("tenants", format!("{which}_sha256 of tenant {tenant:?} is not 64 hexadecimal digits")))
+            }
         },
     }
 }

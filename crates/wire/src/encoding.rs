@@ -8,7 +8,7 @@ pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Reverses [`base64`]; `None` when the text is not base64.
+/// Reverses [`base64()`]; `None` when the text is not base64.
 pub fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }

@@ -21,7 +21,9 @@ impl<'a> Line<'a> {
         let is_forbidden = |c: char| c.is_control() && c != '\t';
         match std::str::from_utf8(self.value) {
             Ok(text) if !text.contains(is_forbidden) => Ok(text.trim_matches([' ', '\t'])),
-            _ => Err(self.refused("the value must be UTF-8 without control characters")),
+            _ => Err(self.refused(
+                "the value must be UTF-8 without control characters; percent-encode it, or publish it in a batch",
+            )),
         }
     }
 
@@ -41,6 +43,7 @@ impl<'a> Line<'a> {
 #[derive(Default)]
 pub(crate) struct Forwarded {
     headers: Vec<(String, String)>,
+    explicit: usize,
     bytes: usize,
 }
 
@@ -64,7 +67,9 @@ impl Forwarded {
         if name.eq_ignore_ascii_case(header::CONTENT_TYPE) && self.has(name) {
             return Err(line.refused("may be given only once"));
         }
-        self.push(name, line, limits)
+        self.push(name, line, limits)?;
+        self.explicit = self.headers.len();
+        Ok(())
     }
 
     /// Adds headers that came without prefix, unless the same name was given with it.
@@ -89,6 +94,11 @@ impl Forwarded {
             self.push(line.name, line, limits)?;
         }
         Ok(())
+    }
+
+    /// How many were named with the prefix; they come first.
+    pub(crate) fn explicit(&self) -> usize {
+        self.explicit
     }
 
     /// What was collected.

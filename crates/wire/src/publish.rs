@@ -31,6 +31,8 @@ pub struct PublishOptions {
     pub retry_delay: Option<String>,
     /// Headers to send on, names in canonical form, one entry per received line.
     pub headers: Vec<(String, String)>,
+    /// How many of them, from the first on, were named with `Upstash-Forward-`.
+    pub headers_explicit: usize,
     /// What makes another publish a duplicate of this one.
     pub dedup: Option<Dedup>,
     /// Labels for filtering, in the order given.
@@ -74,6 +76,15 @@ pub struct PublishLimits {
 }
 
 impl PublishOptions {
+    /// The headers that belong to the content: those named explicitly, and its type. What
+    /// `Upstash-Header-Forward` adds differs from request to request.
+    pub fn content_headers(&self) -> Vec<(String, String)> {
+        let is_content = |(index, (name, _)): &(usize, &(String, String))| {
+            *index < self.headers_explicit || name.eq_ignore_ascii_case(header::CONTENT_TYPE)
+        };
+        self.headers.iter().enumerate().filter(is_content).map(|(_, header)| header.clone()).collect()
+    }
+
     /// When the first attempt is due for a message accepted at `now`; never earlier than that.
     pub fn due(&self, now: Timestamp) -> Timestamp {
         match (self.not_before, self.delay_ms) {
@@ -189,7 +200,11 @@ impl<'l> Draft<'l> {
             "timeout" => put(&mut options.timeout_ms, line, |text| setting::timeout(text, limits)),
             "retries" => put(&mut options.retries, line, |text| setting::retries(text, limits)),
             "retry-delay" => put(&mut options.retry_delay, line, setting::retry_delay),
-            "label" => put(&mut options.labels, line, |text| setting::labels(text, limits)),
+            "label" => {
+                // A list, which a proxy may have split into several lines.
+                let before = options.labels.take().unwrap_or_default();
+                put(&mut options.labels, line, |text| setting::labels(before, text, limits))
+            }
             "redact-fields" => put(&mut options.redact, line, |text| {
                 RedactFields::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
             }),
@@ -243,6 +258,7 @@ impl<'l> Draft<'l> {
             return Err(unsupported);
         }
         let mut options = self.options;
+        options.headers_explicit = self.forwarded.explicit();
         options.headers = self.forwarded.into_headers();
         options.dedup = match (self.dedup_id, self.content_dedup) {
             (Some(id), _) => Some(Dedup::Id(id)),
@@ -253,7 +269,8 @@ impl<'l> Draft<'l> {
     }
 }
 
-/// Fills a slot once. The header is named in what `read` finds wrong; quotas keep the words of the hosted service.
+/// Fills a slot once. The header is named in what `read` finds wrong; quotas begin with the words of the hosted
+/// service.
 fn put<T>(
     slot: &mut Option<T>,
     line: Line<'_>,
@@ -264,7 +281,7 @@ fn put<T>(
     }
     *slot = Some(read(line.text()?).map_err(|rejection| match rejection.status {
         RejectionKind::Invalid => line.refused(rejection.message),
-        _ => rejection,
+        _ => Rejection { message: format!("{} ({})", rejection.message, line.display_name()), ..rejection },
     })?);
     Ok(())
 }

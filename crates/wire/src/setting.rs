@@ -25,7 +25,7 @@ pub(crate) fn delay(text: &str, limits: &PublishLimits) -> Result<u64, Rejection
 /// A timeout of one attempt, in milliseconds.
 pub(crate) fn timeout(text: &str, limits: &PublishLimits) -> Result<u64, Rejection> {
     let range = DurationRange { min_ms: limits.timeout_ms_min, max_ms: limits.timeout_ms_max };
-    duration(text, range, "maxTimeout")
+    duration(text, range, "timeout")
 }
 
 fn duration(text: &str, range: DurationRange, quota: &str) -> Result<u64, Rejection> {
@@ -42,7 +42,8 @@ pub(crate) fn not_before(text: &str, limits: &PublishLimits, now: Timestamp) -> 
     let seconds: u64 = if is_digits(text) { text.parse().map_err(|_| refused())? } else { return Err(refused()) };
     let time = Timestamp(seconds.checked_mul(1_000).ok_or_else(refused)?);
     if time > now.plus_millis(limits.delay_ms_max) {
-        return Err(Rejection::quota("maxDelay", limits.delay_ms_max / 1_000));
+        let Rejection { status, message } = Rejection::quota("maxDelay", limits.delay_ms_max / 1_000);
+        return Err(Rejection { status, message: format!("{message}; the time is in Unix seconds") });
     }
     Ok(time)
 }
@@ -79,9 +80,9 @@ pub(crate) fn dedup_id(text: &str, limits: &PublishLimits) -> Result<String, Rej
     Ok(text.to_owned())
 }
 
-/// Labels, separated by commas; empty ones are dropped.
-pub(crate) fn labels(text: &str, limits: &PublishLimits) -> Result<Vec<String>, Rejection> {
-    let mut labels = Vec::new();
+/// Labels, separated by commas, added to those of earlier lines; empty ones are dropped.
+pub(crate) fn labels(before: Vec<String>, text: &str, limits: &PublishLimits) -> Result<Vec<String>, Rejection> {
+    let mut labels = before;
     for label in text.split(',').map(str::trim).filter(|label| !label.is_empty()) {
         if label.len() > limits.label_bytes_max {
             return Err(Rejection::invalid(format!("a label may have at most {} bytes", limits.label_bytes_max)));

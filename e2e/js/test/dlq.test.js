@@ -166,6 +166,8 @@ test("a misspelt filter is refused and touches nothing", async () => {
     ["POST", "/v2/dlq/retry?labeel=x"],
     ["GET", "/v2/dlq?host=example.com"],
     ["DELETE", "/v2/dlq?path=/x"],
+    ["DELETE", "/v2/dlq/"],
+    ["DELETE", "/v2/dlq?dlqIds="],
   ]) {
     assert.equal((await it.server.fetch(target, { method })).status, 400, `${method} ${target}`);
   }

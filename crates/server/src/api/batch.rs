@@ -3,11 +3,14 @@
 use super::auth::{Access, authorize};
 use super::body;
 use super::error::ApiError;
-use super::publish::{Published, Publisher, Refusal, caller_ip, prepare, PUBLISH_LIMITS, status_of};
+use super::publish::{
+    PUBLISH_LIMITS, Published, Publisher, Refusal, caller_ip, prepare, refuse_when_disk_is_low, status_of,
+};
 use crate::app::App;
 use crate::core::NewMessage;
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
@@ -15,6 +18,7 @@ use posthaste_wire::destination::{self, Destination};
 use posthaste_wire::publish as options;
 use posthaste_wire::rejection::Rejection;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,7 +35,7 @@ struct Item {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a header value must be a string or a list of strings")]
 enum HeaderValues {
     One(String),
     Many(Vec<String>),
@@ -58,28 +62,23 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let (parts, body) = request.into_parts();
     let token = destination::split_query(parts.uri.query()).token;
     let tenant = authorize(&app, &parts.headers, token.as_deref(), Access::Write)?;
+    refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
-    let body = body::read(&app, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
-    let items: Vec<Item> = serde_json::from_slice(&body.bytes)
-        .map_err(|error| ApiError::invalid(format!("the batch is not a JSON array of {{destination, headers, body}}: {error}")))?;
-    if items.len() > BATCH_ITEMS_MAX {
-        return Err(ApiError::invalid(format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len())));
-    }
+    let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
     let publisher = Publisher { tenant, caller_ip: caller_ip(&parts.extensions) };
-    let mut messages = Vec::with_capacity(items.len());
-    let mut refused: Vec<Option<String>> = Vec::with_capacity(items.len());
-    for (index, item) in items.into_iter().enumerate() {
-        match prepare_item(&app, &publisher, item) {
-            Ok(message) => {
-                messages.push(message);
-                refused.push(None);
-            }
-            Err(Refusal::Destination(error)) => refused.push(Some(error.into_message())),
-            Err(Refusal::Malformed(error)) => return Err(error.at(index)),
-        }
+    let (bytes, preparing) = (body.bytes, app.clone());
+    let prepare = move || prepare_all(&preparing, &publisher, &bytes);
+    // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
+    let Prepared { messages, refused } = tokio::task::spawn_blocking(prepare)
+        .await
+        .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    if messages.is_empty()
+        && let Some(error) = refused.iter().flatten().next()
+    {
+        return Err(ApiError::invalid(error.as_str()).at(0));
     }
-    let accepted = if messages.is_empty() { Vec::new() } else { app.core.publish(messages).await? };
-    let status = status_of(&accepted);
+    let accepted = if messages.is_empty() { Vec::new() } else { app.core.publish(messages, body.room).await? };
+    let status = if refused.iter().any(Option::is_some) { StatusCode::OK } else { status_of(&accepted) };
     let mut accepted = accepted.into_iter();
     let answers: Vec<ItemAnswer> = refused
         .into_iter()
@@ -89,6 +88,38 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
         })
         .collect();
     Ok((status, Json(answers)).into_response())
+}
+
+/// A batch taken apart: the messages to store, and for each item why it is not among them.
+struct Prepared {
+    messages: Vec<NewMessage>,
+    refused: Vec<Option<String>>,
+}
+
+fn prepare_all(app: &App, publisher: &Publisher, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let items: Vec<&RawValue> = serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::invalid(format!("the batch is not a JSON array of objects: {error}")))?;
+    if items.len() > BATCH_ITEMS_MAX {
+        let text = format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len());
+        return Err(ApiError::invalid(text));
+    }
+    let mut prepared = Prepared { messages: Vec::with_capacity(items.len()), refused: Vec::with_capacity(items.len()) };
+    for (index, item) in items.into_iter().enumerate() {
+        let item = serde_json::from_str(item.get()).map_err(|error| {
+            let text = format!("not an object with destination, headers and a body that is text: {error}");
+            ApiError::invalid(text).at(index)
+        })?;
+        let refused = match prepare_item(app, publisher, item) {
+            Ok(message) => {
+                prepared.messages.push(message);
+                None
+            }
+            Err(Refusal::Destination(error)) => Some(error.into_message()),
+            Err(Refusal::Malformed(error)) => return Err(error.at(index)),
+        };
+        prepared.refused.push(refused);
+    }
+    Ok(prepared)
 }
 
 fn prepare_item(app: &App, publisher: &Publisher, item: Item) -> Result<NewMessage, Refusal> {
@@ -103,7 +134,8 @@ fn prepare_item(app: &App, publisher: &Publisher, item: Item) -> Result<NewMessa
     let lines = headers
         .iter()
         .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())));
-    let options = options::parse(lines, &PUBLISH_LIMITS, app.clock.now()).map_err(|rejection| malformed(rejection.into()))?;
+    let options =
+        options::parse(lines, &PUBLISH_LIMITS, app.clock.now()).map_err(|rejection| malformed(rejection.into()))?;
     let body = Bytes::from(item.body.unwrap_or_default());
     let max = app.config.message_bytes_max;
     if body.len() > max {

@@ -1,68 +1,136 @@
 //! Request bodies: read whole, never over their bound, and never more of them at once than RAM has room for.
+//!
+//! Room is taken as bytes arrive, not as they are announced, so that a slow or lying client takes only what
+//! it has sent; and each tenant has a share, so that one cannot take the room of all.
 
 use super::error::ApiError;
 use crate::app::App;
+use crate::core::Room;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use posthaste_wire::id::TenantId;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// Bytes of request bodies held at once, while they are read and until they are stored.
-pub const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Bytes per permit of that budget.
-pub(crate) const BYTES_PER_PERMIT: usize = 1024;
-/// How long a request waits for its share of the budget before it is refused with 503.
-const BUDGET_PATIENCE: Duration = Duration::from_secs(5);
+const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// The share of that which one tenant may take.
+const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Bytes per permit of these budgets.
+const BYTES_PER_PERMIT: usize = 1024;
+/// How long a request waits for room before it is refused with 503.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take to send a body.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Bytes of a body over its bound that are read and forgotten.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a body over its bound is read and forgotten.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A body, and its share of the budget, given back when this is dropped.
+/// Room for request bodies.
+pub(crate) struct BodyBudget {
+    all: Arc<Semaphore>,
+    tenants: HashMap<TenantId, Arc<Semaphore>>,
+}
+
+impl BodyBudget {
+    pub(crate) fn new(tenants: impl Iterator<Item = TenantId>) -> BodyBudget {
+        let share = || Arc::new(Semaphore::new(TENANT_BODIES_BYTES_MAX / BYTES_PER_PERMIT));
+        BodyBudget {
+            all: Arc::new(Semaphore::new(BODIES_BYTES_MAX / BYTES_PER_PERMIT)),
+            tenants: tenants.map(|tenant| (tenant, share())).collect(),
+        }
+    }
+
+    /// Waits for room, first in the tenant's share and then in all. `None`: there is none.
+    async fn take(&self, tenant: TenantId, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+        let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).ok()?;
+        let share = self.tenants.get(&tenant)?.clone();
+        if let (Ok(own), Ok(common)) =
+            (share.clone().try_acquire_many_owned(permits), self.all.clone().try_acquire_many_owned(permits))
+        {
+            return Some([own, common]);
+        }
+        let wait = async {
+            let own = share.acquire_many_owned(permits).await.ok()?;
+            let common = self.all.clone().acquire_many_owned(permits).await.ok()?;
+            Some([own, common])
+        };
+        timeout(ROOM_PATIENCE, wait).await.ok().flatten()
+    }
+}
+
+/// A body, and the room it takes.
 pub(super) struct HeldBody {
     pub(super) bytes: Bytes,
-    _share: OwnedSemaphorePermit,
+    pub(super) room: Room,
 }
 
 /// Reads a body of at most `max` bytes; `over` makes the error for a longer one.
 pub(super) async fn read(
-    app: &Arc<App>,
+    app: &App,
+    tenant: TenantId,
     headers: &HeaderMap,
     mut body: Body,
     max: usize,
     over: impl FnOnce() -> ApiError,
 ) -> Result<HeldBody, ApiError> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    let expected = match declared {
-        Some(length) if length > max => {
-            drain(body).await;
-            return Err(over());
+    let reading = async {
+        if declared.is_some_and(|length| length > max) {
+            return Err(Unread::TooLong);
         }
-        Some(length) => length,
-        None => max,
+        collect(app, tenant, &mut body, max).await
     };
-    let permits = expected.div_ceil(BYTES_PER_PERMIT) as u32;
-    let share = app.body_budget.clone().acquire_many_owned(permits);
-    let share = match tokio::time::timeout(BUDGET_PATIENCE, share).await {
-        Ok(Ok(share)) => share,
-        Ok(Err(_)) | Err(_) => {
-            return Err(ApiError::overloaded("the server is overloaded: too many bytes are waiting; nothing was stored, try again"));
-        }
-    };
-    match tokio::time::timeout(READ_TIMEOUT, Limited::new(&mut body, max).collect()).await {
-        Ok(Ok(collected)) => Ok(HeldBody { bytes: collected.to_bytes(), _share: share }),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+    match timeout(READ_TIMEOUT, reading).await {
+        Ok(Ok(held)) => Ok(held),
+        Ok(Err(Unread::TooLong)) => {
             drain(body).await;
             Err(over())
         }
-        Ok(Err(_)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
+        Ok(Err(Unread::NoRoom)) => Err(ApiError::overloaded(
+            "the server is overloaded: too many bytes are waiting to be stored; nothing was stored, try again",
+        )),
+        Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         Err(_) => Err(ApiError::invalid("the request body took longer than 60 s; nothing was stored")),
     }
+}
+
+/// Why a body was not read.
+enum Unread {
+    TooLong,
+    NoRoom,
+    Broken,
+}
+
+/// Most bodies come in one piece, which is kept as it is.
+async fn collect(app: &App, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Unread> {
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    let mut room = Room::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > max {
+            return Err(Unread::TooLong);
+        }
+        room.extend(app.body_budget.take(tenant, data.len()).await.ok_or(Unread::NoRoom)?);
+        if first.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&data);
+        }
+    }
+    if rest.is_empty() {
+        return Ok(HeldBody { bytes: first, room });
+    }
+    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+    whole.extend_from_slice(&first);
+    whole.extend_from_slice(&rest);
+    Ok(HeldBody { bytes: whole.freeze(), room })
 }
 
 /// Reads on for a while and forgets: a client that is still sending would not see an answer, only a
@@ -78,5 +146,5 @@ async fn drain(mut body: Body) {
         }
     };
     // Whoever sends even more, or slower, gets the broken connection.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, read_on).await;
+    let _ = timeout(DRAIN_TIMEOUT, read_on).await;
 }

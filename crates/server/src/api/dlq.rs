@@ -5,17 +5,18 @@ use super::body;
 use super::error::ApiError;
 use super::messages::FILTER_BODY_BYTES_MAX;
 use super::params::Params;
-use super::publish::{Published, first_due, origin_of, PUBLISH_LIMITS};
+use super::publish::{PUBLISH_LIMITS, Published, first_due, origin_of, refuse_when_disk_is_low, refused_destination};
 use super::shape;
 use crate::app::App;
 use crate::core::{NewMessage, Replay};
-use crate::store::{DeadLetterRecord, Page};
+use crate::store::{DeadLetterRecord, Page, Store};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use posthaste_engine::dedup;
-use posthaste_engine::limits::DLQ_PAGE_MAX;
-use posthaste_wire::destination::split_query;
+use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX};
+use posthaste_engine::shard::Accepted;
+use posthaste_wire::destination::{QueryParts, split_query};
 use posthaste_wire::header::CONTENT_TYPE;
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::publish::{self as options, Dedup, PublishOptions};
@@ -52,7 +53,10 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     let params = Params::from_query(query);
     params.only(&DLQ_PARAMS)?;
     let trim_body = params.trim_body()?;
-    let page = select(&app, tenant, &params).await?.page;
+    let page = match named(&app, tenant, &params).await? {
+        Some(named) => named.load(&app, tenant).await?,
+        None => page(&app, tenant, &params).await?,
+    };
     let messages: Vec<Value> = page.entries.iter().map(|record| shape::dead_letter(record, trim_body)).collect();
     let mut answer = json!({ "messages": messages });
     if let Some(next) = page.next {
@@ -89,11 +93,16 @@ pub(super) async fn delete(
 
 pub(super) async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (tenant, params, _) = read_bulk(&app, request).await?;
-    let selected = select(&app, tenant, &params).await?.page;
-    let ids = selected.entries.iter().map(|record| record.letter.dlq_id).collect();
+    let (ids, next) = match named(&app, tenant, &params).await? {
+        Some(named) => (named.ids, None),
+        None => {
+            let page = page(&app, tenant, &params).await?;
+            (page.entries.iter().map(|record| record.letter.dlq_id).collect(), page.next)
+        }
+    };
     let deleted = app.core.delete_dead_letters(tenant, ids).await?;
     let mut answer = json!({ "deleted": deleted });
-    if let Some(next) = selected.next {
+    if let Some(next) = next {
         answer["cursor"] = next.to_string().into();
     }
     Ok(Json(answer))
@@ -104,13 +113,12 @@ pub(super) async fn retry(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, Json<Published>), ApiError> {
-    let token = split_query(request.uri().query()).token;
-    let tenant = authorize(&app, request.headers(), token.as_deref(), Access::Write)?;
-    let overrides = parse_overrides(&app, request.headers())?;
+    let query = split_query(request.uri().query());
+    let tenant = authorize(&app, request.headers(), query.token.as_deref(), Access::Write)?;
+    refuse_when_disk_is_low(&app)?;
+    let overrides = parse_overrides(&app, request.headers(), &query)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
-    let record = app.read(move |store| store.dead_letter(tenant, dlq_id)).await?.ok_or_else(|| absent(&id))?;
-    let replays = vec![replay(&app, tenant, &record, &overrides)?];
-    let accepted = app.core.replay(tenant, replays).await?.into_iter().flatten().next().ok_or_else(|| absent(&id))?;
+    let accepted = replay_one(&app, tenant, dlq_id, &overrides).await?.ok_or_else(|| absent(&id))?;
     Ok((StatusCode::CREATED, Json(accepted.into())))
 }
 
@@ -118,18 +126,41 @@ pub(super) async fn retry_many(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let query = split_query(request.uri().query());
     let (tenant, params, headers) = read_bulk(&app, request).await?;
-    let overrides = parse_overrides(&app, &headers)?;
-    let Selected { page, missing } = select(&app, tenant, &params).await?;
-    if let Some(id) = missing.first() {
-        return Err(absent(id));
-    }
-    let replays: Vec<Replay> =
-        page.entries.iter().map(|record| replay(&app, tenant, record, &overrides)).collect::<Result<_, _>>()?;
-    let accepted = if replays.is_empty() { Vec::new() } else { app.core.replay(tenant, replays).await? };
+    refuse_when_disk_is_low(&app)?;
+    let overrides = parse_overrides(&app, &headers, &query)?;
+    let (accepted, next) = match named(&app, tenant, &params).await? {
+        Some(Named { missing, .. }) if !missing.is_empty() => return Err(absent(&missing[0])),
+        Some(Named { ids, .. }) => {
+            // One by one, so that their bodies are never all in RAM.
+            let mut accepted = Vec::with_capacity(ids.len());
+            for id in ids {
+                accepted.push(replay_one(&app, tenant, id, &overrides).await?);
+            }
+            (accepted, None)
+        }
+        None => {
+            let Page { entries, next } = page(&app, tenant, &params).await?;
+            let replays: Result<Vec<Replay>, _> =
+                entries.iter().map(|record| replay(&app, tenant, record, &overrides)).collect();
+            (app.core.replay(tenant, replays?).await?, next)
+        }
+    };
     let responses: Vec<Published> = accepted.into_iter().flatten().map(Published::from).collect();
-    let cursor = page.next.map(|next| next.to_string()).unwrap_or_default();
+    let cursor = next.map(|next| next.to_string()).unwrap_or_default();
     Ok((StatusCode::CREATED, Json(json!({ "responses": responses, "cursor": cursor }))))
+}
+
+async fn replay_one(
+    app: &Arc<App>,
+    tenant: TenantId,
+    dlq_id: DlqId,
+    overrides: &PublishOptions,
+) -> Result<Option<Accepted>, ApiError> {
+    let Some(record) = app.read(move |store| store.dead_letter(tenant, dlq_id)).await? else { return Ok(None) };
+    let replays = vec![replay(app, tenant, &record, overrides)?];
+    Ok(app.core.replay(tenant, replays).await?.into_iter().flatten().next())
 }
 
 fn absent(id: &str) -> ApiError {
@@ -142,51 +173,77 @@ async fn read_bulk(app: &Arc<App>, request: Request) -> Result<(TenantId, Params
     let query = parts.uri.query();
     let tenant = authorize(app, &parts.headers, split_query(query).token.as_deref(), Access::Write)?;
     let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
-    let body = body::read(app, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
+    let body = body::read(app, tenant, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
     let params = Params::from_query_and_body(query, &body.bytes)?;
     params.only(&DLQ_PARAMS)?;
     Ok((tenant, params, parts.headers))
 }
 
-/// The dead letters that were asked for, and the ids that were asked for but are not there.
-struct Selected {
-    page: Page<DeadLetterRecord>,
+/// One page of what the filters select.
+async fn page(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Page<DeadLetterRecord>, ApiError> {
+    let filter = params.filter()?;
+    let request = params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)?;
+    Ok(app.read(move |store| store.list_dead_letters(tenant, &filter, &request)).await?)
+}
+
+/// Dead letters that were asked for by id.
+struct Named {
+    /// Those that exist and match the other filters.
+    ids: Vec<DlqId>,
+    /// Those that do not exist.
     missing: Vec<String>,
 }
 
-async fn select(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Selected, ApiError> {
+/// The dead letters that `dlqIds` names, if it does.
+async fn named(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Option<Named>, ApiError> {
     let filter = params.filter()?;
-    let request = params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)?;
-    let Some(ids) = params.dlq_ids()? else {
-        let page = app.read(move |store| store.list_dead_letters(tenant, &filter, &request)).await?;
-        return Ok(Selected { page, missing: Vec::new() });
-    };
-    let selected = app
-        .read(move |store| {
-            let (mut entries, mut missing) = (Vec::new(), Vec::new());
-            for id in ids {
-                let record = match &id {
-                    Ok(id) => store.dead_letter(tenant, *id)?,
-                    Err(_) => None,
-                };
-                match record {
-                    Some(record) if filter.matches_dead_letter(&record.letter, &record.message) => entries.push(record),
-                    Some(_) => {}
-                    None => missing.push(id.map_or_else(|text| text, |id| id.to_string())),
+    let Some(asked) = params.dlq_ids()? else { return Ok(None) };
+    let look = move |store: &dyn Store| {
+        let mut named = Named { ids: Vec::new(), missing: Vec::new() };
+        for id in asked {
+            let record = match &id {
+                Ok(id) => store.dead_letter(tenant, *id)?,
+                Err(_) => None,
+            };
+            match (id, record) {
+                (Ok(id), Some(record)) if filter.matches_dead_letter(&record.letter, &record.message) => {
+                    named.ids.push(id)
                 }
+                (_, Some(_)) => {}
+                (Ok(id), None) => named.missing.push(id.to_string()),
+                (Err(text), None) => named.missing.push(text),
             }
-            Ok(Selected { page: Page { entries, next: None }, missing })
-        })
-        .await?;
-    Ok(selected)
+        }
+        Ok(named)
+    };
+    Ok(Some(app.read(look).await?))
+}
+
+impl Named {
+    /// The dead letters themselves, if they fit into an answer.
+    async fn load(self, app: &Arc<App>, tenant: TenantId) -> Result<Page<DeadLetterRecord>, ApiError> {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for id in self.ids {
+            let Some(record) = app.read(move |store| store.dead_letter(tenant, id)).await? else { continue };
+            bytes += record.message.body.len();
+            if bytes > PAGE_BYTES_MAX && !entries.is_empty() {
+                return Err(ApiError::invalid(format!(
+                    "dlqIds: these dead letters have more than {PAGE_BYTES_MAX} bytes; ask for fewer at once"
+                )));
+            }
+            entries.push(record);
+        }
+        Ok(Page { entries, next: None })
+    }
 }
 
 /// What the caller wants other than it was. The retry request's own Content-Type says nothing about
 /// the message.
-fn parse_overrides(app: &App, headers: &HeaderMap) -> Result<PublishOptions, ApiError> {
+fn parse_overrides(app: &App, headers: &HeaderMap, query: &QueryParts) -> Result<PublishOptions, ApiError> {
     let lines = headers.iter().filter(|(name, _)| name.as_str() != CONTENT_TYPE);
     let lines: Vec<(&str, &[u8])> = lines.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    Ok(options::parse(lines.into_iter(), &PUBLISH_LIMITS, app.clock.now())?)
+    let lines = options::merge_query(lines.iter().copied(), &query.config);
+    Ok(options::parse(lines, &PUBLISH_LIMITS, app.clock.now())?)
 }
 
 /// The message to publish instead of a dead letter: as it was, but for what is overridden.
@@ -214,10 +271,7 @@ fn replay(
     }
     spec.headers.retain(|(name, _)| !overrides.headers.iter().any(|(other, _)| other == name));
     spec.headers.extend(overrides.headers.iter().cloned());
-    app.config
-        .egress
-        .check_url(&spec.url)
-        .map_err(|refusal| ApiError::invalid(format!("invalid destination url: {refusal}")))?;
+    app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(&refusal))?;
     let body = record.message.body.clone();
     let dedup = overrides.dedup.as_ref().map(|dedup| match dedup {
         Dedup::Id(id) => dedup::key_of_id(id),

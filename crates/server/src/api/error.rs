@@ -9,6 +9,13 @@ use axum::response::{IntoResponse, Response};
 use posthaste_wire::destination::InvalidDestination;
 use posthaste_wire::rejection::{Rejection, RejectionKind};
 
+/// Most bytes of a request's path and query; over it the answer is 414.
+const REQUEST_LINE_BYTES_MAX: usize = 64 * 1024;
+/// Most headers of a request; over it the answer is 431.
+const REQUEST_HEADERS_MAX: usize = 256;
+/// Most bytes of names and values of a request's headers; over it the answer is 431.
+const REQUEST_HEADER_BYTES_MAX: usize = 64 * 1024;
+
 /// A request that could not be served, and why.
 #[derive(Debug)]
 pub(super) struct ApiError {
@@ -34,7 +41,10 @@ impl ApiError {
 
     /// 403: the token may read only.
     pub(super) fn read_only() -> Self {
-        ApiError::new(StatusCode::FORBIDDEN, "this is a read-only token: it may not publish, change, delete or see keys")
+        ApiError::new(
+            StatusCode::FORBIDDEN,
+            "this is a read-only token: it may not publish, change, delete or see keys",
+        )
     }
 
     /// 404.
@@ -50,6 +60,11 @@ impl ApiError {
     /// 413.
     pub(super) fn too_large(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// 501: the protocol has it, this version does not.
+    pub(super) fn unsupported(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
     /// 503: nothing was stored; try again.
@@ -90,9 +105,9 @@ impl From<InvalidDestination> for ApiError {
 impl From<CoreError> for ApiError {
     fn from(error: CoreError) -> Self {
         match error {
-            CoreError::Overloaded => {
-                ApiError::overloaded("the server is overloaded: too many requests are waiting; nothing was stored, try again")
-            }
+            CoreError::Overloaded => ApiError::overloaded(
+                "the server is overloaded: too many requests are waiting; nothing was stored, try again",
+            ),
             CoreError::Stopped => ApiError::overloaded(
                 "the server is stopping: it is not known whether this request took effect, try again with the same deduplication id",
             ),
@@ -104,9 +119,10 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %error, cause = ?std::error::Error::source(&error), "the store failed");
         match error {
-            StoreError::Corrupt { .. } => {
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "stored data could not be read; the operator finds the cause in the log")
-            }
+            StoreError::Corrupt { .. } => ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "stored data could not be read; the operator finds the cause in the log",
+            ),
             StoreError::Fenced | StoreError::Unknown(_) | StoreError::Unavailable(_) => {
                 ApiError::overloaded("the store is unavailable, try again")
             }
@@ -132,6 +148,20 @@ pub(super) fn refuse_malformed(request: &Request) -> Option<ApiError> {
     }
     if request.version() == Version::HTTP_11 && !has_one_host(headers) {
         return Some(ApiError::invalid("Host: exactly one is needed, and it must be a host and optionally a port"));
+    }
+    if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > REQUEST_LINE_BYTES_MAX) {
+        let text = format!(
+            "the path and query are longer than {REQUEST_LINE_BYTES_MAX} bytes; send long lists in a JSON body"
+        );
+        return Some(ApiError::new(StatusCode::URI_TOO_LONG, text));
+    }
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers.len() > REQUEST_HEADERS_MAX || bytes > REQUEST_HEADER_BYTES_MAX {
+        let text = format!(
+            "the request has {} headers with {bytes} bytes; at most {REQUEST_HEADERS_MAX} with {REQUEST_HEADER_BYTES_MAX} bytes are accepted",
+            headers.len()
+        );
+        return Some(ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
     }
     // We know one expectation, and every other one must be refused.
     let known = |expectation: &HeaderValue| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue");

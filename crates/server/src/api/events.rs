@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::store::{EventFilter, EventRecord, Filter, Order, Page, PageRequest, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
-use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX};
+use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX, PAGE_BYTES_MAX};
 use posthaste_wire::destination::split_query;
 use posthaste_wire::id::{MessageId, Position, TenantId};
 use serde_json::{Value, json};
@@ -21,53 +21,74 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     let params = Params::from_query(query);
     let filter = params.event_filter()?;
     let trim_body = params.trim_body()?;
-    let grouped = match params.one("groupBy")? {
-        // The MCP server asks for one message without saying that it wants it grouped.
-        None => request.uri().path().starts_with("/v2/logs") && params.has("messageId"),
-        Some("messageId") => true,
-        Some(other) => return Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is messageId"))),
-    };
-    if grouped {
-        let page = params.page(GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX)?;
-        let page = app.read(move |store| list_grouped(store, tenant, &filter, &page)).await?;
-        return Ok(Json(grouped_answer(&page, trim_body)));
+    match params.one("groupBy")? {
+        None => {}
+        Some("messageId") => {
+            let page = params.page(GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX)?;
+            let wanted = filter.clone();
+            let page = app.read(move |store| list_grouped(store, tenant, &wanted, &page)).await?;
+            let matching = |record: &&EventRecord| filter.matches(&record.event, &record.message);
+            let events = page.entries.iter().flat_map(|group| &group.events).filter(matching);
+            return Ok(Json(answer(events, Some(&page.entries), page.next, trim_body)));
+        }
+        Some(other) => {
+            return Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is messageId")));
+        }
     }
     let page = params.page(LOG_PAGE_MAX, LOG_PAGE_MAX)?;
     let page = app.read(move |store| store.list_events(tenant, &filter, &page)).await?;
-    let events: Vec<Value> = page.entries.iter().map(|record| shape::event(record, trim_body)).collect();
-    // Clients of both generations read it: one expects `events`, the other `logs`.
-    let mut answer = json!({ "events": events, "logs": events });
-    if let Some(next) = page.next {
-        answer["cursor"] = next.to_string().into();
-    }
-    Ok(Json(answer))
+    // The MCP server asks for the logs of one message and reads them as a group.
+    let one_message = request.uri().path().starts_with("/v2/logs") && params.has("messageId");
+    let groups = one_message.then(|| group(&page.entries));
+    Ok(Json(answer(page.entries.iter(), groups.as_deref(), page.next, trim_body)))
 }
 
-/// A message with all its log lines.
+/// A message with log lines of it.
 struct Group {
     id: MessageId,
     events: Vec<EventRecord>,
 }
 
-fn grouped_answer(page: &Page<Group>, trim_body: Option<usize>) -> Value {
-    let shaped = |group: &Group| -> Vec<Value> {
-        group.events.iter().map(|record| shape::event(record, trim_body)).collect()
-    };
-    let messages: Vec<Value> = page
-        .entries
-        .iter()
-        .map(|group| json!({ "messageId": group.id.to_string(), "events": shaped(group) }))
-        .collect();
-    let events: Vec<Value> = page.entries.iter().flat_map(shaped).collect();
-    let mut answer = json!({ "messages": messages, "events": events, "logs": events });
-    if let Some(next) = page.next {
+/// Lines by message, in the order of their first lines.
+fn group(lines: &[EventRecord]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for line in lines {
+        match groups.iter_mut().find(|group| group.id == line.event.id) {
+            Some(group) => group.events.push(line.clone()),
+            None => groups.push(Group { id: line.event.id, events: vec![line.clone()] }),
+        }
+    }
+    groups
+}
+
+/// Clients of several generations read it: one expects `events`, one `logs`, one `messages`.
+fn answer<'a>(
+    events: impl Iterator<Item = &'a EventRecord>,
+    groups: Option<&[Group]>,
+    next: Option<Position>,
+    trim_body: Option<usize>,
+) -> Value {
+    let events: Vec<Value> = events.map(|record| shape::event(record, trim_body)).collect();
+    let mut answer = json!({ "events": events, "logs": events });
+    if let Some(groups) = groups {
+        let shaped = |group: &Group| -> Value {
+            let events: Vec<Value> = group.events.iter().map(|record| shape::event(record, trim_body)).collect();
+            json!({ "messageId": group.id.to_string(), "events": events })
+        };
+        answer["messages"] = groups.iter().map(shaped).collect();
+    }
+    if let Some(next) = next {
         answer["cursor"] = next.to_string().into();
     }
     answer
 }
 
+/// Pages of lines that one grouped page may read; its cursor goes on.
+const LINE_PAGES_MAX: usize = 10;
+
 /// Walks the log and gives each message where its first matching line stands, so that no message is on
-/// two pages.
+/// two pages. A page may be shorter than asked for: it also ends at [`PAGE_BYTES_MAX`] and
+/// [`LINE_PAGES_MAX`].
 fn list_grouped(
     store: &dyn Store,
     tenant: TenantId,
@@ -77,19 +98,20 @@ fn list_grouped(
     let mut groups = Vec::new();
     let mut seen = HashSet::new();
     let mut cursor = request.cursor;
-    loop {
+    let mut bytes = 0;
+    for _ in 0..LINE_PAGES_MAX {
         let page = PageRequest { cursor, count: LOG_PAGE_MAX, order: request.order };
         let lines = store.list_events(tenant, filter, &page)?;
         for line in lines.entries {
-            if seen.contains(&line.event.id) {
+            if !seen.insert(line.event.id) {
                 continue;
             }
-            if groups.len() == request.count {
+            if groups.len() == request.count || (bytes > PAGE_BYTES_MAX && !groups.is_empty()) {
                 return Ok(Page { entries: groups, next: cursor });
             }
-            seen.insert(line.event.id);
             let events = all_events(store, tenant, line.event.id, request.order)?;
             if !was_on_an_earlier_page(&events, filter, request) {
+                bytes += line.message.body.len() * events.len();
                 groups.push(Group { id: line.event.id, events });
             }
             cursor = Some(line.position);
@@ -99,6 +121,7 @@ fn list_grouped(
             None => return Ok(Page { entries: groups, next: None }),
         }
     }
+    Ok(Page { entries: groups, next: cursor })
 }
 
 fn all_events(

@@ -11,6 +11,10 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long an answer of the store to "can you write?" is believed.
+const PROBE_VALID: Duration = Duration::from_secs(1);
 
 /// The process answers.
 pub(super) async fn health() -> Json<Value> {
@@ -22,13 +26,29 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Ap
     if !app.is_running() {
         return Err(ApiError::overloaded("not ready: the engine is not running"));
     }
-    match app.read(|store| store.probe()).await {
-        Ok(()) => Ok(Json(json!({ "status": "ready" }))),
-        Err(error) => {
-            tracing::warn!(error = %error, "not ready");
-            Err(ApiError::overloaded("not ready: the store does not take writes"))
-        }
+    if app.disk_is_low() {
+        return Err(ApiError::overloaded("not ready: the disk is nearly full, so nothing is accepted"));
     }
+    if !store_takes_writes(&app).await {
+        return Err(ApiError::overloaded("not ready: the store does not take writes"));
+    }
+    Ok(Json(json!({ "status": "ready" })))
+}
+
+/// Asks the store at most once per [`PROBE_VALID`]: anybody may call `/ready`, as often as they like.
+async fn store_takes_writes(app: &Arc<App>) -> bool {
+    let mut last = app.last_probe.lock().await;
+    if let Some((at, result)) = *last
+        && at.elapsed() < PROBE_VALID
+    {
+        return result;
+    }
+    let result = app.read(|store| store.probe()).await;
+    if let Err(error) = &result {
+        tracing::warn!(error = %error, "the store does not take writes");
+    }
+    *last = Some((Instant::now(), result.is_ok()));
+    result.is_ok()
 }
 
 /// Prometheus text.
@@ -44,6 +64,13 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
     }
     let counts = app.read(|store| store.counts()).await?;
     let text = app.metrics.text(counts).map_err(|_| ApiError::overloaded("the metrics cannot be written"))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let wants_open = headers
+        .get(header::ACCEPT)
+        .is_some_and(|accept| accept.to_str().is_ok_and(|accept| accept.contains("application/openmetrics-text")));
+    let kind = if wants_open {
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    } else {
+        "text/plain; version=0.0.4; charset=utf-8"
+    };
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

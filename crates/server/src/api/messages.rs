@@ -61,7 +61,8 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let tenant = authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Write)?;
+    let tenant =
+        authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Write)?;
     let absent = || ApiError::not_found(format!("message {id} not found, or it has already ended"));
     let message_id: MessageId = id.parse().map_err(|_| absent())?;
     match app.core.cancel(tenant, vec![message_id]).await? {
@@ -78,11 +79,13 @@ pub(super) async fn cancel_many(
     let query = parts.uri.query();
     let tenant = authorize(&app, &parts.headers, split_query(query).token.as_deref(), Access::Write)?;
     let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
-    let body = body::read(&app, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
+    let body = body::read(&app, tenant, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
     let params = Params::from_query_and_body(query, &body.bytes)?;
     params.only(&CANCEL_PARAMS)?;
     if params.boolean("async")? {
-        return Err(ApiError::invalid("async is not supported by this version: leave it out, the cancel is done when it is answered"));
+        return Err(ApiError::invalid(
+            "async is not supported by this version: leave it out, the cancel is done when it is answered",
+        ));
     }
     let count = match params.number("count", 1)? {
         None => usize::MAX,
@@ -99,28 +102,18 @@ pub(super) async fn cancel_many(
 }
 
 /// Cancels what matches and was created before now, a piece at a time: others go on meanwhile.
-async fn cancel_matching(
-    app: &Arc<App>,
-    tenant: TenantId,
-    filter: Filter,
-    count: usize,
-) -> Result<usize, ApiError> {
-    let end = Seq::first_at(app.clock.now().plus_millis(1));
+async fn cancel_matching(app: &Arc<App>, tenant: TenantId, filter: Filter, count: usize) -> Result<usize, ApiError> {
+    let end = app.read(|store| store.last_seq()).await?;
     let filter = Arc::new(filter);
     let (mut cancelled, mut after) = (0, Seq::MIN);
     while cancelled < count {
         let max = CANCEL_PIECE.min(count - cancelled);
         let piece = filter.clone();
         let rows = app.read(move |store| store.match_live(tenant, &piece, after, max)).await?;
-        let ids: Vec<MessageId> = rows.iter().map(|row| row.id).take_while(|id| id.seq < end).collect();
+        let ids: Vec<MessageId> = rows.iter().map(|row| row.id).take_while(|id| id.seq <= end).collect();
         let Some(last) = ids.last() else { break };
         after = last.seq;
         cancelled += app.core.cancel(tenant, ids).await? as usize;
     }
     Ok(cancelled)
-}
-
-/// `DELETE /v2/messages/`: an id was forgotten; this must not cancel everything.
-pub(super) async fn no_id() -> ApiError {
-    ApiError::invalid("the message id is empty; to cancel many messages use /v2/messages without the last slash")
 }

@@ -16,8 +16,7 @@ mod params;
 mod publish;
 mod shape;
 
-pub use body::BODIES_BYTES_MAX;
-pub(crate) use body::BYTES_PER_PERMIT;
+pub(crate) use body::BodyBudget;
 
 use crate::app::App;
 use axum::Router;
@@ -38,7 +37,7 @@ pub fn router(app: Arc<App>) -> Router {
         ("/v2/publish/{*destination}", post(publish::publish)),
         ("/v1/publish/{*destination}", post(publish::publish)),
         ("/v2/batch", post(batch::batch)),
-        // Messages. A trailing slash must never turn "this one" into "all": see `messages::no_id`.
+        // Messages.
         ("/v2/messages", delete(messages::cancel_many)),
         ("/v2/messages/{id}", get(messages::get).delete(messages::cancel)),
         ("/v1/messages/{id}", get(messages::get).delete(messages::cancel)),
@@ -65,31 +64,71 @@ pub fn router(app: Arc<App>) -> Router {
         ("/ready", get(health::ready)),
         ("/metrics", get(health::metrics)),
     ];
+    // A forgotten id must never turn "this one" into "all".
+    let forgotten_ids: Vec<(&str, MethodRouter<Arc<App>>)> = vec![
+        ("/v2/messages/", get(no_id).delete(no_id)),
+        ("/v2/dlq/", get(dlq::list).delete(no_id)),
+        ("/v2/dlq/retry/", post(no_id)),
+    ];
+    let guarded: Vec<&str> = forgotten_ids.iter().map(|(path, _)| *path).collect();
     let mut router = Router::new();
     for (path, methods) in routes {
-        if !path.contains('*') && path != "/v2/messages" {
-            router = router.route(&format!("{path}/"), methods.clone());
+        let with_slash = format!("{path}/");
+        if !path.contains('*') && !guarded.contains(&with_slash.as_str()) {
+            router = router.route(&with_slash, methods.clone());
         }
         router = router.route(path, methods);
     }
-    router
-        .route("/v2/messages/", delete(messages::no_id))
-        .fallback(|| async { ApiError::not_found("no such endpoint; see the API documentation for the paths there are") })
-        .layer(middleware::from_fn_with_state(app.clone(), observe))
-        .with_state(app)
+    for (path, methods) in forgotten_ids {
+        router = router.route(path, methods);
+    }
+    router.fallback(no_endpoint).layer(middleware::from_fn_with_state(app.clone(), observe)).with_state(app)
+}
+
+/// An id was forgotten in the path.
+async fn no_id() -> ApiError {
+    ApiError::invalid("the id is empty; to act on many use the path without the last slash")
+}
+
+/// Parts of the protocol that later versions will have: say so, rather than "no such path".
+const LATER: [&str; 9] = [
+    "queues",
+    "enqueue",
+    "schedules",
+    "topics",
+    "flowcontrol",
+    "globalparallelism",
+    "bulkactions",
+    "workflows",
+    "trigger",
+];
+
+async fn no_endpoint(request: Request) -> ApiError {
+    let segment = request.uri().path().split('/').nth(2).unwrap_or_default().to_ascii_lowercase();
+    if LATER.contains(&segment.as_str()) {
+        return ApiError::unsupported(format!("{segment} are not supported by this version of Posthaste"));
+    }
+    ApiError::not_found("no such endpoint; docs/api.md lists the paths there are")
 }
 
 /// Around every request: a span, a figure, and an error envelope for what the framework refused itself.
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let route = kind_of(request.uri().path());
     let span = tracing::info_span!("request", method = %request.method(), route);
-    if let Some(refusal) = error::refuse_malformed(&request) {
-        return refusal.into_response();
-    }
     let started = Instant::now();
-    let response = next.run(request).instrument(span).await;
-    app.metrics.requested(route, started.elapsed());
-    error::enveloped(response)
+    let response = match error::refuse_malformed(&request) {
+        Some(refusal) => refusal.into_response(),
+        None => error::enveloped(next.run(request).instrument(span.clone()).await),
+    };
+    let (status, took) = (response.status(), started.elapsed());
+    app.metrics.requested(route, status.as_u16(), took);
+    let _in_span = span.enter();
+    if status.is_server_error() {
+        tracing::warn!(status = status.as_u16(), duration_ms = took.as_millis() as u64, "request failed");
+    } else {
+        tracing::debug!(status = status.as_u16(), duration_ms = took.as_millis() as u64, "request answered");
+    }
+    response
 }
 
 /// A short name for what is asked; the path itself may hold secrets of the destination.

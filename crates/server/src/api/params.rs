@@ -11,7 +11,7 @@ use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 
-/// Names and values, decoded, in the order given. `qstash_token` is left out.
+/// Names and values, decoded, in the order given. The token and `upstash-*` settings are not among them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Params(Vec<(String, String)>);
 
@@ -22,7 +22,9 @@ impl Params {
     /// From a raw query string.
     pub(super) fn from_query(query: Option<&str>) -> Params {
         let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        Params(pairs.into_owned().filter(|(name, _)| name != "qstash_token").collect())
+        let is_setting = |name: &str| name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("upstash-"));
+        let is_filter = |(name, _): &(String, String)| name != "qstash_token" && !is_setting(name);
+        Params(pairs.into_owned().filter(is_filter).collect())
     }
 
     /// From a query string and, for older SDKs, a JSON object in the body; the query wins.
@@ -42,7 +44,7 @@ impl Params {
                     return Err(ApiError::invalid(format!("{name} is an empty list; leave it out to mean all")));
                 }
                 Value::Array(values) => values,
-                Value::Null => continue,
+                Value::Null => return Err(ApiError::invalid(format!("{name} is null; leave it out to mean all"))),
                 value => vec![value],
             };
             for value in values {
@@ -159,7 +161,8 @@ impl Params {
                     Some(state) => states.push(state),
                     None => {
                         let names: Vec<_> = State::ALL.iter().map(|state| state.name()).collect();
-                        let text = format!("state {name} does not exist; accepted are {}, IN_PROGRESS", names.join(", "));
+                        let text =
+                            format!("state {name} does not exist; accepted are {}, IN_PROGRESS", names.join(", "));
                         return Err(ApiError::invalid(text));
                     }
                 },

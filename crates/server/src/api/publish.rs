@@ -5,6 +5,7 @@ use super::body;
 use super::error::ApiError;
 use crate::app::App;
 use crate::core::{FirstDue, NewMessage};
+use crate::delivery::egress;
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -40,17 +41,27 @@ pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Re
     let (parts, body) = request.into_parts();
     let query = destination::split_query(parts.uri.query());
     let tenant = authorize(&app, &parts.headers, query.token.as_deref(), Access::Write)?;
-    let destination = Destination::parse(destination_of(parts.uri.path()), query.destination.as_deref(), limits::URL_BYTES_MAX)?;
+    refuse_when_disk_is_low(&app)?;
+    let destination =
+        Destination::parse(destination_of(parts.uri.path()), query.destination.as_deref(), limits::URL_BYTES_MAX)?;
     let max = app.config.message_bytes_max;
     let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
-    let body = body::read(&app, &parts.headers, body, max, over).await?;
+    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let options = parse_options(&app, &parts.headers, &query)?;
     let publisher = Publisher { tenant, caller_ip: caller_ip(&parts.extensions) };
-    let message = prepare(&app, &publisher, destination, options, body.bytes.clone()).map_err(Refusal::into_error)?;
-    let accepted = app.core.publish(vec![message]).await?;
+    let message = prepare(&app, &publisher, destination, options, body.bytes).map_err(Refusal::into_error)?;
+    let accepted = app.core.publish(vec![message], body.room).await?;
     let status = status_of(&accepted);
     let first = accepted.into_iter().next().map(Published::from);
     Ok((status, Json(first)).into_response())
+}
+
+/// Outcomes of what was accepted must still fit on the disk.
+pub(super) fn refuse_when_disk_is_low(app: &App) -> Result<(), ApiError> {
+    match app.disk_is_low() {
+        true => Err(ApiError::overloaded("the server's disk is nearly full: nothing was stored, try again later")),
+        false => Ok(()),
+    }
 }
 
 /// The raw rest of the path behind `/v2/publish/`: not decoded, not normalised.
@@ -127,7 +138,9 @@ pub(super) fn prepare(
 ) -> Result<NewMessage, Refusal> {
     let url = match destination {
         Destination::Url(url) => url,
-        Destination::Group(name) => return Err(Refusal::Malformed(ApiError::not_found(format!("topic {name} not found")))),
+        Destination::Group(name) => {
+            return Err(Refusal::Malformed(ApiError::not_found(format!("topic {name} not found"))));
+        }
         Destination::Api(name) => {
             let text = format!("invalid destination: {name} is not supported by this server, publish to a URL");
             return Err(Refusal::Malformed(ApiError::invalid(text)));
@@ -135,13 +148,10 @@ pub(super) fn prepare(
     };
     let retries = options.retries.unwrap_or(limits::RETRIES_DEFAULT);
     options.check_retry_delay(retries).map_err(|rejection| Refusal::Malformed(rejection.into()))?;
-    app.config
-        .egress
-        .check_url(&url)
-        .map_err(|refusal| Refusal::Destination(ApiError::invalid(format!("invalid destination url: {refusal}"))))?;
+    app.config.egress.check_url(&url).map_err(|refusal| Refusal::Destination(refused_destination(&refusal)))?;
     let dedup = options.dedup.as_ref().map(|dedup| match dedup {
         Dedup::Id(id) => dedup::key_of_id(id),
-        Dedup::Content => dedup::key_of_content(&url, &options.headers, &body),
+        Dedup::Content => dedup::key_of_content(&url, &options.content_headers(), &body),
     });
     let tenant = publisher.tenant;
     Ok(NewMessage {
@@ -162,6 +172,16 @@ pub(super) fn prepare(
             caller_ip: publisher.caller_ip.clone(),
         },
     })
+}
+
+/// 400 for a destination that the egress policy refuses, and what an operator can do about it.
+pub(super) fn refused_destination(refusal: &egress::Refusal) -> ApiError {
+    let hint = match refusal {
+        egress::Refusal::LocalName(_) => "; the operator can allow it with egress_allow_hosts",
+        egress::Refusal::Address { .. } => "; the operator can allow it with egress_allow_cidrs",
+        _ => "",
+    };
+    ApiError::invalid(format!("invalid destination url: {refusal}{hint}"))
 }
 
 /// The lane that messages to this URL wait in.

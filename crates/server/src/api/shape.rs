@@ -30,11 +30,9 @@ pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
     if let Some(millis) = spec.timeout_ms {
         put(&mut object, "timeout", millis.div_ceil(1_000));
     }
-    if spec.redact.body && !message.body.is_empty() {
-        put(&mut object, "body", redact::mark(&message.body));
-    } else {
-        put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(&message.body, trim_body));
-    }
+    let hidden = hidden_body(message);
+    let body = hidden.as_ref().map_or(&message.body[..], String::as_bytes);
+    put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(body, trim_body));
     object
 }
 
@@ -51,7 +49,7 @@ pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>) -
         if !response.headers.is_empty() {
             put(&mut object, "responseHeader", header_map(&response.headers, |_| false));
         }
-        put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", &response.body);
+        put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", kept_body(response));
     }
     object.into()
 }
@@ -77,13 +75,10 @@ pub(super) fn event(record: &EventRecord, trim_body: Option<usize>) -> Value {
     if let Some(millis) = spec.timeout_ms {
         put(&mut object, "timeout", millis);
     }
-    let body = if spec.redact.body && !message.body.is_empty() {
-        base64(redact::mark(&message.body).as_bytes())
-    } else {
-        base64(trimmed(&message.body, trim_body))
-    };
+    let hidden = hidden_body(message);
+    let body = trimmed(hidden.as_ref().map_or(&message.body[..], String::as_bytes), trim_body);
     if !body.is_empty() {
-        put(&mut object, "body", body);
+        put(&mut object, "body", base64(body));
     }
     put_detail(&mut object, record);
     object.into()
@@ -115,10 +110,24 @@ fn put_response(object: &mut Object, response: &Response) {
         put(object, "responseHeaders", headers.clone());
         put(object, "responseHeader", headers);
     }
-    match std::str::from_utf8(&response.body) {
-        _ if response.body.is_empty() => {}
+    let body = kept_body(response);
+    match std::str::from_utf8(body) {
+        _ if body.is_empty() => {}
         Ok(text) => put(object, "responseBody", text),
-        Err(_) => put(object, "responseBody", base64(&response.body)),
+        Err(_) => put(object, "responseBody", base64(body)),
+    }
+}
+
+/// What stands in the place of a body that is to be hidden.
+fn hidden_body(message: &Message) -> Option<String> {
+    (message.spec.redact.body && !message.body.is_empty()).then(|| redact::mark(&message.body))
+}
+
+/// What was kept of an answer, without the half of a character at which it may have been cut.
+fn kept_body(response: &Response) -> &[u8] {
+    match std::str::from_utf8(&response.body) {
+        Err(error) if response.truncated && error.error_len().is_none() => &response.body[..error.valid_up_to()],
+        _ => &response.body,
     }
 }
 

@@ -8,9 +8,10 @@ use crate::metrics::Metrics;
 use crate::store::StoreError;
 use posthaste_engine::limits::TIMEOUT_MS_MAX;
 use posthaste_engine::message::{Live, Message};
-use posthaste_engine::outcome::Outcome;
+use posthaste_engine::outcome::{Outcome, Verdict};
 use posthaste_wire::signature::SigningKeys;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -42,11 +43,12 @@ impl Attempts {
     pub(super) fn start(&self, live: Live, message: Arc<Message>) -> Result<(), StoreError> {
         let keys = self.keys.of(message.tenant)?;
         let this = self.clone();
-        let span = tracing::info_span!("attempt", msg.id = %message.id, retried = live.retried);
+        let span = tracing::info_span!("attempt", msg.id = %message.id, tenant = live.tenant.0, retried = live.retried);
         let task = async move {
+            let started = Instant::now();
             tokio::select! {
                 outcome = this.attempt(&live, &message, &keys) => {
-                    this.report(&message, &outcome);
+                    this.report(&message, &outcome, started.elapsed());
                     this.core.ended(message, outcome);
                 }
                 () = this.abandon.cancelled() => {
@@ -71,16 +73,16 @@ impl Attempts {
         self.deliverer.attempt(&attempt).await
     }
 
-    fn report(&self, message: &Message, outcome: &Outcome) {
-        self.metrics.attempted(outcome);
-        match &outcome.result {
-            Ok(response) => {
-                tracing::debug!(status = response.status, duration_ms = outcome.duration_ms, "attempt answered");
+    fn report(&self, message: &Message, outcome: &Outcome, took: Duration) {
+        self.metrics.attempted(outcome, took);
+        let duration_ms = outcome.duration_ms;
+        let origin = || posthaste_wire::destination::origin(&message.spec.url).unwrap_or_default();
+        match (&outcome.result, outcome.verdict()) {
+            (Ok(response), Verdict::Success) => tracing::debug!(status = response.status, duration_ms, "delivered"),
+            (Ok(response), _) => {
+                tracing::info!(origin = origin(), status = response.status, duration_ms, "attempt failed");
             }
-            Err(error) => {
-                let origin = posthaste_wire::destination::origin(&message.spec.url).unwrap_or_default();
-                tracing::debug!(origin, error = error.message, duration_ms = outcome.duration_ms, "attempt failed");
-            }
+            (Err(error), _) => tracing::info!(origin = origin(), error = error.message, duration_ms, "attempt failed"),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The core: one thread that owns the shard, decides everything by the engine and commits it.
 //!
-//! A [`Command`] comes in, the engine turns it into ops and effects, the ops are committed in one batch
+//! A command comes in, the engine turns it into ops and effects, the ops are committed in one batch
 //! with everything else that arrived meanwhile, and only then are callers answered and attempts started.
 //! While one batch is being synced the next one gathers: that is the group commit.
 //!
 //! Start at [`Core::run`] in `run.rs`. What the commands mean is decided in `posthaste_engine`.
 
 mod attempts;
+mod clock_watch;
 mod run;
 
 pub use attempts::Attempts;
@@ -55,15 +56,35 @@ pub enum FirstDue {
 
 /// What the core can be asked to do. Replies come when the outcome is on disk.
 pub(crate) enum Command {
-    Publish { messages: Vec<NewMessage>, reply: Reply<Vec<Accepted>> },
-    Ended { message: Arc<Message>, outcome: Outcome },
-    Cancel { tenant: TenantId, ids: Vec<MessageId>, reply: Reply<u32> },
-    DeleteDeadLetters { tenant: TenantId, ids: Vec<DlqId>, reply: Reply<u32> },
-    Replay { tenant: TenantId, replays: Vec<Replay>, reply: Reply<Vec<Option<Accepted>>> },
+    Publish {
+        messages: Vec<NewMessage>,
+        reply: Reply<Vec<Accepted>>,
+    },
+    Ended {
+        message: Arc<Message>,
+        outcome: Outcome,
+    },
+    Cancel {
+        tenant: TenantId,
+        ids: Vec<MessageId>,
+        reply: Reply<u32>,
+    },
+    DeleteDeadLetters {
+        tenant: TenantId,
+        ids: Vec<DlqId>,
+        reply: Reply<u32>,
+    },
+    Replay {
+        tenant: TenantId,
+        replays: Vec<Replay>,
+        reply: Reply<Vec<Option<Accepted>>>,
+    },
     /// The clock may have moved: look at it.
     Tick,
     /// Start nothing from now on.
-    Drain,
+    Drain {
+        reply: Reply<()>,
+    },
     /// Commit what has arrived and end.
     Stop,
 }
@@ -81,7 +102,11 @@ pub struct Replay {
 pub(crate) struct Reply<T> {
     sender: oneshot::Sender<T>,
     _place: OwnedSemaphorePermit,
+    _room: Option<Room>,
 }
+
+/// Room for bodies in RAM, given back when this is dropped.
+pub type Room = Vec<OwnedSemaphorePermit>;
 
 impl<T> Reply<T> {
     /// Answers; a caller who has gone away is nobody's loss.
@@ -116,24 +141,25 @@ impl CoreHandle {
         (CoreHandle { commands, places }, receiver)
     }
 
-    /// Stores messages; the answer has the order of the messages.
-    pub async fn publish(&self, messages: Vec<NewMessage>) -> Result<Vec<Accepted>, CoreError> {
-        self.ask(|reply| Command::Publish { messages, reply }).await
+    /// Stores messages; the answer has the order of the messages. `room` is what their bodies take; it is
+    /// given back when they are stored, even if the caller has gone by then.
+    pub async fn publish(&self, messages: Vec<NewMessage>, room: Room) -> Result<Vec<Accepted>, CoreError> {
+        self.ask(Some(room), |reply| Command::Publish { messages, reply }).await
     }
 
     /// Cancels these messages; says how many were live and not cancelled before.
     pub async fn cancel(&self, tenant: TenantId, ids: Vec<MessageId>) -> Result<u32, CoreError> {
-        self.ask(|reply| Command::Cancel { tenant, ids, reply }).await
+        self.ask(None, |reply| Command::Cancel { tenant, ids, reply }).await
     }
 
     /// Deletes these dead letters; says how many existed.
     pub async fn delete_dead_letters(&self, tenant: TenantId, ids: Vec<DlqId>) -> Result<u32, CoreError> {
-        self.ask(|reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
+        self.ask(None, |reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
     }
 
     /// Publishes dead letters again; `None` for one that no longer exists.
     pub async fn replay(&self, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, CoreError> {
-        self.ask(|reply| Command::Replay { tenant, replays, reply }).await
+        self.ask(None, |reply| Command::Replay { tenant, replays, reply }).await
     }
 
     /// Makes the core look at the clock.
@@ -141,9 +167,9 @@ impl CoreHandle {
         self.tell(Command::Tick);
     }
 
-    /// Nothing is started from now on; what is under way goes on.
-    pub fn drain(&self) {
-        self.tell(Command::Drain);
+    /// Nothing is started once this has returned; what is under way goes on.
+    pub async fn drain(&self) -> Result<(), CoreError> {
+        self.ask(None, |reply| Command::Drain { reply }).await
     }
 
     /// Ends the core once everything that was said before is committed.
@@ -161,10 +187,10 @@ impl CoreHandle {
         drop(self.commands.send(command));
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CoreError> {
+    async fn ask<T>(&self, room: Option<Room>, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CoreError> {
         let place = self.places.clone().try_acquire_owned().map_err(|_| CoreError::Overloaded)?;
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(command(Reply { sender, _place: place })).map_err(|_| CoreError::Stopped)?;
+        self.commands.send(command(Reply { sender, _place: place, _room: room })).map_err(|_| CoreError::Stopped)?;
         receiver.await.map_err(|_| CoreError::Stopped)
     }
 }

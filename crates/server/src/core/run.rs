@@ -1,10 +1,12 @@
 //! The loop of the core thread: gather, decide, commit, answer.
 
+use super::clock_watch::ClockWatch;
 use super::{Attempts, Command, FirstDue, NewMessage, Replay, Reply};
 use crate::clock::{Clock, Random};
 use crate::metrics::Metrics;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::Message;
 use posthaste_engine::shard::{Accepted, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -24,7 +26,9 @@ const CLOCK_CHECK: Duration = Duration::from_secs(5);
 /// What was written lazily is on disk after at most about this long.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
 /// How often retention is looked at.
-const RETENTION_EVERY_MS: u64 = 60_000;
+const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// How long retention pauses between two pieces of work, so that others go on.
+const RETENTION_PAUSE: Duration = Duration::from_millis(20);
 
 /// The core thread's state.
 pub struct Core {
@@ -40,7 +44,9 @@ pub struct Core {
     random: Random,
     batch: Batch,
     unsynced_since: Option<Instant>,
-    retain_at: Timestamp,
+    started: Instant,
+    clock_watch: ClockWatch,
+    retain_at: Instant,
 }
 
 /// What gathers until the next commit.
@@ -90,7 +96,9 @@ impl Core {
             random: Random::new(),
             batch: Batch::default(),
             unsynced_since: None,
-            retain_at: Timestamp(0),
+            started: Instant::now(),
+            clock_watch: ClockWatch::default(),
+            retain_at: Instant::now(),
         })
     }
 
@@ -143,11 +151,12 @@ impl Core {
         }
         let until_due = Duration::from_millis(self.shard.next_wake().millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
-        let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK));
+        let until_retention = self.retain_at.saturating_duration_since(Instant::now());
+        let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
         match self.commands.recv_timeout(patience) {
             Ok(command) => Some(command),
             Err(RecvTimeoutError::Timeout) => None,
-            // Every handle is gone: nobody can ask for anything any more.
+            // Cannot happen while attempts hold a handle; nobody could ask for anything any more.
             Err(RecvTimeoutError::Disconnected) => Some(Command::Stop),
         }
     }
@@ -170,7 +179,10 @@ impl Core {
             Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
             Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply, now)?,
             Command::Tick => {}
-            Command::Drain => self.shard.drain(),
+            Command::Drain { reply } => {
+                self.shard.drain();
+                self.batch.answers.push(Box::new(move || reply.send(())));
+            }
             Command::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::Go)
@@ -182,21 +194,36 @@ impl Core {
         reply: Reply<Vec<Accepted>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        let mut accepted = Vec::with_capacity(messages.len());
-        for message in messages {
-            accepted.push(self.accept(message, None, now)?);
-        }
+        let duplicates = self.find_duplicates(messages.iter(), now)?;
+        let accept = |(message, stored)| self.accept(message, stored, None, now);
+        let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
         self.metrics.published(&accepted);
         self.batch.answers.push(Box::new(move || reply.send(accepted)));
         Ok(())
     }
 
+    /// What the store has for the keys of these messages.
+    fn find_duplicates<'a>(
+        &self,
+        messages: impl Iterator<Item = &'a NewMessage> + Clone,
+        now: Timestamp,
+    ) -> Result<Vec<Option<MessageId>>, CoreFailure> {
+        let keys: Vec<_> = messages.clone().filter_map(|message| Some((message.tenant, message.dedup?))).collect();
+        if keys.is_empty() {
+            return Ok(messages.map(|_| None).collect());
+        }
+        let mut found = self.store.find_duplicates(&keys, now)?.into_iter();
+        Ok(messages.map(|message| message.dedup.and_then(|_| found.next().flatten())).collect())
+    }
+
     /// Gives a message its id and hands it to the engine.
-    fn accept(&mut self, new: NewMessage, replaces: Option<DlqId>, now: Timestamp) -> Result<Accepted, CoreFailure> {
-        let dedup = match new.dedup {
-            Some(key) => Some((key, self.store.find_duplicate(new.tenant, key, now)?)),
-            None => None,
-        };
+    fn accept(
+        &mut self,
+        new: NewMessage,
+        stored: Option<MessageId>,
+        replaces: Option<DlqId>,
+        now: Timestamp,
+    ) -> Accepted {
         self.last_seq = Seq::next(self.last_seq, now);
         let id = MessageId { seq: self.last_seq, tag: self.random.next_u64() };
         let not_before = match new.first_due {
@@ -207,16 +234,12 @@ impl Core {
         self.batch.body_bytes += new.body.len();
         let message =
             Arc::new(Message { id, tenant: new.tenant, created_at: now, not_before, spec: new.spec, body: new.body });
+        let dedup = new.dedup.map(|key| (key, stored));
         let publish = Publish { message, origin: new.origin, dedup, replaces };
-        Ok(self.shard.publish(publish, now, &mut self.batch.out))
+        self.shard.publish(publish, now, &mut self.batch.out)
     }
 
-    fn delete_dead_letters(
-        &mut self,
-        tenant: TenantId,
-        ids: Vec<DlqId>,
-        reply: Reply<u32>,
-    ) -> Result<(), CoreFailure> {
+    fn delete_dead_letters(&mut self, tenant: TenantId, ids: Vec<DlqId>, reply: Reply<u32>) -> Result<(), CoreFailure> {
         let existing = self.existing_dead_letters(tenant, ids)?;
         self.shard.delete_dead_letters(tenant, &existing, &mut self.batch.out);
         let deleted = existing.len() as u32;
@@ -233,13 +256,12 @@ impl Core {
     ) -> Result<(), CoreFailure> {
         let ids = replays.iter().map(|replay| replay.dlq_id).collect();
         let mut existing: HashSet<DlqId> = self.existing_dead_letters(tenant, ids)?.into_iter().collect();
-        let mut accepted = Vec::with_capacity(replays.len());
-        for replay in replays {
-            accepted.push(match existing.remove(&replay.dlq_id) {
-                true => Some(self.accept(replay.message, Some(replay.dlq_id), now)?),
-                false => None,
-            });
-        }
+        let duplicates = self.find_duplicates(replays.iter().map(|replay| &replay.message), now)?;
+        let accept = |(replay, stored): (Replay, _)| {
+            let exists = existing.remove(&replay.dlq_id);
+            exists.then(|| self.accept(replay.message, stored, Some(replay.dlq_id), now))
+        };
+        let accepted: Vec<Option<Accepted>> = replays.into_iter().zip(duplicates).map(accept).collect();
         self.batch.answers.push(Box::new(move || reply.send(accepted)));
         Ok(())
     }
@@ -268,10 +290,15 @@ impl Core {
     }
 
     fn write(&mut self, out: &Output) -> Result<(), CoreFailure> {
-        let durability = if out.synced { Durability::Synced } else { Durability::Lazy };
         let started = Instant::now();
+        let flush = self.unsynced_since.is_some_and(|since| started.duration_since(since) >= FLUSH_AFTER);
+        let durability = if out.synced || flush { Durability::Synced } else { Durability::Lazy };
         self.store.commit(SHARD, self.epoch, &out.ops, durability)?;
         self.metrics.committed(&out.ops, durability, started.elapsed());
+        for letter in out.ops.iter().filter_map(buried) {
+            let status = letter.response.as_ref().map_or(0, |response| response.status);
+            tracing::warn!(msg.id = %letter.id, dlq.id = %letter.dlq_id, retried = letter.retried, status, "message failed: it is in the DLQ");
+        }
         self.shard.committed();
         match durability {
             Durability::Synced => self.unsynced_since = None,
@@ -304,20 +331,33 @@ impl Core {
     /// Reads one page of what the shard asks for.
     fn load(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
         let Some(load) = self.shard.wants_load(now) else { return Ok(()) };
-        let rows = self.store.load_due(SHARD, load.origin, load.after, load.until, load.max)?;
+        let rows = self.store.load_due(SHARD, load.lane.map(|(_, origin)| origin), load.after, load.until, load.max)?;
         self.shard.loaded(&load, &rows, now, &mut self.batch.out);
         self.commit()
     }
 
     fn retain(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
-        if now < self.retain_at {
+        if Instant::now() < self.retain_at {
+            return Ok(());
+        }
+        self.retain_at = Instant::now() + RETENTION_EVERY;
+        if !self.clock_watch.trusts(now, self.started.elapsed()) {
             return Ok(());
         }
         let retained = self.store.retain(&self.retention, now)?;
         if retained.buckets_dropped > 0 {
             tracing::info!(buckets = retained.buckets_dropped, "dropped history that is past its retention");
         }
-        self.retain_at = if retained.more { now } else { now.plus_millis(RETENTION_EVERY_MS) };
+        if retained.more {
+            self.retain_at = Instant::now() + RETENTION_PAUSE;
+        }
         Ok(())
+    }
+}
+
+fn buried(op: &Op) -> Option<&DeadLetter> {
+    match op {
+        Op::Bury(letter) => Some(letter),
+        _ => None,
     }
 }

@@ -5,7 +5,7 @@
 
 use super::egress::EgressPolicy;
 use super::failure::{self, failure};
-use super::pool::{Connection, Sender};
+use super::pool::Connection;
 use super::resolve::Resolve;
 use super::stream::{Activity, Transport, Watched};
 use super::target::{Target, TargetHost};
@@ -111,6 +111,9 @@ impl Connector {
         };
         let found = match timeout(self.dns_timeout, self.resolver.resolve(name)).await {
             Ok(Ok(found)) => found,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NetworkDown => {
+                return Err(failure(ErrorClass::Dns, format!("unable to resolve host: {name}: {error}")));
+            }
             Ok(Err(_)) => Vec::new(),
             Err(_) => return Err(failure::phase_timed_out(ErrorClass::Dns, "looking up the host", self.dns_timeout)),
         };
@@ -136,18 +139,17 @@ impl Connector {
 
     async fn over_http1(&self, transport: Transport) -> Result<Connection, AttemptError> {
         let activity = Arc::new(Activity::default());
-        let stream = TokioIo::new(Watched { transport, activity: activity.clone() });
+        let stream = TokioIo::new(Watched { transport, activity: Some(activity.clone()) });
         let (sender, connection) = self.http1.handshake(stream).await.map_err(|error| failure::exchange(&error))?;
         tokio::spawn(connection);
-        Ok(Connection { sender: Sender::Http1(sender), activity })
+        Ok(Connection::Http1 { sender, activity })
     }
 
     async fn over_http2(&self, transport: Transport) -> Result<Connection, AttemptError> {
-        let activity = Arc::new(Activity::default());
-        let stream = TokioIo::new(Watched { transport, activity: activity.clone() });
+        let stream = TokioIo::new(Watched { transport, activity: None });
         let (sender, connection) = self.http2.handshake(stream).await.map_err(|error| failure::exchange(&error))?;
         tokio::spawn(connection);
-        Ok(Connection { sender: Sender::Http2(sender), activity })
+        Ok(Connection::Http2 { sender })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Which destinations a delivery may go to: the rules for URLs, names and addresses.
 //!
-//! Pure. [`EgressPolicy::check_url`] is everything that can be decided without DNS (a publish is
+//! Pure, but for one question to the operating system: whether an address is one of this machine's (see
+//! [`EgressPolicy::own_addrs`]). [`EgressPolicy::check_url`] is everything that can be decided without DNS (a publish is
 //! refused by it); [`EgressPolicy::check_addresses`] runs on the answers, right before connecting.
 
 use super::address::{self, AddressKind};
 use super::target::{Target, TargetHost};
 use ipnet::IpNet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// What is allowed on top of the public internet, and what is our own. The default allows nothing more.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +20,9 @@ pub struct EgressPolicy {
     pub allow_hosts: Vec<String>,
     /// Names and ports under which this server is reached: a message must not be able to call its API.
     pub own_hosts: Vec<(String, u16)>,
-    /// Addresses this server listens on.
+    /// Addresses this server listens on. The unspecified address stands for all addresses of this machine
+    /// at the time of the check. An address that only leads here from outside (NAT, a load balancer) is not
+    /// known to the machine: it belongs in this list as well, or its name in `own_hosts`.
     pub own_addrs: Vec<SocketAddr>,
 }
 
@@ -146,10 +149,22 @@ fn same_name(configured: &str, name: &str) -> bool {
     configured.strip_suffix('.').unwrap_or(configured).eq_ignore_ascii_case(name)
 }
 
-/// A listener on the unspecified address is also reached through loopback.
+/// A listener on the unspecified address is reached through every address of this machine.
 fn is_own(own: &SocketAddr, address: IpAddr, port: u16) -> bool {
     let own_ip = own.ip().to_canonical();
-    own.port() == port && (own_ip == address || (own_ip.is_unspecified() && address.is_loopback()))
+    own.port() == port
+        && (own_ip == address || (own_ip.is_unspecified() && (address.is_loopback() || is_of_this_machine(address))))
+}
+
+/// Nothing is sent: a datagram socket only asks for the route. To its own addresses a machine speaks from the
+/// very same address.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let spoken_from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    spoken_from.is_ok_and(|from| from.ip() == address)
 }
 
 #[cfg(test)]
@@ -192,6 +207,30 @@ mod tests {
         }
         for url in ["http://10.0.0.1/", "http://metadata/", "http://0.0.0.0:3000/", "http://localhost:0/"] {
             assert!(dev().check_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_listener_on_every_address_makes_all_of_this_machine_its_own() {
+        // The address towards the outside, where there is one.
+        let outward = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+            socket.connect("192.0.2.1:9")?;
+            socket.local_addr()
+        });
+        let outward = outward.map_or(Ipv4Addr::LOCALHOST.into(), |from| from.ip());
+        for own in ["0.0.0.0:8080", "[::]:8080"] {
+            let policy = EgressPolicy {
+                allow_loopback: true,
+                allow_cidrs: vec!["0.0.0.0/0".parse().unwrap()],
+                own_addrs: vec![own.parse().unwrap()],
+                ..EgressPolicy::default()
+            };
+            let check = |address: IpAddr, port: u16| policy.check_addresses("own.example", port, &[address]);
+            assert_eq!(check(outward, 8080), Err(Refusal::Own), "{own} {outward}");
+            assert_eq!(check(outward, 8081), Ok(()), "{own} {outward}");
+            for other in ["93.184.216.34", "10.255.255.1", "2606:2800:220:1:248:1893:25c8:1946"] {
+                assert_ne!(check(other.parse().unwrap(), 8080), Err(Refusal::Own), "{own} {other}");
+            }
         }
     }
 

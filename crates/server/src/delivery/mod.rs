@@ -170,8 +170,8 @@ impl Deliverer {
     /// Sends the request and waits for the head of the answer.
     ///
     /// A receiver may close a waiting connection just as we send on it. Then, and only when it has sent
-    /// nothing back or says it did nothing, the request goes out once more on a fresh connection; it is
-    /// the same attempt.
+    /// nothing back (HTTP/1) or says it did nothing (HTTP/2), the request goes out once more on a fresh
+    /// connection; it is the same attempt.
     async fn send(
         &self,
         key: &Key,

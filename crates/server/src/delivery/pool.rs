@@ -4,7 +4,7 @@
 //! taken and given back; an HTTP/2 connection is shared by everyone with its key.
 
 use super::failure;
-use super::stream::Activity;
+use super::stream::{Activity, Interim};
 use super::target::Target;
 use bytes::Bytes;
 use http::uri::Authority;
@@ -40,54 +40,62 @@ impl Key {
     }
 }
 
-/// The sending half of a connection.
-pub(super) enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
-}
-
 /// A connection that one attempt uses.
-pub(super) struct Connection {
-    pub(super) sender: Sender,
-    pub(super) activity: Arc<Activity>,
+pub(super) enum Connection {
+    /// Nobody else has it meanwhile.
+    Http1 { sender: http1::SendRequest<Full<Bytes>>, activity: Arc<Activity> },
+    /// Others may have it at the same time.
+    Http2 { sender: http2::SendRequest<Full<Bytes>> },
 }
 
 /// A request without an answer.
 pub(super) struct Unanswered {
     pub(super) error: AttemptError,
-    /// The receiver sent nothing back or says it did nothing: most likely it closed just as we sent.
+    /// It may be sent once more. On HTTP/1 the receiver sent nothing back: most likely it closed just as we
+    /// sent. On HTTP/2 only a request that was never sent, or of which the receiver says so, counts.
     pub(super) untouched: bool,
 }
 
 impl Connection {
     pub(super) fn is_http2(&self) -> bool {
-        matches!(self.sender, Sender::Http2(_))
+        matches!(self, Connection::Http2 { .. })
     }
 
     /// Sends a request and waits for the head of its answer.
     pub(super) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Unanswered> {
-        self.activity.begin();
-        let watching = self.activity.clone();
-        hyper::ext::on_informational(&mut request, move |_| watching.interim());
-        let answer = async {
-            match &mut self.sender {
-                Sender::Http1(sender) => sender.send_request(request).await,
-                Sender::Http2(sender) => match sender.ready().await {
-                    Ok(()) => sender.send_request(request).await,
-                    Err(error) => Err(error),
-                },
-            }
-        };
+        let interim = Arc::new(Interim::default());
+        let watching = interim.clone();
+        hyper::ext::on_informational(&mut request, move |_| watching.add());
         tokio::select! {
             biased;
-            answer = answer => answer.map_err(|error| Unanswered {
-                error: failure::exchange(&error),
-                untouched: !self.activity.answered() || failure::unprocessed(&error),
-            }),
-            () = self.activity.flooded() => Err(Unanswered {
+            answer = self.exchange(request) => answer,
+            () = interim.flooded() => Err(Unanswered {
                 error: failure::failure(ErrorClass::Protocol, "too many interim answers"),
                 untouched: false,
             }),
+        }
+    }
+
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Unanswered> {
+        let unanswered =
+            |error: hyper::Error, untouched: bool| Unanswered { error: failure::exchange(&error), untouched };
+        match self {
+            Connection::Http1 { sender, activity } => {
+                activity.begin();
+                let answer = sender.send_request(request).await;
+                answer.map_err(|error| {
+                    let untouched = !activity.answered() || failure::unprocessed(&error);
+                    unanswered(error, untouched)
+                })
+            }
+            Connection::Http2 { sender } => {
+                sender.ready().await.map_err(|error| unanswered(error, true))?;
+                let answer = sender.send_request(request).await;
+                answer.map_err(|error| {
+                    let untouched = failure::unprocessed(&error);
+                    unanswered(error, untouched)
+                })
+            }
         }
     }
 }
@@ -122,7 +130,6 @@ struct Idle {
 
 struct Shared {
     sender: http2::SendRequest<Full<Bytes>>,
-    activity: Arc<Activity>,
     used: Instant,
 }
 
@@ -140,15 +147,14 @@ impl Pool {
         if let Some(shared) = &mut entry.shared {
             if !shared.sender.is_closed() {
                 shared.used = now;
-                let sender = Sender::Http2(shared.sender.clone());
-                return Some(Connection { sender, activity: shared.activity.clone() });
+                return Some(Connection::Http2 { sender: shared.sender.clone() });
             }
             entry.shared = None;
         }
         while let Some(Idle { sender, activity, since }) = entry.idle.pop() {
             *total -= 1;
             if sender.is_ready() && now.duration_since(since) < self.idle_timeout {
-                return Some(Connection { sender: Sender::Http1(sender), activity });
+                return Some(Connection::Http1 { sender, activity });
             }
         }
         None
@@ -156,7 +162,7 @@ impl Pool {
 
     /// Gives a connection back after its answer was read to the end.
     pub(super) fn give_back(self: &Arc<Self>, key: Key, connection: Connection) {
-        let Connection { sender: Sender::Http1(mut sender), activity } = connection else { return };
+        let Connection::Http1 { mut sender, activity } = connection else { return };
         if sender.is_ready() {
             self.keep(key, sender, activity);
         } else if !sender.is_closed() {
@@ -172,8 +178,8 @@ impl Pool {
 
     /// Lets others use an HTTP/2 connection at the same time.
     pub(super) fn share(self: &Arc<Self>, key: &Key, connection: &Connection) {
-        let Sender::Http2(sender) = &connection.sender else { return };
-        let shared = Shared { sender: sender.clone(), activity: connection.activity.clone(), used: Instant::now() };
+        let Connection::Http2 { sender } = connection else { return };
+        let shared = Shared { sender: sender.clone(), used: Instant::now() };
         let mut waiting = self.lock();
         let entry = waiting.by_key.entry(key.clone()).or_default();
         // Of several opened at the same time the first stays; the others end with their request.

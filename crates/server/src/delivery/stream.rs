@@ -13,34 +13,41 @@ use tokio_rustls::client::TlsStream;
 /// Most interim (1xx) answers before the real one. They do not extend the timeout either.
 const INTERIM_MAX: u32 = 16;
 
-/// What was seen on a connection since the current request began.
+/// What was seen on an HTTP/1 connection since the current request began. It has one request at a time;
+/// on HTTP/2 bytes say nothing about any one of its requests.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     answered: AtomicBool,
-    interim: AtomicU32,
-    flooded: Notify,
 }
 
 impl Activity {
     /// A request is about to be sent.
     pub(super) fn begin(&self) {
         self.answered.store(false, Ordering::Release);
-        self.interim.store(0, Ordering::Release);
     }
 
     /// The receiver has sent at least one byte since [`Activity::begin`].
     pub(super) fn answered(&self) -> bool {
         self.answered.load(Ordering::Acquire)
     }
+}
 
+/// The interim answers to one request.
+#[derive(Debug, Default)]
+pub(super) struct Interim {
+    count: AtomicU32,
+    flooded: Notify,
+}
+
+impl Interim {
     /// An interim answer came in.
-    pub(super) fn interim(&self) {
-        if self.interim.fetch_add(1, Ordering::AcqRel) == INTERIM_MAX {
+    pub(super) fn add(&self) {
+        if self.count.fetch_add(1, Ordering::AcqRel) == INTERIM_MAX {
             self.flooded.notify_one();
         }
     }
 
-    /// Resolves when there were too many interim answers.
+    /// Resolves when there were too many.
     pub(super) async fn flooded(&self) {
         self.flooded.notified().await;
     }
@@ -52,10 +59,10 @@ pub(super) enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A transport that tells its [`Activity`] about every byte received.
+/// A transport that tells its [`Activity`], if it has one, about every byte received.
 pub(super) struct Watched {
     pub(super) transport: Transport,
-    pub(super) activity: Arc<Activity>,
+    pub(super) activity: Option<Arc<Activity>>,
 }
 
 impl AsyncRead for Watched {
@@ -65,8 +72,10 @@ impl AsyncRead for Watched {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         };
-        if buffer.filled().len() > before {
-            self.activity.answered.store(true, Ordering::Release);
+        if buffer.filled().len() > before
+            && let Some(activity) = &self.activity
+        {
+            activity.answered.store(true, Ordering::Release);
         }
         polled
     }

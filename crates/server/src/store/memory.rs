@@ -4,6 +4,7 @@
 //! worked, so a commit costs as much as there is stored; tests are small enough.
 
 use super::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of, is_over};
+use super::duplicate_window_counts;
 use super::page::{Bounds, PageBuilder};
 use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Order, Page,
@@ -31,7 +32,7 @@ struct Model {
     live: BTreeMap<Seq, (ShardId, Live)>,
     events: BTreeMap<(TenantId, Position), Event>,
     events_made: u64,
-    dedup: BTreeMap<(TenantId, DedupKey), (MessageId, Timestamp)>,
+    dedup: BTreeMap<(TenantId, DedupKey), Vec<(MessageId, Timestamp)>>,
     dead_letters: BTreeMap<(TenantId, DlqId), DeadLetterRecord>,
     last_seq: Option<Seq>,
 }
@@ -99,10 +100,15 @@ impl Store for MemoryStore {
         Ok(self.model().last_seq.unwrap_or(Seq::MIN))
     }
 
-    fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError> {
+    fn find_duplicates(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Result<Vec<Option<MessageId>>, StoreError> {
         let model = self.model();
-        let entry = model.dedup.get(&(tenant, key)).filter(|(_, expires)| now < *expires);
-        Ok(entry.map(|(id, _)| *id))
+        let counts = |(_, expires): &&(MessageId, Timestamp)| duplicate_window_counts(*expires, now);
+        let find = |key| model.dedup.get(key)?.iter().filter(counts).max_by_key(|(_, expires)| *expires);
+        Ok(keys.iter().map(|key| find(key).map(|(id, _)| *id)).collect())
     }
 
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {
@@ -110,13 +116,7 @@ impl Store for MemoryStore {
         Ok(ids.iter().filter_map(|id| model.live_of(*id)).filter(|live| live.tenant == tenant).collect())
     }
 
-    fn match_live(
-        &self,
-        tenant: TenantId,
-        filter: &Filter,
-        after: Seq,
-        max: usize,
-    ) -> Result<Vec<Live>, StoreError> {
+    fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError> {
         let model = self.model();
         let mut found = Vec::new();
         for (_, live) in model.live.values().filter(|(_, live)| live.tenant == tenant && live.id.seq > after) {
@@ -184,7 +184,7 @@ impl Store for MemoryStore {
         let mut builder = PageBuilder::new(page.count);
         for (position, record) in in_order(&model.dead_letters, tenant, Bounds::new(filter, page), page.order) {
             let taken = if filter.matches_dead_letter(&record.letter, &record.message) {
-                builder.offer(position, record.message.body.len(), record.clone())
+                builder.offer(position, record.letter.body_bytes() + record.message.body.len(), record.clone())
             } else {
                 builder.skip(position)
             };
@@ -238,10 +238,7 @@ impl Model {
                 self.last_seq = self.last_seq.max(Some(message.id.seq));
             }
             Op::Remember { tenant, key, id, expires } => {
-                let entry = self.dedup.entry((*tenant, *key)).or_insert((*id, *expires));
-                if *expires >= entry.1 {
-                    *entry = (*id, *expires);
-                }
+                self.dedup.entry((*tenant, *key)).or_default().push((*id, *expires));
             }
             Op::Log(event) => {
                 let position = Position { at: event.at, n: self.events_made };
@@ -306,7 +303,10 @@ impl Model {
         let with_lines: BTreeSet<Seq> = self.events.values().map(|event| event.id.seq).collect();
         let live = &self.live;
         self.messages.retain(|seq, _| live.contains_key(seq) || with_lines.contains(seq));
-        self.dedup.retain(|_, (_, expires)| now < *expires);
+        for windows in self.dedup.values_mut() {
+            windows.retain(|(_, expires)| now < *expires);
+        }
+        self.dedup.retain(|_, windows| !windows.is_empty());
         u32::try_from(dropped.len()).unwrap_or(u32::MAX)
     }
 }

@@ -14,6 +14,7 @@ mod page;
 pub use filter::{EventFilter, Filter, Order};
 
 use posthaste_engine::event::{DeadLetter, Event, Op};
+use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -49,27 +50,30 @@ pub trait Store: Send + Sync {
     /// The highest position handed out so far, so that ids never repeat over restarts.
     fn last_seq(&self) -> Result<Seq, StoreError>;
 
-    /// The message that a key stands for, unless its window has ended.
-    fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError>;
+    /// The messages that these keys stand for, in the order asked, as far as [`duplicate_window_counts`].
+    fn find_duplicates(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Result<Vec<Option<MessageId>>, StoreError>;
 
     /// The live rows of these messages; absent ones are skipped.
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError>;
 
     /// Live messages created behind `after` that match, oldest first, at most `max`. Dates compare with the
     /// creation time.
-    fn match_live(
-        &self,
-        tenant: TenantId,
-        filter: &Filter,
-        after: Seq,
-        max: usize,
-    ) -> Result<Vec<Live>, StoreError>;
+    fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError>;
 
     /// A message with what is known of its end, as long as its history is kept.
     fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError>;
 
     /// One page of log lines. Dates compare with the event time.
-    fn list_events(&self, tenant: TenantId, filter: &EventFilter, page: &PageRequest) -> Result<Page<EventRecord>, StoreError>;
+    fn list_events(
+        &self,
+        tenant: TenantId,
+        filter: &EventFilter,
+        page: &PageRequest,
+    ) -> Result<Page<EventRecord>, StoreError>;
 
     /// One dead letter.
     fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError>;
@@ -78,7 +82,12 @@ pub trait Store: Send + Sync {
     fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError>;
 
     /// One page of dead letters. Dates compare with the time of failure.
-    fn list_dead_letters(&self, tenant: TenantId, filter: &Filter, page: &PageRequest) -> Result<Page<DeadLetterRecord>, StoreError>;
+    fn list_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<Page<DeadLetterRecord>, StoreError>;
 
     /// The number that stands for a tenant name in this store, made at first use.
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError>;
@@ -225,3 +234,16 @@ pub enum StoreError {
 
 /// Any error, kept as a cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How far a clock that was put back may have been ahead without making duplicates of everything it saw.
+const DEDUP_CLOCK_TOLERANCE_MS: u64 = 3_600_000;
+
+/// Whether a duplicate window that ends at `expires` counts: it has not ended, and it was not started by a
+/// clock so far ahead that it would swallow publishes for days.
+fn duplicate_window_counts(expires: Timestamp, now: Timestamp) -> bool {
+    now < expires && expires <= latest_duplicate_window(now)
+}
+
+fn latest_duplicate_window(now: Timestamp) -> Timestamp {
+    now.plus_millis(limits::DEDUP_WINDOW_MS + DEDUP_CLOCK_TOLERANCE_MS)
+}

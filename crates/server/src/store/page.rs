@@ -55,7 +55,13 @@ pub(super) struct PageBuilder<T> {
 impl<T> PageBuilder<T> {
     /// A page of at most `count` entries, but always of one.
     pub(super) fn new(count: usize) -> Self {
-        PageBuilder { page: Page { entries: Vec::new(), next: None }, count: count.max(1), bytes: 0, last: None, skipped: 0 }
+        PageBuilder {
+            page: Page { entries: Vec::new(), next: None },
+            count: count.max(1),
+            bytes: 0,
+            last: None,
+            skipped: 0,
+        }
     }
 
     /// Takes the next matching entry, or learns from it that there is a next page and breaks.

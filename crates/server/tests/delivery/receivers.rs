@@ -340,3 +340,15 @@ async fn headers_are_kept_with_canonical_names_and_readable_values() {
         [("X-A", "caf\u{fffd}"), ("X-Text", "grün"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Content-Length", "0")];
     assert_eq!(response.headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
 }
+
+/// `header-ansi` of the catalogue: HTTP forbids the escape character in a value, but hyper takes it in an
+/// answer's. It is kept as it came; the API's JSON and the console escape it.
+#[tokio::test]
+async fn terminal_codes_in_a_header_are_kept_as_they_came() {
+    let text = b"HTTP/1.1 200 OK\r\nX-A: \x1b[31mred\x1b[0m\r\nContent-Length: 0\r\n\r\n";
+    let receiver = Receiver::start(vec![bytes(text)]).await;
+    let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
+    assert_counts("header-ansi", &outcome);
+    let headers = outcome.result.unwrap().headers;
+    assert_eq!(headers[0], ("X-A".to_owned(), "\x1b[31mred\x1b[0m".to_owned()));
+}

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
 pub(crate) const NOW: Timestamp = Timestamp(1_780_315_200_999);
@@ -33,6 +34,8 @@ pub(crate) enum Step {
     ReadUntil(&'static [u8]),
     /// Sends these bytes.
     Send(Vec<u8>),
+    /// Lets the test go on.
+    Tell(Arc<Notify>),
     /// Sends these bytes again and again until the other side goes away.
     Flood(Vec<u8>),
     /// Closes with RST.
@@ -165,6 +168,7 @@ async fn follow<S: AsyncRead + AsyncWrite + Unpin>(
                 stream.write_all(&bytes).await?;
                 stream.flush().await?;
             }
+            Step::Tell(reached) => reached.notify_one(),
             Step::Flood(bytes) => loop {
                 stream.write_all(&bytes).await?;
             },

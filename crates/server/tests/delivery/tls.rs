@@ -15,6 +15,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
 /// A private authority.
@@ -229,8 +230,6 @@ async fn hostile_http2_receivers_fail_in_bounded_time() {
     };
     // ":status: 200", a header of 4,000 bytes that goes into the table, and 200 times one byte for it.
     let bomb = [&[0x88, 0x40, 1, b'a', 0x7f, 0xa1, 0x1e][..], &[b'x'; 4_000], &[0xbe; 200]].concat();
-    // ":status: 103" as a literal.
-    let early_hints = frame(1, 4, 1, &[0x08, 3, b'1', b'0', b'3']);
     let answers =
         |bytes: Vec<u8>| vec![Step::ReadUntil(b"hello"), Step::Send([settings.clone(), bytes].concat()), Step::Hang];
     let cases = [
@@ -240,7 +239,7 @@ async fn hostile_http2_receivers_fail_in_bounded_time() {
         ("h2-hpack-bomb", answers(frame(1, 5, 1, &bomb))),
         ("h2-window-zero", vec![Step::ReadBytes(PREFACE_AND_SETTINGS), Step::Send(no_window), Step::Hang]),
         ("h2-bad-preface", vec![Step::ReadBytes(PREFACE_AND_SETTINGS), send(OK), Step::Hang]),
-        ("h2-informational-flood", floods(Vec::new(), early_hints)),
+        ("h2-informational-flood", floods(Vec::new(), early_hints(1))),
     ];
     for (id, script) in cases {
         let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
@@ -273,6 +272,77 @@ async fn a_request_that_http2_says_was_not_processed_is_sent_once_more() {
             assert_eq!(Expect::of(&outcome), Expect::Answer(200), "{outcome:?}");
             assert_eq!(receiver.connections(), connections);
         }
+    }
+}
+
+/// ":status: 103" as a literal.
+fn early_hints(stream: u8) -> Vec<u8> {
+    frame(1, 4, stream, &[0x08, 3, b'1', b'0', b'3'])
+}
+
+/// Answers one request on stream 1, then goes on with these steps.
+fn after_one_answer(steps: Vec<Step>) -> Vec<Step> {
+    let first = [frame(4, 0, 0, &[]), frame(1, 5, 1, &[0x88])].concat();
+    [vec![Step::ReadUntil(b"hello"), Step::Send(first)], steps].concat()
+}
+
+#[tokio::test]
+async fn a_request_that_http2_answered_in_part_is_not_sent_again_because_of_another() {
+    let ours = Authority::new();
+    let answered_in_part = Arc::new(Notify::new());
+    let ping = frame(6, 0, 0, b"pingpong");
+    let script = after_one_answer(vec![
+        Step::ReadUntil(b"hello"),
+        Step::Send([early_hints(3), ping].concat()),
+        // The client's echo: it has read all of the above.
+        Step::ReadUntil(b"pingpong"),
+        Step::Tell(answered_in_part.clone()),
+        Step::ReadUntil(b"hello"),
+    ]);
+    let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
+    let deliverer = ours.trusted();
+    let message = message(&url(&receiver));
+    assert_eq!(Expect::of(&attempt(&deliverer, &message).await), Expect::Answer(200));
+    let (first, second) = tokio::join!(attempt(&deliverer, &message), async {
+        answered_in_part.notified().await;
+        attempt(&deliverer, &message).await
+    });
+    for outcome in [first, second] {
+        assert_eq!(Expect::of(&outcome), Expect::Fails(ErrorClass::Closed), "{outcome:?}");
+    }
+    assert_eq!(receiver.connections(), 1, "nobody said that nothing was done");
+}
+
+#[tokio::test]
+async fn a_goodbye_of_http2_that_includes_the_request_does_not_send_it_again() {
+    let ours = Authority::new();
+    // Up to stream 3, which is the request's.
+    let goaway = frame(7, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]);
+    let script = after_one_answer(vec![Step::ReadUntil(b"hello"), Step::Send(goaway)]);
+    let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
+    let deliverer = ours.trusted();
+    for expected in [Expect::Answer(200), Expect::Fails(ErrorClass::Closed)] {
+        let outcome = attempt(&deliverer, &message(&url(&receiver))).await;
+        assert_eq!(Expect::of(&outcome), expected, "{outcome:?}");
+    }
+    assert_eq!(receiver.connections(), 1);
+}
+
+#[tokio::test]
+async fn interim_answers_of_http2_are_counted_for_each_request() {
+    let ours = Authority::new();
+    let hints = |stream: u8| early_hints(stream).repeat(10);
+    let answers = |stream: u8| frame(1, 5, stream, &[0x88]);
+    let both = [hints(3), hints(5), answers(3), answers(5)].concat();
+    let script =
+        after_one_answer(vec![Step::ReadUntil(b"hello"), Step::ReadUntil(b"hello"), Step::Send(both), Step::Hang]);
+    let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
+    let deliverer = ours.trusted();
+    let message = message(&url(&receiver));
+    assert_eq!(Expect::of(&attempt(&deliverer, &message).await), Expect::Answer(200));
+    let (first, second) = tokio::join!(attempt(&deliverer, &message), attempt(&deliverer, &message));
+    for outcome in [first, second] {
+        assert_eq!(Expect::of(&outcome), Expect::Answer(200), "{outcome:?}");
     }
 }
 

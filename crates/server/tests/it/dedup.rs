@@ -1,7 +1,7 @@
 //! Which publishes count as one, for how long, and under what load.
 
 use crate::support::server::{TOKEN_B, message_id};
-use crate::support::{Backend, Receiver, Setup, TestServer};
+use crate::support::{Backend, Lines, Receiver, Setup, TestServer};
 use serde_json::json;
 use std::collections::HashSet;
 
@@ -77,13 +77,13 @@ async fn content_is_the_same_when_destination_headers_and_body_are() {
     let receiver = Receiver::start().await;
     let base: [(&str, &str); 3] =
         [("Upstash-Content-Based-Deduplication", "True"), ("Content-Type", "a/b"), ("Upstash-Forward-X", "1")];
-    let publish = |path: &str, headers: &[(&str, &str)], body: &str| {
+    let publish = |path: &str, headers: Lines<'_>, body: &str| {
         server.publish(&receiver.url(path)).headers(headers).body(body).send()
     };
     let first = publish("/", &base, "body").await;
     assert_eq!(first.status, 200);
 
-    let same: [&[(&str, &str)]; 4] = [
+    let same: [Lines<'_>; 4] = [
         &base,
         &[base[2], base[1], base[0]],
         &[base[0], base[1], base[2], ("Upstash-Retries", "9"), ("Upstash-Label", "other")],
@@ -95,7 +95,7 @@ async fn content_is_the_same_when_destination_headers_and_body_are() {
     }
     let changed_value = [base[0], base[1], ("Upstash-Forward-X", "2")];
     let changed_type = [base[0], ("Content-Type", "a/c"), base[2]];
-    let different: [(&str, &[(&str, &str)], &str); 6] = [
+    let different: [(&str, Lines<'_>, &str); 6] = [
         ("/other", &base, "body"),
         ("/?q", &base, "body"),
         ("/", &base, "Body"),

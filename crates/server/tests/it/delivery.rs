@@ -2,7 +2,7 @@
 
 use crate::support::jwt;
 use crate::support::server::{CURRENT_KEY, START_MS};
-use crate::support::{Backend, Delivery, Receiver, Reply, Setup, TestServer};
+use crate::support::{Backend, Delivery, Lines, Receiver, Reply, Setup, TestServer};
 use serde_json::{Value, json};
 
 /// The claims of a delivery's signature, which must be tenant A's and fit the rest of the request.
@@ -166,7 +166,7 @@ async fn a_retry_comes_when_the_receiver_the_publisher_or_the_default_says() {
     let failed = || Reply::status(503);
     // The default stretches e^2.5 s by a little jitter.
     let default = (12_182, 12_792);
-    let cases: [(Reply, &[(&str, &str)], (u64, u64)); 13] = [
+    let cases: [(Reply, Lines<'_>, (u64, u64)); 13] = [
         (failed(), &[], default),
         (failed(), &[expression], (7_000, 7_000)),
         (failed(), &[("Upstash-Retry-Delay", "pow(2, retried) * 1000")], (1_000, 1_000)),

@@ -8,6 +8,7 @@ mod api;
 mod dedup;
 mod delivery;
 mod hostile;
+mod load;
 mod operators;
 mod restart;
 mod secrets;

@@ -1,8 +1,13 @@
 //! What operators and load balancers see: health, readiness, metrics, and errors in one form.
 
+use crate::support::http::{exchange, read_answer};
 use crate::support::server::TOKEN;
-use crate::support::{Receiver, Reply, Setup, TestServer};
+use crate::support::{Receiver, Reply, Setup, TestServer, within};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 
 #[tokio::test]
 async fn health_and_readiness_are_open_and_say_nothing_more() {
@@ -108,6 +113,70 @@ async fn what_does_not_exist_is_a_404_in_the_envelope() {
     ];
     for (method, path) in paths {
         server.request(method, path).expect(404).await.error();
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn probes_may_speak_http_1_0_and_name_no_host() {
+    let server = TestServer::with(Setup::serve()).await;
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    let requests = [
+        "GET /health HTTP/1.0\r\n\r\n".to_owned(),
+        "GET /ready HTTP/1.0\r\nHost: x\r\n\r\n".to_owned(),
+        format!("GET /v2/keys HTTP/1.0\r\n{token}\r\n"),
+        // A server must take the form that proxies use (RFC 9112 3.2.2).
+        format!("GET http://posthaste.example/v2/keys HTTP/1.1\r\nHost: posthaste.example\r\n{token}\r\n"),
+        format!("GET /v2/keys HTTP/1.1\r\nHost: [::1]:8080\r\n{token}\r\n"),
+    ];
+    for request in requests {
+        let answer = within("an answer", exchange(server.address, request.as_bytes())).await.expect("an answer");
+        assert_eq!(answer.status, 200, "{request:?}: {}", answer.text());
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_api_speaks_http_2_too() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let stream = tokio::net::TcpStream::connect(server.address).await.expect("it listens");
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut client, connection) = handshake.await.expect("it speaks HTTP/2");
+    let connection = tokio::spawn(connection);
+    let target = format!("http://{}/v2/publish/{}", server.address, receiver.url("/a//b%20c?x=1"));
+    let request = hyper::Request::post(target)
+        .header("Authorization", format!("Bearer {TOKEN}"))
+        .header("Upstash-Forward-X", "1")
+        .body(Full::new(Bytes::from_static(b"over http/2")));
+    let answer = within("an answer", client.send_request(request.expect("a request"))).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let body = answer.into_body().collect().await.expect("a body").to_bytes();
+    let published: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    let delivery = receiver.next().await;
+    assert_eq!((delivery.target.as_str(), delivery.text().as_str()), ("/a//b%20c?x=1", "over http/2"));
+    assert_eq!(delivery.header("upstash-message-id"), published["messageId"].as_str());
+    drop(client);
+    connection.await.expect("no panic").expect("a clean end");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_errors() {
+    let server = TestServer::start().await;
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.expect("it listens");
+    let mut buffer = Vec::new();
+    let requests = [
+        (server.get("/v2/nope"), 404),
+        (server.post("/v2/batch").body("not json"), 400),
+        (server.get("/v2/keys").token("wrong"), 401),
+        (server.post("/v2/keys").body("unread"), 405),
+        (server.get("/v2/keys"), 200),
+    ];
+    for (request, status) in requests {
+        stream.write_all(&request.bytes()).await.expect("it reads");
+        let answer = within("an answer", read_answer(&mut stream, &mut buffer)).await.expect("an answer");
+        assert_eq!(answer.status, status, "{}", answer.text());
     }
     server.finish().await;
 }

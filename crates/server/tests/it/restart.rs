@@ -1,8 +1,8 @@
 //! A new server on what the old one left: nothing that was acknowledged is lost.
 
 use crate::support::jwt;
-use crate::support::server::{NEXT_KEY, START_MS, message_id};
-use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
+use crate::support::server::{CURRENT_KEY_B, NEXT_KEY, START_MS, TOKEN_B, message_id};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ async fn keys_dead_letters_logs_and_dedup_ids_survive() {
     let server = server.restart().await;
     assert_eq!(server.get("/v2/keys").expect(200).await.json(), keys);
     assert_eq!(server.events("").await, events);
-    assert_eq!(server.dead_letters("").await, [letter.clone()]);
+    assert_eq!(server.dead_letters("").await, std::slice::from_ref(&letter));
     let again = server.publish(&receiver.url("/fails")).headers(&dedup).expect(202).await;
     assert_eq!(again.json(), json!({ "messageId": failed, "deduplicated": true }));
     let retry = format!("/v2/dlq/retry/{}", letter["dlqId"].as_str().expect("an id"));
@@ -135,6 +135,60 @@ async fn a_promised_cancel_holds_over_a_restart() {
         server.reaches(&id, &["CREATED", "ACTIVE", "CANCEL_REQUESTED", "CANCELED"]).await;
         server.finish().await;
         assert_eq!(receiver.count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn messages_of_a_tenant_that_is_no_longer_configured_are_still_delivered() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    server.publish(&receiver.url("/")).token(TOKEN_B).header("Upstash-Delay", "1m").body("b").expect(200).await;
+    let server = server.restart_with(|settings| settings.tenants.truncate(1)).await;
+    server.get("/v2/keys").token(TOKEN_B).expect(401).await;
+    server.advance(60_000).await;
+    let delivery = receiver.next().await;
+    let token = delivery.header("upstash-signature").expect("it is signed");
+    assert!(jwt::verify(token, CURRENT_KEY_B).is_some());
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_stricter_policy_holds_for_messages_that_were_accepted_before() {
+    let server = TestServer::with(Setup::serve()).await;
+    let receiver = Receiver::start().await;
+    let headers = [("Upstash-Delay", "1m"), ("Upstash-Retries", "0")];
+    let id = server.publish_with(&receiver.url("/"), &headers, "").await;
+    let server = server.restart_with(|settings| settings.egress_allow_cidrs = None).await;
+    server.advance(60_000).await;
+    let letter = server.dead_letter_of(&id).await;
+    let error = letter["error"].as_str().expect("a failure has a text");
+    assert!(error.contains("endpoint resolves to a loopback address"), "{error}");
+    let retry = format!("/v2/dlq/retry/{}", letter["dlqId"].as_str().expect("an id"));
+    server.post(&retry).expect(400).await.error();
+    assert_eq!(server.dead_letters("").await, [letter]);
+    server.finish().await;
+    assert_eq!(receiver.count(), 0);
+}
+
+#[tokio::test]
+async fn an_older_server_that_lost_its_data_to_a_newer_one_accepts_nothing() {
+    for backend in Backend::ALL {
+        let older = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let id = older.publish_with(&receiver.url("/"), &[], "").await;
+        older.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        receiver.next().await;
+        let newer = older.start_another_on_the_same_data().await;
+        assert_eq!(older.publish(&receiver.url("/")).expect(503).await.header("retry-after"), Some("1"));
+        let unready = || async { (older.get("/ready").send().await.status == 503).then_some(()) };
+        eventually("the older one is not ready any more", unready).await;
+        older.get("/health").expect(200).await;
+        newer.get("/ready").expect(200).await;
+        newer.publish_with(&receiver.url("/"), &[], "").await;
+        receiver.next().await;
+        newer.finish().await;
+        older.finish_failed().await;
+        assert_eq!(receiver.count(), 2);
     }
 }
 

@@ -318,7 +318,7 @@ impl Pair {
             self.both(|store| store.dead_letter(letter.tenant, letter.dlq_id)).unwrap();
         }
         for key in 0..3 {
-            self.both(|store| store.find_duplicate(TenantId(1), DedupKey([key; 32]), self.now)).unwrap();
+            self.both(|store| store.find_duplicates(&[(TenantId(1), DedupKey([key; 32]))], self.now)).unwrap();
         }
     }
 }

@@ -72,7 +72,7 @@ fn mistakes_name_the_header_and_quotas_the_limit() {
         ("Upstash-Delay", "9223372036854775807d", 400, "Upstash-Delay: not a duration"),
         ("Upstash-Delay", "400d", 412, "quota maxDelay exceeded, current limit: 31536000"),
         ("Upstash-Timeout", "0s", 400, "Upstash-Timeout: must be at least 1s"),
-        ("Upstash-Timeout", "3h", 412, "quota maxTimeout exceeded, current limit: 7200"),
+        ("Upstash-Timeout", "3h", 412, "quota timeout exceeded, current limit: 7200"),
         ("Upstash-Retries", "1.5", 400, "Upstash-Retries: not a number of retries"),
         ("Upstash-Retries", "", 400, "Upstash-Retries: not a number of retries"),
         ("Upstash-Retries", "1001", 412, "quota maxRetries exceeded, current limit: 1000"),

@@ -1,6 +1,6 @@
 //! Pages of log lines and dead letters, walked table by table from the end that was asked for.
 //!
-//! SQL narrows by tenant, position, state and id; the filter decides on the decoded rows. A page
+//! SQL narrows by tenant, position and id; the filter decides on the decoded rows. A page
 //! ends early when it has passed over too many rows; bodies are read for matches only.
 
 use super::codec::{self, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
@@ -37,7 +37,7 @@ impl Snapshot<'_> {
             let index = if ids.is_empty() { String::new() } else { format!("INDEXED BY event_{bucket}_seq") };
             let sql = format!(
                 "SELECT at, n, seq, state, detail FROM event_{bucket} {index}
-                 WHERE tenant = ?1 AND (at, n) >= (?2, ?3) AND (at, n) < (?4, ?5) AND (?6 >> state) & 1 {} {}",
+                 WHERE tenant = ?1 AND (at, n) >= (?2, ?3) AND (at, n) < (?4, ?5) {} {}",
                 only_ids(ids),
                 order_by("n", page.order)
             );
@@ -81,7 +81,7 @@ impl Snapshot<'_> {
                     }
                 }
                 let message = Arc::new(Message { body: codec::body(row)?, ..head });
-                let (position, bytes) = (letter.dlq_id, message.body.len());
+                let (position, bytes) = (letter.dlq_id, letter.body_bytes() + message.body.len());
                 if builder.offer(position, bytes, DeadLetterRecord { letter, message }).is_break() {
                     return Ok(builder.finish());
                 }
@@ -120,33 +120,23 @@ impl EventScan<'_> {
         builder: &mut PageBuilder<EventRecord>,
     ) -> Outcome<ControlFlow<()>> {
         let Bounds { first, end } = self.bounds;
-        let states = self.filter.states.iter().fold(0, |mask, state| mask | 1_i64 << codec::state_number(*state));
-        let states = if self.filter.states.is_empty() { i64::MAX } else { states };
-        let mut rows = statement.query(params![
-            self.tenant.0,
-            int(first.at.0),
-            int(first.n),
-            int(end.at.0),
-            int(end.n),
-            states
-        ])?;
+        let mut rows =
+            statement.query(params![self.tenant.0, int(first.at.0), int(first.n), int(end.at.0), int(end.n)])?;
         while let Some(row) = rows.next()? {
             let number = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
             let position = Position { at: Timestamp(number(0)?), n: number(1)? };
-            let Some(message) = self.matching(Seq(number(2)?))? else {
+            let state = codec::state(row.get(3)?)?;
+            let is_wanted = self.filter.states.is_empty() || self.filter.states.contains(&state);
+            let message = if is_wanted { self.matching(Seq(number(2)?))? } else { None };
+            let Some(message) = message else {
                 match builder.skip(position) {
                     ControlFlow::Continue(()) => continue,
                     broken => return Ok(broken),
                 }
             };
             let detail = row.get_ref(4)?.as_str_or_null().map_err(|error| Failure::corrupt("log line", error))?;
-            let event = Event {
-                tenant: self.tenant,
-                id: message.id,
-                at: position.at,
-                state: codec::state(row.get(3)?)?,
-                detail: codec::detail(detail)?,
-            };
+            let event =
+                Event { tenant: self.tenant, id: message.id, at: position.at, state, detail: codec::detail(detail)? };
             let bytes = message.body.len();
             if builder.offer(position, bytes, EventRecord { position, event, message }).is_break() {
                 return Ok(ControlFlow::Break(()));

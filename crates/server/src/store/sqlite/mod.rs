@@ -219,21 +219,19 @@ impl Store for SqliteStore {
         Ok(lock(&self.totals).last_seq)
     }
 
-    fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Result<Option<MessageId>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.find_duplicate(tenant, key, now))
+    fn find_duplicates(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Result<Vec<Option<MessageId>>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.find_duplicates(keys, now))
     }
 
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {
         self.read_as_owner(|snapshot| snapshot.find_live(tenant, ids))
     }
 
-    fn match_live(
-        &self,
-        tenant: TenantId,
-        filter: &Filter,
-        after: Seq,
-        max: usize,
-    ) -> Result<Vec<Live>, StoreError> {
+    fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError> {
         self.read(|snapshot| snapshot.match_live(tenant, filter, after, max))
     }
 

@@ -5,6 +5,7 @@
 use super::codec::{self, LETTER_COLUMNS, LIVE_COLUMNS, MESSAGE_COLUMNS, bits, int};
 use super::error::{Failure, Outcome};
 use super::schema::{Buckets, Kind};
+use crate::store::latest_duplicate_window;
 use crate::store::{Counts, DeadLetterRecord, Filter, MessageRecord, ShardId, SigningKeys};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -86,17 +87,29 @@ impl Snapshot<'_> {
         Ok(counts)
     }
 
-    pub(super) fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Outcome<Option<MessageId>> {
+    pub(super) fn find_duplicates(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Outcome<Vec<Option<MessageId>>> {
         // Tables go by the end of the window, so those before `now` hold nothing that counts.
-        for bucket in self.buckets.between(Kind::Dedup, now, Timestamp::MAX).into_iter().rev() {
-            let sql = format!("SELECT seq, tag FROM dedup_{bucket} WHERE tenant = ?1 AND key = ?2 AND expires > ?3");
+        let latest = latest_duplicate_window(now);
+        let buckets = self.buckets.between(Kind::Dedup, now, latest);
+        let mut found = vec![None; keys.len()];
+        for bucket in buckets.into_iter().rev() {
+            let sql = format!(
+                "SELECT seq, tag FROM dedup_{bucket}
+                 WHERE tenant = ?1 AND key = ?2 AND expires > ?3 AND expires <= ?4"
+            );
             let mut statement = self.connection.prepare_cached(&sql)?;
-            let mut rows = statement.query(params![tenant.0, &key.0[..], int(now.0)])?;
-            if let Some(row) = rows.next()? {
-                return codec::id(row, 0).map(Some);
+            for ((tenant, key), found) in keys.iter().zip(&mut found).filter(|(_, found)| found.is_none()) {
+                let mut rows = statement.query(params![tenant.0, &key.0[..], int(now.0), int(latest.0)])?;
+                if let Some(row) = rows.next()? {
+                    *found = Some(codec::id(row, 0)?);
+                }
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
     pub(super) fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Outcome<Vec<Live>> {
@@ -113,6 +126,9 @@ impl Snapshot<'_> {
     }
 
     pub(super) fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Outcome<Vec<Live>> {
+        if filter.nothing {
+            return Ok(Vec::new());
+        }
         // A position is never earlier than the creation, so `from` bounds it too.
         let first = filter.from.map_or(Seq::MIN, Seq::first_at).max(Seq(after.0.saturating_add(1)));
         let sql = format!(

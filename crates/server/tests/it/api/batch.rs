@@ -55,6 +55,34 @@ async fn items_may_look_as_every_sdk_writes_them() {
 }
 
 #[tokio::test]
+async fn destinations_are_whole_urls_without_their_fragment() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    for (given, sent) in [("/a?b=c#d", "/a?b=c"), ("/a#d?e", "/a"), ("/a//b?x=%23&y=/?z", "/a//b?x=%23&y=/?z")] {
+        let items = json!([{ "destination": receiver.url(given) }]);
+        let answer = server.post("/v2/batch").json(&items).expect(200).await.json();
+        let message = server.message(answer[0]["messageId"].as_str().expect("an id")).await;
+        assert_eq!(message["url"], receiver.url(sent), "{given}");
+        assert_eq!(receiver.next().await.target, sent, "{given}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn every_item_keeps_to_the_size_of_a_message() {
+    let mut setup = Setup::dev();
+    setup.settings.message_bytes_max = Some(1_000);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    let item = |bytes: usize| json!({ "destination": receiver.url("/"), "body": "é".repeat(bytes / 2) });
+    let error = server.post("/v2/batch").json(&json!([item(1_000), item(1_002)])).expect(412).await.error();
+    assert_eq!(error, "item 1: quota maxMessageSize exceeded, current limit: 1000");
+    server.post("/v2/batch").json(&json!([item(1_000), item(1_000)])).expect(200).await;
+    receiver.take(2).await;
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn a_place_where_messages_may_not_go_refuses_only_its_item() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
@@ -94,6 +122,13 @@ async fn a_mistake_in_one_item_refuses_the_whole_batch() {
         (with("Upstash-Delay", "400d"), 412),
         (with("Upstash-Forward-X", "a\r\nY: 1"), 400),
         (with("Upstash-Forward-X\r\nY", "1"), 400),
+        (with("Upstash-Forward-X", &"x".repeat(33 * 1024)), 400),
+        (
+            json!({ "destination": receiver.url("/"), "headers": { "X": "1", "Upstash-Delay": "1", "upstash-delay": "1" } }),
+            400,
+        ),
+        (json!({ "destination": receiver.url("/"), "headers": { "Upstash-Delay": ["1", "2"] } }), 400),
+        (json!({ "destination": receiver.url("/"), "headers": { "Content-Type": ["a/b", "c/d"] } }), 400),
         (with("Upstash-Callback", "https://example.com/"), 501),
         (json!({ "destination": receiver.url("/"), "queue": "orders" }), 501),
     ];

@@ -2,7 +2,7 @@
 
 use crate::support::jwt::redaction_of;
 use crate::support::server::{START_MS, TOKEN, message_id};
-use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
+use crate::support::{Backend, Lines, Receiver, Reply, Setup, TestServer};
 use serde_json::json;
 
 #[tokio::test]
@@ -53,6 +53,8 @@ async fn the_destination_is_the_raw_rest_of_the_path_and_query() {
         ("/a/../b/./c", "/a/../b/./c"),
         ("/pause", "/pause"),
         ("/~!$&'()*+,;=:@", "/~!$&'()*+,;=:@"),
+        ("/%00%0d%0aX-Evil:1", "/%00%0d%0aX-Evil:1"),
+        ("/%E2%80%AEgpj.exe", "/%E2%80%AEgpj.exe"),
         // P2: the query in its order and encoding, without what is ours.
         ("/123/?asdasd=ooo", "/123/?asdasd=ooo"),
         ("/q?b=2&a=1&b=1&=&c", "/q?b=2&a=1&b=1&=&c"),
@@ -229,7 +231,7 @@ async fn not_before_wins_over_delay_and_a_past_time_means_now() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let at = (START_MS / 1_000 + 60).to_string();
-    let cases: [(&[(&str, &str)], u64); 5] = [
+    let cases: [(Lines<'_>, u64); 5] = [
         (&[("Upstash-Delay", "10s")], START_MS + 10_000),
         (&[("Upstash-Delay", "2")], START_MS + 2_000),
         (&[("Upstash-Not-Before", &at)], START_MS + 60_000),
@@ -323,7 +325,7 @@ async fn a_forwarded_content_type_wins_and_none_is_invented() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let both = [("Content-Type", "text/plain"), ("Upstash-Forward-Content-Type", "text/csv")];
-    let cases: [(&[(&str, &str)], Option<&str>); 3] =
+    let cases: [(Lines<'_>, Option<&str>); 3] =
         [(&[], None), (&both[..1], Some("text/plain")), (&both, Some("text/csv"))];
     for (headers, expected) in cases {
         server.publish_with(&receiver.url("/"), headers, "x").await;
@@ -370,6 +372,40 @@ async fn a_body_may_be_as_large_as_configured_and_no_larger() {
     assert_eq!(receiver.next().await.body.len(), 4_096);
     let error = server.publish(&receiver.url("/")).body(vec![b'a'; 4_097]).expect(412).await.error();
     assert_eq!(error, "quota maxMessageSize exceeded, current limit: 4096");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_too_much_can_read_why_when_it_is_done() {
+    let mut setup = Setup::dev();
+    setup.settings.message_bytes_max = Some(64 * 1024);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    // As clients do that read nothing before they have written everything.
+    let body = vec![b'a'; 8 * 1024 * 1024];
+    let framed = server.publish(&receiver.url("/")).body(body.clone());
+    let chunks = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+    let chunked = server.publish(&receiver.url("/")).header("Transfer-Encoding", "chunked").unframed_body(chunks);
+    for request in [framed, chunked] {
+        let answer = request.write_then_read().await;
+        assert_eq!(answer.status, 412);
+        assert_eq!(answer.error(), "quota maxMessageSize exceeded, current limit: 65536");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_public_url_is_the_server_itself() {
+    let mut setup = Setup::serve();
+    setup.settings.public_url = Some("https://posthaste.example".to_owned());
+    let server = TestServer::with(setup).await;
+    for url in
+        ["https://posthaste.example/v2/publish/x", "https://POSTHASTE.example:443/", "https://posthaste.example./"]
+    {
+        let error = server.publish(url).expect(400).await.error();
+        assert_eq!(error, "invalid destination url: endpoint is this server itself", "{url}");
+    }
+    server.publish("https://other.example/").header("Upstash-Retries", "0").expect(200).await;
     server.finish().await;
 }
 
@@ -425,6 +461,34 @@ async fn all_headers_can_be_redacted_by_either_spelling() {
         assert_eq!((&message["header"], &message["body"]), (&hidden, &json!("open")), "{fields}");
     }
     receiver.take(3).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_caller_is_whoever_is_at_the_other_end_of_the_connection() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let claims = [("X-Forwarded-For", "203.0.113.7"), ("Forwarded", "for=203.0.113.7"), ("X-Real-Ip", "203.0.113.7")];
+    let id = server.publish_with(&receiver.url("/"), &claims, "").await;
+    assert_eq!(server.message(&id).await["callerIP"], "127.0.0.1");
+    assert_eq!(receiver.next().await.header("upstash-caller-ip"), Some("127.0.0.1"));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn text_beyond_ascii_arrives_as_it_was_sent() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let headers =
+        [("Upstash-Forward-X", "café ☕"), ("Upstash-Label", "größe,尺寸"), ("Upstash-Redact-Fields", "body")];
+    let id = server.publish_with(&receiver.url("/"), &headers, "ünï").await;
+    let message = server.message(&id).await;
+    assert_eq!((&message["header"], &message["labels"]), (&json!({ "X": ["café ☕"] }), &json!(["größe", "尺寸"])));
+    let delivery = receiver.next().await;
+    assert_eq!((delivery.header("x"), delivery.text().as_str()), (Some("café ☕"), "ünï"));
+    server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    assert_eq!(server.events("label=gr%C3%B6%C3%9Fe").await.len(), 3);
+    assert_eq!(server.events("label=%E5%B0%BA%E5%AF%B8&state=DELIVERED").await.len(), 1);
     server.finish().await;
 }
 

@@ -62,7 +62,6 @@ enum Seen {
     Closed,
 }
 
-// Fails until the server is fixed: bugs 3 (no, two or bad Host) and 4 (CONNECT) of the first run.
 #[tokio::test]
 async fn broken_requests_are_refused_and_store_nothing() {
     let server = hardened(true).await;

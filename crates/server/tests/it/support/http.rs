@@ -74,12 +74,27 @@ impl Request {
         within(&what, exchange).await.unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 
+    /// Sends it to a server that may be gone.
+    pub(crate) async fn try_send(self) -> io::Result<Answer> {
+        within(&self.target, exchange(self.address, &self.bytes())).await
+    }
+
     /// Sends it and expects this status.
     pub(crate) async fn expect(self, status: u16) -> Answer {
         let what = format!("{} {:.200}", self.method, self.target);
         let answer = self.send().await;
         assert_eq!(answer.status, status, "{what}: {}", answer.text());
         answer
+    }
+
+    /// Sends it whole before it reads anything.
+    pub(crate) async fn write_then_read(self) -> Answer {
+        let exchange = async {
+            let mut stream = TcpStream::connect(self.address).await?;
+            stream.write_all(&self.bytes()).await?;
+            read_answer(&mut stream, &mut Vec::new()).await
+        };
+        within(&self.target, exchange).await.unwrap_or_else(|error| panic!("{}: {error}", self.target))
     }
 
     /// The request as it goes over the wire.

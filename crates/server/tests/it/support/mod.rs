@@ -9,6 +9,9 @@ pub(crate) use http::{Answer, Request};
 pub(crate) use receiver::{Delivery, Receiver, Reply};
 pub(crate) use server::{Backend, Setup, TestServer};
 
+/// Header lines of a request.
+pub(crate) type Lines<'a> = &'a [(&'a str, &'a str)];
+
 use std::future::Future;
 use std::time::{Duration, Instant};
 

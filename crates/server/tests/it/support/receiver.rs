@@ -180,6 +180,11 @@ impl Receiver {
         deliveries
     }
 
+    /// Looks at all requests once more, from the first.
+    pub(crate) fn rewind(&self) {
+        self.shared.state().seen = 0;
+    }
+
     /// How many requests have arrived.
     pub(crate) fn count(&self) -> usize {
         self.shared.state().arrived.len()

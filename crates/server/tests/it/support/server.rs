@@ -175,6 +175,24 @@ impl TestServer {
         TestServer::run(setup, store, dir, clock).await
     }
 
+    /// Stops the server and starts another one with other settings.
+    pub(crate) async fn restart_with(mut self, change: impl FnOnce(&mut Settings)) -> TestServer {
+        change(&mut self.setup.settings);
+        self.restart().await
+    }
+
+    /// A second server that takes the data from this one, as a mistake or a failover would.
+    pub(crate) async fn start_another_on_the_same_data(&self) -> TestServer {
+        let dir = TempDir::new().expect("a temporary directory can be made");
+        TestServer::run(self.setup.clone(), self.store.clone(), dir, self.clock.clone()).await
+    }
+
+    /// Stops a server whose core has failed.
+    pub(crate) async fn finish_failed(mut self) {
+        let server = self.server.take().expect("it is stopped only once");
+        server.stop().await.expect_err("the core has failed");
+    }
+
     async fn stop(&mut self) {
         let server = self.server.take().expect("it is stopped only once");
         server.stop().await.expect("the server stops");

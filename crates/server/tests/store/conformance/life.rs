@@ -149,7 +149,7 @@ pub(super) fn duplicates_are_found_until_the_window_ends(store: &dyn Store) {
         let expires = now.plus_millis(limits::DEDUP_WINDOW_MS);
         let message = rig.publish(now);
         rig.commit(&[Op::Remember { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
-        let find = |key, now| store.find_duplicate(rig.tenant, key, now).unwrap();
+        let find = |key, now| store.find_duplicates(&[(rig.tenant, key)], now).unwrap()[0];
         assert_eq!(find(key, now), Some(message.id));
         assert_eq!(find(key, expires.minus_millis(1)), Some(message.id));
         assert_eq!(find(key, expires), None);
@@ -168,7 +168,7 @@ pub(super) fn the_window_that_ends_later_counts(store: &dyn Store) {
         rig.commit(&[Op::Remember { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
         message.id
     };
-    let find = |now: u64| store.find_duplicate(rig.tenant, key, T0.plus_millis(now)).unwrap();
+    let find = |now: u64| store.find_duplicates(&[(rig.tenant, key)], T0.plus_millis(now)).unwrap()[0];
     remember(10);
     let longer = remember(20);
     remember(15);

@@ -28,7 +28,7 @@ pub(super) fn tenants_never_see_each_other(store: &dyn Store) {
     assert_eq!(store.find_dead_letters(other, &[letter.dlq_id]).unwrap(), []);
     let absent = DlqId { n: letter.dlq_id.n + 1, ..letter.dlq_id };
     assert_eq!(store.find_dead_letters(rig.tenant, &[absent, letter.dlq_id]).unwrap(), [letter.dlq_id]);
-    assert_eq!(store.find_duplicate(other, key, T0).unwrap(), None);
+    assert_eq!(store.find_duplicates(&[(other, key)], T0).unwrap()[0], None);
     for filter in [Filter::default(), by_ids] {
         assert_eq!(store.match_live(other, &filter, Seq::MIN, 9).unwrap(), []);
         assert_eq!(store.list_dead_letters(other, &filter, &latest(9)).unwrap().entries, []);
@@ -90,7 +90,7 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         assert!(matches!(result, Err(StoreError::Corrupt { .. })), "{name}: {result:?}");
         assert_eq!((rig.story(), rig.live_ids(), store.counts().unwrap()), before, "{name}");
         assert_eq!(store.find_live(rig.tenant, &[known.id]).unwrap(), [live(&known)], "{name}");
-        assert_eq!(store.find_duplicate(rig.tenant, key, T0).unwrap(), None, "{name}");
+        assert_eq!(store.find_duplicates(&[(rig.tenant, key)], T0).unwrap()[0], None, "{name}");
         assert!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().is_some(), "{name}");
     }
     // The store goes on: the batch was at fault, not the file.

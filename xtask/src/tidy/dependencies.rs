@@ -1,0 +1,61 @@
+//! What a crate cannot reach, it cannot do: the pure crates stay free of clocks, networks and disks.
+
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// A crate and what must not be among its dependencies, near or far.
+const FORBIDDEN: [(&str, &[&str]); 2] = [
+    ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
+    ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
+];
+
+pub(super) fn check(root: &Path) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for (part, forbidden) in FORBIDDEN {
+        let names = dependencies(root, part)?;
+        if !names.iter().any(|name| name == part) {
+            bail!("cargo tree does not know {part}");
+        }
+        problems.extend(intruders(&names, forbidden).map(|name| {
+            format!("{part}: depends on {name}, which it must not; see: cargo tree -p {part} -e normal -i {name}")
+        }));
+    }
+    Ok(problems)
+}
+
+/// The names of everything that a crate is built from.
+fn dependencies(root: &Path, part: &str) -> Result<Vec<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root)
+        .args(["tree", "--locked", "-e", "normal", "--prefix", "none", "--format", "{p}", "-p", part]);
+    let output = command.output().context("cargo tree cannot be run")?;
+    if !output.status.success() {
+        bail!("cargo tree -p {part}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(names(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// `tokio v1.2.3 (*)` is `tokio`.
+fn names(listing: &str) -> Vec<String> {
+    listing.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+fn intruders<'a>(names: &[String], forbidden: &'a [&str]) -> impl Iterator<Item = &'a str> {
+    forbidden.iter().copied().filter(|name| names.iter().any(|other| other == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intruders_are_found_by_their_whole_name() {
+        let names = names("posthaste-engine v0.1.0 (path)\ntokio-util v0.7.0\nserde v1.0.0 (*)\n\n");
+        assert_eq!(names, ["posthaste-engine", "tokio-util", "serde"]);
+        assert_eq!(intruders(&names, &["tokio"]).count(), 0);
+        assert_eq!(intruders(&names, &["tokio", "serde"]).collect::<Vec<_>>(), ["serde"]);
+    }
+}
