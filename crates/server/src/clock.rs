@@ -3,46 +3,76 @@
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where the time comes from: the system, or a test's hand.
-#[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+#[derive(Clone, Debug)]
+pub struct Clock {
+    source: Source,
+    started: Instant,
+}
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 enum Source {
-    #[default]
     System,
-    Manual(Arc<AtomicU64>),
+    Manual { now: Arc<AtomicU64>, uptime_ms: Arc<AtomicU64> },
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock { source: Source::System, started: Instant::now() }
+    }
 }
 
 impl Clock {
     /// A clock that stands still until [`Clock::advance`] moves it.
     pub fn manual(start: Timestamp) -> Clock {
-        Clock(Source::Manual(Arc::new(AtomicU64::new(start.as_millis()))))
+        let now = Arc::new(AtomicU64::new(start.as_millis()));
+        let source = Source::Manual { now, uptime_ms: Arc::default() };
+        Clock { source, started: Instant::now() }
     }
 
-    /// Now.
+    /// Now, by the wall clock. It may jump, in both directions.
     pub fn now(&self) -> Timestamp {
-        match &self.0 {
+        match &self.source {
             Source::System => {
                 let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 Timestamp(since_epoch.as_millis() as u64)
             }
-            Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
+            Source::Manual { now, .. } => Timestamp(now.load(Ordering::SeqCst)),
         }
     }
 
-    /// Moves a manual clock; whoever waits for a time must be woken by the caller.
+    /// How long this clock has run. It never jumps.
+    pub fn uptime(&self) -> Duration {
+        match &self.source {
+            Source::System => self.started.elapsed(),
+            Source::Manual { uptime_ms, .. } => Duration::from_millis(uptime_ms.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Lets time pass on a manual clock; whoever waits for a time must be woken by the caller.
     ///
     /// # Panics
     /// If this is the system's clock.
     pub fn advance(&self, millis: u64) {
-        match &self.0 {
+        match &self.source {
             Source::System => panic!("the system's clock cannot be moved"),
-            Source::Manual(now) => {
+            Source::Manual { now, uptime_ms } => {
                 now.fetch_add(millis, Ordering::SeqCst);
+                uptime_ms.fetch_add(millis, Ordering::SeqCst);
             }
+        }
+    }
+
+    /// Sets a manual clock to another time without any time passing, as happens to wall clocks.
+    ///
+    /// # Panics
+    /// If this is the system's clock.
+    pub fn jump_to(&self, time: Timestamp) {
+        match &self.source {
+            Source::System => panic!("the system's clock cannot be moved"),
+            Source::Manual { now, .. } => now.store(time.as_millis(), Ordering::SeqCst),
         }
     }
 }

@@ -35,6 +35,10 @@ impl Params {
         }
         let object: serde_json::Map<String, Value> = serde_json::from_slice(body)
             .map_err(|error| ApiError::invalid(format!("the body is not a JSON object of filters: {error}")))?;
+        // Some SDKs send null for what was not given; but if that is all, something was forgotten.
+        if params.0.is_empty() && !object.is_empty() && object.values().all(Value::is_null) {
+            return Err(ApiError::invalid("every filter is null; leave them out to mean all"));
+        }
         for (name, value) in object {
             if params.has(&name) {
                 continue;
@@ -44,7 +48,7 @@ impl Params {
                     return Err(ApiError::invalid(format!("{name} is an empty list; leave it out to mean all")));
                 }
                 Value::Array(values) => values,
-                Value::Null => return Err(ApiError::invalid(format!("{name} is null; leave it out to mean all"))),
+                Value::Null => continue,
                 value => vec![value],
             };
             for value in values {

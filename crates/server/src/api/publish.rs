@@ -5,6 +5,7 @@ use super::body;
 use super::error::ApiError;
 use crate::app::App;
 use crate::core::{FirstDue, NewMessage};
+use crate::delivery::address::AddressKind;
 use crate::delivery::egress;
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
@@ -178,7 +179,9 @@ pub(super) fn prepare(
 pub(super) fn refused_destination(refusal: &egress::Refusal) -> ApiError {
     let hint = match refusal {
         egress::Refusal::LocalName(_) => "; the operator can allow it with egress_allow_hosts",
-        egress::Refusal::Address { .. } => "; the operator can allow it with egress_allow_cidrs",
+        egress::Refusal::Address { kind: AddressKind::Loopback | AddressKind::Private, .. } => {
+            "; the operator can allow it with egress_allow_cidrs"
+        }
         _ => "",
     };
     ApiError::invalid(format!("invalid destination url: {refusal}{hint}"))

@@ -44,9 +44,9 @@ pub struct Core {
     random: Random,
     batch: Batch,
     unsynced_since: Option<Instant>,
-    started: Instant,
     clock_watch: ClockWatch,
-    retain_at: Instant,
+    /// By [`Clock::uptime`].
+    retain_at: Duration,
 }
 
 /// What gathers until the next commit.
@@ -96,9 +96,8 @@ impl Core {
             random: Random::new(),
             batch: Batch::default(),
             unsynced_since: None,
-            started: Instant::now(),
             clock_watch: ClockWatch::default(),
-            retain_at: Instant::now(),
+            retain_at: Duration::ZERO,
         })
     }
 
@@ -151,7 +150,7 @@ impl Core {
         }
         let until_due = Duration::from_millis(self.shard.next_wake().millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
-        let until_retention = self.retain_at.saturating_duration_since(Instant::now());
+        let until_retention = self.retain_at.saturating_sub(self.clock.uptime());
         let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
         match self.commands.recv_timeout(patience) {
             Ok(command) => Some(command),
@@ -337,11 +336,12 @@ impl Core {
     }
 
     fn retain(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
-        if Instant::now() < self.retain_at {
+        let uptime = self.clock.uptime();
+        if uptime < self.retain_at {
             return Ok(());
         }
-        self.retain_at = Instant::now() + RETENTION_EVERY;
-        if !self.clock_watch.trusts(now, self.started.elapsed()) {
+        self.retain_at = uptime + RETENTION_EVERY;
+        if !self.clock_watch.trusts(now, uptime) {
             return Ok(());
         }
         let retained = self.store.retain(&self.retention, now)?;
@@ -349,7 +349,7 @@ impl Core {
             tracing::info!(buckets = retained.buckets_dropped, "dropped history that is past its retention");
         }
         if retained.more {
-            self.retain_at = Instant::now() + RETENTION_PAUSE;
+            self.retain_at = self.clock.uptime() + RETENTION_PAUSE;
         }
         Ok(())
     }

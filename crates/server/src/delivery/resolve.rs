@@ -219,7 +219,8 @@ fn not_found(error: NetError) -> io::Error {
     io::Error::new(kind, error.to_string())
 }
 
-#[cfg(all(test, not(target_vendor = "apple")))]
+#[cfg(test)]
+#[cfg(not(target_vendor = "apple"))]
 mod tests {
     use super::*;
     use hickory_resolver::proto::op::{Message, ResponseCode};
@@ -330,11 +331,11 @@ mod tests {
             let data = match name.split('.').next().unwrap() {
                 "slow" | "slow_v6" if v6 => return None,
                 name if name.starts_with("slow") && name != "slow_v6" => return None,
-                "both" | "service" if v6 => vec![RData::AAAA(AAAA::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))],
+                "both" if v6 => vec![RData::AAAA(AAAA::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))],
                 "both" | "slow_v6" => vec![v4(1)],
-                "service" if name.ends_with(".svc.example.") => vec![v4(2)],
+                "service" if !v6 && name.ends_with(".svc.example.") => vec![v4(2)],
                 "moves" if !v6 => vec![v4(number % 200)],
-                "many" if !v6 => (1..=40).map(v4).collect(),
+                "many" if !v6 => (1..=20).map(v4).collect(),
                 "hook_1" if !v6 => vec![v4(3)],
                 _ => Vec::new(),
             };
@@ -378,10 +379,10 @@ mod tests {
     #[tokio::test]
     async fn search_list_and_ndots_are_honoured() {
         let server = NameServer::start("search other.example svc.example").await;
-        assert_eq!(server.find("service").await.unwrap()[0], ips(&["192.0.2.2"])[0]);
+        assert_eq!(server.find("service").await.unwrap(), ips(&["192.0.2.2"]));
         let server = NameServer::start("search svc.example\noptions ndots:3").await;
         let found = server.find("service.a.b").await.unwrap();
-        assert_eq!(found[0], ips(&["192.0.2.2"])[0], "fewer dots: the search list goes first");
+        assert_eq!(found, ips(&["192.0.2.2"]), "fewer dots: the search list goes first");
     }
 
     #[tokio::test]

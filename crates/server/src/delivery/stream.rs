@@ -32,7 +32,7 @@ impl Activity {
     }
 }
 
-/// The interim answers to one request.
+/// The interim answers to one request. hyper tells of them on HTTP/1 only.
 #[derive(Debug, Default)]
 pub(super) struct Interim {
     count: AtomicU32,

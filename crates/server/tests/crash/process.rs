@@ -28,7 +28,10 @@ impl Process {
     pub(crate) fn spawn_under(wrapper: &[&str], data_dir: &Path) -> Process {
         let words: Vec<&str> = [wrapper, &[env!("CARGO_BIN_EXE_posthaste")]].concat();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(["dev", "--listen", "127.0.0.1:0", "--log", "info", "--data-dir"]).arg(data_dir);
+        command
+            .args(&words[1..])
+            .args(["dev", "--listen", "127.0.0.1:0", "--log", "info", "--disk-reserve-bytes", "0", "--data-dir"])
+            .arg(data_dir);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("POSTHASTE_")) {
             command.env_remove(name);
         }

@@ -328,24 +328,6 @@ async fn a_goodbye_of_http2_that_includes_the_request_does_not_send_it_again() {
     assert_eq!(receiver.connections(), 1);
 }
 
-#[tokio::test]
-async fn interim_answers_of_http2_are_counted_for_each_request() {
-    let ours = Authority::new();
-    let hints = |stream: u8| early_hints(stream).repeat(10);
-    let answers = |stream: u8| frame(1, 5, stream, &[0x88]);
-    let both = [hints(3), hints(5), answers(3), answers(5)].concat();
-    let script =
-        after_one_answer(vec![Step::ReadUntil(b"hello"), Step::ReadUntil(b"hello"), Step::Send(both), Step::Hang]);
-    let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
-    let deliverer = ours.trusted();
-    let message = message(&url(&receiver));
-    assert_eq!(Expect::of(&attempt(&deliverer, &message).await), Expect::Answer(200));
-    let (first, second) = tokio::join!(attempt(&deliverer, &message), attempt(&deliverer, &message));
-    for outcome in [first, second] {
-        assert_eq!(Expect::of(&outcome), Expect::Answer(200), "{outcome:?}");
-    }
-}
-
 #[test]
 fn a_bad_ca_file_is_named() {
     let error = |pem: &[u8]| {

@@ -243,6 +243,7 @@ async fn a_delayed_message_waits_longer_than_the_logs_are_kept() {
         let created = &server.events_of(&id).await[0];
         assert_eq!(created["nextDeliveryTime"], START_MS + 864_000_000);
         server.advance(864_000_000 - 1).await;
+        server.retain();
         assert_eq!(server.message(&id).await["notBefore"], START_MS + 864_000_000);
         assert_eq!(receiver.count(), 0);
         server.advance(1).await;

@@ -214,7 +214,6 @@ async fn bulk_actions_on_dead_letters_that_race_share_them_out() {
     assert_eq!(receiver.count(), 60 + retried);
 }
 
-// Fails until the server is fixed: bug 7 of the first run.
 #[tokio::test]
 async fn slow_uploads_of_one_tenant_do_not_stop_the_publishes_of_another() {
     let server = TestServer::start().await;

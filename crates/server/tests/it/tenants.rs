@@ -57,7 +57,7 @@ async fn without_a_valid_token_nothing_is_done() {
     }
     let lower = server.get("/v2/keys").without("Authorization").header("authorization", format!("bearer {TOKEN}"));
     lower.expect(200).await;
-    assert_eq!(server.metric("posthaste_published_total{kind=\"accepted\"}"), 0.0);
+    assert_eq!(server.metric("posthaste_published_total{result=\"accepted\"}"), 0.0);
     server.finish().await;
 }
 

@@ -112,7 +112,28 @@ fn not_before_follows_the_vectors_and_wins_over_delay() {
     let wrong_delay = read(&[("Upstash-Delay", "soon"), ("Upstash-Not-Before", "1")]).unwrap_err();
     assert!(wrong_delay.message.starts_with("Upstash-Delay"), "both are checked: {wrong_delay}");
     let too_far = read(&[("Upstash-Not-Before", "1811851201")]).unwrap_err();
-    assert_eq!(too_far, Rejection::quota("maxDelay", 31_536_000));
+    let text = "quota maxDelay exceeded, current limit: 31536000; the time is in Unix seconds (Upstash-Not-Before)";
+    assert_eq!((too_far.status, too_far.message.as_str()), (RejectionKind::Quota, text));
+}
+
+#[test]
+fn labels_may_come_in_several_lines() {
+    let labels = read(&[("Upstash-Label", "a, b"), ("upstash-label", "c")]).unwrap().labels;
+    assert_eq!(labels, Some(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]));
+    let (many, one) = ("a,".repeat(32), "b");
+    assert!(read(&[("Upstash-Label", many.as_str()), ("Upstash-Label", one)]).is_err(), "the bound is for all lines");
+}
+
+#[test]
+fn the_content_has_the_headers_that_were_named_and_its_type() {
+    let given = [
+        ("Upstash-Header-Forward", "true"),
+        ("X-Request-Id", "7"),
+        ("Content-Type", "text/plain"),
+        ("Upstash-Forward-X-Api-Key", "k"),
+    ];
+    let content = read(&given).unwrap().content_headers();
+    assert_eq!(content, headers(&[("X-Api-Key", "k"), ("Content-Type", "text/plain")]).headers);
 }
 
 #[test]
@@ -122,7 +143,6 @@ fn a_setting_may_be_given_once() {
         "Upstash-Delay",
         "Upstash-Not-Before",
         "Upstash-Timeout",
-        "Upstash-Label",
         "Upstash-Deduplication-Id",
         "Upstash-Content-Based-Deduplication",
         "Upstash-Header-Forward",
@@ -165,7 +185,7 @@ fn forwarded_headers_lose_their_prefix() {
         ),
     ];
     for (given, expected) in cases {
-        assert_eq!(read(given), Ok(expected), "{given:?}");
+        assert_eq!(read(given).unwrap().headers, expected.headers, "{given:?}");
     }
 }
 
@@ -214,7 +234,7 @@ fn some_headers_may_not_be_forwarded() {
     let endless = read(&[(&format!("Upstash-Forward-{}é", "x".repeat(10_000)), "x")]).unwrap_err();
     assert!(endless.message.len() < 300, "a name is quoted in part only");
     let latin1 = parse([("Upstash-Forward-X", b"caf\xe9".as_slice())].into_iter(), &LIMITS, NOW).unwrap_err();
-    assert_eq!(latin1, Rejection::invalid("Upstash-Forward-X: the value must be UTF-8 without control characters"));
+    assert!(latin1.message.starts_with("Upstash-Forward-X: the value must be UTF-8"), "{latin1}");
 }
 
 #[test]

@@ -82,6 +82,7 @@ async fn every_item_keeps_to_the_size_of_a_message() {
     server.finish().await;
 }
 
+// Fails until the server is fixed: bug 9 (a metadata address cannot be allowed, whatever the text says).
 #[tokio::test]
 async fn a_place_where_messages_may_not_go_refuses_only_its_item() {
     let server = TestServer::start().await;
@@ -90,6 +91,7 @@ async fn a_place_where_messages_may_not_go_refuses_only_its_item() {
         { "destination": receiver.url("/1") },
         { "destination": "http://169.254.169.254/latest" },
         { "destination": receiver.url("/3") },
+        { "destination": "http://10.0.0.1/" },
     ]);
     let answers = server.post("/v2/batch").json(&items).expect(200).await.redacted();
     assert_eq!(
@@ -98,6 +100,10 @@ async fn a_place_where_messages_may_not_go_refuses_only_its_item() {
             { "messageId": "<message>" },
             { "error": "invalid destination url: endpoint resolves to a link-local address: 169.254.169.254" },
             { "messageId": "<message>" },
+            {
+                "error": "invalid destination url: endpoint resolves to a private address: 10.0.0.1; \
+                          the operator can allow it with egress_allow_cidrs"
+            },
         ])
     );
     let mut targets: Vec<String> = receiver.take(2).await.into_iter().map(|delivery| delivery.target).collect();

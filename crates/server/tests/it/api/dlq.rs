@@ -540,7 +540,6 @@ async fn bodies_in_lists_can_be_cut_short() {
     server.finish().await;
 }
 
-// Fails until the server is fixed: bug 6 of the first run.
 #[tokio::test]
 async fn a_forgotten_id_does_not_mean_all() {
     let server = TestServer::start().await;
@@ -550,6 +549,10 @@ async fn a_forgotten_id_does_not_mean_all() {
     // Contract P10: a delete with an empty id is a mistake, not a bulk action.
     server.delete("/v2/dlq/").expect(400).await.error();
     server.post("/v2/dlq/retry/").expect(400).await.error();
+    for path in ["/v2/dlq//", "/v2/dlq/%20", "/v2/dlq/messages/", "/v2/dlq/."] {
+        let answer = server.delete(path).send().await;
+        assert!([400, 404, 405].contains(&answer.status), "{path}: {}", answer.status);
+    }
     assert_eq!(server.dead_letters("").await, [letter]);
     server.finish().await;
 }

@@ -48,6 +48,24 @@ async fn a_message_that_waits_for_its_retry_is_cancelled() {
 }
 
 #[tokio::test]
+async fn what_has_ended_cannot_be_cancelled() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/fails", [Reply::status(500)]);
+    let delivered = server.publish_with(&receiver.url("/"), &[], "").await;
+    server.reaches(&delivered, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let failed = server.publish_with(&receiver.url("/fails"), &[("Upstash-Retries", "0")], "").await;
+    server.reaches(&failed, &["CREATED", "ACTIVE", "ERROR", "FAILED"]).await;
+    for id in [&delivered, &failed] {
+        server.delete(&format!("/v2/messages/{id}")).expect(404).await.error();
+    }
+    let both = format!("/v2/messages?messageIds={delivered},{failed}");
+    assert_eq!(server.delete(&both).expect(202).await.json(), json!({ "cancelled": 0 }));
+    assert_eq!(server.states_of(&delivered).await.len(), 3);
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn an_attempt_under_way_is_let_finish_but_not_repeated() {
     for backend in Backend::ALL {
         for (status, error) in [(200, None), (500, Some("ERROR"))] {
@@ -201,6 +219,7 @@ async fn a_bulk_cancel_that_is_unclear_cancels_nothing() {
         r#"{"messageIds":[]}"#,
         r#"{"messageIds":[""]}"#,
         r#"{"messageIds":{}}"#,
+        r#"{"messageIds":null}"#,
         r#"{"labell":"a"}"#,
         r#"["msg_1"]"#,
         r#""msg_1""#,
@@ -211,17 +230,21 @@ async fn a_bulk_cancel_that_is_unclear_cancels_nothing() {
     }
     // A forgotten id must not cancel everything.
     server.delete("/v2/messages/").expect(400).await.error();
+    server.delete("/v2/messages/?count=1").expect(400).await.error();
+    for path in ["/v2/messages//", "/v2/messages/%20", "/v2/messages/.", "/v2/messages/..", "/v2/messages/%2F"] {
+        let answer = server.delete(path).send().await;
+        assert!([400, 404].contains(&answer.status), "{path}: {}", answer.status);
+    }
     assert_eq!(server.states_of(&id).await, ["CREATED"]);
     server.delete(&format!("/v2/messages/{id}")).expect(202).await;
     server.finish().await;
 }
 
 #[tokio::test]
-async fn the_query_wins_over_the_body_and_nulls_say_nothing() {
+async fn the_query_wins_over_the_body() {
     let server = TestServer::start().await;
     let ids = four_waiting(&server, ["http://one.example", "http://two.example"]).await;
-    let body = json!({ "label": "red", "messageIds": null });
-    let answer = server.delete("/v2/messages?label=blue").json(&body).expect(202).await.json();
+    let answer = server.delete("/v2/messages?label=blue").json(&json!({ "label": "red" })).expect(202).await.json();
     assert_eq!(answer, json!({ "cancelled": 1 }));
     assert_eq!(cancelled_of(&server, &ids).await, [2]);
     server.finish_with_pending().await;

@@ -48,11 +48,10 @@ fn exchanges() -> impl Iterator<Item = Case> {
 }
 
 /// Where the HTTP library decides otherwise than the vectors: what is seen instead, and why we live with it.
-const DIFFERS: [(&str, Seen, &str); 4] = [
+const DIFFERS: [(&str, Seen, &str); 3] = [
     ("b-cut", Seen::Status(400), "the client closed only its half, so it can be told that nothing was stored"),
     ("raw-te-cl", Seen::Status(200), "hyper goes by Transfer-Encoding and drops Content-Length before we see it"),
     ("raw-lf-only", Seen::Status(200), "httparse takes a bare LF for a line end, as RFC 9112 allows"),
-    ("raw-cr-only", Seen::Closed, "hyper waits for a line end until there is nothing more to read"),
 ];
 
 /// What came back for hand-written bytes.

@@ -162,8 +162,12 @@ impl TestServer {
     /// Stops the server, lets time pass while none runs, and starts another one.
     pub(crate) async fn restart_after(mut self, millis: u64) -> TestServer {
         self.stop().await;
-        self.clock.advance(millis);
-        let (setup, dir, clock) = (self.setup.clone(), TempDir::new(), self.clock.clone());
+        let clock = if self.setup.manual_clock {
+            Clock::manual(self.clock.now().plus_millis(millis))
+        } else {
+            Clock::default()
+        };
+        let (setup, dir) = (self.setup.clone(), TempDir::new());
         let dir = std::mem::replace(&mut self.dir, dir.expect("a temporary directory can be made"));
         let store = match setup.backend {
             Backend::Memory => self.store.clone(),
@@ -211,6 +215,13 @@ impl TestServer {
         self.settle().await;
     }
 
+    /// The wall clock jumps ahead; no time passes.
+    pub(crate) async fn jump(&self, millis: u64) {
+        self.clock.jump_to(self.clock.now().plus_millis(millis));
+        self.server().app.core.tick();
+        self.settle().await;
+    }
+
     /// Waits until the core has dealt with everything it was told so far. The second round is for what
     /// the first one had to load.
     pub(crate) async fn settle(&self) {
@@ -218,6 +229,13 @@ impl TestServer {
             let nothing = self.server().app.core.delete_dead_letters(TenantId(0), Vec::new());
             nothing.await.expect("the core answers");
         }
+    }
+
+    /// Drops what is past its retention. The server does so by itself only once it has run for a while
+    /// and trusts the clock.
+    pub(crate) fn retain(&self) {
+        let policy = self.server().app.config.retention;
+        while self.store.retain(&policy, self.clock.now()).expect("the store drops what is old").more {}
     }
 
     // What it holds.

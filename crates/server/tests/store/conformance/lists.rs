@@ -151,7 +151,8 @@ pub(super) fn a_page_ends_before_its_bodies_get_too_large(store: &dyn Store) {
     let letters =
         walk(100, Order::EarliestFirst, |page| store.list_dead_letters(rig.tenant, &Filter::default(), page).unwrap());
     assert_eq!(logs.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
-    assert_eq!(letters.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
+    // A dead letter has the answer besides.
+    assert_eq!(letters.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1, 1]);
 }
 
 pub(super) fn live_messages_are_matched_oldest_first(store: &dyn Store) {
