@@ -101,6 +101,7 @@ BOUNDS = {
     "engine/src/limits.rs": r"pub const",
     "server/src/http.rs": r"(?:pub )?const",
     "server/src/api/body.rs": r"(?:pub(?:\(crate\))? )?const",
+    "server/src/api/error.rs": r"const",
     "server/src/core/mod.rs": r"pub const",
 }
 #: Not bounds but units and pauses.
@@ -141,7 +142,8 @@ def endpoints(tools):
     """Every route of the router, aliases included."""
     source = (tools.root / "crates/server/src/api/mod.rs").read_text(encoding="utf-8")
     real = set()
-    for path, methods in re.findall(r'\("(/[^"]*)", (.+?)\),\n', source):
+    # A slash at the end is either the same path or refused, which the page says of all at once.
+    for path, methods in re.findall(r'\("(/[^"]*[^"/])", (.+?)\),\n', source):
         real |= {f"{method.upper()} {path}" for method in re.findall(r"\b(get|post|delete|put|patch)\(", methods)}
     documented = set()
     for row in blocks.rows(tools.docs / "api.md", "Endpoints"):

@@ -30,7 +30,7 @@ test("dev --help explains every flag, its variable, and hides secrets", async ()
   }
   assert.match(stdout, /\[env: POSTHASTE_LISTEN=\]/);
   assert.match(stdout, /\[default: 127\.0\.0\.1:8080\]/);
-  const tooWide = stdout.split("\n").filter((line) => line.length > 110);
+  const tooWide = stdout.split("\n").filter((line) => line.length > 120);
   assert.deepEqual(tooWide, []);
 });
 

