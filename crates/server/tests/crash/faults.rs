@@ -11,6 +11,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::time::interval;
 
 const MIB: usize = 1024 * 1024;
 
@@ -29,6 +31,41 @@ async fn a_full_disk_loses_nothing() {
 
     disk.grow(64 * MIB);
     assert_all_are_there(&data_dir, &outcome.acknowledged).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
+    let mount_point = tempfile::tempdir().expect("a temporary directory");
+    let disk = match SmallDisk::mount(mount_point.path(), 8 * MIB) {
+        Ok(disk) => disk,
+        Err(reason) => return skipped("a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room", &reason),
+    };
+    let reserve = (32 * MIB).to_string();
+    let mut server = Process::spawn_with(&[], &["--disk-reserve-bytes", &reserve], &mount_point.path().join("data"));
+    let (client, address) = (Client::new(), server.address());
+    publish_until(&client, address, 503).await;
+    assert_eq!(client.get(address, "/ready").await.status, 503);
+    assert_eq!(client.get(address, "/health").await.status, 200);
+
+    disk.grow(64 * MIB);
+    publish_until(&client, address, 200).await;
+    assert_eq!(client.get(address, "/ready").await.status, 200);
+    server.kill();
+}
+
+/// Publishes until the answer has this status; any other has to be one of the two that may come before it.
+async fn publish_until(client: &Client, server: SocketAddr, status: u16) {
+    let mut ticks = interval(Duration::from_millis(50));
+    let patience = 200;
+    for _ in 0..patience {
+        let response = publish(client, server, 16).await.expect("an answer");
+        if response.status == status {
+            return;
+        }
+        assert!([200, 503].contains(&response.status), "{} {:?}", response.status, response.body);
+        ticks.tick().await;
+    }
+    panic!("no publish was answered with {status}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

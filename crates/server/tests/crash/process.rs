@@ -19,19 +19,22 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `posthaste dev` on this data.
+    /// Starts `posthaste dev` on this data, whatever room the disk has.
     pub(crate) fn spawn(data_dir: &Path) -> Process {
         Process::spawn_under(&[], data_dir)
     }
 
     /// The same, run by another program, such as `strace` with its arguments.
     pub(crate) fn spawn_under(wrapper: &[&str], data_dir: &Path) -> Process {
+        Process::spawn_with(wrapper, &["--disk-reserve-bytes", "0"], data_dir)
+    }
+
+    /// The same, with settings.
+    pub(crate) fn spawn_with(wrapper: &[&str], settings: &[&str], data_dir: &Path) -> Process {
         let words: Vec<&str> = [wrapper, &[env!("CARGO_BIN_EXE_posthaste")]].concat();
         let mut command = Command::new(words[0]);
-        command
-            .args(&words[1..])
-            .args(["dev", "--listen", "127.0.0.1:0", "--log", "info", "--disk-reserve-bytes", "0", "--data-dir"])
-            .arg(data_dir);
+        command.args(&words[1..]).args(["dev", "--listen", "127.0.0.1:0", "--log", "info"]);
+        command.args(settings).arg("--data-dir").arg(data_dir);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("POSTHASTE_")) {
             command.env_remove(name);
         }
