@@ -114,21 +114,16 @@ impl Core {
     /// One round: what has arrived, what has become due, one page of what must be loaded.
     fn step(&mut self) -> Result<Flow, CoreFailure> {
         let mut flow = Flow::Go;
-        if let Some(first) = self.wait() {
-            let mut command = Some(first);
-            for _ in 0..BATCH_COMMANDS_MAX {
-                let Some(next) = command.take() else { break };
-                if let Flow::Stop = self.handle(next)? {
-                    flow = Flow::Stop;
-                    break;
-                }
-                if self.batch.body_bytes >= BATCH_BYTES_MAX {
-                    self.commit()?;
-                }
-                command = self.commands.try_recv().ok();
+        let mut next = self.wait();
+        let mut taken = 0;
+        while let Some(command) = next.take() {
+            flow = self.handle(command)?;
+            taken += 1;
+            if self.batch.body_bytes >= BATCH_BYTES_MAX {
+                self.commit()?;
             }
-            if let Some(unhandled) = command {
-                flow = self.handle(unhandled)?;
+            if taken < BATCH_COMMANDS_MAX && matches!(flow, Flow::Go) {
+                next = self.commands.try_recv().ok();
             }
         }
         let now = self.clock.now();

@@ -50,7 +50,8 @@ pub trait Store: Send + Sync {
     /// The highest position handed out so far, so that ids never repeat over restarts.
     fn last_seq(&self) -> Result<Seq, StoreError>;
 
-    /// The messages that these keys stand for, in the order asked, as far as [`duplicate_window_counts`].
+    /// The messages that these keys stand for, in the order asked, unless their windows have
+    /// ended, or were started by a clock so far ahead that they would swallow publishes for days.
     fn find_duplicates(
         &self,
         keys: &[(TenantId, DedupKey)],

@@ -64,7 +64,10 @@ pub(crate) struct Counts {
     pub(crate) duplicates: usize,
     pub(crate) dead: usize,
     pub(crate) cancelled: usize,
+    /// Never answered.
     pub(crate) unknown: usize,
+    /// Only ever answered with 503.
+    pub(crate) refused: usize,
 }
 
 /// What is known about one key.
@@ -182,7 +185,9 @@ pub(crate) fn count(history: &History) -> Counts {
     for subject in subjects(history).values() {
         let acknowledged = !subject.acknowledged().is_empty();
         counts.acknowledged += usize::from(acknowledged);
-        counts.unknown += usize::from(!acknowledged);
+        let unanswered = subject.publishes.iter().any(|publish| publish.answer == Answer::Unknown);
+        counts.unknown += usize::from(!acknowledged && unanswered);
+        counts.refused += usize::from(!acknowledged && !unanswered);
         counts.delivered += usize::from(subject.delivered() > 0);
         counts.duplicates += subject.delivered().saturating_sub(1);
     }
@@ -256,7 +261,8 @@ mod tests {
     #[test]
     fn a_sound_history_has_no_violation() {
         assert_eq!(check(&sound()), []);
-        let counts = Counts { acknowledged: 6, delivered: 4, duplicates: 1, dead: 1, cancelled: 1, unknown: 1 };
+        let counts =
+            Counts { acknowledged: 6, delivered: 4, duplicates: 1, dead: 1, cancelled: 1, unknown: 1, refused: 0 };
         assert_eq!(count(&sound()), counts);
     }
 

@@ -138,13 +138,14 @@ async fn read_the_servers_view(client: &Client, server: SocketAddr, history: &mu
 
 fn summary(cycles: u64, counts: &Counts, history: &History) -> String {
     format!(
-        "crash: {cycles} cycles, {} acknowledged, {} delivered, {} duplicates, {} dead letters, {} cancelled, {} unknown, {} requests at the witness",
+        "crash: {cycles} cycles, {} acknowledged, {} delivered, {} duplicates, {} dead letters, {} cancelled, {} unknown, {} refused, {} requests at the witness",
         counts.acknowledged,
         counts.delivered,
         counts.duplicates,
         counts.dead,
         counts.cancelled,
         counts.unknown,
+        counts.refused,
         history.arrivals.len(),
     )
 }
