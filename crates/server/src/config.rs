@@ -125,7 +125,7 @@ pub struct Settings {
     /// How long dead letters are kept [default: 30d]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_DLQ_RETENTION", value_name = "DURATION")]
     pub dlq_retention: Option<String>,
-    /// Ignore `count` in bulk cancels, as the hosted service does since September 2026 [default: false]
+    /// Ignore `count` in bulk cancels, as the hosted service now does [default: false]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_BULK_CANCEL_IGNORE_COUNT", value_name = "BOOL")]
     pub bulk_cancel_ignore_count: Option<bool>,
 
