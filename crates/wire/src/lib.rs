@@ -14,6 +14,8 @@ pub mod boolean;
 
 pub mod duration;
 
+pub mod cron;
+
 pub mod retry_delay;
 
 pub mod retry_after;
