@@ -14,6 +14,8 @@ pub mod retry;
 
 pub mod dedup;
 
+pub mod url_group;
+
 pub mod shard;
 
 mod lanes;

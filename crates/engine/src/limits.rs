@@ -33,6 +33,11 @@ pub const DEDUP_ID_BYTES_MAX: usize = 1_024;
 /// How long a duplicate is recognised after the first publish.
 pub const DEDUP_WINDOW_MS: u64 = 600_000;
 
+/// Most endpoints of a URL group; over it a change is refused with 412. A publish makes a message for each.
+pub const GROUP_ENDPOINTS_MAX: usize = 100;
+/// Longest name of a URL group or of an endpoint; over it a change is refused with 400.
+pub const NAME_BYTES_MAX: usize = 256;
+
 /// Most bytes of a receiver's answer that are kept (dead letters); the rest is read and dropped.
 pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of an answer that a log line keeps.

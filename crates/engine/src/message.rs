@@ -52,6 +52,12 @@ pub struct MessageSpec {
     pub redact: RedactFields,
     /// Address of the publisher.
     pub caller_ip: String,
+    /// The URL group it was published to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+    /// The name of its endpoint in that group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
 }
 
 /// What is next for a message that has not ended: the narrow row that a retry rewrites.

@@ -84,6 +84,8 @@ mod tests {
             labels: Vec::new(),
             redact: RedactFields::default(),
             caller_ip: "127.0.0.1".into(),
+            topic: None,
+            endpoint: None,
         }
     }
 

@@ -313,6 +313,8 @@ fn spec(retries: u32) -> MessageSpec {
         labels: Vec::new(),
         redact: RedactFields::default(),
         caller_ip: String::new(),
+        topic: None,
+        endpoint: None,
     }
 }
 

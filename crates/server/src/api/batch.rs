@@ -4,7 +4,8 @@ use super::auth::{Access, authorize};
 use super::body;
 use super::error::ApiError;
 use super::publish::{
-    PUBLISH_LIMITS, Published, Publisher, Refusal, caller_ip, prepare, refuse_when_disk_is_low, status_of,
+    Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, caller_ip, parse_options, prepare,
+    refuse_when_disk_is_low, status_of,
 };
 use crate::app::App;
 use crate::core::NewMessage;
@@ -15,7 +16,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::{self, Destination};
-use posthaste_wire::publish as options;
 use posthaste_wire::rejection::Rejection;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -54,8 +54,14 @@ impl HeaderValues {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ItemAnswer {
-    Published(Published),
+    Published(Answer),
     Refused { error: String },
+}
+
+/// What became of one item.
+enum Fate {
+    Accepted(AnsweredPlaces),
+    Refused(String),
 }
 
 pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
@@ -69,31 +75,32 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let (bytes, preparing) = (body.bytes, app.clone());
     let prepare = move || prepare_all(&preparing, &publisher, &bytes);
     // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
-    let Prepared { messages, refused } = tokio::task::spawn_blocking(prepare)
+    let Prepared { messages, fates } = tokio::task::spawn_blocking(prepare)
         .await
         .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    let refused = fates.iter().filter_map(|fate| if let Fate::Refused(error) = fate { Some(error) } else { None });
+    let first_refused = refused.clone().next();
     if messages.is_empty()
-        && let Some(error) = refused.iter().flatten().next()
+        && let Some(error) = first_refused
     {
         return Err(ApiError::invalid(error.as_str()).at(0));
     }
+    let any_refused = first_refused.is_some();
     let accepted = if messages.is_empty() { Vec::new() } else { app.core.publish(messages, body.room).await? };
-    let status = if refused.iter().any(Option::is_some) { StatusCode::OK } else { status_of(&accepted) };
+    let status = if any_refused { StatusCode::OK } else { status_of(&accepted) };
     let mut accepted = accepted.into_iter();
-    let answers: Vec<ItemAnswer> = refused
-        .into_iter()
-        .filter_map(|refused| match refused {
-            Some(error) => Some(ItemAnswer::Refused { error }),
-            None => accepted.next().map(|accepted| ItemAnswer::Published(accepted.into())),
-        })
-        .collect();
+    let answer = |fate| match fate {
+        Fate::Refused(error) => Some(ItemAnswer::Refused { error }),
+        Fate::Accepted(places) => Answer::new(places, &mut accepted).map(ItemAnswer::Published),
+    };
+    let answers: Vec<ItemAnswer> = fates.into_iter().filter_map(answer).collect();
     Ok((status, Json(answers)).into_response())
 }
 
-/// A batch taken apart: the messages to store, and for each item why it is not among them.
+/// A batch taken apart: the messages to store, and what became of each item.
 struct Prepared {
     messages: Vec<NewMessage>,
-    refused: Vec<Option<String>>,
+    fates: Vec<Fate>,
 }
 
 fn prepare_all(app: &App, publisher: &Publisher, bytes: &[u8]) -> Result<Prepared, ApiError> {
@@ -103,43 +110,52 @@ fn prepare_all(app: &App, publisher: &Publisher, bytes: &[u8]) -> Result<Prepare
         let text = format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len());
         return Err(ApiError::invalid(text));
     }
-    let mut prepared = Prepared { messages: Vec::with_capacity(items.len()), refused: Vec::with_capacity(items.len()) };
+    let mut prepared = Prepared { messages: Vec::with_capacity(items.len()), fates: Vec::with_capacity(items.len()) };
     for (index, item) in items.into_iter().enumerate() {
         let item = serde_json::from_str(item.get()).map_err(|error| {
             let text = format!("not an object with destination, headers and a body that is text: {error}");
             ApiError::invalid(text).at(index)
         })?;
-        let refused = match prepare_item(app, publisher, item) {
-            Ok(message) => {
-                prepared.messages.push(message);
-                None
+        let fate = match prepare_item(app, publisher, item) {
+            Ok((messages, places)) => {
+                prepared.messages.extend(messages);
+                Fate::Accepted(places)
             }
-            Err(Refusal::Destination(error)) => Some(error.into_message()),
+            Err(Refusal::Destination(error)) => Fate::Refused(error.into_message()),
             Err(Refusal::Malformed(error)) => return Err(error.at(index)),
         };
-        prepared.refused.push(refused);
+        prepared.fates.push(fate);
+        if prepared.messages.len() > BATCH_ITEMS_MAX {
+            let text = format!("the batch makes more than {BATCH_ITEMS_MAX} messages; send it in parts");
+            return Err(ApiError::invalid(text));
+        }
     }
     Ok(prepared)
 }
 
-fn prepare_item(app: &App, publisher: &Publisher, item: Item) -> Result<NewMessage, Refusal> {
+fn prepare_item(app: &App, publisher: &Publisher, item: Item) -> Result<(Vec<NewMessage>, AnsweredPlaces), Refusal> {
     let malformed = |error: ApiError| Refusal::Malformed(error);
     let text = item.destination.ok_or_else(|| malformed(ApiError::invalid("destination is missing")))?;
     if item.queue.is_some_and(|queue| !queue.is_empty()) {
-        let rejection = Rejection::unsupported("queue", "queues");
-        return Err(malformed(rejection.into()));
+        return Err(malformed(Rejection::unsupported("queue", "queues").into()));
     }
     let destination = Destination::parse_whole(&text, URL_BYTES_MAX).map_err(|error| malformed(error.into()))?;
+    let places = match destination {
+        Destination::Group(name) => Places::of_group(app.store.as_ref(), publisher.tenant, name),
+        other => Places::of_url(other),
+    };
+    let places = places.map_err(malformed)?;
     let headers = item.headers.unwrap_or_default();
-    let lines = headers
+    let lines: Vec<Line<'_>> = headers
         .iter()
-        .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())));
-    let options =
-        options::parse(lines, &PUBLISH_LIMITS, app.clock.now()).map_err(|rejection| malformed(rejection.into()))?;
+        .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())))
+        .collect();
+    let options = parse_options(app, &lines, &[], &places).map_err(malformed)?;
     let body = Bytes::from(item.body.unwrap_or_default());
     let max = app.config.message_bytes_max;
     if body.len() > max {
         return Err(malformed(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"))));
     }
-    prepare(app, publisher, destination, options, body)
+    let messages = prepare(app, publisher, &places, &options, &body)?;
+    Ok((messages, places.answered()))
 }

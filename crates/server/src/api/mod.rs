@@ -15,6 +15,7 @@ mod messages;
 mod params;
 mod publish;
 mod shape;
+mod url_groups;
 
 pub(crate) use body::BodyBudget;
 
@@ -41,6 +42,11 @@ pub fn router(app: Arc<App>) -> Router {
         ("/v2/messages", delete(messages::cancel_many)),
         ("/v2/messages/{id}", get(messages::get).delete(messages::cancel)),
         ("/v1/messages/{id}", get(messages::get).delete(messages::cancel)),
+        // URL groups, which the protocol calls topics.
+        ("/v2/topics", get(url_groups::list)),
+        ("/v2/topics/{name}", get(url_groups::get).post(url_groups::add)),
+        ("/v2/topics/{name}", delete(url_groups::delete).patch(url_groups::set_headers)),
+        ("/v2/topics/{name}/endpoints", post(url_groups::add).delete(url_groups::remove)),
         // The DLQ.
         ("/v2/dlq", get(dlq::list).delete(dlq::delete_many)),
         ("/v2/dlq/messages", get(dlq::list)),
@@ -91,17 +97,8 @@ async fn no_id() -> ApiError {
 }
 
 /// Parts of the protocol that later versions will have: say so, rather than "no such path".
-const LATER: [&str; 9] = [
-    "queues",
-    "enqueue",
-    "schedules",
-    "topics",
-    "flowcontrol",
-    "globalparallelism",
-    "bulkactions",
-    "workflows",
-    "trigger",
-];
+const LATER: [&str; 8] =
+    ["queues", "enqueue", "schedules", "flowcontrol", "globalparallelism", "bulkactions", "workflows", "trigger"];
 
 async fn no_endpoint(request: Request) -> ApiError {
     let segment = request.uri().path().split('/').nth(2).unwrap_or_default().to_ascii_lowercase();
@@ -141,6 +138,7 @@ fn kind_of(path: &str) -> &'static str {
         Some("dlq") => "dlq",
         Some("events" | "logs") => "logs",
         Some("keys" | "rotate") => "keys",
+        Some("topics") => "topics",
         _ => "other",
     }
 }

@@ -128,8 +128,8 @@ impl Params {
     pub(super) fn filter(&self) -> Result<Filter, ApiError> {
         let ids = self.many(&["messageIds", "messageId"])?;
         let known: Vec<MessageId> = ids.iter().filter_map(|id| id.parse().ok()).collect();
-        // No message of this version is in a queue, a group or a schedule, or has a flow-control key.
-        let foreign = ["topicName", "urlGroup", "queueName", "scheduleId", "flowControlKey"];
+        // No message of this version is in a queue or of a schedule, or has a flow-control key.
+        let foreign = ["queueName", "scheduleId", "flowControlKey"];
         let asks_foreign = !self.many(&foreign)?.is_empty();
         let statuses = self.many(&["responseStatus"])?;
         Ok(Filter {
@@ -140,6 +140,7 @@ impl Params {
             paths: self.many(&["path"])?,
             labels: self.many(&["label"])?,
             caller_ips: self.many(&["callerIp", "callerIP"])?,
+            topics: self.many(&["topicName", "urlGroup"])?,
             response_statuses: statuses.iter().map(|text| status(text)).collect::<Result<_, _>>()?,
             from: self.date("fromDate")?,
             to: self.date("toDate")?,

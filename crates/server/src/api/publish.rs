@@ -1,4 +1,4 @@
-//! `POST /v2/publish/{destination}`: one message to one URL.
+//! `POST /v2/publish/{destination}`: one message to a URL, or to each endpoint of a URL group.
 
 use super::auth::{Access, authorize};
 use super::body;
@@ -7,34 +7,61 @@ use crate::app::App;
 use crate::core::{FirstDue, NewMessage};
 use crate::delivery::address::AddressKind;
 use crate::delivery::egress;
+use crate::store::Store;
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::dedup;
 use posthaste_engine::limits;
-use posthaste_engine::message::{MessageSpec, Origin};
+use posthaste_engine::message::{DedupKey, MessageSpec, Origin};
 use posthaste_engine::shard::Accepted;
-use posthaste_wire::destination::{self, Destination, QueryParts};
+use posthaste_engine::url_group::Endpoint;
+use posthaste_wire::destination::{self, Destination};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish::{self as options, Dedup, PublishLimits, PublishOptions};
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// What a publish answers.
+/// What a publish answers for one message.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Published {
     message_id: String,
+    /// Where it goes; told for the messages of a group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     deduplicated: bool,
 }
 
 impl From<Accepted> for Published {
     fn from(accepted: Accepted) -> Self {
-        Published { message_id: accepted.id.to_string(), deduplicated: accepted.deduplicated }
+        Published { message_id: accepted.id.to_string(), url: None, deduplicated: accepted.deduplicated }
+    }
+}
+
+/// The answer to one publish: one message, or one for each endpoint of a group.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Answer {
+    One(Published),
+    Group(Vec<Published>),
+}
+
+impl Answer {
+    /// `None` if there are fewer messages than places, which cannot be.
+    pub(super) fn new(places: AnsweredPlaces, accepted: &mut impl Iterator<Item = Accepted>) -> Option<Answer> {
+        match places {
+            AnsweredPlaces::One => accepted.next().map(|accepted| Answer::One(accepted.into())),
+            AnsweredPlaces::Group(urls) => {
+                let published = urls.into_iter().zip(accepted);
+                let group = published.map(|(url, accepted)| Published { url: Some(url), ..accepted.into() });
+                Some(Answer::Group(group.collect()))
+            }
+        }
     }
 }
 
@@ -43,18 +70,23 @@ pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Re
     let query = destination::split_query(parts.uri.query());
     let tenant = authorize(&app, &parts.headers, query.token.as_deref(), Access::Write)?;
     refuse_when_disk_is_low(&app)?;
-    let destination =
-        Destination::parse(destination_of(parts.uri.path()), query.destination.as_deref(), limits::URL_BYTES_MAX)?;
+    let remainder = destination_of(parts.uri.path());
+    let destination = Destination::parse(remainder, query.destination.as_deref(), limits::URL_BYTES_MAX)?;
     let max = app.config.message_bytes_max;
     let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
-    let options = parse_options(&app, &parts.headers, &query)?;
+    let places = match destination {
+        Destination::Group(name) => app.read(move |store| Ok(Places::of_group(store, tenant, name))).await??,
+        other => Places::of_url(other)?,
+    };
+    let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let options = parse_options(&app, &lines, &query.config, &places)?;
     let publisher = Publisher { tenant, caller_ip: caller_ip(&parts.extensions) };
-    let message = prepare(&app, &publisher, destination, options, body.bytes).map_err(Refusal::into_error)?;
-    let accepted = app.core.publish(vec![message], body.room).await?;
+    let messages = prepare(&app, &publisher, &places, &options, &body.bytes).map_err(Refusal::into_error)?;
+    let accepted = app.core.publish(messages, body.room).await?;
     let status = status_of(&accepted);
-    let first = accepted.into_iter().next().map(Published::from);
-    Ok((status, Json(first)).into_response())
+    let answer = Answer::new(places.answered(), &mut accepted.into_iter());
+    Ok((status, Json(answer)).into_response())
 }
 
 /// Outcomes of what was accepted must still fit on the disk.
@@ -92,11 +124,67 @@ pub(super) fn caller_ip(extensions: &axum::http::Extensions) -> String {
     }
 }
 
-/// The options of the headers; for what they leave open, those of the query.
-pub(super) fn parse_options(app: &App, headers: &HeaderMap, query: &QueryParts) -> Result<PublishOptions, ApiError> {
-    let lines: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    let lines = options::merge_query(lines.iter().copied(), &query.config);
+/// A header: name and value.
+pub(super) type Line<'a> = (&'a str, &'a [u8]);
+
+/// The options of the headers; for what they leave open those of the query, and then those of the group.
+pub(super) fn parse_options(
+    app: &App,
+    lines: &[Line<'_>],
+    query: &[(String, String)],
+    places: &Places,
+) -> Result<PublishOptions, ApiError> {
+    let lines = options::merge_query(lines.iter().copied(), query);
+    let lines = options::merge_query(lines, &places.default_headers);
     Ok(options::parse(lines, &PUBLISH_LIMITS, app.clock.now())?)
+}
+
+/// Where the messages of one publish go.
+pub(super) struct Places {
+    /// The group, if it is one.
+    topic: Option<String>,
+    default_headers: Vec<(String, String)>,
+    endpoints: Vec<Endpoint>,
+}
+
+/// What the answer must tell of the places.
+pub(super) enum AnsweredPlaces {
+    One,
+    Group(Vec<String>),
+}
+
+impl Places {
+    /// A single URL.
+    pub(super) fn of_url(destination: Destination) -> Result<Places, ApiError> {
+        match destination {
+            Destination::Url(url) => {
+                let endpoints = vec![Endpoint { url, name: None }];
+                Ok(Places { topic: None, default_headers: Vec::new(), endpoints })
+            }
+            Destination::Group(name) => Err(no_group(&name)),
+            Destination::Api(name) => Err(ApiError::invalid(format!(
+                "invalid destination: {name} is not supported by this server, publish to a URL"
+            ))),
+        }
+    }
+
+    /// The endpoints of a group.
+    pub(super) fn of_group(store: &dyn Store, tenant: TenantId, name: String) -> Result<Places, ApiError> {
+        let group = store.url_group(tenant, &name)?.ok_or_else(|| no_group(&name))?;
+        Ok(Places { topic: Some(name), default_headers: group.headers, endpoints: group.endpoints })
+    }
+
+    pub(super) fn answered(self) -> AnsweredPlaces {
+        match self.topic {
+            None => AnsweredPlaces::One,
+            Some(_) => AnsweredPlaces::Group(self.endpoints.into_iter().map(|endpoint| endpoint.url).collect()),
+        }
+    }
+}
+
+/// 404, with the words of the hosted service.
+pub(super) fn no_group(name: &str) -> ApiError {
+    ApiError::not_found(format!("topic {name} not found"))
 }
 
 /// The bounds of the engine, for the parser.
@@ -129,49 +217,54 @@ impl Refusal {
     }
 }
 
-/// Puts a message together and checks where it may go.
+/// Puts the messages together, one for each place, and checks where they may go. The endpoints of a group
+/// were checked when they were added, and every address is checked again before it is dialled.
 pub(super) fn prepare(
     app: &App,
     publisher: &Publisher,
-    destination: Destination,
-    options: PublishOptions,
-    body: Bytes,
-) -> Result<NewMessage, Refusal> {
-    let url = match destination {
-        Destination::Url(url) => url,
-        Destination::Group(name) => {
-            return Err(Refusal::Malformed(ApiError::not_found(format!("topic {name} not found"))));
-        }
-        Destination::Api(name) => {
-            let text = format!("invalid destination: {name} is not supported by this server, publish to a URL");
-            return Err(Refusal::Malformed(ApiError::invalid(text)));
-        }
-    };
+    places: &Places,
+    options: &PublishOptions,
+    body: &Bytes,
+) -> Result<Vec<NewMessage>, Refusal> {
     let retries = options.retries.unwrap_or(limits::RETRIES_DEFAULT);
     options.check_retry_delay(retries).map_err(|rejection| Refusal::Malformed(rejection.into()))?;
-    app.config.egress.check_url(&url).map_err(|refusal| Refusal::Destination(refused_destination(&refusal)))?;
-    let dedup = options.dedup.as_ref().map(|dedup| match dedup {
-        Dedup::Id(id) => dedup::key_of_id(id),
-        Dedup::Content => dedup::key_of_content(&url, &options.content_headers(), &body),
-    });
+    if places.topic.is_none() {
+        for endpoint in &places.endpoints {
+            let checked = app.config.egress.check_url(&endpoint.url);
+            checked.map_err(|refusal| Refusal::Destination(refused_destination(&refusal)))?;
+        }
+    }
     let tenant = publisher.tenant;
-    Ok(NewMessage {
+    let message = |endpoint: &Endpoint| NewMessage {
         tenant,
-        origin: origin_of(tenant, &url),
-        dedup,
-        first_due: first_due(&options),
-        body,
+        origin: origin_of(tenant, &endpoint.url),
+        dedup: dedup_key(options, places.topic.as_deref(), &endpoint.url, body),
+        first_due: first_due(options),
+        body: body.clone(),
         spec: MessageSpec {
-            url,
+            url: endpoint.url.clone(),
             method: options.method.unwrap_or("POST").to_owned(),
-            headers: options.headers,
+            headers: options.headers.clone(),
             retries,
-            retry_delay: options.retry_delay,
+            retry_delay: options.retry_delay.clone(),
             timeout_ms: options.timeout_ms,
-            labels: options.labels.unwrap_or_default(),
-            redact: options.redact.unwrap_or_default(),
+            labels: options.labels.clone().unwrap_or_default(),
+            redact: options.redact.clone().unwrap_or_default(),
             caller_ip: publisher.caller_ip.clone(),
+            topic: places.topic.clone(),
+            endpoint: endpoint.name.clone(),
         },
+    };
+    Ok(places.endpoints.iter().map(message).collect())
+}
+
+/// What makes a message a duplicate. In a group each endpoint has its own.
+fn dedup_key(options: &PublishOptions, topic: Option<&str>, url: &str, body: &[u8]) -> Option<DedupKey> {
+    let destination = topic.map_or_else(|| url.to_owned(), |topic| format!("{topic}\0{url}"));
+    options.dedup.as_ref().map(|dedup| match (dedup, topic) {
+        (Dedup::Id(id), None) => dedup::key_of_id(id),
+        (Dedup::Id(id), Some(_)) => dedup::key_of_id(&format!("{id}\0{destination}")),
+        (Dedup::Content, _) => dedup::key_of_content(&destination, &options.content_headers(), body),
     })
 }
 

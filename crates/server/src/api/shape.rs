@@ -24,6 +24,7 @@ pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
     put(&mut object, "callerIP", spec.caller_ip.as_str());
     put_headers(&mut object, message);
     put_labels(&mut object, message);
+    put_group(&mut object, message);
     if let Some(expression) = &spec.retry_delay {
         put(&mut object, "retryDelayExpression", expression.as_str());
     }
@@ -68,6 +69,7 @@ pub(super) fn event(record: &EventRecord, trim_body: Option<usize>) -> Value {
     put(&mut object, "callerIP", spec.caller_ip.as_str());
     put_headers(&mut object, message);
     put_labels(&mut object, message);
+    put_group(&mut object, message);
     if let Some(expression) = &spec.retry_delay {
         put(&mut object, "retryDelayExpr", expression.as_str());
         put(&mut object, "retryDelayExpression", expression.as_str());
@@ -148,6 +150,15 @@ fn put_headers(object: &mut Object, message: &Message) {
     let spec = &message.spec;
     if !spec.headers.is_empty() {
         put(object, "header", header_map(&spec.headers, |name| spec.redact.hides_header(name)));
+    }
+}
+
+fn put_group(object: &mut Object, message: &Message) {
+    if let Some(topic) = &message.spec.topic {
+        put(object, "topicName", topic.as_str());
+    }
+    if let Some(endpoint) = &message.spec.endpoint {
+        put(object, "endpointName", endpoint.as_str());
     }
 }
 

@@ -16,6 +16,7 @@ const SIGNATURE: HeaderName = HeaderName::from_static(wire::SIGNATURE);
 const MESSAGE_ID: HeaderName = HeaderName::from_static(wire::MESSAGE_ID);
 const RETRIED: HeaderName = HeaderName::from_static(wire::RETRIED);
 const CALLER_IP: HeaderName = HeaderName::from_static(wire::CALLER_IP);
+const TOPIC_NAME: HeaderName = HeaderName::from_static(wire::TOPIC_NAME);
 const REGION: HeaderName = HeaderName::from_static(wire::REGION);
 const USER_AGENT: HeaderValue = HeaderValue::from_static("Upstash-QStash");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
@@ -50,6 +51,9 @@ impl Prepared {
         headers.insert(RETRIED, HeaderValue::from(attempt.retried));
         headers.insert(CALLER_IP, value(message.spec.caller_ip.clone(), "caller ip")?);
         headers.insert(REGION, region.clone());
+        if let Some(topic) = &message.spec.topic {
+            headers.insert(TOPIC_NAME, value(topic.clone(), "group name")?);
+        }
         Ok(Prepared { method, headers, body: message.body.clone() })
     }
 

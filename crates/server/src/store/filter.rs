@@ -22,6 +22,8 @@ pub struct Filter {
     pub labels: Vec<String>,
     /// Address of the publisher.
     pub caller_ips: Vec<String>,
+    /// The URL group it was published to.
+    pub topics: Vec<String>,
     /// Status of the last answer; 0 when there was none. Dead letters only.
     pub response_statuses: Vec<u16>,
     /// Not before this time.
@@ -77,6 +79,7 @@ impl Filter {
         !self.nothing
             && (self.ids.is_empty() || self.ids.contains(&message.id))
             && (self.urls.is_empty() || self.urls.contains(&spec.url))
+            && (self.topics.is_empty() || spec.topic.as_ref().is_some_and(|topic| self.topics.contains(topic)))
             && (self.caller_ips.is_empty() || self.caller_ips.contains(&spec.caller_ip))
             && (self.labels.is_empty() || spec.labels.iter().any(|label| self.labels.contains(label)))
             && self.matches_location(&spec.url)

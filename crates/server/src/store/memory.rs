@@ -11,7 +11,9 @@ use super::{
     PageRequest, Retained, Retention, ShardId, SigningKeys, Store, StoreError,
 };
 use posthaste_engine::event::{Event, Op};
+use posthaste_engine::limits::GROUP_ENDPOINTS_MAX;
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,7 @@ pub struct MemoryStore {
 struct Model {
     tenants: Vec<String>,
     keys: BTreeMap<TenantId, SigningKeys>,
+    url_groups: BTreeMap<(TenantId, String), UrlGroup>,
     epochs: BTreeMap<ShardId, u64>,
     messages: BTreeMap<Seq, Arc<Message>>,
     live: BTreeMap<Seq, (ShardId, Live)>,
@@ -211,6 +214,34 @@ impl Store for MemoryStore {
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
         self.model().keys.insert(tenant, keys.clone());
         Ok(())
+    }
+
+    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError> {
+        let model = self.model();
+        let own = model.url_groups.iter().filter(|((owner, _), _)| *owner == tenant);
+        Ok(own.map(|(_, group)| group.clone()).collect())
+    }
+
+    fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError> {
+        Ok(self.model().url_groups.get(&(tenant, name.to_owned())).cloned())
+    }
+
+    fn edit_url_group(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        edit: &Edit,
+        now: Timestamp,
+    ) -> Result<Result<(), Refused>, StoreError> {
+        let mut model = self.model();
+        let key = (tenant, name.to_owned());
+        let before = model.url_groups.get(&key).cloned();
+        Ok(UrlGroup::edited(before, name, edit, GROUP_ENDPOINTS_MAX, now).map(|after| {
+            match after {
+                Some(group) => model.url_groups.insert(key, group),
+                None => model.url_groups.remove(&key),
+            };
+        }))
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

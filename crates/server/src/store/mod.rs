@@ -16,6 +16,7 @@ pub use filter::{EventFilter, Filter, Order};
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -98,6 +99,21 @@ pub trait Store: Send + Sync {
 
     /// Replaces the tenant's signing keys, durably.
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError>;
+
+    /// The tenant's URL groups, by name.
+    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError>;
+
+    /// One URL group.
+    fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError>;
+
+    /// Changes a URL group as [`UrlGroup::edited`] says, durably.
+    fn edit_url_group(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        edit: &Edit,
+        now: Timestamp,
+    ) -> Result<Result<(), Refused>, StoreError>;
 
     /// Drops whole buckets of history and dead letters that are older than the policy allows, and
     /// moves what is still needed out of them first. Does a bounded piece of work and says whether

@@ -267,6 +267,8 @@ pub(crate) fn message(url: &str) -> Message {
             labels: Vec::new(),
             redact: RedactFields::default(),
             caller_ip: "203.0.114.9".into(),
+            topic: None,
+            endpoint: None,
         },
         body: Bytes::from_static(b"hello"),
     }

@@ -117,7 +117,6 @@ async fn what_does_not_exist_is_a_404_in_the_envelope() {
         ("POST", "/v2/enqueue/q/http://127.0.0.1:9/"),
         ("GET", "/v2/schedules"),
         ("POST", "/v2/Schedules/http://127.0.0.1:9/"),
-        ("GET", "/v2/topics/x"),
         ("GET", "/v2/flowControl"),
         ("GET", "/v2/globalParallelism"),
         ("GET", "/v2/workflows/logs"),

@@ -91,6 +91,8 @@ pub(crate) fn message(tenant: TenantId, id: MessageId, at: Timestamp) -> Message
         labels: Vec::new(),
         redact: Default::default(),
         caller_ip: "127.0.0.1".into(),
+        topic: None,
+        endpoint: None,
     };
     Message { id, tenant, created_at: at, not_before: at, spec, body: Bytes::from_static(b"hello") }
 }

@@ -6,6 +6,7 @@ use super::error::{Failure, Outcome};
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, EventDetail, State};
 use posthaste_engine::message::{Live, Message, MessageSpec, Origin};
+use posthaste_engine::url_group::UrlGroup;
 use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::Row;
@@ -115,6 +116,12 @@ pub(super) fn state(number: i64) -> Outcome<State> {
 /// What a log line carries; most carry nothing.
 pub(super) fn detail(text: Option<&str>) -> Outcome<EventDetail> {
     text.map_or_else(|| Ok(EventDetail::default()), |text| from_json("log line", text))
+}
+
+/// The JSON of a URL group in the first column.
+pub(super) fn url_group(row: &Row<'_>) -> Outcome<UrlGroup> {
+    let data = row.get_ref(0)?.as_str().map_err(|error| Failure::corrupt("URL group", error))?;
+    from_json("URL group", data)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use super::{
 use error::{Failure, Outcome};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use read::Snapshot;
@@ -286,6 +287,24 @@ impl Store for SqliteStore {
             writer.connection.execute(SQL, params![tenant.0, keys.current.expose(), keys.next.expose()])?;
             Ok(())
         })
+    }
+
+    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError> {
+        self.read(|snapshot| snapshot.url_groups(tenant))
+    }
+
+    fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError> {
+        self.read(|snapshot| snapshot.url_group(tenant, name))
+    }
+
+    fn edit_url_group(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        edit: &Edit,
+        now: Timestamp,
+    ) -> Result<Result<(), Refused>, StoreError> {
+        self.writer().transaction(Durability::Synced, |writer| writer.edit_url_group(tenant, name, edit, now))
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

@@ -8,6 +8,7 @@ use super::schema::{Buckets, Kind};
 use crate::store::latest_duplicate_window;
 use crate::store::{Counts, DeadLetterRecord, Filter, MessageRecord, ShardId, SigningKeys};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::url_group::UrlGroup;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::signature::SigningKey;
 use posthaste_wire::time::Timestamp;
@@ -220,6 +221,24 @@ impl Snapshot<'_> {
         let key = |row: &Row<'_>, column| row.get::<_, String>(column).map(SigningKey::new);
         let keys = statement.query_row([tenant.0], |row| Ok(SigningKeys { current: key(row, 0)?, next: key(row, 1)? }));
         Ok(keys.optional()?)
+    }
+
+    pub(super) fn url_groups(&self, tenant: TenantId) -> Outcome<Vec<UrlGroup>> {
+        let mut statement =
+            self.connection.prepare_cached("SELECT data FROM url_group WHERE tenant = ?1 ORDER BY name")?;
+        let mut rows = statement.query([tenant.0])?;
+        let mut groups = Vec::new();
+        while let Some(row) = rows.next()? {
+            groups.push(codec::url_group(row)?);
+        }
+        Ok(groups)
+    }
+
+    pub(super) fn url_group(&self, tenant: TenantId, name: &str) -> Outcome<Option<UrlGroup>> {
+        let mut statement =
+            self.connection.prepare_cached("SELECT data FROM url_group WHERE tenant = ?1 AND name = ?2")?;
+        let mut rows = statement.query(params![tenant.0, name])?;
+        rows.next()?.map(codec::url_group).transpose()
     }
 
     /// Reads the row of a message wherever it is.

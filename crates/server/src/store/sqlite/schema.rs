@@ -34,6 +34,12 @@ CREATE TABLE signing_key(
     current TEXT NOT NULL,          -- secret
     next TEXT NOT NULL              -- secret
 );
+CREATE TABLE url_group(
+    tenant INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    data TEXT NOT NULL,             -- JSON: times, endpoints, default headers
+    PRIMARY KEY(tenant, name)
+) WITHOUT ROWID;
 CREATE TABLE shard(
     shard INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL          -- raised by every new owner; writes of older owners are refused

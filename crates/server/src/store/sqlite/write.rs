@@ -5,10 +5,13 @@
 
 use super::codec::{bits, int, state_number, to_json};
 use super::error::{Failure, Outcome};
+use super::read::Snapshot;
 use super::schema::{Buckets, Kind};
 use crate::store::{Durability, Epoch, ShardId, StoreError};
 use posthaste_engine::event::{DeadLetter, Event, Op};
+use posthaste_engine::limits::GROUP_ENDPOINTS_MAX;
 use posthaste_engine::message::{DedupKey, Live, Message};
+use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -282,6 +285,29 @@ impl Writer {
             }
         }
         Err(Failure::corrupt("message", format!("{} is not there", letter.id)))
+    }
+
+    /// Loads, decides and saves in the transaction that the caller has begun.
+    pub(super) fn edit_url_group(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        edit: &Edit,
+        now: Timestamp,
+    ) -> Outcome<Result<(), Refused>> {
+        let snapshot = Snapshot { connection: &self.connection, buckets: &self.buckets };
+        let before = snapshot.url_group(tenant, name)?;
+        match UrlGroup::edited(before, name, edit, GROUP_ENDPOINTS_MAX, now) {
+            Err(refused) => return Ok(Err(refused)),
+            Ok(Some(group)) => self.connection.execute(
+                "INSERT OR REPLACE INTO url_group(tenant, name, data) VALUES (?1, ?2, ?3)",
+                params![tenant.0, name, to_json("URL group", &group)?],
+            )?,
+            Ok(None) => self
+                .connection
+                .execute("DELETE FROM url_group WHERE tenant = ?1 AND name = ?2", params![tenant.0, name])?,
+        };
+        Ok(Ok(()))
     }
 
     fn exhume(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<()> {

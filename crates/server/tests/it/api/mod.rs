@@ -6,3 +6,4 @@ mod events;
 mod keys;
 mod messages;
 mod publish;
+mod url_groups;

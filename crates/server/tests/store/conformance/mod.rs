@@ -50,6 +50,7 @@ claims! {
         tenants_and_keys_are_remembered
         positions_never_go_back
         a_probe_and_a_flush_change_nothing
+        url_groups_are_edited_and_remembered_by_tenant
     ;
     retention:
         log_lines_go_when_their_bucket_is_old_enough

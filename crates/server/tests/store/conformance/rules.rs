@@ -7,6 +7,7 @@ use posthaste::store::{
 use posthaste_engine::event::Op;
 use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, Live};
+use posthaste_engine::url_group::{Edit, Endpoint, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::signature::SigningKey;
 
@@ -155,4 +156,28 @@ pub(super) fn a_probe_and_a_flush_change_nothing(store: &dyn Store) {
     assert_eq!((rig.live_ids(), rig.story().len()), (vec![message.id], 1));
     let page = PageRequest { cursor: None, count: 0, order: Order::LatestFirst };
     assert_eq!(rig.events(&EventFilter::default(), &page).entries.len(), 1, "a page has at least one entry");
+}
+
+pub(super) fn url_groups_are_edited_and_remembered_by_tenant(store: &dyn Store) {
+    let (one, other) = (store.tenant("one").unwrap(), store.tenant("other").unwrap());
+    let endpoint = |url: &str| Endpoint { url: url.to_owned(), name: None };
+    let add = |urls: &[&str]| Edit::Add(urls.iter().map(|url| endpoint(url)).collect());
+    store.edit_url_group(one, "b", &add(&["https://b.example"]), T0).unwrap().unwrap();
+    store.edit_url_group(one, "a", &add(&["https://a.example"]), T0).unwrap().unwrap();
+    store.edit_url_group(one, "a", &add(&["https://c.example"]), T0.plus_millis(5)).unwrap().unwrap();
+    let headers = vec![("Upstash-Retries".to_owned(), "1".to_owned())];
+    store.edit_url_group(one, "a", &Edit::SetHeaders(headers.clone()), T0.plus_millis(6)).unwrap().unwrap();
+    let expected = UrlGroup {
+        name: "a".to_owned(),
+        created_at: T0,
+        updated_at: T0.plus_millis(6),
+        endpoints: vec![endpoint("https://a.example"), endpoint("https://c.example")],
+        headers,
+    };
+    assert_eq!(store.url_group(one, "a").unwrap(), Some(expected));
+    let names = |tenant| store.url_groups(tenant).unwrap().into_iter().map(|group| group.name).collect::<Vec<_>>();
+    assert_eq!((names(one), names(other)), (vec!["a".to_owned(), "b".to_owned()], vec![]));
+    assert_eq!(store.edit_url_group(other, "a", &Edit::Remove(Vec::new()), T0).unwrap(), Err(Refused::Absent));
+    store.edit_url_group(one, "a", &Edit::Delete, T0).unwrap().unwrap();
+    assert_eq!((store.url_group(one, "a").unwrap(), names(one)), (None, vec!["b".to_owned()]));
 }
