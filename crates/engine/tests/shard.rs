@@ -422,7 +422,7 @@ fn a_replay_that_is_a_duplicate_leaves_its_dead_letter_alone() {
 fn the_bytes_of_ended_attempts_are_given_back() {
     let mut world = World::new();
     world.settle(Output::default());
-    let publish = |origin| Action::Publish { tenant: 0, origin, delay_ms: 0, key: None, retries: 0, bytes: 50 };
+    let publish = |origin| Action::Publish { tenant: 0, origin, delay_ms: 0, key: None, retries: 0, bytes: 30 };
     for _ in 0..20 {
         world.act(&publish(0));
         world.act(&Action::End { which: 0, how: How::Ok });
@@ -430,7 +430,7 @@ fn the_bytes_of_ended_attempts_are_given_back() {
     for origin in 0..3 {
         world.act(&publish(origin));
     }
-    assert_eq!(world.in_flight.len(), 1, "one body of 50 fits into a tenant's 70 bytes");
+    assert_eq!(world.in_flight.len(), 2, "two bodies of 30 fit into a tenant's 70 bytes");
 }
 
 #[test]
@@ -445,6 +445,22 @@ fn large_bodies_that_wait_for_room_hold_up_nobody_else() {
     world.act(&publish(0, 1, 5));
     let started: Vec<(u32, u32)> = world.in_flight.iter().map(|live| (live.tenant.0, live.body_bytes)).collect();
     assert_eq!(started, [(0, 60), (1, 5), (0, 5)]);
+}
+
+#[test]
+fn a_full_shard_still_holds_what_a_lane_could_start_at_once() {
+    let mut world = World::new();
+    world.settle(Output::default());
+    let publish = |tenant, origin| Action::Publish { tenant, origin, delay_ms: 0, key: None, retries: 0, bytes: 1 };
+    for _ in 0..6 {
+        world.act(&publish(0, 0));
+        world.act(&publish(0, 1));
+    }
+    assert_eq!(world.shard.held(), CAPS.held_max, "one tenant fills the shard");
+    for _ in 0..4 {
+        world.act(&publish(1, 0));
+    }
+    assert_eq!(world.shard.held(), CAPS.held_max + 4, "two under way and two that follow them without a load");
 }
 
 #[test]
