@@ -1,6 +1,7 @@
 //! What one attempt brought. A failed delivery is data, never an `Err`.
 
 use crate::event::Response;
+use posthaste_wire::header::NON_RETRYABLE_ERROR;
 
 /// What one attempt brought: the receiver's answer, or why there was none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ fn says_non_retryable(response: &Response) -> bool {
     let mut lines = response
         .headers
         .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case("Upstash-NonRetryable-Error"))
+        .filter(|(name, _)| name.eq_ignore_ascii_case(NON_RETRYABLE_ERROR))
         .map(|(_, value)| value.trim().eq_ignore_ascii_case("true"));
     lines.next() == Some(true) && lines.all(|says_true| says_true)
 }

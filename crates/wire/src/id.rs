@@ -131,8 +131,6 @@ pub type DlqId = Position;
 impl Position {
     /// After every position.
     pub const MAX: Position = Position { at: Timestamp::MAX, n: i64::MAX as u64 };
-    /// Before every position.
-    pub const MIN: Position = Position { at: Timestamp(0), n: 0 };
 }
 
 impl fmt::Display for Position {

@@ -85,15 +85,6 @@ impl PublishOptions {
         self.headers.iter().enumerate().filter(is_content).map(|(_, header)| header.clone()).collect()
     }
 
-    /// When the first attempt is due for a message accepted at `now`; never earlier than that.
-    pub fn due(&self, now: Timestamp) -> Timestamp {
-        match (self.not_before, self.delay_ms) {
-            (Some(not_before), _) => not_before.max(now),
-            (None, Some(delay_ms)) => now.plus_millis(delay_ms),
-            (None, None) => now,
-        }
-    }
-
     /// Refuses a retry-delay expression that is not a number for some retry. `retries` is what applies in the
     /// end, default included.
     pub fn check_retry_delay(&self, retries: u32) -> Result<(), Rejection> {

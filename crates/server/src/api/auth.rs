@@ -3,7 +3,8 @@
 use super::error::ApiError;
 use crate::app::App;
 use crate::tenants::Scope;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Uri, header};
+use posthaste_wire::destination::split_query;
 use posthaste_wire::id::TenantId;
 
 /// What a request wants to do.
@@ -16,17 +17,13 @@ pub(super) enum Access {
 }
 
 /// The tenant whose token the request carries. A header wins over `?qstash_token=`.
-pub(super) fn authorize(
-    app: &App,
-    headers: &HeaderMap,
-    query_token: Option<&str>,
-    access: Access,
-) -> Result<TenantId, ApiError> {
-    let token = match headers.contains_key(header::AUTHORIZATION) {
-        true => bearer(headers),
-        false => query_token.filter(|_| app.config.query_token),
+pub(super) fn authorize(app: &App, headers: &HeaderMap, uri: &Uri, access: Access) -> Result<TenantId, ApiError> {
+    let known = match headers.contains_key(header::AUTHORIZATION) {
+        true => bearer(headers).and_then(|token| app.tokens.find(token)),
+        false if app.config.query_token => split_query(uri.query()).token.and_then(|token| app.tokens.find(&token)),
+        false => None,
     };
-    let (tenant, scope) = token.and_then(|token| app.tokens.find(token)).ok_or_else(ApiError::unauthenticated)?;
+    let (tenant, scope) = known.ok_or_else(ApiError::unauthenticated)?;
     match (access, scope) {
         (Access::Write, Scope::ReadOnly) => Err(ApiError::read_only()),
         _ => Ok(tenant),

@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
-use posthaste_wire::destination::{self, Destination};
+use posthaste_wire::destination::Destination;
 use posthaste_wire::rejection::Rejection;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -66,8 +66,7 @@ enum Fate {
 
 pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let token = destination::split_query(parts.uri.query()).token;
-    let tenant = authorize(&app, &parts.headers, token.as_deref(), Access::Write)?;
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
     let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;

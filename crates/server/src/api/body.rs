@@ -3,10 +3,13 @@
 //! Room is taken as bytes arrive, not as they are announced, so that a slow or lying client takes only what
 //! it has sent; and each tenant has a share, so that one cannot take the room of all.
 
+use super::auth::{Access, authorize};
 use super::error::ApiError;
 use crate::app::App;
 use crate::core::Room;
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
@@ -99,6 +102,25 @@ pub(super) async fn read(
         Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         Err(_) => Err(ApiError::invalid("the request body took longer than 60 s; nothing was stored")),
     }
+}
+
+/// Most bytes of a body that names filters or endpoints; over it the answer is 413.
+const SMALL_BYTES_MAX: usize = 1024 * 1024;
+
+/// A request that changes something, with a small body that says what.
+pub(super) struct SmallRequest {
+    pub(super) tenant: TenantId,
+    pub(super) parts: Parts,
+    pub(super) body: HeldBody,
+}
+
+/// Lets in who may write, and reads what they say.
+pub(super) async fn read_small(app: &App, request: Request) -> Result<SmallRequest, ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(app, &parts.headers, &parts.uri, Access::Write)?;
+    let over = || ApiError::too_large(format!("the body is larger than {SMALL_BYTES_MAX} bytes"));
+    let body = read(app, tenant, &parts.headers, body, SMALL_BYTES_MAX, over).await?;
+    Ok(SmallRequest { tenant, parts, body })
 }
 
 /// Why a body was not read.

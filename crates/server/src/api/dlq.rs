@@ -1,9 +1,8 @@
 //! `/v2/dlq`: look at dead letters, delete them, publish them again.
 
 use super::auth::{Access, authorize};
-use super::body;
+use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
-use super::messages::FILTER_BODY_BYTES_MAX;
 use super::params::Params;
 use super::publish::{PUBLISH_LIMITS, Published, first_due, origin_of, refuse_when_disk_is_low, refused_destination};
 use super::shape;
@@ -49,7 +48,7 @@ const DLQ_PARAMS: [&str; 20] = [
 
 pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let query = request.uri().query();
-    let tenant = authorize(&app, request.headers(), split_query(query).token.as_deref(), Access::Read)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let params = Params::from_query(query);
     params.only(&DLQ_PARAMS)?;
     let trim_body = params.trim_body()?;
@@ -70,8 +69,7 @@ pub(super) async fn get(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let token = split_query(request.uri().query()).token;
-    let tenant = authorize(&app, request.headers(), token.as_deref(), Access::Read)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
     let record = app.read(move |store| store.dead_letter(tenant, dlq_id)).await?.ok_or_else(|| absent(&id))?;
     Ok(Json(shape::dead_letter(&record, None)))
@@ -82,8 +80,7 @@ pub(super) async fn delete(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let token = split_query(request.uri().query()).token;
-    let tenant = authorize(&app, request.headers(), token.as_deref(), Access::Write)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
     match app.core.delete_dead_letters(tenant, vec![dlq_id]).await? {
         0 => Err(absent(&id)),
@@ -114,7 +111,7 @@ pub(super) async fn retry(
     request: Request,
 ) -> Result<(StatusCode, Json<Published>), ApiError> {
     let query = split_query(request.uri().query());
-    let tenant = authorize(&app, request.headers(), query.token.as_deref(), Access::Write)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let overrides = parse_overrides(&app, request.headers(), &query)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
@@ -169,12 +166,8 @@ fn absent(id: &str) -> ApiError {
 
 /// Who asks for a bulk action, on what, and with which headers.
 async fn read_bulk(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap), ApiError> {
-    let (parts, body) = request.into_parts();
-    let query = parts.uri.query();
-    let tenant = authorize(app, &parts.headers, split_query(query).token.as_deref(), Access::Write)?;
-    let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
-    let body = body::read(app, tenant, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
-    let params = Params::from_query_and_body(query, &body.bytes)?;
+    let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
+    let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.only(&DLQ_PARAMS)?;
     Ok((tenant, params, parts.headers))
 }

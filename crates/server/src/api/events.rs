@@ -9,7 +9,6 @@ use crate::store::{EventFilter, EventRecord, Filter, Order, Page, PageRequest, S
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX, PAGE_BYTES_MAX};
-use posthaste_wire::destination::split_query;
 use posthaste_wire::id::{MessageId, Position, TenantId};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 
 pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let query = request.uri().query();
-    let tenant = authorize(&app, request.headers(), split_query(query).token.as_deref(), Access::Read)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let params = Params::from_query(query);
     let filter = params.event_filter()?;
     let trim_body = params.trim_body()?;

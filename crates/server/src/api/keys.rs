@@ -6,7 +6,6 @@ use crate::app::App;
 use crate::store::StoreError;
 use axum::Json;
 use axum::extract::{Request, State};
-use posthaste_wire::destination;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use serde_json::{Value, json};
@@ -27,8 +26,7 @@ pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn owner(app: &App, request: &Request) -> Result<TenantId, ApiError> {
-    let token = destination::split_query(request.uri().query()).token;
-    authorize(app, request.headers(), token.as_deref(), Access::Write)
+    authorize(app, request.headers(), request.uri(), Access::Write)
 }
 
 fn shape(keys: &SigningKeys) -> Value {

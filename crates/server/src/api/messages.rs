@@ -1,7 +1,7 @@
 //! `/v2/messages`: look at one message, cancel one, cancel many.
 
 use super::auth::{Access, authorize};
-use super::body;
+use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
 use super::shape;
@@ -11,7 +11,6 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, ENDED_GRACE_MS};
-use posthaste_wire::destination::split_query;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -37,15 +36,13 @@ const CANCEL_PARAMS: [&str; 16] = [
 ];
 /// Messages that one transaction of a bulk cancel ends.
 const CANCEL_PIECE: usize = 1_000;
-/// Most bytes of a body that names filters.
-pub(super) const FILTER_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Read)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let absent = || ApiError::not_found(format!("message {id} not found"));
     let message_id: MessageId = id.parse().map_err(|_| absent())?;
     let record = app.read(move |store| store.message(tenant, message_id)).await?.ok_or_else(absent)?;
@@ -61,8 +58,7 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let tenant =
-        authorize(&app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Write)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     let absent = || ApiError::not_found(format!("message {id} not found, or it has already ended"));
     let message_id: MessageId = id.parse().map_err(|_| absent())?;
     match app.core.cancel(tenant, vec![message_id]).await? {
@@ -75,12 +71,8 @@ pub(super) async fn cancel_many(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let (parts, body) = request.into_parts();
-    let query = parts.uri.query();
-    let tenant = authorize(&app, &parts.headers, split_query(query).token.as_deref(), Access::Write)?;
-    let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
-    let body = body::read(&app, tenant, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
-    let params = Params::from_query_and_body(query, &body.bytes)?;
+    let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
+    let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.only(&CANCEL_PARAMS)?;
     if params.boolean("async")? {
         return Err(ApiError::invalid(

@@ -68,7 +68,7 @@ impl Answer {
 pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let query = destination::split_query(parts.uri.query());
-    let tenant = authorize(&app, &parts.headers, query.token.as_deref(), Access::Write)?;
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let remainder = destination_of(parts.uri.path());
     let destination = Destination::parse(remainder, query.destination.as_deref(), limits::URL_BYTES_MAX)?;
@@ -291,5 +291,26 @@ pub(super) fn first_due(options: &PublishOptions) -> FirstDue {
         (Some(time), _) => FirstDue::At(time),
         (None, Some(millis)) => FirstDue::AfterMs(millis),
         (None, None) => FirstDue::Now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_wire::time::Timestamp;
+
+    #[test]
+    fn not_before_wins_over_delay() {
+        let time = Timestamp(1_780_315_260_000);
+        let cases = [
+            (None, None, FirstDue::Now),
+            (None, Some(5), FirstDue::AfterMs(5)),
+            (Some(time), None, FirstDue::At(time)),
+            (Some(time), Some(5), FirstDue::At(time)),
+        ];
+        for (not_before, delay_ms, expected) in cases {
+            let options = PublishOptions { not_before, delay_ms, ..PublishOptions::default() };
+            assert_eq!(first_due(&options), expected);
+        }
     }
 }

@@ -1,16 +1,15 @@
 //! `/v2/topics`: URL groups, each a name for several destinations.
 
 use super::auth::{Access, authorize};
-use super::body;
+use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
-use super::messages::FILTER_BODY_BYTES_MAX;
 use super::publish::{PUBLISH_LIMITS, no_group, refused_destination};
 use crate::app::App;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use posthaste_engine::limits::{GROUP_ENDPOINTS_MAX, NAME_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, Endpoint, EndpointRef, Refused, UrlGroup};
-use posthaste_wire::destination::{check_url, is_group_name, split_query};
+use posthaste_wire::destination::{check_url, is_group_name};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish as options;
 use serde::Deserialize;
@@ -117,16 +116,12 @@ async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Res
 }
 
 fn reader(app: &App, request: &Request) -> Result<TenantId, ApiError> {
-    authorize(app, request.headers(), split_query(request.uri().query()).token.as_deref(), Access::Read)
+    authorize(app, request.headers(), request.uri(), Access::Read)
 }
 
 /// Who wants to change something, and the JSON object that says what; an empty body is an empty object.
 async fn read(app: &Arc<App>, request: Request) -> Result<(TenantId, Map<String, Value>), ApiError> {
-    let (parts, body) = request.into_parts();
-    let token = split_query(parts.uri.query()).token;
-    let tenant = authorize(app, &parts.headers, token.as_deref(), Access::Write)?;
-    let over = || ApiError::too_large(format!("the body is larger than {FILTER_BODY_BYTES_MAX} bytes"));
-    let body = body::read(app, tenant, &parts.headers, body, FILTER_BODY_BYTES_MAX, over).await?;
+    let SmallRequest { tenant, body, .. } = read_small(app, request).await?;
     if body.bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok((tenant, Map::new()));
     }

@@ -135,11 +135,6 @@ impl Deliverer {
         Ok(Deliverer { policy: config.egress, region, body_grace: config.body_grace, connector, pool })
     }
 
-    /// Where deliveries may go.
-    pub fn policy(&self) -> &EgressPolicy {
-        &self.policy
-    }
-
     /// One attempt. A failed delivery is data, not an error.
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Outcome {
         let started = Instant::now();
