@@ -19,7 +19,7 @@ use tower::ServiceExt;
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 10_000;
-/// How long a client may take to send the head of a request.
+/// How long a client may take to send the head of a request; also how long a connection may wait for one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a request's head; over it the answer is a bare 431. The API refuses much less, with a text.
 const HEAD_BYTES_MAX: usize = 512 * 1024;

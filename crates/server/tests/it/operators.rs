@@ -4,7 +4,8 @@ use crate::support::http::{exchange, read_answer};
 use crate::support::server::TOKEN;
 use crate::support::{Receiver, Reply, Setup, TestServer, within};
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
 async fn health_and_readiness_are_open_and_say_nothing_more() {
@@ -164,6 +165,23 @@ async fn a_connection_is_used_again_after_errors() {
         let answer = within("an answer", read_answer(&mut stream, &mut buffer)).await.expect("an answer");
         assert_eq!(answer.status, status, "{}", answer.text());
     }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn connections_that_do_not_finish_a_head_are_closed() {
+    let server = TestServer::start().await;
+    let address = server.address;
+    let silent = ["", "PRI * HT", "GET /health HTTP/1.1\r\nHost: x\r\n"].map(|start| async move {
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(start.as_bytes()).await.expect("it reads");
+        let mut answer = Vec::new();
+        // The bound is ten seconds.
+        let closed = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+        assert!(closed.is_ok(), "{start:?} holds its place");
+    });
+    let [nothing, preface, half] = silent;
+    tokio::join!(nothing, preface, half);
     server.finish().await;
 }
 
