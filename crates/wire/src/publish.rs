@@ -21,7 +21,7 @@ pub struct PublishOptions {
     pub method: Option<&'static str>,
     /// Delay of the first attempt.
     pub delay_ms: Option<u64>,
-    /// Earliest time of the first attempt; wins over the delay (see [`PublishOptions::due`]).
+    /// Earliest time of the first attempt; wins over the delay.
     pub not_before: Option<Timestamp>,
     /// How long one attempt may take.
     pub timeout_ms: Option<u64>,
