@@ -1,4 +1,5 @@
-//! The one clock of all measurements: `CLOCK_MONOTONIC`, comparable between processes of one machine.
+//! The one clock of all measurements: `CLOCK_MONOTONIC`, comparable between processes of one machine. And the
+//! wall clock, which schedules go by.
 
 use rustix::time::{ClockId, Timespec};
 
@@ -7,6 +8,12 @@ pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64
+}
+
+/// Nanoseconds since 1970, for what happens at a time of the day.
+pub(crate) fn wall_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Realtime);
     now.tv_sec as u64 * NS_PER_S + now.tv_nsec as u64
 }
 

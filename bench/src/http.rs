@@ -119,13 +119,32 @@ pub(crate) fn split_url(url: &str) -> Result<(&str, String)> {
 
 /// One GET on a connection of its own, with the given headers (`Name: value`).
 pub(crate) async fn get(base: &str, path: &str, headers: &[&str], timeout: Duration) -> Result<Answer> {
+    exchange("GET", base, path, headers, &[], timeout).await
+}
+
+/// One POST of JSON on a connection of its own, with the given headers (`Name: value`).
+pub(crate) async fn post(base: &str, path: &str, headers: &[&str], json: &[u8]) -> Result<Answer> {
+    let length = format!("Content-Length: {}", json.len());
+    let headers = [headers, &["Content-Type: application/json", &length]].concat();
+    exchange("POST", base, path, &headers, json, Duration::from_secs(10)).await
+}
+
+async fn exchange(
+    method: &str,
+    base: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+    timeout: Duration,
+) -> Result<Answer> {
     let (host, prefix) = split_url(base)?;
-    let mut request = format!("GET {}{path} HTTP/1.1\r\nHost: {host}\r\n", prefix.trim_end_matches('/'));
+    let mut request = format!("{method} {}{path} HTTP/1.1\r\nHost: {host}\r\n", prefix.trim_end_matches('/'));
     for header in headers {
         request.push_str(&format!("{header}\r\n"));
     }
     request.push_str("\r\n");
-    let call = async { Connection::open(host).await?.call(request.as_bytes()).await };
+    let request = [request.as_bytes(), body].concat();
+    let call = async { Connection::open(host).await?.call(&request).await };
     tokio::time::timeout(timeout, call).await.with_context(|| format!("no answer from {host} in {timeout:?}"))?
 }
 

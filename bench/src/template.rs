@@ -6,6 +6,8 @@ use anyhow::Result;
 
 const ID: &str = "{{id}}";
 const ID_LEN: usize = 16;
+const KEY: &str = "{{key}}";
+const KEY_LEN: usize = 8;
 const PAYLOAD: &str = "{{payload}}";
 
 #[derive(Clone)]
@@ -15,17 +17,23 @@ pub(crate) struct Template {
     bytes: Vec<u8>,
     /// Where the ids stand, 16 hex digits each.
     id_offsets: Vec<usize>,
+    /// Where the keys stand, 8 hex digits each.
+    key_offsets: Vec<usize>,
+    /// How many keys there are; messages take them in turn.
+    keys: u32,
     payload_offsets: Vec<usize>,
     payload_len: usize,
 }
 
 impl Template {
-    /// `url`, `headers` and `body` may hold `{{id}}`; `{{payload}}` in `body` is padded until the body has
+    /// `url`, `headers` and `body` may hold `{{id}}` and `{{key}}`; `{{payload}}` in `body` is padded until the body has
     /// `body_bytes` bytes, but never shorter than a marker.
     pub(crate) fn new(method: &str, url: &str, headers: &[String], body: &str, body_bytes: usize) -> Result<Self> {
         let (host, path) = split_url(url)?;
         let payloads = body.matches(PAYLOAD).count();
-        let fixed = body.len() - payloads * PAYLOAD.len() + body.matches(ID).count() * (ID_LEN - ID.len());
+        let fixed = body.len() - payloads * PAYLOAD.len()
+            + body.matches(ID).count() * (ID_LEN - ID.len())
+            + body.matches(KEY).count() * (KEY_LEN - KEY.len());
         let payload_len = (body_bytes.saturating_sub(fixed) / payloads.max(1)).max(Marker::LEN);
         let total = fixed + payload_len * payloads;
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {total}\r\n");
@@ -43,11 +51,18 @@ impl Template {
             host: host.to_owned(),
             bytes: Vec::new(),
             id_offsets: Vec::new(),
+            key_offsets: Vec::new(),
+            keys: 1,
             payload_offsets: Vec::new(),
             payload_len,
         };
         template.lay_out(&text);
         Ok(template)
+    }
+
+    /// The same with so many different keys, at least one.
+    pub(crate) fn with_keys(self, keys: u32) -> Self {
+        Self { keys: keys.max(1), ..self }
     }
 
     fn lay_out(&mut self, mut text: &str) {
@@ -57,6 +72,10 @@ impl Template {
             if let Some(rest) = text.strip_prefix(ID) {
                 self.id_offsets.push(self.bytes.len());
                 self.bytes.resize(self.bytes.len() + ID_LEN, b'0');
+                text = rest;
+            } else if let Some(rest) = text.strip_prefix(KEY) {
+                self.key_offsets.push(self.bytes.len());
+                self.bytes.resize(self.bytes.len() + KEY_LEN, b'0');
                 text = rest;
             } else if let Some(rest) = text.strip_prefix(PAYLOAD) {
                 self.payload_offsets.push(self.bytes.len());
@@ -74,6 +93,9 @@ impl Template {
     pub(crate) fn fill(&mut self, marker: Marker, noise: &[u8]) -> &[u8] {
         for &at in &self.id_offsets {
             put_hex(&mut self.bytes[at..at + ID_LEN], u64::from(marker.run) << 32 | u64::from(marker.sequence));
+        }
+        for &at in &self.key_offsets {
+            put_hex(&mut self.bytes[at..at + KEY_LEN], u64::from(marker.sequence % self.keys));
         }
         for &at in &self.payload_offsets {
             fill_payload(&mut self.bytes[at..at + self.payload_len], marker, noise);
@@ -136,5 +158,18 @@ mod tests {
         assert!(!head.contains("application/json"), "{head}");
         assert!(body.starts_with(id) && body.ends_with(" {{x"), "{body}");
         assert_eq!(body.len(), 99);
+    }
+
+    #[test]
+    fn messages_take_the_keys_in_turn() {
+        let template = Template::new("POST", "http://127.0.0.1:1/q/{{key}}/x", &[], "{{key}}{{payload}}", 64).unwrap();
+        let mut template = template.with_keys(10);
+        for (sequence, key) in [(0, "00000000"), (9, "00000009"), (10, "00000000"), (25, "00000005")] {
+            let request = template.fill(Marker { sequence, ..MARKER }, &noise(4096)).to_vec();
+            let text = String::from_utf8(request).unwrap();
+            assert!(text.starts_with(&format!("POST /q/{key}/x HTTP/1.1\r\n")), "{text}");
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains("Content-Length: 64\r\n") && body.len() == 64 && body.starts_with(key), "{text}");
+        }
     }
 }

@@ -1,15 +1,20 @@
-"""Fixtures: one server and one receiver per run, and a story per test and client."""
+"""Fixtures: one server and one receiver per run, a story per test and client, and schedules that fire.
+
+Schedules fire at full minutes only. So they are made before the first test, and the tests that look at what
+they did (marked `minute`) come last: the others run while the minute passes.
+"""
 
 import asyncio
 import itertools
 from dataclasses import dataclass
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from qstash.dlq import DlqMessage
 from qstash.log import Log, LogState
 
 from support.clients import AsyncioClient, sync_client
+from support.firing import Firing, away_from_the_minute
 from support.receiver import Receiver
 from support.server import USERS, Server
 from support.wait import eventually
@@ -72,12 +77,41 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     running.close()
 
 
-@pytest.fixture(params=["sync", "asyncio"])
-def story(
-    request: pytest.FixtureRequest, server: Server, receiver: Receiver, loop: asyncio.AbstractEventLoop
-) -> Story:
-    if request.param == "sync":
-        clients: List[Any] = [sync_client(server.url, user.token) for user in USERS]
-    else:
-        clients = [AsyncioClient(server.url, user.token, loop) for user in USERS]
-    return Story(server, receiver, clients[0], clients)
+KINDS = ["sync", "asyncio"]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which of the SDK's two clients."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def clients(server: Server, loop: asyncio.AbstractEventLoop) -> Dict[str, List[Any]]:
+    """Of each kind a client for each user; they take long to make."""
+    return {
+        "sync": [sync_client(server.url, user.token) for user in USERS],
+        "asyncio": [AsyncioClient(server.url, user.token, loop) for user in USERS],
+    }
+
+
+@pytest.fixture
+def story(kind: str, server: Server, receiver: Receiver, clients: Dict[str, List[Any]]) -> Story:
+    return Story(server, receiver, clients[kind][0], clients[kind])
+
+
+@pytest.fixture(scope="session")
+def firings(receiver: Receiver, clients: Dict[str, List[Any]]) -> Dict[str, Firing]:
+    """What each client has scheduled for the next full minute."""
+    away_from_the_minute()
+    return {kind: Firing(clients[kind][0], receiver, kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def schedule_early(request: pytest.FixtureRequest) -> None:
+    if any(item.get_closest_marker("minute") for item in request.session.items):
+        request.getfixturevalue("firings")
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("minute") is not None)

@@ -3,6 +3,7 @@
 
 use super::figure::{Figure, Goal, Rounds, TARGET, delivered_per_s, goal, missing, number, ratio};
 use super::scenario::{AUTHORIZATION, Bench, Side, Target};
+use super::work::Work;
 use crate::account::Account;
 use crate::clock::{now_ns, seconds_between};
 use crate::http::{Connection, get, get_ok, split_url};
@@ -81,9 +82,10 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
 /// Saturation rounds, all on the same server.
 async fn rounds_on(bench: &mut Bench, mut target: Target, name: &str) -> Result<(Target, Rounds)> {
     let mut rounds = Rounds::default();
+    let work = Work::timed(bench.sink(), f64::from(bench.plan.seconds), 0);
     for round in 1..=bench.plan.rounds {
         let label = format!("{name} {round}/{}", bench.plan.rounds);
-        rounds.server.push(bench.measure(&mut target, &label, 0).await?);
+        rounds.server.push(bench.measure(&mut target, &label, &work).await?);
     }
     Ok((target, rounds))
 }

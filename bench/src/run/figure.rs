@@ -15,6 +15,10 @@ pub(super) mod goal {
     pub(in crate::run) const IDLE_CPU_PCT: Goal = Goal::Below(1.0);
     pub(in crate::run) const DELAYED_RSS_GROWTH_MB: Goal = Goal::Below(100.0);
     pub(in crate::run) const RESTART_S: Goal = Goal::Below(5.0);
+    /// Keyed messages beside keyless ones.
+    pub(in crate::run) const KEYED_RATIO: Goal = Goal::AtLeast(0.7);
+    pub(in crate::run) const SCHEDULE_DELAY_MS: Goal = Goal::AtMost(2_000.0);
+    pub(in crate::run) const FANOUT_P99_MS: Goal = Goal::Below(20.0);
     /// Beyond it figures cannot be compared.
     pub(in crate::run) const FOREIGN_CPU_PCT: f64 = 15.0;
 }
@@ -99,13 +103,13 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// The medians of one value; rounds without it are left out.
-    fn figure(&self, scenario: &'static str, name: &str, value: impl Fn(&Report) -> Option<f64>) -> Figure {
+    pub(super) fn figure(&self, scenario: &'static str, name: &str, value: impl Fn(&Report) -> Option<f64>) -> Figure {
         let of = |reports: &[Report]| median(reports.iter().filter_map(&value));
         Figure::both(scenario, name, of(&self.relay), of(&self.server))
     }
 
     /// The sums of one count.
-    fn total(&self, scenario: &'static str, name: &str, count: impl Fn(&Report) -> u64) -> Figure {
+    pub(super) fn total(&self, scenario: &'static str, name: &str, count: impl Fn(&Report) -> u64) -> Figure {
         let of = |reports: &[Report]| (!reports.is_empty()).then(|| reports.iter().map(&count).sum::<u64>() as f64);
         Figure::both(scenario, name, of(&self.relay), of(&self.server))
     }
@@ -223,6 +227,7 @@ mod tests {
             conns: 64,
             rate: 0.0,
             body_bytes: 1024,
+            keys: 1,
             acked: 10,
             errors: 1,
             first_error: None,
@@ -237,6 +242,7 @@ mod tests {
                 delivered: 10 - missing,
                 missing,
                 duplicates: 2,
+                overtakers: None,
                 injected_failures: 0,
                 seconds: 1.0,
                 delivered_per_s,

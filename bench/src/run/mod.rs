@@ -2,13 +2,18 @@
 //!
 //! Starts a sink, the signed durable relay and the server as children, each server on a fresh data
 //! directory, lets them do the same work in turn, and reports medians beside their goals. Start at
-//! [`main`]; what is measured is in [`scenario`] and [`delayed`], the goals are in [`figure`].
+//! [`main`]; what is measured is in [`scenario`], [`delayed`], [`keyed`],
+//! [`schedules`] and [`fanout`], the goals are in [`figure`].
 
 mod child;
 mod delayed;
+mod fanout;
 mod figure;
+mod keyed;
 mod machine;
 mod scenario;
+mod schedules;
+mod work;
 
 use anyhow::{Context, Result, bail};
 use figure::Figure;
@@ -54,6 +59,12 @@ pub(crate) struct Args {
     /// Body size of delayed messages.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(35..=100_000))]
     delayed_body_bytes: u32,
+    /// Queues of `queues` and flow-control keys of `flow` [default: 10000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    keys: Option<u32>,
+    /// Schedules of `schedules` [default: 10000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    schedules: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -67,6 +78,27 @@ enum Scenario {
     Idle,
     /// A backlog of delayed messages: memory, restart, speed on top of it.
     Delayed,
+    /// 10,000 FIFO queues with 10 messages each, beside messages without one.
+    Queues,
+    /// 10,000 flow-control keys with 10 messages each, beside messages without one.
+    Flow,
+    /// 10,000 schedules that fire in the same minute, twice.
+    Schedules,
+    /// Publishes to a URL group of 100 endpoints.
+    Fanout,
+}
+
+impl Scenario {
+    const ALL: [Scenario; 8] = [
+        Scenario::Saturation,
+        Scenario::Rate,
+        Scenario::Idle,
+        Scenario::Delayed,
+        Scenario::Queues,
+        Scenario::Flow,
+        Scenario::Schedules,
+        Scenario::Fanout,
+    ];
 }
 
 /// How much is measured, after the defaults.
@@ -82,17 +114,23 @@ struct Plan {
     idle: Duration,
     delayed_count: u32,
     delayed_body_bytes: u32,
+    /// Queues, and flow-control keys.
+    keys: u32,
+    schedules: u32,
+    /// How many minutes they fire in.
+    minutes: u32,
+    /// Publishes to the URL group.
+    publishes: u32,
     /// False in smoke runs: then only losses count.
     judged: bool,
 }
 
 impl Plan {
     fn new(args: &Args) -> Self {
-        let all = [Scenario::Saturation, Scenario::Rate, Scenario::Idle, Scenario::Delayed];
         let asked = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
         let smoke = args.smoke;
         Self {
-            scenarios: all.into_iter().filter(asked).collect(),
+            scenarios: Scenario::ALL.into_iter().filter(asked).collect(),
             seconds: args.seconds.unwrap_or(if smoke { 1 } else { 10 }),
             rounds: args.rounds.unwrap_or(if smoke { 1 } else { 3 }),
             warm_up_seconds: if smoke { 0.2 } else { 1.0 },
@@ -100,6 +138,10 @@ impl Plan {
             idle: Duration::from_secs(if smoke { 1 } else { 10 }),
             delayed_count: args.delayed_count.unwrap_or(if smoke { 20_000 } else { 1_000_000 }),
             delayed_body_bytes: args.delayed_body_bytes,
+            keys: args.keys.unwrap_or(if smoke { 100 } else { 10_000 }),
+            schedules: args.schedules.unwrap_or(if smoke { 100 } else { 10_000 }),
+            minutes: if smoke { 1 } else { 2 },
+            publishes: if smoke { 10 } else { 200 },
             judged: !smoke,
         }
     }
@@ -160,6 +202,10 @@ async fn compare(args: &Args) -> Result<Outcome> {
             Scenario::Rate => scenario::fixed_rate(&mut bench).await,
             Scenario::Idle => scenario::idle(&mut bench).await,
             Scenario::Delayed => delayed::measure(&mut bench).await,
+            Scenario::Queues => keyed::queues(&mut bench).await,
+            Scenario::Flow => keyed::flow(&mut bench).await,
+            Scenario::Schedules => schedules::measure(&mut bench).await,
+            Scenario::Fanout => fanout::measure(&mut bench).await,
         };
         match found {
             Ok(found) => figures.extend(found),
@@ -255,7 +301,7 @@ mod tests {
     fn smoke_is_short_and_unjudged_but_flags_win() {
         let plan = Plan::new(&args("--smoke"));
         assert_eq!((plan.seconds, plan.rounds, plan.delayed_count, plan.judged), (1, 1, 20_000, false));
-        assert_eq!(plan.scenarios.len(), 4);
+        assert_eq!(plan.scenarios, Scenario::ALL);
         let plan = Plan::new(&args("--smoke --seconds 2 --only idle,rate"));
         assert_eq!((plan.seconds, plan.scenarios), (2, vec![Scenario::Rate, Scenario::Idle]));
         let plan = Plan::new(&args(""));

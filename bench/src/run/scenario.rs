@@ -3,6 +3,7 @@
 use super::Plan;
 use super::child::{Child, free_port, this_program, tied_command};
 use super::figure::{self, Figure, Goal, Rounds, TARGET, goal, number};
+use super::work::Work;
 use crate::account::Account;
 use crate::http::get_ok;
 use crate::load::Report;
@@ -16,12 +17,8 @@ use tempfile::TempDir;
 /// The token of the first development user, as published for `qstash dev`.
 pub(super) const AUTHORIZATION: &str =
     "Authorization: Bearer eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=";
-const CONNECTIONS: u32 = 64;
-const BODY_BYTES: u32 = 1024;
 const RATE_PER_S: u32 = 500;
 const RATE_NAME: &str = "500/s";
-/// How long messages may take to arrive after the last publish before they count as missing.
-const DRAIN_SECONDS: u32 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -65,6 +62,10 @@ impl Bench {
         &self.sink.base
     }
 
+    pub(super) fn sink_pid(&self) -> u32 {
+        self.sink.pid
+    }
+
     /// Starts one side on a fresh data directory.
     pub(super) async fn start(&self, side: Side) -> Result<Target> {
         self.start_in(side, TempDir::new_in(self.work.path())?).await
@@ -92,26 +93,12 @@ impl Bench {
         Ok(Target { child, side, dir })
     }
 
-    /// Publishes to `target` for `seconds`, waits for arrival, and keeps count of what was lost.
-    /// Closed loop when `rate` is 0.
-    pub(super) async fn load(&mut self, target: &mut Target, label: &str, seconds: f64, rate: u32) -> Result<Report> {
+    /// Publishes to `target`, waits for arrival, and keeps count of what was lost.
+    pub(super) async fn load(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
         get_ok(self.sink(), "/_reset").await?;
-        let words = [
-            this_program()?,
-            "load".into(),
-            format!("--url={}/v2/publish/{}/x", target.child.base, self.sink()),
-            format!("--header={AUTHORIZATION}"),
-            format!("--conns={CONNECTIONS}"),
-            format!("--body-bytes={BODY_BYTES}"),
-            format!("--duration={seconds}"),
-            format!("--rate={rate}"),
-            format!("--sink={}", self.sink()),
-            format!("--drain={DRAIN_SECONDS}"),
-            format!("--cpu={TARGET}={}", target.child.pid),
-            format!("--label={label}"),
-            "--json".into(),
-        ];
-        let limit = Duration::from_secs_f64(seconds + f64::from(DRAIN_SECONDS) + 90.0);
+        let mut words = vec![this_program()?];
+        words.extend(work.words(target, self.sink(), label));
+        let limit = Duration::from_secs_f64(work.limit_s());
         let load = tied_command(&words)?.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let output = tokio::time::timeout(limit, load.wait_with_output()).await;
         target.child.check_alive()?;
@@ -121,6 +108,9 @@ impl Bench {
         }
         let report: Report = serde_json::from_slice(&output.stdout).context("the load generator's report")?;
         self.take_stock(&report)?;
+        if work.arrives {
+            self.lost += report.delivery.as_ref().map_or(report.acked, |delivery| delivery.missing);
+        }
         Ok(report)
     }
 
@@ -133,14 +123,14 @@ impl Bench {
             let Report { label, errors, .. } = report;
             self.warnings.push(format!("{label}: {errors} publishes failed, the first with: {error}"));
         }
-        self.lost += report.delivery.as_ref().map_or(report.acked, |delivery| delivery.missing);
         Ok(())
     }
 
-    /// One measured run after a warm-up.
-    pub(super) async fn measure(&mut self, target: &mut Target, label: &str, rate: u32) -> Result<Report> {
-        self.load(target, &format!("{label}, warm-up"), self.plan.warm_up_seconds, rate).await?;
-        let report = self.load(target, label, f64::from(self.plan.seconds), rate).await?;
+    /// One measured run after a warm-up with plain messages.
+    pub(super) async fn measure(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
+        let warm_up = Work::timed(self.sink(), self.plan.warm_up_seconds, work.rate);
+        self.load(target, &format!("{label}, warm-up"), &warm_up).await?;
+        let report = self.load(target, label, work).await?;
         self.noise.add(label, target.side, report.foreign_cpu_pct);
         eprintln!("{label}: {}", summary(&report));
         self.runs.push(report.clone());
@@ -150,11 +140,12 @@ impl Bench {
     /// Relay and server in turn, each started afresh for its turn.
     async fn rounds(&mut self, name: &str, rate: u32) -> Result<Rounds> {
         let mut rounds = Rounds::default();
+        let work = Work::timed(self.sink(), f64::from(self.plan.seconds), rate);
         for round in 1..=self.plan.rounds {
             for side in [Side::Relay, Side::Server] {
                 let label = format!("{name} {round}/{}, {side:?}", self.plan.rounds).to_lowercase();
                 let mut target = self.start(side).await?;
-                let report = self.measure(&mut target, &label, rate).await?;
+                let report = self.measure(&mut target, &label, &work).await?;
                 self.stop(target).await;
                 match side {
                     Side::Relay => rounds.relay.push(report),

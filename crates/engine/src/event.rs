@@ -1,6 +1,10 @@
 //! What the logs show: every state a message passes through, and what the store must write for it.
 
+use crate::bulk_action::BulkAction;
+use crate::flow::Flow;
 use crate::message::{DedupKey, Live, Message};
+use crate::queue::Queue;
+use crate::schedule::{Schedule, ScheduleState};
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -185,6 +189,44 @@ pub enum Op {
         /// Which dead letter.
         dlq_id: DlqId,
     },
+    /// A queue is made or changed.
+    PutQueue(Queue),
+    /// A queue goes; its messages were ended before.
+    DropQueue {
+        /// Whose.
+        tenant: TenantId,
+        /// Which queue.
+        name: String,
+    },
+    /// A flow-control key is made or changed.
+    PutFlow(Flow),
+    /// A flow-control key is forgotten.
+    DropFlow {
+        /// Whose.
+        tenant: TenantId,
+        /// Which key.
+        key: String,
+    },
+    /// A schedule is made or replaced.
+    PutSchedule(Arc<Schedule>),
+    /// A schedule has fired, or was paused or resumed.
+    SetSchedule {
+        /// Whose.
+        tenant: TenantId,
+        /// Which schedule; it exists.
+        id: String,
+        /// What becomes of it.
+        state: ScheduleState,
+    },
+    /// A schedule goes.
+    DropSchedule {
+        /// Whose.
+        tenant: TenantId,
+        /// Which schedule; it exists.
+        id: String,
+    },
+    /// A bulk action is begun, or has come further.
+    PutBulkAction(BulkAction),
 }
 
 /// Bodies inside JSON, as base64 text.

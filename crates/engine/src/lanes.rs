@@ -1,14 +1,24 @@
-//! Who may start next: one lane per destination origin, taken in turns, so that nobody waits for a
-//! stranger.
+//! Who may start next: one lane per destination origin and per flow-control key, taken in turns, so that
+//! nobody waits for a stranger.
 //!
-//! A tenant's lanes take turns, and so do the tenants; caps hold per lane, per tenant and in all. A lane
-//! keeps at most [`limits::LANE_HELD_MAX`] waiting messages in RAM; the rest is `spilled`: left in the store and
-//! asked for again when the lane has room.
+//! A tenant's lanes take turns, and so do the tenants; caps hold per origin, per key, per tenant and in all. A
+//! message with a flow-control key waits in the lane of its key, and only if its destination is busy when its
+//! key lets it go, in the lane of its origin. A lane keeps at most [`limits::LANE_HELD_MAX`] waiting messages
+//! in RAM; the rest is `spilled`: left in the store and asked for again when the lane has room. What has its
+//! turn in a queue is never spilled.
 
+use crate::appetite::{Appetite, Want};
+use crate::flows::{Blocked, Flows};
 use crate::limits;
-use crate::message::{DueKey, Live, Origin};
+use crate::message::{DueKey, FlowKey, Live, Origin};
 use posthaste_wire::id::{Seq, TenantId};
-use std::collections::{HashMap, VecDeque};
+use posthaste_wire::time::Timestamp;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+/// Messages that the lane of a flow-control key may hold in a full shard.
+const FLOW_FLOOR: usize = 8;
+/// Lanes whose bodies do not fit that are passed over at once; the others have their turn the next time.
+const PASSED_MAX: usize = 64;
 
 /// The caps of a shard. [`Settings::default`] takes them from [`limits`].
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +33,8 @@ pub struct Settings {
     pub in_flight_bytes_max: u64,
     /// Bytes of bodies under way per tenant.
     pub tenant_in_flight_bytes_max: u64,
+    /// Bytes of bodies under way per tenant and destination origin.
+    pub origin_in_flight_bytes_max: u64,
     /// Messages in RAM.
     pub held_max: usize,
     /// Due messages in RAM per tenant and destination origin.
@@ -41,6 +53,7 @@ impl Default for Settings {
             origin_in_flight_max: limits::ORIGIN_IN_FLIGHT_MAX,
             in_flight_bytes_max: limits::IN_FLIGHT_BYTES_MAX,
             tenant_in_flight_bytes_max: limits::TENANT_IN_FLIGHT_BYTES_MAX,
+            origin_in_flight_bytes_max: limits::ORIGIN_IN_FLIGHT_BYTES_MAX,
             held_max: limits::HELD_MAX,
             lane_held_max: limits::LANE_HELD_MAX,
             load_page: limits::LOAD_PAGE,
@@ -49,38 +62,73 @@ impl Default for Settings {
     }
 }
 
-/// Waiting and running messages, by where they go.
+/// Waiting and running messages, by what they wait for.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     settings: Settings,
-    lanes: HashMap<LaneKey, Lane>,
+    lines: HashMap<LaneKey, Line>,
     tenants: HashMap<TenantId, Tenant>,
     /// Tenants with a lane that may start something, in turn.
     turn: VecDeque<TenantId>,
+    /// Lanes that stand in their tenants' `runnable`.
+    runnable: usize,
     /// Lanes that have room for what they spilled.
-    hungry: VecDeque<LaneKey>,
+    appetite: Appetite<LaneKey>,
     in_flight: u32,
     in_flight_bytes: u64,
+    /// The limits of flow-control keys.
+    pub(crate) flows: Flows,
+    /// When the rates of flow-control keys allow another start.
+    opens: BTreeSet<(Timestamp, LaneKey)>,
+    /// When [`Lanes::wake`] was last called.
+    last_wake: Timestamp,
 }
 
-/// Origins are hashes: the tenant beside it keeps a collision from mixing tenants up.
-pub(crate) type LaneKey = (TenantId, Origin);
+/// What [`Lanes::next`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// This message starts. The number belongs to [`Lanes::finish`].
+    Start(Live, u32),
+    /// This message had to change lanes and is left to the store.
+    Spilled(Live),
+}
 
-fn lane_of(live: &Live) -> LaneKey {
-    (live.tenant, live.origin)
+/// Lanes are named by hashes: the tenant beside it keeps a collision from mixing tenants up.
+pub type LaneKey = (TenantId, Lane);
+
+/// What the messages of a lane wait for together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// A free slot of their destination.
+    Origin(Origin),
+    /// Capacity of their flow-control key.
+    Flow(FlowKey),
+}
+
+fn origin_lane(live: &Live) -> LaneKey {
+    (live.tenant, Lane::Origin(live.origin))
+}
+
+/// The lane that a message waits in first.
+fn first_lane(live: &Live) -> LaneKey {
+    live.flow.map_or_else(|| origin_lane(live), |flow| (live.tenant, Lane::Flow(flow)))
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct Line {
+    /// Attempts under way to an origin; keys count their own.
     in_flight: u32,
+    in_flight_bytes: u64,
+    /// The body of the first waiting message does not fit beside those under way to its origin.
+    waits_for_bytes: bool,
     /// Due, in order. Entries that were cancelled meanwhile are skipped when their turn comes.
     waiting: VecDeque<Seq>,
     /// Messages of this lane from here on are due, but in the store only.
     spilled: Option<DueKey>,
     /// Stands in its tenant's `runnable`.
     queued: bool,
-    /// Stands in `hungry`.
-    hungry: bool,
+    /// Stands in `opens` with this time.
+    opens_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +141,12 @@ struct Tenant {
     queued: bool,
 }
 
-impl Lane {
+impl Line {
+    fn is_idle(&self) -> bool {
+        let waits = !self.waiting.is_empty() || self.spilled.is_some() || self.opens_at.is_some();
+        self.in_flight == 0 && !waits && !self.queued
+    }
+
     fn spill(&mut self, key: DueKey) {
         self.spilled = Some(self.spilled.map_or(key, |spilled| spilled.min(key)));
     }
@@ -103,12 +156,16 @@ impl Lanes {
     pub(crate) fn new(settings: Settings) -> Self {
         Lanes {
             settings,
-            lanes: HashMap::new(),
+            lines: HashMap::new(),
             tenants: HashMap::new(),
             turn: VecDeque::new(),
-            hungry: VecDeque::new(),
+            runnable: 0,
+            appetite: Appetite::default(),
             in_flight: 0,
             in_flight_bytes: 0,
+            flows: Flows::default(),
+            opens: BTreeSet::new(),
+            last_wake: Timestamp(0),
         }
     }
 
@@ -116,134 +173,267 @@ impl Lanes {
         self.in_flight
     }
 
-    /// A message is due. False: the lane is full, the message is left to the store.
-    ///
+    pub(crate) fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
+        self.tenants.get(&tenant).map_or(0, |tenant| tenant.in_flight)
+    }
+
+    /// A message is due; it waits in the lane that asked for it, if one did. False: that lane is full, the
+    /// message is left to the store.
+    pub(crate) fn push(&mut self, live: &Live, lane: Option<LaneKey>, held: usize, now: Timestamp) -> bool {
+        self.push_into(lane.unwrap_or_else(|| first_lane(live)), live, held, now, VecDeque::push_back)
+    }
+
     /// However full the shard is, a lane may hold what could start at once: no destination starves.
-    pub(crate) fn push(&mut self, live: &Live, held: usize) -> bool {
-        let key = lane_of(live);
-        let room = if held < self.settings.held_max { self.settings.lane_held_max } else { self.floor() };
-        let lane = self.lanes.entry(key).or_default();
-        if lane.spilled.is_some() || lane.waiting.len() >= room {
-            lane.spill(live.due_key());
+    fn push_into(
+        &mut self,
+        key: LaneKey,
+        live: &Live,
+        held: usize,
+        now: Timestamp,
+        put: fn(&mut VecDeque<Seq>, Seq),
+    ) -> bool {
+        let room = if held < self.settings.held_max { self.settings.lane_held_max } else { self.floor(key) };
+        let line = self.lines.entry(key).or_default();
+        if live.place.is_none() && (line.spilled.is_some() || line.waiting.len() >= room) {
+            line.spill(live.due_key());
             self.feed(key);
             return false;
         }
-        lane.waiting.push_back(live.id.seq);
-        self.queue(key);
+        put(&mut line.waiting, live.id.seq);
+        self.queue(key, now);
+        self.feed(key);
         true
     }
 
-    /// The next message that may start, if any. `ready` knows which waiting messages still exist.
-    pub(crate) fn start(&mut self, ready: impl Fn(Seq) -> Option<Live>) -> Option<Live> {
+    /// A message waits for something else than a free slot: it leaves the lanes it may be in.
+    pub(crate) fn withdraw(&mut self, live: &Live) {
+        for key in [first_lane(live), origin_lane(live)] {
+            if let Some(line) = self.lines.get_mut(&key) {
+                line.waiting.retain(|seq| *seq != live.id.seq);
+                self.feed(key);
+            }
+        }
+    }
+
+    /// The next message that may start, if any. `ready` knows which waiting messages still exist; `held` is
+    /// how many are in RAM.
+    pub(crate) fn next(&mut self, ready: impl Fn(Seq) -> Option<Live>, held: usize, now: Timestamp) -> Option<Next> {
         let mut passed = 0;
-        while self.in_flight < self.settings.in_flight_max && passed < self.turn.len() {
+        while self.in_flight < self.settings.in_flight_max && passed < self.runnable.min(PASSED_MAX) {
             let tenant_id = *self.turn.front()?;
             let tenant = self.tenants.get(&tenant_id).expect("a tenant in turn exists");
             let key = *tenant.runnable.front().expect("a tenant in turn has a runnable lane");
-            let lane = self.lanes.get_mut(&key).expect("a runnable lane exists");
-            let next = lane.waiting.front().and_then(|&seq| ready(seq));
-            let bytes = next.map_or(0, |live| u64::from(live.body_bytes));
-            let fits = |in_flight: u32, sum: u64, max: u64| in_flight == 0 || sum + bytes <= max;
-            if !fits(self.in_flight, self.in_flight_bytes, self.settings.in_flight_bytes_max)
-                || !fits(tenant.in_flight, tenant.in_flight_bytes, self.settings.tenant_in_flight_bytes_max)
+            let line = line_of(&mut self.lines, key);
+            let Some(live) = line.waiting.front().and_then(|&seq| ready(seq)) else {
+                line.waiting.pop_front();
+                self.end_turn(key, now);
+                continue;
+            };
+            let bytes = u64::from(live.body_bytes);
+            let fits = |sum: u64, max: u64| tenant.in_flight == 0 || sum + bytes <= max;
+            if !fits(self.in_flight_bytes, self.settings.in_flight_bytes_max)
+                || !fits(tenant.in_flight_bytes, self.settings.tenant_in_flight_bytes_max)
             {
                 // Large bodies wait for room without holding up others.
-                self.end_turn(tenant_id, key, None);
+                self.end_turn(key, now);
                 passed += 1;
                 continue;
             }
-            lane.waiting.pop_front();
-            self.end_turn(tenant_id, key, next);
-            if next.is_some() {
-                return next;
+            if self.is_closed(key, &live, now) {
+                line_of(&mut self.lines, key).waits_for_bytes = matches!(key.1, Lane::Origin(_));
+                self.end_turn(key, now);
+                continue;
+            }
+            line_of(&mut self.lines, key).waiting.pop_front();
+            let other = self.other_lane(key, &live).filter(|other| self.is_closed(*other, &live, now));
+            let Some(other) = other else {
+                let generation = self.start(&live, now);
+                self.end_turn(key, now);
+                return Some(Next::Start(live, generation));
+            };
+            self.end_turn(key, now);
+            // It has waited in one line already, so it stands at the front of the other.
+            if !self.push_into(other, &live, held, now, VecDeque::push_front) {
+                return Some(Next::Spilled(live));
             }
         }
         None
     }
 
     /// An attempt has ended.
-    pub(crate) fn finish(&mut self, live: &Live) {
-        let (key, bytes) = (lane_of(live), u64::from(live.body_bytes));
+    pub(crate) fn finish(&mut self, live: &Live, generation: u32, now: Timestamp) {
+        let (key, bytes) = (origin_lane(live), u64::from(live.body_bytes));
         self.in_flight -= 1;
         self.in_flight_bytes -= bytes;
-        self.lanes.get_mut(&key).expect("an attempt under way has a lane").in_flight -= 1;
+        let line = self.lines.get_mut(&key).expect("an attempt under way has a lane");
+        line.in_flight -= 1;
+        line.in_flight_bytes -= bytes;
+        line.waits_for_bytes = false;
         let tenant = self.tenants.get_mut(&live.tenant).expect("an attempt under way has a tenant");
         tenant.in_flight -= 1;
         tenant.in_flight_bytes -= bytes;
-        self.queue(key);
+        if let Some(flow) = live.flow {
+            self.flows.finish((live.tenant, flow), generation, now);
+            self.reopen(live.tenant, flow, now);
+        }
+        self.queue(key, now);
         self.queue_tenant(live.tenant);
         self.tidy(key);
     }
 
-    /// A lane that has room for what it spilled, and the first key that it lacks.
-    pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey)> {
+    /// The limits of a key may allow more than before.
+    pub(crate) fn reopen(&mut self, tenant: TenantId, flow: FlowKey, now: Timestamp) {
+        self.queue((tenant, Lane::Flow(flow)), now);
+    }
+
+    /// Time has passed: rates may allow more.
+    pub(crate) fn wake(&mut self, now: Timestamp) {
+        if now < self.last_wake {
+            // The clock went back: the times lie further ahead than they should.
+            for (_, key) in std::mem::take(&mut self.opens) {
+                line_of(&mut self.lines, key).opens_at = None;
+                self.queue(key, now);
+            }
+        }
+        self.last_wake = now;
+        while let Some((time, key)) = self.opens.first().copied().filter(|(time, _)| *time <= now) {
+            self.opens.remove(&(time, key));
+            if let Some(line) = self.lines.get_mut(&key).filter(|line| line.opens_at == Some(time)) {
+                line.opens_at = None;
+            }
+            self.queue(key, now);
+            self.tidy(key);
+        }
+    }
+
+    /// When [`Lanes::wake`] is needed next.
+    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        self.opens.first().map(|(time, _)| *time)
+    }
+
+    /// A lane that has room for what it spilled, the first key that it lacks, and how many it asks for.
+    pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey, usize)> {
         let full = held + self.refill() > self.settings.held_max;
-        self.hungry.iter().find_map(|&key| {
-            let lane = self.lanes.get(&key)?;
-            let from = lane.spilled?;
-            (!full || lane.waiting.len() < self.floor().div_ceil(2)).then_some((key, from))
-        })
+        let key = self.appetite.first(full)?;
+        let max = if full { self.floor(key) } else { self.refill() };
+        Some((key, self.lines.get(&key)?.spilled?, max))
     }
 
     /// How many messages a refill asks for.
-    pub(crate) fn refill(&self) -> usize {
+    fn refill(&self) -> usize {
         self.settings.lane_held_max.div_ceil(2)
     }
 
     /// What the lane spilled has been read and is about to be pushed again.
     pub(crate) fn begin_refill(&mut self, key: LaneKey) {
-        self.hungry.retain(|&other| other != key);
-        if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.hungry = false;
-            lane.spilled = None;
+        // Whoever is served stands behind those who wait.
+        self.appetite.set(key, Want::Nothing);
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.spilled = None;
         }
     }
 
     /// What was read is pushed; from `rest` on, the store may have more.
     pub(crate) fn end_refill(&mut self, key: LaneKey, rest: Option<DueKey>) {
-        if let (Some(rest), Some(lane)) = (rest, self.lanes.get_mut(&key)) {
-            lane.spill(rest);
+        if let (Some(rest), Some(line)) = (rest, self.lines.get_mut(&key)) {
+            line.spill(rest);
         }
         self.feed(key);
         self.tidy(key);
     }
 
-    /// Messages that a lane may hold in a full shard: those that could start at once.
-    fn floor(&self) -> usize {
-        (self.settings.origin_in_flight_max as usize).min(self.settings.lane_held_max)
+    /// Messages that a lane may hold in a full shard: those that could start at once, or fewer if there are so
+    /// many lanes that they would fill the shard a second time.
+    fn floor(&self, key: LaneKey) -> usize {
+        let at_once = match key.1 {
+            Lane::Origin(_) => self.settings.origin_in_flight_max as usize,
+            Lane::Flow(_) => FLOW_FLOOR,
+        };
+        let share = self.settings.held_max / self.lines.len().max(1);
+        at_once.min(self.settings.lane_held_max).min(share).max(1)
     }
 
-    /// The lane at the front of the turn has had it, and started this.
-    fn end_turn(&mut self, tenant_id: TenantId, key: LaneKey, started: Option<Live>) {
-        let tenant = self.tenants.get_mut(&tenant_id).expect("whose turn it was exists");
-        let lane = self.lanes.get_mut(&key).expect("whose turn it was exists");
-        if let Some(live) = started {
-            let bytes = u64::from(live.body_bytes);
-            lane.in_flight += 1;
-            tenant.in_flight += 1;
-            tenant.in_flight_bytes += bytes;
-            self.in_flight += 1;
-            self.in_flight_bytes += bytes;
+    /// A message starts: it takes a slot everywhere.
+    fn start(&mut self, live: &Live, now: Timestamp) -> u32 {
+        let bytes = u64::from(live.body_bytes);
+        let line = self.lines.entry(origin_lane(live)).or_default();
+        line.in_flight += 1;
+        line.in_flight_bytes += bytes;
+        let tenant = self.tenants.get_mut(&live.tenant).expect("whose turn it is exists");
+        tenant.in_flight += 1;
+        tenant.in_flight_bytes += bytes;
+        self.in_flight += 1;
+        self.in_flight_bytes += bytes;
+        live.flow.map_or(0, |flow| self.flows.start((live.tenant, flow), now))
+    }
+
+    /// The other lane whose capacity a message needs: both for one with a flow-control key.
+    fn other_lane(&self, key: LaneKey, live: &Live) -> Option<LaneKey> {
+        match key.1 {
+            Lane::Flow(_) => Some(origin_lane(live)),
+            Lane::Origin(_) => live.flow.map(|flow| (live.tenant, Lane::Flow(flow))),
         }
-        lane.queued = false;
+    }
+
+    /// Whether this message may not start now because of what a lane stands for.
+    fn is_closed(&mut self, key: LaneKey, live: &Live, now: Timestamp) -> bool {
+        match key.1 {
+            Lane::Origin(_) => self.lines.get(&key).is_some_and(|line| {
+                let bytes = line.in_flight_bytes + u64::from(live.body_bytes);
+                line.in_flight >= self.settings.origin_in_flight_max
+                    || (line.in_flight > 0 && bytes > self.settings.origin_in_flight_bytes_max)
+            }),
+            Lane::Flow(flow) => self.flows.admits((key.0, flow), now).is_err(),
+        }
+    }
+
+    /// The lane at the front of the turn has had it.
+    fn end_turn(&mut self, key: LaneKey, now: Timestamp) {
+        let tenant_id = key.0;
+        let tenant = self.tenants.get_mut(&tenant_id).expect("whose turn it was exists");
+        line_of(&mut self.lines, key).queued = false;
         tenant.queued = false;
         tenant.runnable.pop_front();
+        self.runnable -= 1;
         self.turn.pop_front();
-        self.queue(key);
+        self.queue(key, now);
         self.queue_tenant(tenant_id);
         self.feed(key);
         self.tidy(key);
     }
 
-    /// Puts a lane in line if it has something waiting and a free slot.
-    fn queue(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(&key) else { return };
-        if lane.queued || lane.waiting.is_empty() || lane.in_flight >= self.settings.origin_in_flight_max {
+    /// Puts a lane in line if it has something waiting and may start it.
+    fn queue(&mut self, key: LaneKey, now: Timestamp) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        if line.queued || line.waiting.is_empty() || line.waits_for_bytes {
             return;
         }
-        lane.queued = true;
-        self.tenants.entry(key.0).or_default().runnable.push_back(key);
-        self.queue_tenant(key.0);
+        let admitted = match key.1 {
+            Lane::Origin(_) if line.in_flight >= self.settings.origin_in_flight_max => Err(Blocked::ForNow),
+            Lane::Origin(_) => Ok(()),
+            Lane::Flow(flow) => self.flows.admits((key.0, flow), now),
+        };
+        match admitted {
+            Err(Blocked::ForNow) => {}
+            Err(Blocked::Until(time)) => self.open_at(key, time),
+            Ok(()) => {
+                line.queued = true;
+                self.runnable += 1;
+                self.tenants.entry(key.0).or_default().runnable.push_back(key);
+                self.queue_tenant(key.0);
+            }
+        }
+    }
+
+    /// The lane is looked at again at this time.
+    fn open_at(&mut self, key: LaneKey, time: Timestamp) {
+        let line = line_of(&mut self.lines, key);
+        if line.opens_at != Some(time) {
+            if let Some(before) = line.opens_at.replace(time) {
+                self.opens.remove(&(before, key));
+            }
+            self.opens.insert((time, key));
+        }
     }
 
     /// Puts a tenant in line if it has a runnable lane and a free slot.
@@ -255,23 +445,28 @@ impl Lanes {
         }
     }
 
-    /// Marks a lane that has room for what it spilled.
+    /// Says whether a lane wants what it spilled.
     fn feed(&mut self, key: LaneKey) {
-        let refill = self.refill();
-        let Some(lane) = self.lanes.get_mut(&key) else { return };
-        if !lane.hungry && lane.spilled.is_some() && lane.waiting.len() < refill {
-            lane.hungry = true;
-            self.hungry.push_back(key);
-        }
+        let Some(line) = self.lines.get(&key) else { return };
+        let waiting = line.waiting.len();
+        let want = if line.spilled.is_none() || waiting >= self.refill() {
+            Want::Nothing
+        } else if waiting < self.floor(key).div_ceil(2) {
+            Want::Anything
+        } else {
+            Want::More
+        };
+        self.appetite.set(key, want);
     }
 
     /// Forgets a lane that holds nothing.
     fn tidy(&mut self, key: LaneKey) {
-        let idle = self.lanes.get(&key).is_some_and(|lane| {
-            lane.in_flight == 0 && lane.waiting.is_empty() && lane.spilled.is_none() && !lane.queued && !lane.hungry
-        });
-        if idle {
-            self.lanes.remove(&key);
+        if self.lines.get(&key).is_some_and(Line::is_idle) {
+            self.lines.remove(&key);
         }
     }
+}
+
+fn line_of(lines: &mut HashMap<LaneKey, Line>, key: LaneKey) -> &mut Line {
+    lines.get_mut(&key).expect("a lane with something waiting exists")
 }

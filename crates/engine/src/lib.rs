@@ -16,8 +16,26 @@ pub mod dedup;
 
 pub mod url_group;
 
+pub mod queue;
+
+pub mod flow;
+
+pub mod schedule;
+
+pub mod bulk_action;
+
+pub mod callback;
+
 pub mod shard;
 
+mod ending;
+
 mod lanes;
+
+mod queues;
+
+mod flows;
+
+mod appetite;
 
 pub mod limits;

@@ -38,6 +38,37 @@ pub const GROUP_ENDPOINTS_MAX: usize = 100;
 /// Longest name of a URL group or of an endpoint; over it a change is refused with 400.
 pub const NAME_BYTES_MAX: usize = 256;
 
+/// Longest queue name, schedule id or flow-control key; over it a request is refused with 400.
+pub const KEY_BYTES_MAX: usize = 256;
+/// Queues of a tenant, by default; one more is refused with 412. Configurable.
+pub const QUEUES_MAX: usize = 100_000;
+/// Largest parallelism of a queue, by default; over it a change is refused with 412. Configurable.
+pub const QUEUE_PARALLELISM_MAX: u32 = 1_000;
+/// Waiting messages of a queue that are kept in RAM; the rest waits in the store.
+pub const QUEUE_HELD_MAX: usize = 64;
+/// A queue with fewer waiting messages in RAM asks the store for more.
+pub const QUEUE_REFILL_BELOW: usize = 32;
+/// Flow-control keys of a tenant; one more is refused with 412 until idle ones have been forgotten.
+pub const FLOW_KEYS_MAX: usize = 100_000;
+/// Longest period of a flow-control rate; over it a request is refused with 400.
+pub const FLOW_PERIOD_MS_MAX: u64 = 7 * 86_400_000;
+/// Period of a flow-control rate when none is named.
+pub const FLOW_PERIOD_MS_DEFAULT: u64 = 1_000;
+/// How long an unused flow-control key is remembered.
+pub const FLOW_IDLE_MS: u64 = 3_600_000;
+/// Schedules of a tenant, by default; one more is refused with 412. Configurable.
+pub const SCHEDULES_MAX: usize = 100_000;
+/// Bulk actions of a tenant that are under way at once; one more is refused with 412.
+pub const BULK_ACTIONS_MAX: usize = 10;
+/// How long a bulk action can be looked at after it was begun.
+pub const BULK_ACTION_MS: u64 = 7 * 86_400_000;
+/// Bulk actions on a page by default.
+pub const BULK_ACTION_PAGE_DEFAULT: usize = 100;
+/// Most bulk actions on a page; a larger `count` means this.
+pub const BULK_ACTION_PAGE_MAX: usize = 1_000;
+/// Most deliveries that may lead to one another; a message beyond goes to the DLQ as a loop.
+pub const HOPS_MAX: u32 = 16;
+
 /// Most bytes of a receiver's answer that are kept (dead letters); the rest is read and dropped.
 pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of an answer that a log line keeps.
@@ -55,10 +86,13 @@ pub const TENANT_IN_FLIGHT_MAX: u32 = 1_000;
 pub const ORIGIN_IN_FLIGHT_MAX: u32 = 200;
 /// Deliveries under way in all; what is due beyond it waits.
 pub const IN_FLIGHT_MAX: u32 = 10_000;
-/// Bytes of bodies under way in all; what is due beyond it waits (one message may always start).
+/// Bytes of bodies under way in all; what is due beyond it waits (one message of a tenant may always start).
 pub const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Bytes of bodies under way per tenant; what is due beyond it waits (one message may always start).
 pub const TENANT_IN_FLIGHT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes of bodies under way per tenant and destination origin; what is due beyond it waits (one message may
+/// always start).
+pub const ORIGIN_IN_FLIGHT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Live messages kept in RAM; the rest waits in the store and is loaded as these end.
 pub const HELD_MAX: usize = 400_000;
 /// Due messages kept in RAM per tenant and destination origin; the rest waits in the store.
@@ -80,6 +114,8 @@ pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const PAGE_SKIPS_MAX: usize = 500_000;
 /// Most messages that `count` may ask a bulk cancel to end.
 pub const BULK_CANCEL_COUNT_MAX: usize = 500;
+/// Most entries of `X-Forwarded-For` that are looked at; beyond it the peer is the caller.
+pub const PROXIES_MAX: usize = 32;
 /// Most values of one filter field; over it the request is refused with 400.
 pub const FILTER_VALUES_MAX: usize = 1_000;
 
@@ -96,10 +132,12 @@ pub const DLQ_MS_DEFAULT: u64 = 30 * 86_400_000;
 const _: () = {
     assert!(MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX);
     assert!(MESSAGE_BYTES_MAX as u64 <= TENANT_IN_FLIGHT_BYTES_MAX);
+    assert!(ORIGIN_IN_FLIGHT_BYTES_MAX <= TENANT_IN_FLIGHT_BYTES_MAX);
     assert!(TENANT_IN_FLIGHT_BYTES_MAX <= IN_FLIGHT_BYTES_MAX);
     assert!(LOG_RESPONSE_BYTES_MAX <= RESPONSE_BYTES_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
     assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX as usize <= LANE_HELD_MAX / 2);
+    assert!(0 < QUEUE_REFILL_BELOW && QUEUE_REFILL_BELOW <= QUEUE_HELD_MAX);
     assert!(ENDED_GRACE_MS < HISTORY_MS_DEFAULT);
 };

@@ -1,6 +1,7 @@
 //! A message: what was published, immutable from then on, and the row that says what is next for it.
 
 use bytes::Bytes;
+use posthaste_wire::destination;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -27,7 +28,7 @@ pub struct Message {
 /// Where a message goes and under which conditions: everything the publisher may choose but the body.
 ///
 /// Stored as JSON; new fields need `#[serde(default)]` so that stored messages stay readable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageSpec {
     /// The destination, verbatim, query included.
     pub url: String,
@@ -58,6 +59,83 @@ pub struct MessageSpec {
     /// The name of its endpoint in that group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
+    /// The queue it was put into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// The flow-control key that it is delivered under, with the limits it brought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowSpec>,
+    /// The schedule that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_id: Option<String>,
+    /// Who hears of every attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Box<CallbackSpec>>,
+    /// Who hears of the final failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_callback: Option<Box<CallbackSpec>>,
+    /// The built-in API it was published to, such as `llm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
+    /// How many deliveries led to this message, one causing the next.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
+}
+
+/// A flow-control key and the limits that a message brings for it; see [`crate::flow`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowSpec {
+    /// The key.
+    pub key: String,
+    /// Most deliveries under way at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<u32>,
+    /// Most deliveries started within a period.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u32>,
+    /// Length of that period.
+    pub period_ms: u64,
+}
+
+/// A message that is made when an attempt or the whole message has ended: what the publisher chose for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallbackSpec {
+    /// Where it goes.
+    pub url: String,
+    /// Upper-case HTTP method of its delivery.
+    pub method: String,
+    /// Headers to send, names in canonical form, one entry per received line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// How many attempts may follow its first; `None` means as many as the message has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// Its retry-delay expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay: Option<String>,
+    /// How long one of its attempts may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long after the outcome its first attempt is due.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub delay_ms: u64,
+    /// Its own labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// What API answers must hide of it.
+    #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+    pub redact: RedactFields,
+    /// The flow-control key that it is delivered under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowSpec>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_u64(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What is next for a message that has not ended: the narrow row that a retry rewrites.
@@ -77,9 +155,45 @@ pub struct Live {
     pub retried: u32,
     /// A cancel was recorded while an attempt was under way.
     pub cancel_requested: bool,
+    /// Its place in a queue, if it is in one.
+    pub place: Option<Place>,
+    /// Its flow-control key, if it has one.
+    pub flow: Option<FlowKey>,
+}
+
+/// A place in a queue. A message and the callbacks it causes share one turn, and thereby one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Which queue.
+    pub queue: QueueKey,
+    /// Whose turn it is.
+    pub turn: Turn,
+}
+
+/// The order within a queue: by the time of joining it, then by creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Turn {
+    /// When the message joined the queue: at its creation, or when its delay was over. Taken from its
+    /// [`Seq`], so that a clock that goes back changes nothing.
+    pub at: Timestamp,
+    /// Which message; for a callback the one that caused it.
+    pub seq: Seq,
+}
+
+impl Turn {
+    /// The turn of a message that may not start before `not_before`.
+    pub fn new(seq: Seq, not_before: Timestamp) -> Turn {
+        Turn { at: not_before.max(seq.time()), seq }
+    }
 }
 
 impl Live {
+    /// Due by the clock; or due since its creation, which a clock that has gone back since may show as a time to
+    /// come.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.due <= now || (self.retried == 0 && self.due <= self.id.seq.time())
+    }
+
     /// The order in which live messages become due.
     pub fn due_key(&self) -> DueKey {
         DueKey { due: self.due, seq: self.id.seq }
@@ -108,11 +222,44 @@ pub struct Origin(pub u64);
 impl Origin {
     /// The hash of a tenant and `scheme://host:port`. It is stored, so it must never change.
     pub fn of(tenant: TenantId, origin: &str) -> Origin {
-        let hash = Sha256::new().chain_update(tenant.0.to_be_bytes()).chain_update(origin).finalize();
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash[..8]);
-        Origin(u64::from_be_bytes(first))
+        Origin(hash(tenant, origin))
     }
+
+    /// The same, of the server that a URL leads to.
+    pub fn of_url(tenant: TenantId, url: &str) -> Origin {
+        Origin::of(tenant, &destination::origin(url).unwrap_or_default())
+    }
+}
+
+/// Hash of a tenant and the name of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct QueueKey(pub u64);
+
+impl QueueKey {
+    /// The hash of a tenant and a queue's name. It is stored, so it must never change.
+    pub fn of(tenant: TenantId, name: &str) -> QueueKey {
+        QueueKey(hash(tenant, name))
+    }
+}
+
+/// Hash of a tenant and a flow-control key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FlowKey(pub u64);
+
+impl FlowKey {
+    /// The hash of a tenant and a flow-control key. It is stored, so it must never change.
+    pub fn of(tenant: TenantId, key: &str) -> FlowKey {
+        FlowKey(hash(tenant, key))
+    }
+}
+
+fn hash(tenant: TenantId, text: &str) -> u64 {
+    let hash = Sha256::new().chain_update(tenant.0.to_be_bytes()).chain_update(text).finalize();
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash[..8]);
+    u64::from_be_bytes(first)
 }
 
 /// A duplicate key: hash of what makes two publishes the same one, within a tenant.

@@ -69,7 +69,6 @@ mod tests {
     use super::*;
     use crate::event::Response;
     use crate::outcome::{AttemptError, ErrorClass};
-    use posthaste_wire::redact::RedactFields;
 
     const NOW: Timestamp = Timestamp(1_780_315_200_000);
 
@@ -77,15 +76,10 @@ mod tests {
         MessageSpec {
             url: "https://example.com/".into(),
             method: "POST".into(),
-            headers: Vec::new(),
             retries,
             retry_delay: retry_delay.map(str::to_owned),
-            timeout_ms: None,
-            labels: Vec::new(),
-            redact: RedactFields::default(),
             caller_ip: "127.0.0.1".into(),
-            topic: None,
-            endpoint: None,
+            ..MessageSpec::default()
         }
     }
 

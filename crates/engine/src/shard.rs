@@ -9,12 +9,17 @@
 //! every live message up to `loaded` is held, or its lane is `spilled` at or before it; and holding
 //! less is always allowed, because a load skips what is held already.
 
-use crate::event::{DeadLetter, Event, EventDetail, Op, Response, State};
-pub use crate::lanes::Settings;
-use crate::lanes::{LaneKey, Lanes};
-use crate::limits::{HORIZON_MS, LOG_RESPONSE_BYTES_MAX};
-use crate::message::{DedupKey, DueKey, Live, Message, Origin};
-use crate::outcome::{Outcome, Verdict};
+use crate::callback::{self, Told};
+use crate::ending;
+use crate::event::{Event, EventDetail, Op, State};
+use crate::flow::{Flow, FlowEdit, FlowInfo};
+use crate::lanes::{self, Lanes};
+pub use crate::lanes::{Lane, LaneKey, Settings};
+use crate::limits::{HOPS_MAX, HORIZON_MS, QUEUE_HELD_MAX};
+use crate::message::{DedupKey, DueKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
+use crate::outcome::{AttemptError, ErrorClass, Outcome};
+use crate::queue::Queue;
+use crate::queues::{Joined, QueueId, Queues};
 use crate::retry::{self, Next};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -33,7 +38,7 @@ pub struct Output {
 }
 
 impl Output {
-    fn log(&mut self, tenant: TenantId, id: MessageId, at: Timestamp, state: State, detail: EventDetail) {
+    pub(crate) fn log(&mut self, tenant: TenantId, id: MessageId, at: Timestamp, state: State, detail: EventDetail) {
         self.ops.push(Op::Log(Event { tenant, id, at, state, detail }));
     }
 }
@@ -63,6 +68,17 @@ pub struct Publish {
     pub replaces: Option<DlqId>,
 }
 
+/// What the world gives to the end of an attempt: chance, and ids for the callbacks it may cause.
+#[derive(Clone, Copy, Debug)]
+pub struct Chance {
+    /// Spreads the default back-off.
+    pub random: u64,
+    /// For the callback.
+    pub callback: MessageId,
+    /// For the failure callback; made after the other.
+    pub failure_callback: MessageId,
+}
+
 /// What a publish came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -75,14 +91,33 @@ pub struct Accepted {
 /// What [`Shard::wants_load`] asks of the store; the answer goes to [`Shard::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Only messages of this tenant to this origin, or all.
-    pub lane: Option<LaneKey>,
-    /// Rows behind this key.
-    pub after: DueKey,
-    /// Rows due at this time or before.
-    pub until: Timestamp,
+    /// Which live rows.
+    pub source: Source,
     /// At most so many.
     pub max: usize,
+}
+
+/// Which live rows, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Rows outside of queues with `after < due_key` and `due <= until`, by due key.
+    Due {
+        /// Only those of this lane.
+        lane: Option<LaneKey>,
+        /// Rows behind this key.
+        after: DueKey,
+        /// Rows due at this time or before.
+        until: Timestamp,
+    },
+    /// Rows of a queue with `after < (turn, seq)`, in that order.
+    Queue {
+        /// Whose queue.
+        tenant: TenantId,
+        /// Which queue.
+        queue: QueueKey,
+        /// Rows behind this place.
+        after: (Turn, Seq),
+    },
 }
 
 /// A live message in RAM.
@@ -98,8 +133,12 @@ enum Stage {
     Timed,
     /// Due, waiting for a free slot: in its lane.
     Ready,
-    /// An attempt is under way.
-    InFlight,
+    /// An attempt is under way. The number is what its flow-control key counts it under.
+    InFlight(u32),
+    /// Waiting for its turn in a queue.
+    Queued,
+    /// Has its turn, and waits for its queue to be resumed.
+    Paused,
 }
 
 /// See the module's text.
@@ -108,6 +147,9 @@ pub struct Shard {
     settings: Settings,
     held: HashMap<Seq, Held>,
     timers: BTreeSet<DueKey>,
+    /// Timers of messages that have their turn in a queue: those are never left to the store.
+    queue_timers: BTreeSet<DueKey>,
+    queues: Queues,
     lanes: Lanes,
     /// Every live message up to here is held or spilled.
     loaded: DueKey,
@@ -118,8 +160,12 @@ pub struct Shard {
     /// Keys of publishes that are decided but not yet committed.
     fresh_keys: HashMap<(TenantId, DedupKey), MessageId>,
     draining: bool,
+    /// The last load was for a queue.
+    queue_was_loaded: bool,
 }
 
+/// Rows of a queue that a full shard asks for: one that waits, and one to know whether there are more.
+const QUEUE_LOAD_WHEN_FULL: usize = 2;
 /// How long a full shard waits before it asks for more of the window.
 const FULL_PAUSE_MS: u64 = 1_000;
 
@@ -131,11 +177,24 @@ impl Shard {
             settings,
             held: HashMap::new(),
             timers: BTreeSet::new(),
+            queue_timers: BTreeSet::new(),
+            queues: Queues::new(settings.held_max),
             loaded: DueKey::MIN,
             latest: Timestamp(0),
             load_not_before: Timestamp(0),
             fresh_keys: HashMap::new(),
             draining: false,
+            queue_was_loaded: false,
+        }
+    }
+
+    /// Queues and flow-control keys that the store has, before anything else happens.
+    pub fn restore(&mut self, queues: Vec<Queue>, flows: Vec<Flow>, now: Timestamp) {
+        for queue in queues {
+            self.queues.restore(queue);
+        }
+        for flow in flows {
+            self.lanes.flows.restore(flow, now);
         }
     }
 
@@ -155,47 +214,51 @@ impl Shard {
         if let Some(dlq_id) = replaces {
             out.ops.push(Op::Exhume { tenant, dlq_id });
         }
-        let live = Live {
-            id,
-            tenant,
-            origin,
-            body_bytes: u32::try_from(message.body.len()).unwrap_or(u32::MAX),
-            due: message.not_before,
-            retried: 0,
-            cancel_requested: false,
-        };
-        out.ops.push(Op::Insert { message: message.clone(), live });
-        let next_due = (live.due > message.created_at).then_some(live.due);
-        out.log(tenant, id, now, State::Created, EventDetail { next_due, ..EventDetail::default() });
-        self.arrive(live, now);
-        self.dispatch(Some(&message), now, out);
+        let place = message.spec.queue.as_deref().map(|name| self.place_in(name, &message, now, out));
+        self.insert(&message, origin, place, now, out);
+        self.dispatch(std::slice::from_ref(&message), now, out);
         Accepted { id, deduplicated: false }
     }
 
-    /// An attempt has ended. `random` spreads the default back-off.
-    pub fn ended(&mut self, message: &Message, outcome: Outcome, random: u64, now: Timestamp, out: &mut Output) {
+    /// An attempt has ended.
+    pub fn ended(&mut self, message: &Message, outcome: Outcome, chance: Chance, now: Timestamp, out: &mut Output) {
         let held = self.held.remove(&message.id.seq).expect("an attempt ends only if it was started and not ended");
-        assert_eq!(held.stage, Stage::InFlight, "{:?} was not under way", message.id);
-        let live = held.live;
-        self.lanes.finish(&live);
-        match retry::next(&message.spec, live.retried, &outcome, now, random) {
-            _ if live.cancel_requested => self.end_cancelled(&live, outcome, now, out),
-            Next::Done => {
-                out.log(live.tenant, live.id, now, State::Delivered, delivered_detail(outcome));
-                out.ops.push(Op::Remove { id: live.id });
-            }
-            Next::RetryAt(due) => {
-                let (_, detail) = failed_detail(outcome);
-                out.log(live.tenant, live.id, now, State::Error, detail);
-                let next_due = Some(due);
-                out.log(live.tenant, live.id, now, State::Retry, EventDetail { next_due, ..EventDetail::default() });
+        let Held { live, stage: Stage::InFlight(generation) } = held else {
+            panic!("{:?} was not under way", message.id)
+        };
+        self.lanes.finish(&live, generation, now);
+        let next = if live.cancel_requested {
+            None
+        } else {
+            Some(retry::next(&message.spec, live.retried, &outcome, now, chance.random))
+        };
+        let dlq_id = (next == Some(Next::DeadLetter)).then(|| ending::dlq_id(&live, now));
+        let told = Told { source: message, retried: live.retried, outcome: &outcome, dlq_id: None };
+        let mut callbacks = Vec::new();
+        if let (Some(spec), Some(_)) = (&message.spec.callback, next) {
+            callbacks.push(Arc::new(callback::message(spec, told, chance.callback, now)));
+        }
+        if let (Some(spec), Some(_)) = (&message.spec.failure_callback, dlq_id) {
+            callbacks.push(Arc::new(callback::message(spec, Told { dlq_id, ..told }, chance.failure_callback, now)));
+        }
+        match next {
+            None => ending::cancelled(&live, outcome, now, out),
+            Some(Next::Done) => ending::delivered(&live, outcome, now, out),
+            Some(Next::DeadLetter) => ending::failed(&live, outcome, now, out),
+            Some(Next::RetryAt(due)) => {
+                ending::retried(&live, outcome, due, now, out);
                 let live = Live { due, retried: live.retried + 1, ..live };
                 out.ops.push(Op::Update(live));
                 self.arrive(live, now);
             }
-            Next::DeadLetter => bury(&live, outcome, now, out),
         }
-        self.dispatch(None, now, out);
+        for callback in &callbacks {
+            self.insert(callback, origin_of(callback), live.place, now, out);
+        }
+        if !matches!(next, Some(Next::RetryAt(_))) {
+            self.leave_queue(&live, now, out);
+        }
+        self.dispatch(&callbacks, now, out);
     }
 
     /// These live messages are cancelled; says how many were not cancelled already.
@@ -211,17 +274,20 @@ impl Shard {
             cancelled += 1;
             out.synced = true;
             out.log(row.tenant, row.id, now, State::CancelRequested, EventDetail::default());
-            if let Some(held) = self.held.get_mut(&row.id.seq).filter(|held| held.stage == Stage::InFlight) {
+            let in_flight = |held: &&mut Held| matches!(held.stage, Stage::InFlight(_));
+            if let Some(held) = self.held.get_mut(&row.id.seq).filter(in_flight) {
                 held.live.cancel_requested = true;
                 out.ops.push(Op::Update(held.live));
                 continue;
             }
             if let Some(held) = self.held.remove(&row.id.seq) {
                 self.timers.remove(&held.live.due_key());
+                self.queue_timers.remove(&held.live.due_key());
             }
-            end_waiting(row, now, out);
+            ending::cancelled_waiting(row, now, out);
+            self.leave_queue(row, now, out);
         }
-        self.dispatch(None, now, out);
+        self.dispatch(&[], now, out);
         cancelled
     }
 
@@ -233,39 +299,62 @@ impl Shard {
 
     /// The rows that [`Shard::wants_load`] asked for. Fewer than `max` means that there are no more.
     pub fn loaded(&mut self, load: &Load, rows: &[Live], now: Timestamp, out: &mut Output) {
+        self.latest = self.latest.max(now);
         let complete = rows.len() < load.max;
-        let last = rows.last().map(Live::due_key).filter(|_| !complete);
-        match load.lane {
-            None => self.loaded = last.unwrap_or(DueKey { due: load.until, seq: Seq::MAX }),
-            Some(lane) => self.lanes.begin_refill(lane),
-        }
-        for row in rows {
-            if self.held.contains_key(&row.id.seq) {
-                continue;
+        self.queue_was_loaded = matches!(load.source, Source::Queue { .. });
+        match load.source {
+            Source::Due { lane, until, .. } => {
+                let last = rows.last().map(Live::due_key).filter(|_| !complete);
+                match lane {
+                    None => self.loaded = last.unwrap_or(DueKey { due: until, seq: Seq::MAX }),
+                    Some(lane) => self.lanes.begin_refill(lane),
+                }
+                for row in rows {
+                    if !self.is_settled(row, now, out) {
+                        self.arrive_at(*row, lane, now);
+                    }
+                }
+                if let Some(lane) = lane {
+                    self.lanes.end_refill(lane, last.map(after));
+                }
             }
-            if row.cancel_requested {
-                // The process ended before the attempt did; the cancel was promised.
-                end_waiting(row, now, out);
-            } else {
-                self.arrive(*row, now);
+            Source::Queue { tenant, queue, .. } => {
+                let id = (tenant, queue);
+                self.queues.begin_load(id);
+                let key = |row: &Live| row.place.map(|place| (place.turn, row.id.seq));
+                let rest = rows.last().and_then(key).filter(|_| !complete);
+                for row in rows {
+                    if !self.is_settled(row, now, out) && self.join(*row, now) == Joined::Stored {
+                        break;
+                    }
+                }
+                self.queues.end_load(id, rest);
+                self.advance(id, now, out);
             }
         }
-        if let Some(lane) = load.lane {
-            self.lanes.end_refill(lane, last.map(after));
+        self.dispatch(&[], now, out);
+    }
+
+    /// Whether a loaded row needs nothing more: it is held already, or its cancel was promised before the
+    /// process ended.
+    fn is_settled(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> bool {
+        let held = self.held.contains_key(&row.id.seq);
+        if !held && row.cancel_requested {
+            ending::cancelled_waiting(row, now, out);
         }
-        self.dispatch(None, now, out);
+        held || row.cancel_requested
     }
 
     /// Time has passed.
     pub fn wake(&mut self, now: Timestamp, out: &mut Output) {
         self.latest = self.latest.max(now);
-        while let Some(first) = self.timers.first().copied().filter(|first| first.due <= now) {
-            self.timers.remove(&first);
-            let held = self.held.get(&first.seq).expect("what is timed is held");
-            let live = held.live;
-            self.make_ready(live, now);
+        while let Some(seq) = pop_due(&mut self.timers, now).or_else(|| pop_due(&mut self.queue_timers, now)) {
+            let live = self.held.get(&seq).expect("what is timed is held").live;
+            self.make_ready(live, None, now);
         }
-        self.dispatch(None, now, out);
+        self.queues.wake(now);
+        self.lanes.wake(now);
+        self.dispatch(&[], now, out);
     }
 
     /// From now on nothing is started.
@@ -273,9 +362,10 @@ impl Shard {
         self.draining = true;
     }
 
-    /// All ops so far are committed: what they say can be found in the store.
-    pub fn committed(&mut self) {
+    /// All ops so far are committed: what they say can be found in the store, and the effects are carried out.
+    pub fn committed(&mut self, now: Timestamp) {
         self.fresh_keys.clear();
+        self.lanes.flows.committed(now);
     }
 
     /// When [`Shard::wake`] or a load is needed next.
@@ -284,7 +374,9 @@ impl Shard {
             return Timestamp::MAX;
         }
         let window = self.loaded.due.minus_millis(HORIZON_MS / 2).max(self.load_not_before);
-        self.timers.first().map_or(window, |first| first.due.min(window))
+        let timers = [self.timers.first(), self.queue_timers.first()].map(|first| first.map(|first| first.due));
+        let gates = [self.queues.next_wake(), self.lanes.next_wake()];
+        timers.into_iter().chain(gates).flatten().fold(window, Timestamp::min)
     }
 
     /// What the driver should read from the store and hand to [`Shard::loaded`], if anything.
@@ -294,12 +386,27 @@ impl Shard {
         }
         if now >= self.load_not_before && self.loaded.due <= now.plus_millis(HORIZON_MS / 2) {
             let until = now.plus_millis(HORIZON_MS);
-            return Some(Load { lane: None, after: self.loaded, until, max: self.settings.load_page });
+            let source = Source::Due { lane: None, after: self.loaded, until };
+            return Some(Load { source, max: self.settings.load_page });
         }
-        let (lane, from) = self.lanes.wants_refill(self.held.len())?;
+        // In turns, so that neither starves while the other always wants more.
+        let (queue, lane) = (|| self.wants_queue_load(), || self.wants_lane_load(now));
+        if self.queue_was_loaded { lane().or_else(queue) } else { queue().or_else(lane) }
+    }
+
+    fn wants_queue_load(&self) -> Option<Load> {
+        let full = self.is_full();
+        let ((tenant, queue), after) = self.queues.wants_load(full)?;
+        let max = if full { QUEUE_LOAD_WHEN_FULL } else { QUEUE_HELD_MAX };
+        Some(Load { source: Source::Queue { tenant, queue, after }, max })
+    }
+
+    fn wants_lane_load(&self, now: Timestamp) -> Option<Load> {
+        let (lane, from, max) = self.lanes.wants_refill(self.held.len())?;
         // What was spilled was due once; after the clock went back it may not be due now.
         let until = self.latest.max(now);
-        Some(Load { lane: Some(lane), after: before(from), until, max: self.lanes.refill() })
+        let source = Source::Due { lane: Some(lane), after: before(from), until };
+        Some(Load { source, max })
     }
 
     /// Attempts under way.
@@ -312,15 +419,234 @@ impl Shard {
         self.held.len()
     }
 
-    /// A live message is now known: hold it, or leave it to a later load.
-    fn arrive(&mut self, live: Live, now: Timestamp) {
+    /// Attempts of a tenant under way.
+    pub fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
+        self.lanes.tenant_in_flight(tenant)
+    }
+
+    /// The settings of a queue.
+    pub fn queue(&self, tenant: TenantId, name: &str) -> Option<&Queue> {
+        self.queues.get((tenant, QueueKey::of(tenant, name)))
+    }
+
+    /// How many queues a tenant has.
+    pub fn queue_count(&self, tenant: TenantId) -> usize {
+        self.queues.count(tenant)
+    }
+
+    /// Makes a queue or changes it.
+    pub fn put_queue(
+        &mut self,
+        tenant: TenantId,
+        name: &str,
+        parallelism: u32,
+        paused: bool,
+        now: Timestamp,
+        out: &mut Output,
+    ) {
+        let id = (tenant, QueueKey::of(tenant, name));
+        out.synced = true;
+        out.ops.push(Op::PutQueue(self.queues.put(id, name, parallelism, paused, now)));
+        self.pause_or_resume(id, now);
+        self.advance(id, now, out);
+        self.dispatch(&[], now, out);
+    }
+
+    /// Deletes a queue whose messages were cancelled; what is still under way comes to its end.
+    pub fn delete_queue(&mut self, tenant: TenantId, name: &str, now: Timestamp, out: &mut Output) {
+        let id = (tenant, QueueKey::of(tenant, name));
+        if let Some(queue) = self.queues.delete(id, now) {
+            out.synced = true;
+            out.ops.push(Op::PutQueue(queue));
+            self.pause_or_resume(id, now);
+            self.advance(id, now, out);
+            self.dispatch(&[], now, out);
+        }
+    }
+
+    /// How many flow-control keys a tenant has.
+    pub fn flow_count(&self, tenant: TenantId) -> usize {
+        self.lanes.flows.count(tenant)
+    }
+
+    /// Whether a flow-control key is known.
+    pub fn has_flow(&self, tenant: TenantId, key: &str) -> bool {
+        self.lanes.flows.contains((tenant, FlowKey::of(tenant, key)))
+    }
+
+    /// Changes a flow-control key; false if it is unknown and the change does not make it.
+    pub fn edit_flow(&mut self, tenant: TenantId, key: &str, edit: FlowEdit, now: Timestamp, out: &mut Output) -> bool {
+        let flow = FlowKey::of(tenant, key);
+        let known = self.lanes.flows.edit((tenant, flow), key, edit, now);
+        out.synced = true;
+        self.lanes.reopen(tenant, flow, now);
+        self.dispatch(&[], now, out);
+        known
+    }
+
+    /// One flow-control key.
+    pub fn flow(&mut self, tenant: TenantId, key: &str, now: Timestamp) -> Option<FlowInfo> {
+        self.lanes.flows.info((tenant, FlowKey::of(tenant, key)), now)
+    }
+
+    /// All flow-control keys of a tenant, by key.
+    pub fn flows(&mut self, tenant: TenantId, now: Timestamp) -> Vec<FlowInfo> {
+        self.lanes.flows.infos(tenant, now)
+    }
+
+    /// Flow-control keys that nobody has used for long, at most `max`.
+    pub fn idle_flows(&self, now: Timestamp, max: usize) -> Vec<(TenantId, FlowKey)> {
+        self.lanes.flows.idle(now, max)
+    }
+
+    /// An idle key is forgotten, unless the store has messages with it.
+    pub fn forget_flow(&mut self, id: (TenantId, FlowKey), has_messages: bool, now: Timestamp, out: &mut Output) {
+        if has_messages {
+            self.lanes.flows.touch(id, now);
+        } else if let Some(key) = self.lanes.flows.forget(id) {
+            out.ops.push(Op::DropFlow { tenant: id.0, key });
+        }
+    }
+
+    /// The place of a new message at the end of a queue, which is made if it does not exist.
+    fn place_in(&mut self, name: &str, message: &Message, now: Timestamp, out: &mut Output) -> Place {
+        let queue = QueueKey::of(message.tenant, name);
+        let id = (message.tenant, queue);
+        if self.queues.get(id).is_none() {
+            out.ops.push(Op::PutQueue(self.queues.put(id, name, 1, false, now)));
+        }
+        Place { queue, turn: Turn::new(message.id.seq, message.not_before) }
+    }
+
+    /// A new message, published or caused: it is stored, and waits for what it must wait for.
+    fn insert(
+        &mut self,
+        message: &Arc<Message>,
+        origin: Origin,
+        place: Option<Place>,
+        now: Timestamp,
+        out: &mut Output,
+    ) {
+        let (tenant, id) = (message.tenant, message.id);
+        let flow = message.spec.flow.as_ref().map(|spec| {
+            let key = FlowKey::of(tenant, &spec.key);
+            self.lanes.flows.update((tenant, key), spec, now);
+            self.lanes.reopen(tenant, key, now);
+            key
+        });
+        let live = Live {
+            id,
+            tenant,
+            origin,
+            body_bytes: u32::try_from(message.body.len()).unwrap_or(u32::MAX),
+            due: message.not_before,
+            retried: 0,
+            cancel_requested: false,
+            place,
+            flow,
+        };
+        out.ops.push(Op::Insert { message: message.clone(), live });
+        let next_due = (live.due > message.created_at).then_some(live.due);
+        out.log(tenant, id, now, State::Created, EventDetail { next_due, ..EventDetail::default() });
+        if message.spec.hops > HOPS_MAX {
+            let text = format!("loop: more than {HOPS_MAX} deliveries led to this message");
+            let error = AttemptError { class: ErrorClass::Blocked, message: text };
+            ending::failed(&live, Outcome { result: Err(error), duration_ms: 0 }, now, out);
+            return;
+        }
+        match place {
+            None => self.arrive(live, now),
+            Some(place) => {
+                self.join(live, now);
+                self.advance((tenant, place.queue), now, out);
+            }
+        }
+    }
+
+    /// A message of a queue is now known: it shares a slot, waits for its turn, or is left to the store.
+    fn join(&mut self, live: Live, now: Timestamp) -> Joined {
         self.latest = self.latest.max(now);
+        let Some(place) = live.place else { return Joined::Stored };
+        let joined = self.queues.join(&live, place, self.is_full(), now);
+        match joined {
+            Joined::Slot => self.arrive(live, now),
+            Joined::Waiting => drop(self.held.insert(live.id.seq, Held { live, stage: Stage::Queued })),
+            Joined::Stored => {}
+        }
+        joined
+    }
+
+    /// Gives free slots of a queue to those whose turn it is.
+    fn advance(&mut self, id: QueueId, now: Timestamp, out: &mut Output) {
+        loop {
+            let members = self.queues.appoint(id);
+            if members.is_empty() {
+                break;
+            }
+            for seq in members {
+                let held = self.held.get(&seq).expect("who waits for a turn in RAM is held");
+                self.arrive(held.live, now);
+            }
+        }
+        if let Some(name) = self.queues.forget_if_over(id) {
+            out.ops.push(Op::DropQueue { tenant: id.0, name });
+        }
+    }
+
+    /// A message has ended: its slot may be free.
+    fn leave_queue(&mut self, live: &Live, now: Timestamp, out: &mut Output) {
+        if let Some(place) = live.place {
+            let id = (live.tenant, place.queue);
+            if self.queues.leave(live, place) {
+                self.pause_or_resume(id, now);
+            }
+            self.advance(id, now, out);
+        }
+    }
+
+    /// A queue was changed: those that have their turn must wait, or may go on.
+    fn pause_or_resume(&mut self, id: QueueId, now: Timestamp) {
+        for seq in self.queues.members(id) {
+            let Some(held) = self.held.get_mut(&seq) else { continue };
+            let (live, holds_back) = (held.live, self.queues.holds_back(&held.live));
+            match held.stage {
+                Stage::Ready if holds_back => {
+                    held.stage = Stage::Paused;
+                    self.lanes.withdraw(&live);
+                }
+                Stage::Paused if !holds_back => self.make_ready(live, None, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.held.len() >= self.settings.held_max
+    }
+
+    /// A live message is now known, and has its turn if it is in a queue: hold it, or leave it to a later load.
+    fn arrive(&mut self, live: Live, now: Timestamp) {
+        self.arrive_at(live, None, now);
+    }
+
+    /// The same for a message that was asked for by a lane, and waits there.
+    fn arrive_at(&mut self, live: Live, lane: Option<LaneKey>, now: Timestamp) {
+        self.latest = self.latest.max(now);
+        if live.place.is_some() {
+            if live.is_due(now) {
+                self.make_ready(live, lane, now);
+            } else {
+                self.held.insert(live.id.seq, Held { live, stage: Stage::Timed });
+                self.queue_timers.insert(live.due_key());
+            }
+            return;
+        }
         if live.due_key() > self.loaded {
             return;
         }
         if live.due <= now {
-            self.make_ready(live, now);
-        } else if self.held.len() < self.settings.held_max || self.evict_behind(live.due_key(), now) {
+            self.make_ready(live, lane, now);
+        } else if !self.is_full() || self.evict_behind(live.due_key(), now) {
             self.held.insert(live.id.seq, Held { live, stage: Stage::Timed });
             self.timers.insert(live.due_key());
         } else {
@@ -345,49 +671,54 @@ impl Shard {
 
     /// A held or new message is due: into its lane, or back to the store when the lane is full. What is
     /// due goes before what is not: a full shard forgets its latest timer.
-    fn make_ready(&mut self, live: Live, now: Timestamp) {
-        if self.held.len() >= self.settings.held_max {
+    fn make_ready(&mut self, live: Live, lane: Option<LaneKey>, now: Timestamp) {
+        if self.is_full() {
             self.evict_behind(live.due_key(), now);
         }
-        if self.lanes.push(&live, self.held.len()) {
+        if self.queues.holds_back(&live) {
+            self.held.insert(live.id.seq, Held { live, stage: Stage::Paused });
+        } else if self.lanes.push(&live, lane, self.held.len(), now) {
             self.held.insert(live.id.seq, Held { live, stage: Stage::Ready });
         } else {
             self.held.remove(&live.id.seq);
         }
     }
 
-    /// Starts whatever may start. `fresh` has just been published and need not be read again.
-    fn dispatch(&mut self, fresh: Option<&Arc<Message>>, now: Timestamp, out: &mut Output) {
-        if self.draining {
-            return;
-        }
-        let held = &self.held;
-        let is_ready = |seq: Seq| held.get(&seq).filter(|held| held.stage == Stage::Ready).map(|held| held.live);
-        let mut started = Vec::new();
-        while let Some(live) = self.lanes.start(is_ready) {
-            started.push(live);
-        }
-        for live in started {
-            if let Some(held) = self.held.get_mut(&live.id.seq) {
-                held.stage = Stage::InFlight;
+    /// Starts whatever may start. `fresh` have just been made and need not be read again.
+    fn dispatch(&mut self, fresh: &[Arc<Message>], now: Timestamp, out: &mut Output) {
+        while !self.draining {
+            let held = &self.held;
+            let is_ready = |seq: Seq| held.get(&seq).filter(|held| held.stage == Stage::Ready).map(|held| held.live);
+            match self.lanes.next(is_ready, held.len(), now) {
+                None => break,
+                Some(lanes::Next::Spilled(live)) => drop(self.held.remove(&live.id.seq)),
+                Some(lanes::Next::Start(live, generation)) => {
+                    if let Some(held) = self.held.get_mut(&live.id.seq) {
+                        held.stage = Stage::InFlight(generation);
+                    }
+                    out.log(live.tenant, live.id, now, State::Active, EventDetail::default());
+                    let message = fresh.iter().find(|message| message.id == live.id).cloned();
+                    out.effects.push(Effect::Start { live, message });
+                }
             }
-            out.log(live.tenant, live.id, now, State::Active, EventDetail::default());
-            let message = fresh.filter(|message| message.id == live.id).cloned();
-            out.effects.push(Effect::Start { live, message });
         }
+        let flows = self.lanes.flows.take_changed();
+        // A start that a power cut makes forgotten could be one too many within its period.
+        out.synced |= !flows.is_empty();
+        out.ops.extend(flows.into_iter().map(Op::PutFlow));
     }
+}
 
-    fn end_cancelled(&mut self, live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
-        let detail = if outcome.verdict() == Verdict::Success {
-            delivered_detail(outcome)
-        } else {
-            let (_, detail) = failed_detail(outcome);
-            out.log(live.tenant, live.id, now, State::Error, detail);
-            EventDetail::default()
-        };
-        out.log(live.tenant, live.id, now, State::Canceled, detail);
-        out.ops.push(Op::Remove { id: live.id });
-    }
+/// Where a callback goes, as a hash.
+fn origin_of(message: &Message) -> Origin {
+    Origin::of_url(message.tenant, &message.spec.url)
+}
+
+/// Takes the first timer that is due.
+fn pop_due(timers: &mut BTreeSet<DueKey>, now: Timestamp) -> Option<Seq> {
+    let first = timers.first().copied().filter(|first| first.due <= now)?;
+    timers.remove(&first);
+    Some(first.seq)
 }
 
 /// The key right before this one.
@@ -401,45 +732,4 @@ fn before(key: DueKey) -> DueKey {
 /// The key right behind this one.
 fn after(key: DueKey) -> DueKey {
     DueKey { due: key.due, seq: Seq(key.seq.0 + 1) }
-}
-
-fn end_waiting(live: &Live, now: Timestamp, out: &mut Output) {
-    out.log(live.tenant, live.id, now, State::Canceled, EventDetail::default());
-    out.ops.push(Op::Remove { id: live.id });
-}
-
-fn bury(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
-    let dlq_id = DlqId { at: now, n: live.id.seq.0 };
-    let (response, detail) = failed_detail(outcome);
-    let error = detail.error.clone();
-    let last = EventDetail { dlq_id: Some(dlq_id.to_string()), error: error.clone(), ..EventDetail::default() };
-    out.log(live.tenant, live.id, now, State::Error, detail);
-    out.log(live.tenant, live.id, now, State::Failed, last);
-    let (tenant, id, retried) = (live.tenant, live.id, live.retried);
-    out.ops.push(Op::Bury(DeadLetter { dlq_id, tenant, id, retried, error, response }));
-}
-
-/// A success is logged by its status and duration alone.
-fn delivered_detail(outcome: Outcome) -> EventDetail {
-    let status = outcome.result.map_or(0, |response| response.status);
-    let response = Some(Arc::new(Response { status, ..Response::default() }));
-    EventDetail { response, duration_ms: Some(outcome.duration_ms), ..EventDetail::default() }
-}
-
-/// The whole answer, and what a log line keeps of it.
-fn failed_detail(outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
-    let duration_ms = Some(outcome.duration_ms);
-    match outcome.result {
-        Err(error) => (None, EventDetail { error: Some(error.message), duration_ms, ..EventDetail::default() }),
-        Ok(response) => {
-            let response = Arc::new(response);
-            let kept = if response.body.len() <= LOG_RESPONSE_BYTES_MAX {
-                response.clone()
-            } else {
-                let body = response.body[..LOG_RESPONSE_BYTES_MAX].to_vec();
-                Arc::new(Response { status: response.status, headers: response.headers.clone(), body, truncated: true })
-            };
-            (Some(response), EventDetail { response: Some(kept), duration_ms, ..EventDetail::default() })
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! What every request handler can reach.
 
-use crate::api::BodyBudget;
+use crate::api::{Allowances, BodyBudget, LlmUpstream};
+use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
@@ -26,10 +27,18 @@ pub struct App {
     pub keys: Arc<Keys>,
     /// Where the time comes from.
     pub clock: Clock,
+    /// Sends to the operator's language model, if there is one.
+    pub(crate) llm: Option<LlmUpstream>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Room for request bodies.
     pub(crate) body_budget: BodyBudget,
+    /// What tenants have used of what they may use per day or second.
+    pub(crate) allowances: Allowances,
+    /// Cancels that go on in the background.
+    pub(crate) bulk_actions: BulkActions,
+    /// Held while a URL group is changed, so that what was counted before stays true.
+    pub(crate) group_edits: std::sync::Mutex<()>,
     /// What the store last said when it was asked whether it can write.
     pub(crate) last_probe: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// The disk has less room than it must keep.

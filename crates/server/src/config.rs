@@ -3,6 +3,8 @@
 //! [`Settings`] is what was said, in that order of precedence; [`Config`] is what it means, checked.
 
 use crate::delivery::egress::EgressPolicy;
+use crate::delivery::upstream::{InvalidUpstream, Upstream};
+use crate::quotas::Quotas;
 use crate::store::Retention;
 use crate::tenants::{self, TenantConfig, TenantSettings};
 use ipnet::IpNet;
@@ -38,6 +40,15 @@ pub struct Settings {
     /// URL under which clients reach this server; messages to it are refused as loops
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
+    /// Networks of proxies whose X-Forwarded-For says who calls (repeat or separate by commas)
+    #[arg(
+        long,
+        help_heading = "Listening",
+        env = "POSTHASTE_TRUSTED_PROXIES",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
+    pub trusted_proxies: Option<Vec<String>>,
 
     /// API token of the single tenant "default"
     #[arg(long, help_heading = "Tenants", env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
@@ -103,6 +114,18 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub egress_allow_hosts: Option<Vec<String>>,
+    /// Base URL of an OpenAI-compatible API, up to its /v1: where api/llm leads
+    #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_LLM_URL", value_name = "URL")]
+    pub llm_url: Option<String>,
+    /// Bearer token for that API
+    #[arg(
+        long,
+        help_heading = "Deliveries",
+        env = "POSTHASTE_LLM_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub llm_token: Option<String>,
     /// Value of the Upstash-Region header of deliveries [default: EU-CENTRAL-1]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_REGION", value_name = "REGION")]
     pub region: Option<String>,
@@ -128,6 +151,37 @@ pub struct Settings {
     /// Ignore `count` in bulk cancels, as the hosted service now does [default: false]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_BULK_CANCEL_IGNORE_COUNT", value_name = "BOOL")]
     pub bulk_cancel_ignore_count: Option<bool>,
+
+    /// Longest delay that a publish may ask for, up to 365d [default: 365d]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_DELAY", value_name = "DURATION")]
+    pub max_delay: Option<String>,
+    /// Most retries that a publish may ask for, up to 1000 [default: 1000]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_RETRIES", value_name = "N")]
+    pub max_retries: Option<u32>,
+    /// Longest time that one attempt may take, up to 2h [default: 2h]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_TIMEOUT", value_name = "DURATION")]
+    pub max_timeout: Option<String>,
+    /// Schedules of a tenant, up to 100000 [default: 100000]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_SCHEDULES", value_name = "N")]
+    pub max_schedules: Option<usize>,
+    /// Queues of a tenant, up to 100000 [default: 100000]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_QUEUES", value_name = "N")]
+    pub max_queues: Option<usize>,
+    /// Largest parallelism of a queue, up to 1000 [default: 1000]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_QUEUE_PARALLELISM", value_name = "N")]
+    pub max_queue_parallelism: Option<u32>,
+    /// URL groups of a tenant; without it as many as they like
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_URL_GROUPS", value_name = "N")]
+    pub max_url_groups: Option<usize>,
+    /// Endpoints of a URL group, up to 100 [default: 100]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_GROUP_ENDPOINTS", value_name = "N")]
+    pub max_group_endpoints: Option<usize>,
+    /// Messages that a tenant may publish on one day (UTC); without it as many as they like
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MESSAGES_PER_DAY", value_name = "N")]
+    pub messages_per_day: Option<u64>,
+    /// Requests of a tenant per second, publishes not counted; without it as many as they like
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_API_REQUESTS_PER_SECOND", value_name = "N")]
+    pub api_requests_per_second: Option<u64>,
 
     /// How long deliveries under way may take to finish at shutdown [default: 10s]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_SHUTDOWN_GRACE", value_name = "DURATION")]
@@ -165,6 +219,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// URL under which clients reach the server.
     pub public_url: Option<String>,
+    /// Proxies whose X-Forwarded-For says who calls.
+    pub trusted_proxies: Vec<IpNet>,
     /// Who may use the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
@@ -175,10 +231,14 @@ pub struct Config {
     pub egress: EgressPolicy,
     /// Certificate authorities to trust besides the public ones, as PEM.
     pub egress_ca_pem: Option<Vec<u8>>,
+    /// Where `api/llm` leads, with its credentials.
+    pub llm: Option<Upstream>,
     /// Value of the Upstash-Region header.
     pub region: String,
     /// The engine's caps.
     pub shard: shard::Settings,
+    /// What a tenant may have and ask for.
+    pub quotas: Quotas,
     /// Largest message body.
     pub message_bytes_max: usize,
     /// Bytes of disk to keep free.
@@ -289,6 +349,7 @@ impl Config {
             listen,
             tenants: tenants::resolve(mode, &settings)?,
             public_url: settings.public_url.clone(),
+            trusted_proxies: networks("trusted_proxies", settings.trusted_proxies.as_deref())?,
             query_token: settings.query_token.unwrap_or(dev),
             metrics_access: match &settings.metrics_token {
                 Some(token) => MetricsAccess::Token(tenants::hash(token)),
@@ -297,8 +358,10 @@ impl Config {
             },
             egress: egress_policy(mode, &settings)?,
             egress_ca_pem: settings.egress_ca_file.as_deref().map(read_ca_file).transpose()?,
+            llm: llm_upstream(&settings)?,
             region: settings.region.clone().unwrap_or_else(|| "EU-CENTRAL-1".to_owned()),
             shard: shard_settings(&settings)?,
+            quotas: Quotas::resolve(&settings)?,
             message_bytes_max,
             disk_reserve_bytes: settings.disk_reserve_bytes.unwrap_or(limits::DISK_RESERVE_BYTES),
             retention,
@@ -313,9 +376,7 @@ impl Config {
     /// The configuration as TOML, with secrets and what is unset as comments: what `--print-config` shows.
     pub fn describe(&self) -> String {
         let millis = |ms: u64| format!("{}s", ms / 1_000);
-        let set = |name: &str, value: toml::Value| format!("{name} = {value}");
-        let unset = |name: &str, why: &str| format!("# {name}: {why}");
-        let cidrs: Vec<String> = self.egress.allow_cidrs.iter().map(ToString::to_string).collect();
+        let texts = |networks: &[IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
         let log_format = match self.log_format {
             LogFormat::Pretty => "pretty",
             LogFormat::Json => "json",
@@ -327,6 +388,7 @@ impl Config {
                 Some(url) => set("public_url", url.as_str().into()),
                 None => unset("public_url", "not set"),
             },
+            set("trusted_proxies", texts(&self.trusted_proxies).into()),
             set("query_token", self.query_token.into()),
             unset(
                 "metrics_token",
@@ -336,8 +398,19 @@ impl Config {
                     MetricsAccess::Token(_) => "set, hidden here",
                 },
             ),
+            match &self.llm {
+                Some(llm) => set("llm_url", llm.url.trim_end_matches(LLM_PATH).trim_end_matches('/').into()),
+                None => unset("llm_url", "not set, so there is no api/llm"),
+            },
+            unset(
+                "llm_token",
+                match self.llm.as_ref().and_then(|llm| llm.authorization.as_ref()) {
+                    Some(_) => "set, hidden here",
+                    None => "not set",
+                },
+            ),
             set("region", self.region.as_str().into()),
-            set("egress_allow_cidrs", cidrs.into()),
+            set("egress_allow_cidrs", texts(&self.egress.allow_cidrs).into()),
             set("egress_allow_hosts", self.egress.allow_hosts.clone().into()),
             unset("egress_ca_file", if self.egress_ca_pem.is_some() { "loaded" } else { "not set" }),
             set("tenant_parallelism", i64::from(self.shard.tenant_in_flight_max).into()),
@@ -351,11 +424,22 @@ impl Config {
             set("log_format", log_format.into()),
             set("log", self.log.as_str().into()),
         ];
+        lines.extend(self.quotas.describe());
         lines.extend(
             self.tenants.iter().map(|tenant| unset("tenant", &format!("{}, its secrets hidden here", tenant.name))),
         );
         lines.join("\n")
     }
+}
+
+/// A line of `--print-config`.
+pub(crate) fn set(name: &str, value: toml::Value) -> String {
+    format!("{name} = {value}")
+}
+
+/// A line of `--print-config` for what is not set, or is not shown.
+pub(crate) fn unset(name: &str, why: &str) -> String {
+    format!("# {name}: {why}")
 }
 
 fn listen_address(mode: Mode, text: Option<&str>) -> Result<SocketAddr, ConfigError> {
@@ -374,7 +458,8 @@ fn listen_address(mode: Mode, text: Option<&str>) -> Result<SocketAddr, ConfigEr
     Ok(address)
 }
 
-fn duration(setting: &'static str, text: Option<&str>, default_ms: u64) -> Result<u64, ConfigError> {
+/// A duration of a setting, in milliseconds.
+pub(crate) fn duration(setting: &'static str, text: Option<&str>, default_ms: u64) -> Result<u64, ConfigError> {
     let Some(text) = text else { return Ok(default_ms) };
     match parse_duration(text) {
         Ok(0) => Err(invalid(setting, "must be longer than zero")),
@@ -383,17 +468,19 @@ fn duration(setting: &'static str, text: Option<&str>, default_ms: u64) -> Resul
     }
 }
 
+/// The networks of a setting.
+fn networks(setting: &'static str, texts: Option<&[String]>) -> Result<Vec<IpNet>, ConfigError> {
+    let network = |text: &String| {
+        let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        network.map_err(|_| invalid(setting, format!("{text:?} is not a network such as 10.0.0.0/8 or an address")))
+    };
+    texts.unwrap_or_default().iter().map(network).collect()
+}
+
 fn egress_policy(mode: Mode, settings: &Settings) -> Result<EgressPolicy, ConfigError> {
-    let mut allow_cidrs = Vec::new();
-    for text in settings.egress_allow_cidrs.iter().flatten() {
-        let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        allow_cidrs.push(net.map_err(|_| {
-            invalid("egress_allow_cidrs", format!("{text:?} is not a network such as 10.0.0.0/8 or an address"))
-        })?);
-    }
     let mut policy = EgressPolicy {
         allow_loopback: mode == Mode::Dev,
-        allow_cidrs,
+        allow_cidrs: networks("egress_allow_cidrs", settings.egress_allow_cidrs.as_deref())?,
         allow_hosts: settings.egress_allow_hosts.clone().unwrap_or_default(),
         ..EgressPolicy::default()
     };
@@ -413,6 +500,24 @@ fn own_host(public_url: &str) -> Result<(String, u16), ConfigError> {
     let url = url::Url::parse(public_url).map_err(|_| wrong())?;
     let host = url.host_str().filter(|_| matches!(url.scheme(), "http" | "https")).ok_or_else(wrong)?;
     Ok((host.to_owned(), url.port_or_known_default().ok_or_else(wrong)?))
+}
+
+/// What the base URL of a language model is completed by.
+const LLM_PATH: &str = "chat/completions";
+
+fn llm_upstream(settings: &Settings) -> Result<Option<Upstream>, ConfigError> {
+    let token = settings.llm_token.as_deref();
+    match settings.llm_url.as_deref() {
+        None if token.is_some() => Err(invalid("llm_token", "llm_url is missing: it says where the token is for")),
+        None => Ok(None),
+        Some(url) => match Upstream::new(url, LLM_PATH, token) {
+            Ok(upstream) => Ok(Some(upstream)),
+            Err(InvalidUpstream::Token) => Err(invalid("llm_token", InvalidUpstream::Token.to_string())),
+            Err(InvalidUpstream::Url(problem)) => {
+                Err(invalid("llm_url", format!("{problem}; it is a URL such as https://api.openai.com/v1")))
+            }
+        },
+    }
 }
 
 fn read_ca_file(path: &Path) -> Result<Vec<u8>, ConfigError> {

@@ -6,26 +6,15 @@ use crate::store::{Store, StoreError};
 use crate::tenants::DEV_USERS;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::{SigningKey, SigningKeys};
-use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-/// A second rotation within this time is the same one: two that race, or a client that tries again because
-/// it did not see the answer, must not drop both old keys.
-const SAME_ROTATION_MS: u64 = 10_000;
 
 /// The keys of all tenants.
 pub struct Keys {
     store: Arc<dyn Store>,
-    current: RwLock<HashMap<TenantId, Entry>>,
+    current: RwLock<HashMap<TenantId, Arc<SigningKeys>>>,
     /// Held while rotating, so that rotations happen one by one.
     rotating: Mutex<()>,
-}
-
-#[derive(Clone)]
-struct Entry {
-    keys: Arc<SigningKeys>,
-    rotated_at: Option<Timestamp>,
 }
 
 impl Keys {
@@ -42,7 +31,7 @@ impl Keys {
                     keys.clone()
                 }
             };
-            current.insert(*tenant, Entry { keys: Arc::new(keys), rotated_at: None });
+            current.insert(*tenant, Arc::new(keys));
         }
         Ok(Keys { store, current: RwLock::new(current), rotating: Mutex::new(()) })
     }
@@ -50,32 +39,32 @@ impl Keys {
     /// The tenant's keys as of now. A tenant that is no longer configured may still have messages: its
     /// keys are in the store.
     pub fn of(&self, tenant: TenantId) -> Result<Arc<SigningKeys>, StoreError> {
-        if let Some(entry) = self.current.read().unwrap_or_else(PoisonError::into_inner).get(&tenant) {
-            return Ok(entry.keys.clone());
+        if let Some(keys) = self.current.read().unwrap_or_else(PoisonError::into_inner).get(&tenant) {
+            return Ok(keys.clone());
         }
         let stored = self.store.signing_keys(tenant)?.ok_or_else(|| StoreError::Corrupt {
             what: "signing keys",
             source: "a tenant with messages has none".into(),
         })?;
-        let entry = Entry { keys: Arc::new(stored), rotated_at: None };
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(current.entry(tenant).or_insert(entry).keys.clone())
+        Ok(current.entry(tenant).or_insert_with(|| Arc::new(stored)).clone())
     }
 
     /// Makes the next key current and draws a new next one. Blocks until that is on disk.
-    pub fn rotate(&self, tenant: TenantId, now: Timestamp) -> Result<Arc<SigningKeys>, StoreError> {
+    ///
+    /// `seen` are the keys that [`Keys::of`] gave when the request began. If they are no longer current, another
+    /// rotation ended since: the two overlapped and are the same one, because two would drop both old keys.
+    pub fn rotate(&self, tenant: TenantId, seen: &Arc<SigningKeys>) -> Result<Arc<SigningKeys>, StoreError> {
         let _one_by_one = self.rotating.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = self.current.read().unwrap_or_else(PoisonError::into_inner).get(&tenant).cloned();
-        let before = before.expect("only a configured tenant can ask");
-        if before.rotated_at.is_some_and(|at| now.millis_since(at) < SAME_ROTATION_MS) {
-            return Ok(before.keys);
+        let before = self.of(tenant)?;
+        if !Arc::ptr_eq(&before, seen) {
+            return Ok(before);
         }
         tracing::info!(tenant = tenant.0, "rotating signing keys");
-        let keys = SigningKeys { current: before.keys.next.clone(), next: SigningKey::from_random(random()) };
+        let keys = SigningKeys { current: before.next.clone(), next: SigningKey::from_random(random()) };
         self.store.put_signing_keys(tenant, &keys)?;
         let keys = Arc::new(keys);
-        let entry = Entry { keys: keys.clone(), rotated_at: Some(now) };
-        self.current.write().unwrap_or_else(PoisonError::into_inner).insert(tenant, entry);
+        self.current.write().unwrap_or_else(PoisonError::into_inner).insert(tenant, keys.clone());
         Ok(keys)
     }
 }
@@ -105,4 +94,24 @@ fn is_published(keys: &SigningKeys) -> bool {
     let known =
         |key: &SigningKey| DEV_USERS.iter().any(|user| key.expose() == user.current || key.expose() == user.next);
     known(&keys.current) || known(&keys.next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+
+    #[test]
+    fn rotations_that_overlap_are_one_and_others_are_not() {
+        let (tenant, key) = (TenantId(1), |text: &str| SigningKey::new(text.to_owned()));
+        let configured = [(tenant, SigningKeys { current: key("sig_a"), next: key("sig_b") })];
+        let keys = Keys::load(Arc::new(MemoryStore::new()), Mode::Serve, &configured).unwrap();
+        let seen_by_both = keys.of(tenant).unwrap();
+        let first = keys.rotate(tenant, &seen_by_both).unwrap();
+        let second = keys.rotate(tenant, &seen_by_both).unwrap();
+        assert!(first.current == configured[0].1.next);
+        assert!(first == second, "a receiver that knows the old next key still knows the current one");
+        let third = keys.rotate(tenant, &keys.of(tenant).unwrap()).unwrap();
+        assert!(third.current == first.next && third.next != first.next);
+    }
 }

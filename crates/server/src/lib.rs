@@ -3,6 +3,8 @@
 
 pub mod config;
 
+pub mod quotas;
+
 pub mod tenants;
 
 pub mod server;
@@ -14,6 +16,8 @@ mod http;
 pub mod api;
 
 pub mod core;
+
+mod bulk;
 
 pub mod delivery;
 

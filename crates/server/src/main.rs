@@ -11,6 +11,9 @@ use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::telemetry;
 use posthaste::tenants::{DEV_USERS, new_tenant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,26 +54,55 @@ struct RunArguments {
     settings: Settings,
 }
 
+/// The flags of the official development server, besides ours. It also spells them with one dash.
 #[derive(clap::Args)]
 struct DevArguments {
-    /// Port to listen on at 127.0.0.1, as the official development server spells it
-    #[arg(long, env = "QSTASH_DEV_PORT", value_name = "PORT")]
+    /// Port to listen on at 127.0.0.1, unless --listen says more [env: QSTASH_DEV_PORT=] [default: 8080]
+    #[arg(long, help_heading = "Official development server", value_name = "PORT")]
     port: Option<u16>,
+    /// Second port, on the address of the first, that serves the same API; none unless given
+    #[arg(long, help_heading = "Official development server", env = "QSTASH_DEV_LOG_PORT", value_name = "PORT")]
+    log_port: Option<u16>,
+    /// Accepted for compatibility, without effect: quotas have settings of their own
+    #[arg(long, help_heading = "Official development server", env = "QSTASH_DEV_QUOTA", value_name = "PLAN")]
+    quota: Option<Plan>,
     #[command(flatten)]
     run: RunArguments,
+}
+
+/// The plans that the official development server can imitate.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Plan {
+    Payg,
+    Pro,
+}
+
+/// Flags that may be written with one dash, as Go programs have them.
+const ONE_DASH: [&str; 3] = ["-port", "-log-port", "-quota"];
+
+/// An argument, with the flags of the official development server spelt our way.
+fn spelt(argument: OsString) -> OsString {
+    let name = argument.to_str().map(|text| text.split_once('=').map_or(text, |(name, _)| name));
+    if !name.is_some_and(|name| ONE_DASH.contains(&name)) {
+        return argument;
+    }
+    let mut with_two = OsString::from("-");
+    with_two.push(argument);
+    with_two
 }
 
 /// How long threads that block may keep the process from ending.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Dev(DevArguments { port, run: mut arguments }) => {
+    let result = match Cli::parse_from(std::env::args_os().map(spelt)).command {
+        Command::Dev(DevArguments { port, log_port, quota: _, run: mut arguments }) => {
+            let port = port.or_else(|| dev_port(&std::env::var_os("QSTASH_DEV_PORT")?));
             let listen = port.map(|port| format!("127.0.0.1:{port}"));
             arguments.settings.listen = arguments.settings.listen.or(listen);
-            run(Mode::Dev, arguments)
+            run(Mode::Dev, arguments, log_port)
         }
-        Command::Serve(arguments) => run(Mode::Serve, arguments),
+        Command::Serve(arguments) => run(Mode::Serve, arguments, None),
         Command::NewTenant { name } => {
             print!("{}", new_tenant(&name));
             Ok(())
@@ -85,7 +117,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mode: Mode, arguments: RunArguments) -> anyhow::Result<()> {
+/// The port of `QSTASH_DEV_PORT`. What is no port counts for nothing: the SDK then looks at the default one.
+fn dev_port(text: &OsStr) -> Option<u16> {
+    text.to_str()?.parse().ok()
+}
+
+fn run(mode: Mode, arguments: RunArguments, log_port: Option<u16>) -> anyhow::Result<()> {
     let mut settings = arguments.settings;
     if let Some(path) = &arguments.config {
         settings = settings.or(Settings::from_file(path)?)?;
@@ -98,24 +135,26 @@ fn run(mode: Mode, arguments: RunArguments) -> anyhow::Result<()> {
     telemetry::init(config.log_format, &config.log)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(config));
+    let result = runtime.block_on(serve(config, log_port));
     // Whatever still runs on a blocking thread must not keep the process from ending.
     runtime.shutdown_timeout(EXIT_PATIENCE);
     result
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+async fn serve(config: Config, log_port: Option<u16>) -> anyhow::Result<()> {
     let data_dir = DataDir::lock(&config.data_dir)?;
     let store = SqliteStore::open(&data_dir.database(), SqliteOptions::default())
         .with_context(|| format!("the database {} cannot be opened", data_dir.database().display()))?;
-    let listener =
-        TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
+    let mut listeners = vec![listen(config.listen).await?];
+    if let Some(port) = log_port {
+        listeners.push(listen(SocketAddr::new(config.listen.ip(), port)).await?);
+    }
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mode = config.mode;
     let parts =
         Parts { store: Arc::new(store), clock: Clock::default(), resolver: Arc::new(SystemResolver::default()) };
-    let mut server = Server::start(config, parts, listener).await?;
+    let mut server = Server::start_on(config, parts, listeners).await?;
     announce(mode, &server);
     tokio::select! {
         failure = server.failed() => {
@@ -129,6 +168,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     server.stop().await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        // The development mode of the JavaScript SDK looks for these words, in lower case.
+        ErrorKind::AddrInUse => anyhow::anyhow!("cannot listen on {address}: address already in use"),
+        _ => anyhow::Error::new(error).context(format!("cannot listen on {address}")),
+    })
 }
 
 /// Every connection is an open file; the usual soft limit of 1,024 is far below what we allow.
@@ -151,5 +198,35 @@ fn announce(mode: Mode, server: &Server) {
         println!("QSTASH_TOKEN={}", user.token);
         println!("QSTASH_CURRENT_SIGNING_KEY={}", user.current);
         println!("QSTASH_NEXT_SIGNING_KEY={}\n", user.next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_of_the_official_development_server_may_have_one_dash() {
+        for line in [
+            "posthaste dev -port 9 -log-port=10 -quota pro",
+            "posthaste dev --port 9 --log-port=10 --quota=pro",
+            "posthaste dev -port=9 --log-port 10 -quota=payg",
+        ] {
+            let cli = Cli::try_parse_from(line.split(' ').map(OsString::from).map(spelt));
+            let Ok(Cli { command: Command::Dev(arguments) }) = cli else { panic!("{line}") };
+            assert_eq!((arguments.port, arguments.log_port), (Some(9), Some(10)), "{line}");
+            assert!(arguments.quota.is_some(), "{line}");
+        }
+        for line in ["posthaste dev -quota free", "posthaste dev -listen 127.0.0.1:9", "posthaste serve -port 9"] {
+            assert!(Cli::try_parse_from(line.split(' ').map(OsString::from).map(spelt)).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_none_is_left_to_the_default() {
+        let cases = [("8082", Some(8082)), ("abc", None), ("", None), ("-1", None), ("65536", None)];
+        for (text, expected) in cases {
+            assert_eq!(dev_port(OsStr::new(text)), expected, "{text}");
+        }
     }
 }

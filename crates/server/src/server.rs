@@ -1,7 +1,8 @@
 //! Puts a server together, and takes it apart without losing anything.
 
-use crate::api::BodyBudget;
+use crate::api::{Allowances, BodyBudget, LlmUpstream};
 use crate::app::App;
+use crate::bulk::{self, BulkActions};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
@@ -31,8 +32,9 @@ pub struct Server {
     pub app: Arc<App>,
     /// Where it listens.
     pub address: SocketAddr,
-    listener: JoinHandle<()>,
+    listeners: Vec<JoinHandle<()>>,
     stop_listening: CancellationToken,
+    bulk_worker: JoinHandle<()>,
     attempts: Attempts,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
     _disk_watch: DiskWatch,
@@ -53,26 +55,29 @@ pub struct Parts {
 
 impl Server {
     /// Starts serving on a listener that is already bound.
-    pub async fn start(mut config: Config, parts: Parts, listener: TcpListener) -> anyhow::Result<Server> {
+    pub async fn start(config: Config, parts: Parts, listener: TcpListener) -> anyhow::Result<Server> {
+        Server::start_on(config, parts, vec![listener]).await
+    }
+
+    /// Starts serving the same on several listeners; the first is the server's address.
+    pub async fn start_on(mut config: Config, parts: Parts, listeners: Vec<TcpListener>) -> anyhow::Result<Server> {
         let Parts { store, clock, resolver } = parts;
-        let address = listener.local_addr().context("the listener has no address")?;
-        config.egress.own_addrs.push(address);
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
+        let addresses = addresses.context("a listener has no address")?;
+        let address = *addresses.first().context("there is no listener")?;
+        config.egress.own_addrs.extend(addresses);
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
         let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
-        let deliverer = Deliverer::new(
-            DeliveryConfig {
-                egress: config.egress.clone(),
-                extra_ca_pem: config.egress_ca_pem.clone(),
-                region: config.region.clone(),
-                ..DeliveryConfig::default()
-            },
-            resolver,
-        )?;
+        let delivery = delivery_config(&config);
+        let to_llm = config.llm.clone().map(|llm| DeliveryConfig { upstream: Some(llm), ..delivery.clone() });
+        let llm = to_llm.map(|to_llm| Deliverer::new(to_llm, resolver.clone()).map(Arc::new)).transpose()?;
+        let deliverer = Deliverer::new(delivery, resolver)?;
         let (handle, commands) = CoreHandle::new();
         let attempts = Attempts {
             runtime: Handle::current(),
             deliverer: Arc::new(deliverer),
+            llm: llm.clone(),
             keys: keys.clone(),
             core: handle.clone(),
             clock: clock.clone(),
@@ -80,21 +85,16 @@ impl Server {
             tracker: TaskTracker::new(),
             abandon: CancellationToken::new(),
         };
-        let core = Core::new(
-            store.clone(),
-            config.shard,
-            commands,
-            attempts.clone(),
-            clock.clone(),
-            metrics.clone(),
-            config.retention,
-        )?;
+        let mut core =
+            Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas)?;
+        let disk_low = Arc::new(AtomicBool::new(false));
+        core.heed_low_disk(disk_low.clone());
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
         let grace = config.shutdown_grace;
         let body_budget = BodyBudget::new(configured_keys.iter().map(|(tenant, _)| *tenant));
-        let disk_low = Arc::new(AtomicBool::new(false));
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
+        let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let app = Arc::new(App {
             config,
             tokens,
@@ -102,16 +102,31 @@ impl Server {
             store,
             keys,
             clock,
+            llm: llm.map(LlmUpstream::new),
             metrics,
             body_budget,
+            allowances,
+            bulk_actions: BulkActions::default(),
+            group_edits: std::sync::Mutex::default(),
             last_probe: tokio::sync::Mutex::new(None),
             disk_low,
             core_running,
         });
         let stop_listening = CancellationToken::new();
         let router = api::router(app.clone());
-        let listener = tokio::spawn(http::serve(listener, router, stop_listening.clone(), grace));
-        Ok(Server { app, address, listener, stop_listening, attempts, core_ended, _disk_watch: disk_watch })
+        let serve = |listener| tokio::spawn(http::serve(listener, router.clone(), stop_listening.clone(), grace));
+        let listeners = listeners.into_iter().map(serve).collect();
+        let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
+        Ok(Server {
+            app,
+            address,
+            listeners,
+            stop_listening,
+            bulk_worker,
+            attempts,
+            core_ended,
+            _disk_watch: disk_watch,
+        })
     }
 
     /// Waits until the core fails. Never returns while all is well.
@@ -127,7 +142,13 @@ impl Server {
     pub async fn abandon(self) {
         self.stop_listening.cancel();
         self.attempts.abandon.cancel();
-        if tokio::time::timeout(FAILURE_GRACE, self.listener).await.is_err() {
+        let listeners = async {
+            for listener in self.listeners {
+                // One that failed has nobody left to tell.
+                let _ = listener.await;
+            }
+        };
+        if tokio::time::timeout(FAILURE_GRACE, listeners).await.is_err() {
             tracing::warn!("some callers did not hear of the failure in time");
         }
     }
@@ -139,7 +160,10 @@ impl Server {
         self.stop_listening.cancel();
         // If the core has ended already, waiting for it below says why.
         let _ = self.app.core.drain().await;
-        self.listener.await.context("the listener failed")?;
+        for listener in self.listeners {
+            listener.await.context("the listener failed")?;
+        }
+        self.bulk_worker.await.context("the worker of bulk actions failed")?;
         self.attempts.tracker.close();
         if tokio::time::timeout(grace, self.attempts.tracker.wait()).await.is_err() {
             let left = self.attempts.tracker.len();
@@ -152,6 +176,17 @@ impl Server {
             Ok(result) => result.context("while stopping"),
             Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
         }
+    }
+}
+
+/// How messages are delivered.
+fn delivery_config(config: &Config) -> DeliveryConfig {
+    DeliveryConfig {
+        egress: config.egress.clone(),
+        extra_ca_pem: config.egress_ca_pem.clone(),
+        region: config.region.clone(),
+        timeout_max: Duration::from_millis(config.quotas.timeout_ms),
+        ..DeliveryConfig::default()
     }
 }
 

@@ -11,6 +11,8 @@ mod zone;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod second_opinion;
+#[cfg(test)]
 mod tests;
 
 use crate::time::Timestamp;

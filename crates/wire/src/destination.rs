@@ -100,7 +100,7 @@ impl Destination {
             Ok(Destination::Api(remainder))
         } else if remainder.contains([':', '/']) {
             invalid("invalid destination url: endpoint has invalid scheme, add http:// or https://")
-        } else if is_group_name(&remainder) {
+        } else if is_name(&remainder) {
             Ok(Destination::Group(remainder))
         } else {
             invalid(
@@ -218,14 +218,17 @@ fn assemble(scheme: &str, rest: &str, query: Option<&str>) -> Result<String, Inv
         url.push_str(query);
     }
     // Clients never send fragments; one can only come from a batch item or an encoded URL.
-    if let Some(fragment) = url.find('#') {
-        url.truncate(fragment);
-    }
+    url.truncate(without_fragment(&url).len());
     Ok(url)
 }
 
-/// Whether the text can name a URL group.
-pub fn is_group_name(text: &str) -> bool {
+/// A URL up to its fragment, which is never sent.
+pub fn without_fragment(url: &str) -> &str {
+    url.split('#').next().unwrap_or(url)
+}
+
+/// Whether the text can name a URL group, a queue or a schedule; such a name needs no encoding in a path.
+pub fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.bytes().all(is_plain) && text != "." && text != ".."
 }

@@ -1,7 +1,8 @@
-//! Base64, in the two alphabets the protocol uses.
+//! Bytes as text: base64 in the two alphabets the protocol uses, and values of headers that are not UTF-8.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
+use std::borrow::Cow;
 
 /// Standard alphabet, padded: bodies inside JSON.
 pub fn base64(bytes: &[u8]) -> String {
@@ -32,4 +33,91 @@ pub fn hex(bytes: &[u8]) -> String {
         text.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     text
+}
+
+/// The private-use character of a byte `b` from 0x80 on is `ESCAPES + b`: U+F780 to U+F7FF.
+const ESCAPES: u32 = 0xf700;
+
+/// The value of a header as text to store: as it is if it is UTF-8; otherwise each byte from 0x80 on is a private-use
+/// character, as Python does it with surrogates. [`header_bytes`] gives back exactly the same bytes.
+pub fn header_text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains(|c| escaped(c).is_some()) => Cow::Borrowed(text),
+        _ => bytes.iter().map(|byte| escape(*byte)).collect::<String>().into(),
+    }
+}
+
+/// The bytes of a header whose value is stored as [`header_text`].
+pub fn header_bytes(text: &str) -> Cow<'_, [u8]> {
+    if !text.contains(|c| escaped(c).is_some()) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match escaped(c) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Cow::Owned(bytes)
+}
+
+/// What people are shown of such a value.
+pub fn header_shown(text: &str) -> Cow<'_, str> {
+    match header_bytes(text) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(utf8_or_latin1(&bytes).into_owned()),
+    }
+}
+
+/// Text in UTF-8, or in Latin-1, in which JavaScript's `fetch` sends headers.
+pub fn utf8_or_latin1(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect::<String>().into(),
+    }
+}
+
+fn escape(byte: u8) -> char {
+    if byte.is_ascii() {
+        return char::from(byte);
+    }
+    char::from_u32(ESCAPES + u32::from(byte)).expect("private-use characters are characters")
+}
+
+/// The byte that a private-use character stands for.
+fn escaped(c: char) -> Option<u8> {
+    u32::from(c).checked_sub(ESCAPES).and_then(|byte| u8::try_from(byte).ok()).filter(|byte| !byte.is_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_of_headers_are_text_where_they_can_be() {
+        let cases: [(&[u8], &str, &str); 6] = [
+            (b"", "", ""),
+            (b"plain", "plain", "plain"),
+            ("grün".as_bytes(), "grün", "grün"),
+            (b"caf\xe9", "caf\u{f7e9}", "café"),
+            (b"\xff\xc3\xbc", "\u{f7ff}\u{f7c3}\u{f7bc}", "ÿÃ¼"),
+            ("\u{f7e9}".as_bytes(), "\u{f7ef}\u{f79f}\u{f7a9}", "\u{f7e9}"),
+        ];
+        for (bytes, text, shown) in cases {
+            assert_eq!(header_text(bytes), text, "{bytes:?}");
+            assert_eq!(header_shown(text), shown, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_bytes_of_a_header_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..20), text in ".*") {
+            for bytes in [bytes.as_slice(), text.as_bytes()] {
+                let text = header_text(bytes);
+                prop_assert_eq!(header_bytes(&text), bytes);
+            }
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Which headers of a publish travel on to the destination, and under which bounds.
 
+use crate::encoding::{header_text, utf8_or_latin1};
 use crate::header;
 use crate::publish::PublishLimits;
 use crate::rejection::Rejection;
+use std::borrow::Cow;
 
 /// Most characters of a received name that a message repeats.
 const SHOWN_NAME_CHARS_MAX: usize = 100;
@@ -16,14 +18,28 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The value without outer white space, when it is text that can be stored and sent.
-    pub(crate) fn text(self) -> Result<&'a str, Rejection> {
-        let is_forbidden = |c: char| c.is_control() && c != '\t';
-        match std::str::from_utf8(self.value) {
-            Ok(text) if !text.contains(is_forbidden) => Ok(text.trim_matches([' ', '\t'])),
-            _ => Err(self.refused(
-                "the value must be UTF-8 without control characters; percent-encode it, or publish it in a batch",
-            )),
+    /// The value without outer white space.
+    pub(crate) fn trimmed(self) -> &'a [u8] {
+        let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
+        let start = self.value.iter().take_while(is_space).count();
+        let rest = &self.value[start..];
+        &rest[..rest.len() - rest.iter().rev().take_while(is_space).count()]
+    }
+
+    /// The trimmed value as the text of a setting.
+    pub(crate) fn text(self) -> Result<Cow<'a, str>, Rejection> {
+        self.without_controls(utf8_or_latin1(self.trimmed()))
+    }
+
+    /// The trimmed value as it is stored to be sent on, byte for byte.
+    fn forwarded(self) -> Result<Cow<'a, str>, Rejection> {
+        self.without_controls(header_text(self.trimmed()))
+    }
+
+    fn without_controls(self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Rejection> {
+        match text.contains(|c: char| c.is_control() && c != '\t') {
+            false => Ok(text),
+            true => Err(self.refused("the value must not have control characters; percent-encode them")),
         }
     }
 
@@ -58,6 +74,10 @@ impl Forwarded {
         if !header::is_valid_name(name) {
             return Err(line.refused("the name after Upstash-Forward- must be a header name"));
         }
+        // Whoever hands on the headers of a delivery sends this one too, and no other server knows it.
+        if name.eq_ignore_ascii_case(header::HOPS) {
+            return Ok(());
+        }
         if header::is_hop_by_hop_or_framing(name) {
             return Err(line.refused("hop-by-hop and framing headers may not be forwarded"));
         }
@@ -85,7 +105,8 @@ impl Forwarded {
         for line in lines {
             let is_content_type = line.name.eq_ignore_ascii_case(header::CONTENT_TYPE);
             let travels = is_content_type || all && is_forwardable_plain(line.name);
-            if !travels || has_name(&self.headers[..explicit], line.name) {
+            let is_absent = is_content_type && line.trimmed().is_empty();
+            if !travels || is_absent || has_name(&self.headers[..explicit], line.name) {
                 continue;
             }
             if is_content_type && has_name(&self.headers[explicit..], line.name) {
@@ -111,23 +132,23 @@ impl Forwarded {
     }
 
     fn push(&mut self, name: &str, line: Line<'_>, limits: &PublishLimits) -> Result<(), Rejection> {
-        let value = line.text()?;
+        let value = line.forwarded()?;
         if self.headers.len() == limits.forward_headers_max {
             let reason = format!("at most {} headers are forwarded", limits.forward_headers_max);
             return Err(line.refused(reason));
         }
-        self.bytes += name.len() + value.len();
+        self.bytes += name.len() + line.trimmed().len();
         if self.bytes > limits.forward_header_bytes_max {
             let reason = format!("at most {} bytes of headers are forwarded", limits.forward_header_bytes_max);
             return Err(line.refused(reason));
         }
-        self.headers.push((header::canonical(name), value.to_owned()));
+        self.headers.push((header::canonical(name), value.into_owned()));
         Ok(())
     }
 }
 
 /// Whether `Upstash-Header-Forward` sends this header on: not the API token, nor what belongs to one hop, nor
-/// settings. `Accept-Encoding` says what the publisher can decode, not what this server can.
+/// settings, nor what the server sets itself. `Accept-Encoding` says what the publisher can decode, not what this server can.
 fn is_forwardable_plain(name: &str) -> bool {
     let is_setting = name.get(..header::PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(header::PREFIX));
     header::is_valid_name(name)
@@ -135,6 +156,7 @@ fn is_forwardable_plain(name: &str) -> bool {
         && !name.eq_ignore_ascii_case(header::AUTHORIZATION)
         && !name.eq_ignore_ascii_case(header::ACCEPT_ENCODING)
         && !header::is_hop_by_hop_or_framing(name)
+        && !header::is_set_by_server(name)
 }
 
 fn has_name(headers: &[(String, String)], name: &str) -> bool {

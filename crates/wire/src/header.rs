@@ -74,6 +74,12 @@ pub const CALLER_IP: &str = "upstash-caller-ip";
 /// Set on a delivery: where the server runs.
 pub const REGION: &str = "upstash-region";
 
+/// Set on a delivery: how many deliveries led here, this one included, so one more than the hops of its message.
+///
+/// A publish that repeats it, as a proxy or another server that forwards headers does, continues the count: its
+/// message has as many hops as the header says. Always sent, because a count that nobody begins ends no loop.
+pub const HOPS: &str = "posthaste-hops";
+
 /// In an answer with status 489: do not retry.
 pub const NON_RETRYABLE_ERROR: &str = "upstash-nonretryable-error";
 /// In an answer: when to try again.
@@ -100,7 +106,7 @@ const HOP_BY_HOP_OR_FRAMING: [&str; 12] = [
     "proxy-authorization",
 ];
 
-const SET_BY_SERVER: [&str; 7] = [SIGNATURE, MESSAGE_ID, RETRIED, SCHEDULE_ID, TOPIC_NAME, CALLER_IP, REGION];
+const SET_BY_SERVER: [&str; 8] = [SIGNATURE, MESSAGE_ID, RETRIED, SCHEDULE_ID, TOPIC_NAME, CALLER_IP, REGION, HOPS];
 
 /// The spelling Go uses, and thus the hosted service: `x-api-KEY` becomes `X-Api-Key`.
 ///
@@ -169,7 +175,7 @@ mod tests {
         for name in ["Connection", "TE", "transfer-encoding", "HOST", "Proxy-Authorization"] {
             assert!(is_hop_by_hop_or_framing(name), "{name}");
         }
-        for name in ["Upstash-Signature", "UPSTASH-REGION"] {
+        for name in ["Upstash-Signature", "UPSTASH-REGION", "Posthaste-Hops"] {
             assert!(is_set_by_server(name), "{name}");
         }
         for name in ["Authorization", "Cookie", "Upstash-Workflow-Url", "Hosts"] {

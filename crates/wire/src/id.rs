@@ -114,6 +114,33 @@ impl From<MessageId> for String {
     }
 }
 
+/// Public id of a bulk action: `bulk_` and the base58 form of its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BulkActionId(pub Seq);
+
+const BULK_ACTION_PREFIX: &str = "bulk_";
+
+impl fmt::Display for BulkActionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{BULK_ACTION_PREFIX}{}", bs58::encode(self.0.0.to_be_bytes()).into_string())
+    }
+}
+
+impl FromStr for BulkActionId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let encoded = text.strip_prefix(BULK_ACTION_PREFIX).ok_or(InvalidId)?;
+        let mut bytes = [0; 8];
+        match bs58::decode(encoded).onto(&mut bytes) {
+            Ok(8) => {}
+            _ => return Err(InvalidId),
+        }
+        let seq = Seq(u64::from_be_bytes(bytes));
+        if seq > Seq::MAX { Err(InvalidId) } else { Ok(BulkActionId(seq)) }
+    }
+}
+
 /// A time and a number that orders what happened in the same millisecond: `<ms>-<n>`.
 ///
 /// Dead letters are named by it, and it is the cursor of every list.
@@ -180,6 +207,20 @@ mod tests {
     fn foreign_ids_are_refused() {
         for text in ["", "msg_", "msg_0OIl", "msg_2", "scd_1", "msg_%00", &format!("msg_{}", "z".repeat(50))] {
             assert_eq!(text.parse::<MessageId>(), Err(InvalidId), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_of_bulk_actions_survive_text() {
+        for seq in [Seq::MIN, Seq(1), Seq::first_at(Timestamp(1_780_315_200_000)), Seq::MAX] {
+            let id = BulkActionId(seq);
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        let too_large = format!("bulk_{}", bs58::encode(u64::MAX.to_be_bytes()).into_string());
+        for text in
+            ["", "bulk_", "bulk_0OIl", "bulk_2", "msg_11111111", &too_large, &format!("bulk_{}", "z".repeat(50))]
+        {
+            assert_eq!(text.parse::<BulkActionId>(), Err(InvalidId), "{text}");
         }
     }
 

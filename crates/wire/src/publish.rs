@@ -4,7 +4,7 @@
 //! do is refused, never dropped. Start at [`parse`]. Single values are read in `setting`, headers to send on
 //! are collected in `forward`.
 
-use crate::destination::check_url;
+use crate::cron::Cron;
 use crate::flow_control::FlowControl;
 use crate::forward::{Forwarded, Line};
 use crate::header;
@@ -14,8 +14,13 @@ use crate::retry_delay::RetryDelay;
 use crate::setting;
 use crate::time::Timestamp;
 
+/// Settings of a publish that have no meaning for a callback: it is one message, made by the server, with a body of
+/// its own.
+const IGNORED_FOR_CALLBACKS: [&str; 6] =
+    ["cron", "schedule-id", "queue-name", "deduplication-id", "content-based-deduplication", "header-forward"];
+
 /// What the publisher said; `None` means nothing was said, so that a replay overrides only what is present.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PublishOptions {
     /// Upper-case method of the delivery.
     pub method: Option<&'static str>,
@@ -39,6 +44,33 @@ pub struct PublishOptions {
     pub labels: Option<Vec<String>>,
     /// What API answers must hide.
     pub redact: Option<RedactFields>,
+    /// The flow-control key, never empty.
+    pub flow_control_key: Option<String>,
+    /// The limits of that key; only beside a key.
+    pub flow_control: Option<FlowControl>,
+    /// Who hears of every attempt.
+    pub callback: Option<CallbackOptions>,
+    /// Who hears of the final failure.
+    pub failure_callback: Option<CallbackOptions>,
+    /// When to publish again and again: makes it a schedule.
+    pub cron: Option<Cron>,
+    /// The id of that schedule.
+    pub schedule_id: Option<String>,
+    /// The queue to put it into.
+    pub queue: Option<String>,
+    /// How many deliveries led to this publish, one causing the next; see [`hops`].
+    pub hops: u32,
+}
+
+/// A callback: its URL, and what `Upstash-Callback-*` or `Upstash-Failure-Callback-*` says about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallbackOptions {
+    /// Where it goes; a complete URL without fragment.
+    pub url: String,
+    /// Everything else. It has no callbacks, schedule, queue, duplicate key or hops of its own, and its headers
+    /// are only those named for it: who makes the callback adds `Content-Type: application/json` if it is not
+    /// among them.
+    pub options: Box<PublishOptions>,
 }
 
 /// What makes two publishes the same one.
@@ -73,6 +105,8 @@ pub struct PublishLimits {
     pub dedup_id_bytes_max: usize,
     /// Longest callback URL.
     pub url_bytes_max: usize,
+    /// Longest queue name, schedule id or flow-control key.
+    pub key_bytes_max: usize,
 }
 
 impl PublishOptions {
@@ -85,14 +119,65 @@ impl PublishOptions {
         self.headers.iter().enumerate().filter(is_content).map(|(_, header)| header.clone()).collect()
     }
 
-    /// Refuses a retry-delay expression that is not a number for some retry. `retries` is what applies in the
-    /// end, default included.
+    /// Refuses a retry-delay expression that is not a number for some retry, of the message or of a callback.
+    /// `retries` is what applies to the message in the end, default included; callbacks have as many unless they
+    /// say otherwise.
     pub fn check_retry_delay(&self, retries: u32) -> Result<(), Rejection> {
+        self.check_own_retry_delay(Subject::Message, retries)?;
+        self.callbacks().try_for_each(|(subject, callback)| {
+            callback.options.check_own_retry_delay(subject, callback.options.retries.unwrap_or(retries))
+        })
+    }
+
+    /// Refuses what a message in a queue cannot have. [`parse`] asks when a header names the queue; who takes the
+    /// queue from elsewhere has to ask.
+    pub fn check_queued(&self) -> Result<(), Rejection> {
+        let delayed = self.callbacks().find(|(_, callback)| callback.options.delay_ms.is_some_and(|ms| ms > 0));
+        delayed.map_or(Ok(()), |(subject, _)| {
+            Err(Rejection::invalid(format!(
+                "{}: callbacks of a message in a queue cannot be delayed, because the queue waits for them; leave out \
+                 the delay or the queue",
+                subject.header("delay")
+            )))
+        })
+    }
+
+    fn check_own_retry_delay(&self, subject: Subject, retries: u32) -> Result<(), Rejection> {
         let Some(text) = &self.retry_delay else {
             return Ok(());
         };
         let checked = RetryDelay::parse(text).and_then(|expression| expression.check(retries));
-        checked.map_err(|error| Rejection::invalid(format!("{}: {error}", header::canonical(header::RETRY_DELAY))))
+        checked.map_err(|error| Rejection::invalid(format!("{}: {error}", subject.header("retry-delay"))))
+    }
+
+    fn callbacks(&self) -> impl Iterator<Item = (Subject, &CallbackOptions)> {
+        let callback = self.callback.iter().map(|callback| (Subject::Callback, callback));
+        callback.chain(self.failure_callback.iter().map(|callback| (Subject::FailureCallback, callback)))
+    }
+}
+
+/// What a setting is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Message,
+    Callback,
+    FailureCallback,
+}
+
+impl Subject {
+    /// What the names of its settings start with, in lower case. None is the start of another but the first, which
+    /// knows no setting that begins with `callback-` or `failure-callback-`.
+    fn prefix(self) -> &'static str {
+        match self {
+            Subject::Message => header::PREFIX,
+            Subject::Callback => header::CALLBACK_PREFIX,
+            Subject::FailureCallback => header::FAILURE_CALLBACK_PREFIX,
+        }
+    }
+
+    /// The header that makes this setting.
+    fn header(self, setting: &str) -> String {
+        header::canonical(&format!("{}{setting}", self.prefix()))
     }
 }
 
@@ -104,19 +189,30 @@ pub fn parse<'a>(
     limits: &PublishLimits,
     now: Timestamp,
 ) -> Result<PublishOptions, Rejection> {
-    let lines = headers.map(|(name, value)| Line { name, value });
-    let mut draft = Draft::new(limits, now);
-    draft.read(lines.clone(), header::PREFIX)?;
-    for (url, prefix) in
-        [(draft.callback, header::CALLBACK_PREFIX), (draft.failure_callback, header::FAILURE_CALLBACK_PREFIX)]
-    {
-        // `Upstash-Callback-X` configures the callback exactly as `Upstash-X` configures a publish.
-        if url.is_some() {
-            Draft::new(limits, now).read(lines.clone(), prefix)?;
-        }
-    }
+    let lines = headers.clone().map(|(name, value)| Line { name, value });
+    let mut draft = Draft::new(Subject::Message, limits, now);
+    draft.read(lines.clone())?;
+    // `Upstash-Callback-X` configures the callback exactly as `Upstash-X` configures a publish.
+    let url = draft.callback_url.take();
+    draft.options.callback = draft.read_callback(Subject::Callback, url, lines.clone())?;
+    let url = draft.failure_callback_url.take();
+    draft.options.failure_callback = draft.read_callback(Subject::FailureCallback, url, lines.clone())?;
     draft.forwarded.push_plain(lines, draft.header_forward == Some(true), limits)?;
-    draft.finish()
+    draft.options.hops = hops(headers);
+    if draft.options.queue.is_some() {
+        draft.options.check_queued()?;
+    }
+    match draft.unsupported.take() {
+        Some(unsupported) => Err(unsupported),
+        None => Ok(draft.finish()),
+    }
+}
+
+/// How many deliveries led to a request, as its [`header::HOPS`] says; the largest if it came several times.
+/// What is not a number counts as none.
+pub fn hops<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> u32 {
+    let values = headers.filter(|(name, _)| name.eq_ignore_ascii_case(header::HOPS)).map(|(_, value)| value);
+    values.filter_map(setting::hops).max().unwrap_or(0)
 }
 
 /// Appends settings from the query to the headers; a header of the same name wins.
@@ -132,6 +228,7 @@ pub fn merge_query<'a>(
 
 /// What was read so far.
 struct Draft<'l> {
+    subject: Subject,
     limits: &'l PublishLimits,
     now: Timestamp,
     options: PublishOptions,
@@ -139,18 +236,18 @@ struct Draft<'l> {
     header_forward: Option<bool>,
     dedup_id: Option<String>,
     content_dedup: Option<bool>,
-    /// Of what this version cannot do, it is enough to know that it was asked for and well-formed.
-    callback: Option<()>,
-    failure_callback: Option<()>,
-    flow_control_key: Option<()>,
-    flow_control: Option<FlowControl>,
+    callback_url: Option<String>,
+    failure_callback_url: Option<String>,
+    /// Limits of a flow-control key were named, if only by an empty value.
+    flow_control_named: bool,
     /// The first thing asked for that does not exist yet. Kept back, because a mistake elsewhere comes first.
     unsupported: Option<Rejection>,
 }
 
 impl<'l> Draft<'l> {
-    fn new(limits: &'l PublishLimits, now: Timestamp) -> Self {
+    fn new(subject: Subject, limits: &'l PublishLimits, now: Timestamp) -> Self {
         Draft {
+            subject,
             limits,
             now,
             options: PublishOptions::default(),
@@ -158,35 +255,58 @@ impl<'l> Draft<'l> {
             header_forward: None,
             dedup_id: None,
             content_dedup: None,
-            callback: None,
-            failure_callback: None,
-            flow_control_key: None,
-            flow_control: None,
+            callback_url: None,
+            failure_callback_url: None,
+            flow_control_named: false,
             unsupported: None,
         }
     }
 
-    /// Reads every line whose name starts with `prefix`, which is in lower case.
-    fn read<'a>(&mut self, lines: impl Iterator<Item = Line<'a>>, prefix: &str) -> Result<(), Rejection> {
+    /// Reads every line that is about the subject.
+    fn read<'a>(&mut self, lines: impl Iterator<Item = Line<'a>>) -> Result<(), Rejection> {
+        let prefix = self.subject.prefix();
         for line in lines {
             let start = line.name.get(..prefix.len());
             if start.is_some_and(|start| start.eq_ignore_ascii_case(prefix)) {
-                self.set(&line.name[prefix.len()..], line)?;
+                self.set(&line.name[prefix.len()..].to_ascii_lowercase(), line)?;
             }
         }
-        if self.flow_control.is_some() && self.flow_control_key.is_none() {
-            return Err(Rejection::invalid("Upstash-Flow-Control-Value: Upstash-Flow-Control-Key is missing"));
+        if self.flow_control_named && self.options.flow_control_key.is_none() {
+            let [value, key] = ["flow-control-value", "flow-control-key"].map(|name| self.subject.header(name));
+            return Err(Rejection::invalid(format!("{value}: {key} is missing")));
         }
         Ok(())
     }
 
-    /// Reads one setting, `name` being what follows the prefix.
+    /// Reads what is about a callback, if there is one; its settings alone make none.
+    fn read_callback<'a>(
+        &mut self,
+        subject: Subject,
+        url: Option<String>,
+        lines: impl Iterator<Item = Line<'a>>,
+    ) -> Result<Option<CallbackOptions>, Rejection> {
+        let Some(url) = url else {
+            return Ok(None);
+        };
+        let mut draft = Draft::new(subject, self.limits, self.now);
+        draft.read(lines)?;
+        self.unsupported = self.unsupported.take().or_else(|| draft.unsupported.take());
+        Ok(Some(CallbackOptions { url, options: Box::new(draft.finish()) }))
+    }
+
+    /// Reads one setting, `name` being what follows the prefix, in lower case.
     fn set(&mut self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+        if self.subject != Subject::Message && IGNORED_FOR_CALLBACKS.contains(&name) {
+            return Ok(());
+        }
         let (limits, now, options) = (self.limits, self.now, &mut self.options);
-        let name = name.to_ascii_lowercase();
-        match name.as_str() {
+        match name {
             "method" => put(&mut options.method, line, setting::method),
             "delay" => put(&mut options.delay_ms, line, |text| setting::delay(text, limits)),
+            "not-before" if self.subject != Subject::Message => {
+                let delay = self.subject.header("delay");
+                Err(line.refused(format!("a callback cannot wait for a time, use {delay}")))
+            }
             "not-before" => put(&mut options.not_before, line, |text| setting::not_before(text, limits, now)),
             "timeout" => put(&mut options.timeout_ms, line, |text| setting::timeout(text, limits)),
             "retries" => put(&mut options.retries, line, |text| setting::retries(text, limits)),
@@ -196,58 +316,48 @@ impl<'l> Draft<'l> {
                 let before = options.labels.take().unwrap_or_default();
                 put(&mut options.labels, line, |text| setting::labels(before, text, limits))
             }
-            "redact-fields" => put(&mut options.redact, line, |text| {
-                RedactFields::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
-            }),
+            "redact-fields" => put(&mut options.redact, line, setting::redact_fields),
+            "flow-control-key" => {
+                put(&mut options.flow_control_key, line, |text| setting::flow_control_key(text, limits))
+            }
+            "flow-control-value" => {
+                self.flow_control_named = true;
+                // Some clients send the value with every key.
+                let is_empty = line.trimmed().is_empty();
+                if is_empty { Ok(()) } else { put(&mut options.flow_control, line, setting::flow_control) }
+            }
+            "cron" => put(&mut options.cron, line, setting::cron),
+            "schedule-id" => put(&mut options.schedule_id, line, |text| setting::name(text, limits)),
+            "queue-name" => put(&mut options.queue, line, |text| setting::name(text, limits)),
+            "callback" => put(&mut self.callback_url, line, |text| setting::callback_url(text, limits)),
+            "failure-callback" => put(&mut self.failure_callback_url, line, |text| setting::callback_url(text, limits)),
             "header-forward" => put(&mut self.header_forward, line, setting::flag),
             "deduplication-id" => put(&mut self.dedup_id, line, |text| setting::dedup_id(text, limits)),
             "content-based-deduplication" => put(&mut self.content_dedup, line, setting::flag),
             _ => match name.strip_prefix("forward-") {
                 Some(forwarded) => self.forwarded.push_explicit(forwarded, line, limits),
-                None => self.set_unsupported(&name, line),
+                None => self.refuse(name, line),
             },
         }
     }
 
-    /// Reads what this version cannot do. The value is checked all the same: a mistake is told before that.
-    fn set_unsupported(&mut self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
-        let limits = self.limits;
-        let feature = match name {
-            "callback" => {
-                put(&mut self.callback, line, |text| callback_url(text, limits))?;
-                "callbacks"
-            }
-            "failure-callback" => {
-                put(&mut self.failure_callback, line, |text| callback_url(text, limits))?;
-                "callbacks"
-            }
-            "flow-control-key" => {
-                put(&mut self.flow_control_key, line, flow_control_key)?;
-                "flow-control keys"
-            }
-            "flow-control-value" => {
-                put(&mut self.flow_control, line, |text| {
-                    FlowControl::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
-                })?;
-                "flow-control keys"
-            }
-            "cron" => "schedules",
-            "queue-name" => "queues",
-            "workflow-init" | "workflow-runid" => "workflows",
+    /// Refuses what cannot be; other names are unknown and mean nothing.
+    fn refuse(&mut self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+        match name {
             "callback-callback"
             | "callback-failure-callback"
             | "failure-callback-callback"
-            | "failure-callback-failure-callback" => return Err(line.refused("a callback cannot have callbacks")),
-            _ => return Ok(()),
-        };
-        self.unsupported.get_or_insert_with(|| Rejection::unsupported(&line.display_name(), feature));
-        Ok(())
+            | "failure-callback-failure-callback" => Err(line.refused("a callback cannot have callbacks")),
+            "workflow-init" | "workflow-runid" => {
+                let header = line.display_name().replace("Runid", "RunId");
+                self.unsupported.get_or_insert_with(|| Rejection::unsupported(&header, "workflows"));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn finish(self) -> Result<PublishOptions, Rejection> {
-        if let Some(unsupported) = self.unsupported {
-            return Err(unsupported);
-        }
+    fn finish(self) -> PublishOptions {
         let mut options = self.options;
         options.headers_explicit = self.forwarded.explicit();
         options.headers = self.forwarded.into_headers();
@@ -256,7 +366,7 @@ impl<'l> Draft<'l> {
             (None, Some(true)) => Some(Dedup::Content),
             (None, _) => None,
         };
-        Ok(options)
+        options
     }
 }
 
@@ -270,20 +380,14 @@ fn put<T>(
     if slot.is_some() {
         return Err(line.refused("may be given only once"));
     }
-    *slot = Some(read(line.text()?).map_err(|rejection| match rejection.status {
+    *slot = Some(read(&line.text()?).map_err(|rejection| match rejection.status {
         RejectionKind::Invalid => line.refused(rejection.message),
         _ => Rejection { message: format!("{} ({})", rejection.message, line.display_name()), ..rejection },
     })?);
     Ok(())
 }
 
-fn callback_url(text: &str, limits: &PublishLimits) -> Result<(), Rejection> {
-    check_url(text, limits.url_bytes_max).map_err(|error| Rejection::invalid(error.to_string()))
-}
-
-fn flow_control_key(text: &str) -> Result<(), Rejection> {
-    if text.is_empty() { Err(Rejection::invalid("must not be empty")) } else { Ok(()) }
-}
-
+#[cfg(test)]
+mod callback_tests;
 #[cfg(test)]
 mod tests;

@@ -41,6 +41,13 @@ impl fmt::Display for InvalidRedactFields {
 impl std::error::Error for InvalidRedactFields {}
 
 impl RedactFields {
+    /// What either of two hides.
+    pub fn union(&self, other: &RedactFields) -> RedactFields {
+        let mut headers = self.headers.clone();
+        headers.extend(other.headers.iter().filter(|name| !self.headers.contains(name)).cloned());
+        RedactFields { body: self.body || other.body, all_headers: self.all_headers || other.all_headers, headers }
+    }
+
     /// Reads a list such as `body, header[Authorization]`.
     ///
     /// What cannot be understood is refused, never skipped: somebody meant to hide it.

@@ -3,8 +3,12 @@
 //! Refusals here do not name the header; `publish` knows under which name the value came.
 
 use crate::boolean;
+use crate::cron::Cron;
+use crate::destination::{check_url, is_name, without_fragment};
 use crate::duration::{DurationRange, OutOfRange, parse_duration};
+use crate::flow_control::FlowControl;
 use crate::publish::PublishLimits;
+use crate::redact::RedactFields;
 use crate::rejection::Rejection;
 use crate::retry_delay::RetryDelay;
 use crate::time::Timestamp;
@@ -93,6 +97,54 @@ pub(crate) fn labels(before: Vec<String>, text: &str, limits: &PublishLimits) ->
         labels.push(label.to_owned());
     }
     Ok(labels)
+}
+
+/// What API answers must hide.
+pub(crate) fn redact_fields(text: &str) -> Result<RedactFields, Rejection> {
+    RedactFields::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
+}
+
+/// The URL of a callback, without its fragment, as for any destination.
+pub(crate) fn callback_url(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
+    check_url(text, limits.url_bytes_max).map_err(|error| Rejection::invalid(error.to_string()))?;
+    Ok(without_fragment(text).to_owned())
+}
+
+/// A flow-control key: any text, as long as it can be shown.
+pub(crate) fn flow_control_key(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
+    if text.is_empty() || text.len() > limits.key_bytes_max || text.contains(char::is_control) {
+        let max = limits.key_bytes_max;
+        return Err(Rejection::invalid(format!("must have 1 to {max} bytes, without control characters")));
+    }
+    Ok(text.to_owned())
+}
+
+/// The limits of a flow-control key.
+pub(crate) fn flow_control(text: &str) -> Result<FlowControl, Rejection> {
+    FlowControl::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
+}
+
+/// When a schedule fires.
+pub(crate) fn cron(text: &str) -> Result<Cron, Rejection> {
+    Cron::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
+}
+
+/// The name of a queue, or the id of a schedule.
+pub(crate) fn name(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
+    if text.len() > limits.key_bytes_max || !is_name(text) {
+        return Err(Rejection::invalid(format!(
+            "must have 1 to {} letters, digits, '.', '_' and '-', and be neither '.' nor '..'",
+            limits.key_bytes_max
+        )));
+    }
+    Ok(text.to_owned())
+}
+
+/// A number of hops; `None` when it is no number. One that is too big to be held is the biggest that can be, so
+/// that no count starts again.
+pub(crate) fn hops(value: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(value.trim_ascii()).ok().filter(|text| is_digits(text))?;
+    Some(text.parse().unwrap_or(u32::MAX))
 }
 
 fn is_digits(text: &str) -> bool {

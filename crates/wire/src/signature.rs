@@ -1,6 +1,6 @@
 //! Signing keys, and the signature that every delivery carries: a JWT with the hash of the body.
 //!
-//! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs.
+//! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs; only `hops` is ours.
 
 use crate::encoding::{base64url_padded, push_base64url};
 use crate::time::Timestamp;
@@ -70,6 +70,8 @@ pub struct Claims<'a> {
     pub jwt_id: &'a str,
     /// The [`body_hash`] of what is sent.
     pub body_hash: &'a str,
+    /// How many deliveries led to the message, so that a receiver can trust it; left out when there were none.
+    pub hops: u32,
 }
 
 /// The `body` claim: SHA-256 of the body in padded base64url. The same for every attempt of a message.
@@ -96,6 +98,9 @@ fn payload(claims: &Claims<'_>) -> String {
     push_json_string(claims.jwt_id, &mut json);
     json.push_str(r#","body":"#);
     push_json_string(claims.body_hash, &mut json);
+    if claims.hops > 0 {
+        write!(json, r#","hops":{}"#, claims.hops).expect("writing to a String cannot fail");
+    }
     json.push('}');
     json
 }
@@ -146,6 +151,7 @@ mod tests {
             expires_at: Timestamp(4_102_444_800_000),
             jwt_id: "jwt_67kxXD6UBAk7DqU6hzuHMDdXFXfP",
             body_hash: &hash,
+            hops: 0,
         };
         let token = sign(&SigningKey::new("sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r"), &claims);
         assert_eq!(
@@ -183,9 +189,22 @@ mod tests {
             expires_at: Timestamp(1_700_000_300_000),
             jwt_id: "jwt_67kxXD6UBAk7DqU6hzuHMDdXFXfP",
             body_hash: &hash,
+            hops: 0,
         };
         let room = PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len();
         assert!(payload(&claims).len() <= room);
+    }
+
+    #[test]
+    fn hops_come_last_and_only_if_there_were_any() {
+        for (hops, end) in
+            [(0, r#""body":"h"}"#), (1, r#""body":"h","hops":1}"#), (u32::MAX, r#""body":"h","hops":4294967295}"#)]
+        {
+            let (issued_at, expires_at) = (Timestamp(0), Timestamp(300_000));
+            let claims = Claims { url: "https://a", issued_at, expires_at, jwt_id: "j", body_hash: "h", hops };
+            let start = r#"{"iss":"Upstash","sub":"https://a","exp":300,"nbf":0,"iat":0,"jti":"j","#;
+            assert_eq!(payload(&claims), format!("{start}{end}"));
+        }
     }
 
     proptest! {
@@ -198,6 +217,7 @@ mod tests {
                 expires_at: Timestamp(301_999),
                 jwt_id: &jwt_id,
                 body_hash: &hash,
+                hops: 0,
             };
             let json: Value = serde_json::from_str(&payload(&claims)).unwrap();
             let expected = serde_json::json!({

@@ -38,11 +38,12 @@ export class Receiver {
   }
 
   /** Waits until at least `count` requests have arrived at a path, and returns them. */
-  async arrivals(path, count = 1) {
-    return await eventually(`${count} requests at ${path}, saw ${this.at(path).length}`, () => {
+  async arrivals(path, count = 1, patienceMs = undefined) {
+    const probe = () => {
       const arrived = this.at(path);
       return arrived.length >= count ? arrived : undefined;
-    });
+    };
+    return await eventually(() => `${count} requests at ${path}, saw ${this.at(path).length}`, probe, patienceMs);
   }
 
   async stop() {

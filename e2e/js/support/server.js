@@ -38,11 +38,13 @@ export const USERS = [
 ];
 
 export class Server {
-  /** Where it listens; another port after every start. */
+  /** Where it listens; another port after every start, but not after `restart`. */
   url;
   #dataDir;
   #mode;
   #args;
+  #listen = ["--listen", "127.0.0.1:0"];
+  #variables = {};
   #child;
   #output = "";
   #exited;
@@ -62,11 +64,33 @@ export class Server {
     return server;
   }
 
+  /** Starts a server in dev mode where the SDK's own development mode looks for one. */
+  static async startOnDevPort(port) {
+    const server = new Server();
+    server.#dataDir = await mkdtemp(path.join(tmpdir(), "posthaste-e2e-"));
+    server.#mode = "dev";
+    server.#args = [];
+    server.#listen = [];
+    server.#variables = { QSTASH_DEV_PORT: `${port}` };
+    await server.start();
+    return server;
+  }
+
+  /** kill -9, and a new start on the same data directory and the same port: clients go on as they are. */
+  async restart() {
+    await this.kill();
+    const anyPort = this.#listen;
+    this.#listen = ["--listen", new URL(this.url).host];
+    await this.start();
+    this.#listen = anyPort;
+  }
+
   /** Starts it again on the same data directory, after `kill` or `terminate`. */
   async start() {
-    const args = [this.#mode, "--listen", "127.0.0.1:0", "--data-dir", this.#dataDir, ...this.#args];
+    const args = [this.#mode, ...this.#listen, "--data-dir", this.#dataDir, ...this.#args];
+    const env = { ...environment(), ...this.#variables };
     this.#output = "";
-    this.#child = spawn(BINARY, args, { env: environment(), stdio: ["ignore", "pipe", "pipe"] });
+    this.#child = spawn(BINARY, args, { env, stdio: ["ignore", "pipe", "pipe"] });
     this.#exited = new Promise((resolve) => this.#child.once("exit", (code, signal) => resolve({ code, signal })));
     this.url = await new Promise((resolve, reject) => {
       const timer = setTimeout(() => reject(new Error(`the server did not start:\n${this.#output}`)), PATIENCE_MS);
@@ -126,7 +150,12 @@ export class Server {
 
 /** Runs the binary to its end, for commands that are expected to end by themselves. */
 export async function run(...args) {
-  const child = spawn(BINARY, args, { env: environment(), stdio: ["ignore", "pipe", "pipe"] });
+  return await runProgram(BINARY, args);
+}
+
+/** Runs any program to its end; `variables` are added to its environment. */
+export async function runProgram(program, args, variables = {}) {
+  const child = spawn(program, args, { env: { ...environment(), ...variables }, stdio: ["ignore", "pipe", "pipe"] });
   let stdout = "";
   let stderr = "";
   child.stdout.on("data", (chunk) => (stdout += chunk));

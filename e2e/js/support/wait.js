@@ -7,14 +7,16 @@ const POLL_MS = 15;
 
 /**
  * Calls `probe` until it gives something truthy, and returns that.
- * Fails with `what` (and the last thing that was seen) when the time is over.
+ * Fails with `what`, a text or a function that makes one, when the time is over.
  */
 export async function eventually(what, probe, patienceMs = PATIENCE_MS) {
   const deadline = Date.now() + patienceMs;
   for (;;) {
     const found = await probe();
     if (found) return found;
-    if (Date.now() > deadline) throw new Error(`waited ${patienceMs} ms in vain for: ${what}`);
+    if (Date.now() > deadline) {
+      throw new Error(`waited ${patienceMs} ms in vain for: ${typeof what === "function" ? what() : what}`);
+    }
     await pause(POLL_MS);
   }
 }

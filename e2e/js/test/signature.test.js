@@ -66,7 +66,7 @@ test("after a rotation receivers with the old pair still accept", async () => {
   const delivery = await deliver({ body: "rotated" }, user);
   assert.equal(await verifier(old).verify(delivery), true, "the next key of the old pair signs now");
   assert.equal(await verifier(first).verify(delivery), true);
-  assert.deepEqual(await rotate(), first, "a second rotation within a minute is the same one: two callers may race");
+  assert.equal((await rotate()).current, first.next, "each rotation moves on");
 });
 
 test("development keys are the published ones again after a restart, as the SDK's development mode expects", async () => {

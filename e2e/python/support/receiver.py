@@ -4,6 +4,7 @@ It is the witness of the tests: what counts as delivered is what arrived here, n
 """
 
 import threading
+import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Dict, List, Optional, Union
@@ -29,6 +30,8 @@ class Arrival:
     target: str
     headers: Dict[str, str]
     body: bytes
+    #: When, in Unix seconds by this machine's clock.
+    at: float
 
     @property
     def path(self) -> str:
@@ -55,12 +58,17 @@ class Receiver:
         with self._lock:
             return [arrival for arrival in self.arrived if arrival.path == path]
 
-    def arrivals(self, path: str, count: int = 1) -> List[Arrival]:
+    def arrivals(self, path: str, count: int = 1, patience: float = PATIENCE_SECONDS) -> List[Arrival]:
         """Waits until at least `count` requests have arrived at a path, and returns them."""
         return eventually(
             f"{count} requests at {path}",
             lambda: self.at(path) if len(self.at(path)) >= count else None,
+            patience,
         )
+
+    def bodies(self, path: str) -> List[str]:
+        """What has arrived at a path, as texts."""
+        return [arrival.body.decode() for arrival in self.at(path)]
 
     def stop(self) -> None:
         self._http.shutdown()
@@ -86,7 +94,7 @@ def _handler_for(receiver: Receiver) -> type:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = receiver.record(Arrival(self.command, self.path, headers, body))
+            answer = receiver.record(Arrival(self.command, self.path, headers, body, time.time()))
             if answer.after is not None:
                 answer.after.wait(PATIENCE_SECONDS * 2)
             self.send_response(answer.status)

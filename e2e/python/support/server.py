@@ -57,11 +57,16 @@ class Server:
         self._data_dir = tempfile.mkdtemp(prefix="posthaste-e2e-")
         self.start()
 
-    def start(self) -> None:
+    def restart(self) -> None:
+        """kill -9, and a new start on the same data directory and port: clients go on as they are."""
+        self.kill()
+        self.start(self.url.removeprefix("http://"))
+
+    def start(self, listen: str = "127.0.0.1:0") -> None:
         """Starts it, also again after `kill`; the port is another one then."""
         self._lines: List[str] = []
         self._process = subprocess.Popen(
-            [BINARY, "dev", "--listen", "127.0.0.1:0", "--data-dir", self._data_dir],
+            [BINARY, "dev", "--listen", listen, "--data-dir", self._data_dir],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

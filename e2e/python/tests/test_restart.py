@@ -1,9 +1,11 @@
 """What the server has acknowledged survives `kill -9`."""
 
+import threading
+
 import pytest
 from qstash.log import LogState
 from support.clients import sync_client
-from support.receiver import Receiver
+from support.receiver import Answer, Receiver
 from support.server import USERS, Server
 from support.wait import eventually
 
@@ -32,3 +34,70 @@ def test_acknowledged_messages_survive_kill_9(own_server: Server, receiver: Rece
     eventually("50 messages DELIVERED", delivered)
     arrived = {arrival.headers["upstash-message-id"] for arrival in receiver.at(path)}
     assert arrived == published
+
+
+def test_queues_keep_their_order_and_their_pause(own_server: Server, receiver: Receiver):
+    client = sync_client(own_server.url, USERS[0].token)
+    receiver.script("/retried", 500, 200)
+    ids = [
+        client.message.enqueue(
+            queue="retried", url=receiver.url("/retried"), body=body, retries=3, retry_delay="1000"
+        ).message_id
+        for body in ["1", "2", "3"]
+    ]
+    client.queue.upsert("paused", parallelism=3, paused=True)
+    client.message.enqueue(queue="paused", url=receiver.url("/paused-queue"))
+    paused = client.queue.get("paused")
+    waits = {"message_id": ids[0], "state": LogState.RETRY}
+    eventually("the wait for the retry", lambda: client.log.list(filter=waits).logs)
+    own_server.restart()
+    assert client.queue.get("paused") == paused
+    assert client.queue.get("retried").lag == 3
+    receiver.arrivals("/retried", 4)
+    assert receiver.bodies("/retried") == ["1", "1", "2", "3"]
+    assert receiver.at("/paused-queue") == []
+    client.queue.resume("paused")
+    receiver.arrivals("/paused-queue")
+
+
+def test_flow_control_schedules_groups_and_callbacks_are_kept(own_server: Server, receiver: Receiver):
+    client = sync_client(own_server.url, USERS[0].token)
+    client.flow_control.pin("pinned", {"parallelism": 3, "rate": 4, "period": 60})
+    client.flow_control.pause("paused")
+    client.message.publish(url=receiver.url("/paused-key"), flow_control={"key": "paused", "parallelism": 1})
+    client.schedule.create(destination="https://example.com", cron="1 1 31 1 1", schedule_id="kept", body="x")
+    client.schedule.pause("kept")
+    client.url_group.upsert_endpoints("kept", [{"url": receiver.url("/kept-group"), "name": "one"}])
+    release = threading.Event()
+    receiver.script("/kept-callback", Answer(200, after=release), 200)
+    client.message.publish(url=receiver.url("/kept-source"), callback=receiver.url("/kept-callback"))
+    [called] = receiver.arrivals("/kept-callback")
+
+    def kept():
+        keys = [client.flow_control.get(key) for key in ["pinned", "paused"]]
+        return keys, client.schedule.list(), client.url_group.list()
+
+    before = kept()
+    own_server.restart()
+    release.set()
+    assert kept() == before
+    again = receiver.arrivals("/kept-callback", 2)[1]
+    assert (again.headers["upstash-message-id"], again.body) == (called.headers["upstash-message-id"], called.body)
+    assert receiver.at("/paused-key") == []
+    client.flow_control.resume("paused")
+    receiver.arrivals("/paused-key")
+    client.message.publish(url_group="kept", body="x")
+    receiver.arrivals("/kept-group")
+
+
+def test_a_rate_holds_over_the_kill(own_server: Server, receiver: Receiver):
+    client = sync_client(own_server.url, USERS[0].token)
+    limits = {"key": "rated", "rate": 1, "period": 2}
+    for _ in range(3):
+        client.message.publish(url=receiver.url("/rated"), flow_control=limits)
+    [first] = receiver.arrivals("/rated")
+    delivered = {"message_id": first.headers["upstash-message-id"], "state": LogState.DELIVERED}
+    eventually("the first DELIVERED", lambda: client.log.list(filter=delivered).logs)
+    own_server.restart()
+    times = [arrival.at for arrival in receiver.arrivals("/rated", 3)]
+    assert all(later - earlier >= 1.7 for earlier, later in zip(times, times[1:])), times

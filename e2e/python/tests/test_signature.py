@@ -33,7 +33,7 @@ def test_forgeries_are_refused(story):
 
 
 def test_keys_are_read_and_rotated(story):
-    """Each client rotates the keys of a user of its own: a second rotation within a minute is the same one."""
+    """Each client rotates the keys of a user of its own, so that neither disturbs the other."""
     user = 2 if type(story.client).__name__ == "QStash" else 3
     client = story.clients[user]
     before = client.signing_key.get()

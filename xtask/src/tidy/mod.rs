@@ -15,8 +15,9 @@ const CLOCKS: [&str; 4] = [
 ];
 
 /// Tests wait for conditions. These files may pause, and say why.
-const PAUSES: [(&str, &str); 5] = [
+const PAUSES: [(&str, &str); 6] = [
     ("crates/server/tests/crash/cycles.rs", "the moment of a kill is the input of the test"),
+    ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),
     ("e2e/js/support/wait.js", "the inside of the polling loop"),
     ("e2e/js/support/server.js", "deadlines for a start and an end"),

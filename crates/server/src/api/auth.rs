@@ -24,10 +24,18 @@ pub(super) fn authorize(app: &App, headers: &HeaderMap, uri: &Uri, access: Acces
         false => None,
     };
     let (tenant, scope) = known.ok_or_else(ApiError::unauthenticated)?;
+    if !is_publish(uri.path()) {
+        app.allowances.requests.take(tenant, 1, app.clock.now()).map_err(ApiError::burst_quota)?;
+    }
     match (access, scope) {
         (Access::Write, Scope::ReadOnly) => Err(ApiError::read_only()),
         _ => Ok(tenant),
     }
+}
+
+/// Requests that bring messages have their own quota, per day.
+fn is_publish(path: &str) -> bool {
+    matches!(path.split('/').nth(2), Some("publish" | "enqueue" | "batch"))
 }
 
 /// The token of the one `Authorization: Bearer` header; the scheme is compared without case.

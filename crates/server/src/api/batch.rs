@@ -2,11 +2,13 @@
 
 use super::auth::{Access, authorize};
 use super::body;
+use super::caller::caller_ip;
 use super::error::ApiError;
 use super::publish::{
-    Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, caller_ip, parse_options, prepare,
-    refuse_when_disk_is_low, status_of,
+    Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, parse_options, prepare, refuse_when_disk_is_low,
+    status_of, store,
 };
+use super::queues;
 use crate::app::App;
 use crate::core::NewMessage;
 use axum::Json;
@@ -16,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::Destination;
-use posthaste_wire::rejection::Rejection;
+use posthaste_wire::publish::hops;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -70,9 +72,10 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
     let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
-    let publisher = Publisher { tenant, caller_ip: caller_ip(&parts.extensions) };
-    let (bytes, preparing) = (body.bytes, app.clone());
-    let prepare = move || prepare_all(&preparing, &publisher, &bytes);
+    let publisher = Publisher { tenant, caller_ip: caller_ip(&app, &parts) };
+    let lines = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let (bytes, preparing, hops) = (body.bytes, app.clone(), hops(lines));
+    let prepare = move || prepare_all(&preparing, &publisher, hops, &bytes);
     // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
     let Prepared { messages, fates } = tokio::task::spawn_blocking(prepare)
         .await
@@ -85,7 +88,7 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
         return Err(ApiError::invalid(error.as_str()).at(0));
     }
     let any_refused = first_refused.is_some();
-    let accepted = if messages.is_empty() { Vec::new() } else { app.core.publish(messages, body.room).await? };
+    let accepted = if messages.is_empty() { Vec::new() } else { store(&app, tenant, messages, body.room).await? };
     let status = if any_refused { StatusCode::OK } else { status_of(&accepted) };
     let mut accepted = accepted.into_iter();
     let answer = |fate| match fate {
@@ -102,7 +105,8 @@ struct Prepared {
     fates: Vec<Fate>,
 }
 
-fn prepare_all(app: &App, publisher: &Publisher, bytes: &[u8]) -> Result<Prepared, ApiError> {
+/// `hops` deliveries led to this request, and thereby to each of its messages.
+fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let items: Vec<&RawValue> = serde_json::from_slice(bytes)
         .map_err(|error| ApiError::invalid(format!("the batch is not a JSON array of objects: {error}")))?;
     if items.len() > BATCH_ITEMS_MAX {
@@ -111,11 +115,8 @@ fn prepare_all(app: &App, publisher: &Publisher, bytes: &[u8]) -> Result<Prepare
     }
     let mut prepared = Prepared { messages: Vec::with_capacity(items.len()), fates: Vec::with_capacity(items.len()) };
     for (index, item) in items.into_iter().enumerate() {
-        let item = serde_json::from_str(item.get()).map_err(|error| {
-            let text = format!("not an object with destination, headers and a body that is text: {error}");
-            ApiError::invalid(text).at(index)
-        })?;
-        let fate = match prepare_item(app, publisher, item) {
+        let item = read_item(item.get()).map_err(|error| error.at(index))?;
+        let fate = match prepare_item(app, publisher, hops, item) {
             Ok((messages, places)) => {
                 prepared.messages.extend(messages);
                 Fate::Accepted(places)
@@ -132,16 +133,29 @@ fn prepare_all(app: &App, publisher: &Publisher, bytes: &[u8]) -> Result<Prepare
     Ok(prepared)
 }
 
-fn prepare_item(app: &App, publisher: &Publisher, item: Item) -> Result<(Vec<NewMessage>, AnsweredPlaces), Refusal> {
+/// An object: a struct could be read from a list too.
+fn read_item(text: &str) -> Result<Item, ApiError> {
+    let wrong = "not an object with destination, headers and a body that is text";
+    if !text.trim_start().starts_with('{') {
+        return Err(ApiError::invalid(wrong));
+    }
+    serde_json::from_str(text).map_err(|error| ApiError::invalid(format!("{wrong}: {error}")))
+}
+
+fn prepare_item(
+    app: &App,
+    publisher: &Publisher,
+    hops: u32,
+    item: Item,
+) -> Result<(Vec<NewMessage>, AnsweredPlaces), Refusal> {
     let malformed = |error: ApiError| Refusal::Malformed(error);
     let text = item.destination.ok_or_else(|| malformed(ApiError::invalid("destination is missing")))?;
-    if item.queue.is_some_and(|queue| !queue.is_empty()) {
-        return Err(malformed(Rejection::unsupported("queue", "queues").into()));
-    }
+    let queue = item.queue.filter(|queue| !queue.is_empty()).map(queues::checked_name).transpose();
+    let queue = queue.map_err(malformed)?;
     let destination = Destination::parse_whole(&text, URL_BYTES_MAX).map_err(|error| malformed(error.into()))?;
     let places = match destination {
         Destination::Group(name) => Places::of_group(app.store.as_ref(), publisher.tenant, name),
-        other => Places::of_url(other),
+        other => Places::of_url(app, other),
     };
     let places = places.map_err(malformed)?;
     let headers = item.headers.unwrap_or_default();
@@ -149,7 +163,12 @@ fn prepare_item(app: &App, publisher: &Publisher, item: Item) -> Result<(Vec<New
         .iter()
         .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())))
         .collect();
-    let options = parse_options(app, &lines, &[], &places).map_err(malformed)?;
+    let mut options = parse_options(app, &lines, &[], &places).map_err(malformed)?;
+    options.queue = queue.or(options.queue);
+    options.hops = options.hops.max(hops);
+    if options.cron.is_some() {
+        return Err(malformed(ApiError::invalid("Upstash-Cron: a batch makes no schedules, use /v2/schedules")));
+    }
     let body = Bytes::from(item.body.unwrap_or_default());
     let max = app.config.message_bytes_max;
     if body.len() > max {

@@ -4,7 +4,10 @@ use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
-use super::publish::{PUBLISH_LIMITS, Published, first_due, origin_of, refuse_when_disk_is_low, refused_destination};
+use super::publish::{
+    Published, callback_spec, check_callbacks, first_due, flow_spec, origin_of, publish_limits,
+    refuse_when_disk_is_low, refused_destination,
+};
 use super::shape;
 use crate::app::App;
 use crate::core::{NewMessage, Replay};
@@ -14,6 +17,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use posthaste_engine::dedup;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX};
+use posthaste_engine::message::MessageSpec;
 use posthaste_engine::shard::Accepted;
 use posthaste_wire::destination::{QueryParts, split_query};
 use posthaste_wire::header::CONTENT_TYPE;
@@ -46,10 +50,13 @@ const DLQ_PARAMS: [&str; 20] = [
     "api",
 ];
 
+/// What Upstash's MCP server adds to the query of a list, for itself. A read that ignores it does no harm.
+const IGNORED_IN_LISTS: [&str; 2] = ["region", "local_mode_port"];
+
 pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let query = request.uri().query();
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(query);
+    let params = Params::from_query(query).without(&IGNORED_IN_LISTS);
     params.only(&DLQ_PARAMS)?;
     let trim_body = params.trim_body()?;
     let page = match named(&app, tenant, &params).await? {
@@ -236,7 +243,11 @@ fn parse_overrides(app: &App, headers: &HeaderMap, query: &QueryParts) -> Result
     let lines = headers.iter().filter(|(name, _)| name.as_str() != CONTENT_TYPE);
     let lines: Vec<(&str, &[u8])> = lines.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let lines = options::merge_query(lines.iter().copied(), &query.config);
-    Ok(options::parse(lines, &PUBLISH_LIMITS, app.clock.now())?)
+    let overrides = options::parse(lines, &publish_limits(app), app.clock.now())?;
+    match overrides.cron {
+        Some(_) => Err(ApiError::invalid("Upstash-Cron: a dead letter cannot become a schedule, use /v2/schedules")),
+        None => Ok(overrides),
+    }
 }
 
 /// The message to publish instead of a dead letter: as it was, but for what is overridden.
@@ -253,8 +264,8 @@ fn replay(
     spec.retries = overrides.retries.unwrap_or(spec.retries);
     if overrides.retry_delay.is_some() {
         spec.retry_delay.clone_from(&overrides.retry_delay);
-        overrides.check_retry_delay(spec.retries)?;
     }
+    overrides.check_retry_delay(spec.retries)?;
     spec.timeout_ms = overrides.timeout_ms.or(spec.timeout_ms);
     if let Some(labels) = &overrides.labels {
         spec.labels.clone_from(labels);
@@ -264,7 +275,11 @@ fn replay(
     }
     spec.headers.retain(|(name, _)| !overrides.headers.iter().any(|(other, _)| other == name));
     spec.headers.extend(overrides.headers.iter().cloned());
-    app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(&refusal))?;
+    override_route(&mut spec, overrides);
+    if spec.api.is_none() {
+        app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(&refusal))?;
+    }
+    check_callbacks(app, &spec)?;
     let body = record.message.body.clone();
     let dedup = overrides.dedup.as_ref().map(|dedup| match dedup {
         Dedup::Id(id) => dedup::key_of_id(id),
@@ -273,4 +288,22 @@ fn replay(
     let message =
         NewMessage { tenant, origin: origin_of(tenant, &spec.url), spec, body, first_due: first_due(overrides), dedup };
     Ok(Replay { dlq_id: record.letter.dlq_id, message })
+}
+
+/// Overrides the queue, the flow control and the callbacks, each as a whole. The deliveries that led to the
+/// message still did.
+fn override_route(spec: &mut MessageSpec, overrides: &PublishOptions) {
+    let PublishOptions { queue, callback, failure_callback, .. } = overrides;
+    spec.hops = spec.hops.max(overrides.hops);
+    if queue.is_some() {
+        spec.queue.clone_from(queue);
+    }
+    if let Some(flow) = flow_spec(overrides) {
+        spec.flow = Some(flow);
+    }
+    for (slot, callback) in [(&mut spec.callback, callback), (&mut spec.failure_callback, failure_callback)] {
+        if let Some(callback) = callback {
+            *slot = Some(Box::new(callback_spec(callback)));
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! Errors as callers see them: `{"error": "…"}` with the status that the SDKs expect.
 
+use super::allowance::Exhausted;
+use crate::bulk::CancelError;
 use crate::core::CoreError;
 use crate::store::StoreError;
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use posthaste_wire::destination::InvalidDestination;
 use posthaste_wire::rejection::{Rejection, RejectionKind};
@@ -21,12 +23,17 @@ const REQUEST_HEADER_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct ApiError {
     status: StatusCode,
     message: String,
-    retry_after_seconds: Option<u32>,
+    /// Headers of the answer, besides the usual ones.
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
+
+/// Headers of a 429: limit, remaining and the Unix second of the reset. The SDKs tell the two apart by them.
+const DAILY_HEADERS: [&str; 3] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
+const BURST_HEADERS: [&str; 3] = ["burst-ratelimit-limit", "burst-ratelimit-remaining", "burst-ratelimit-reset"];
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        ApiError { status, message: message.into(), retry_after_seconds: None }
+        ApiError { status, message: message.into(), headers: Vec::new() }
     }
 
     /// 400: the request is wrong; the text names the field and says what is accepted.
@@ -67,10 +74,34 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
+    /// 502: whom we asked for the caller did not answer.
+    pub(super) fn bad_gateway(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::BAD_GATEWAY, message)
+    }
+
     /// 503: nothing was stored; try again.
     pub(super) fn overloaded(message: impl Into<String>) -> Self {
-        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message);
-        ApiError { retry_after_seconds: Some(1), ..error }
+        let headers = vec![(header::RETRY_AFTER, HeaderValue::from(1))];
+        ApiError { headers, ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message) }
+    }
+
+    /// 429: no more messages today.
+    pub(super) fn daily_quota(exhausted: Exhausted) -> Self {
+        let text = format!("quota maxRequestsPerDay exceeded, current limit: {}", exhausted.limit);
+        ApiError::exhausted(text, DAILY_HEADERS, exhausted)
+    }
+
+    /// 429: no more requests this second.
+    pub(super) fn burst_quota(exhausted: Exhausted) -> Self {
+        let text = format!("too many requests per second, current limit: {}; try again", exhausted.limit);
+        ApiError::exhausted(text, BURST_HEADERS, exhausted)
+    }
+
+    fn exhausted(message: String, names: [&'static str; 3], exhausted: Exhausted) -> Self {
+        let reset_seconds = exhausted.reset.as_millis() / 1_000;
+        let values = [exhausted.limit, exhausted.remaining, reset_seconds];
+        let headers = names.into_iter().map(HeaderName::from_static).zip(values.map(HeaderValue::from)).collect();
+        ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
     }
 
     /// The same error, told of one item of a batch.
@@ -111,6 +142,16 @@ impl From<CoreError> for ApiError {
             CoreError::Stopped => ApiError::overloaded(
                 "the server is stopping: it is not known whether this request took effect, try again with the same deduplication id",
             ),
+            CoreError::Quota(quota) => ApiError::quota(quota.to_string()),
+        }
+    }
+}
+
+impl From<CancelError> for ApiError {
+    fn from(error: CancelError) -> Self {
+        match error {
+            CancelError::Store(error) => error.into(),
+            CancelError::Core(error) => error.into(),
         }
     }
 }
@@ -133,9 +174,7 @@ impl From<StoreError> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, axum::Json(serde_json::json!({ "error": self.message }))).into_response();
-        if let Some(seconds) = self.retry_after_seconds {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
+        response.headers_mut().extend(self.headers);
         response
     }
 }
@@ -180,7 +219,8 @@ fn has_one_host(headers: &HeaderMap) -> bool {
 /// Gives errors that the framework made (405, 404 …) the envelope too; their other headers stay.
 pub(super) fn enveloped(response: Response) -> Response {
     let status = response.status();
-    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value == "application/json");
+    let is_json = |kind: &HeaderValue| kind.as_bytes().starts_with(b"application/json");
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(is_json);
     if is_json || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }

@@ -19,8 +19,8 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
 
 pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = owner(&app, &request)?;
-    let (keys, now) = (app.keys.clone(), app.clock.now());
-    let rotated = tokio::task::spawn_blocking(move || keys.rotate(tenant, now)).await;
+    let (keys, seen) = (app.keys.clone(), app.keys.of(tenant)?);
+    let rotated = tokio::task::spawn_blocking(move || keys.rotate(tenant, &seen)).await;
     let rotated = rotated.unwrap_or_else(|error| Err(StoreError::Unavailable(Box::new(error))))?;
     Ok(Json(shape(&rotated)))
 }

@@ -2,10 +2,12 @@
 
 use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
+use super::bulk_actions;
 use super::error::ApiError;
 use super::params::Params;
 use super::shape;
 use crate::app::App;
+use crate::bulk::{Range, cancel_piece};
 use crate::store::Filter;
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -34,8 +36,6 @@ const CANCEL_PARAMS: [&str; 16] = [
     "async",
     "urlGroup",
 ];
-/// Messages that one transaction of a bulk cancel ends.
-const CANCEL_PIECE: usize = 1_000;
 
 pub(super) async fn get(
     State(app): State<Arc<App>>,
@@ -74,11 +74,6 @@ pub(super) async fn cancel_many(
     let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
     params.only(&CANCEL_PARAMS)?;
-    if params.boolean("async")? {
-        return Err(ApiError::invalid(
-            "async is not supported by this version: leave it out, the cancel is done when it is answered",
-        ));
-    }
     let count = match params.number("count", 1)? {
         None => usize::MAX,
         Some(_) if app.config.bulk_cancel_ignore_count => usize::MAX,
@@ -89,23 +84,28 @@ pub(super) async fn cancel_many(
     if filter.is_empty() {
         tracing::info!(tenant = tenant.0, "cancelling all messages of the tenant");
     }
+    if params.boolean("async")? {
+        return bulk_actions::begin(&app, tenant, &params, count).await;
+    }
     let cancelled = cancel_matching(&app, tenant, filter, count).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled }))))
 }
 
 /// Cancels what matches and was created before now, a piece at a time: others go on meanwhile.
-async fn cancel_matching(app: &Arc<App>, tenant: TenantId, filter: Filter, count: usize) -> Result<usize, ApiError> {
-    let end = app.read(|store| store.last_seq()).await?;
+pub(super) async fn cancel_matching(
+    app: &Arc<App>,
+    tenant: TenantId,
+    filter: Filter,
+    count: usize,
+) -> Result<usize, ApiError> {
+    let until = app.read(|store| store.last_seq()).await?;
     let filter = Arc::new(filter);
     let (mut cancelled, mut after) = (0, Seq::MIN);
     while cancelled < count {
-        let max = CANCEL_PIECE.min(count - cancelled);
-        let piece = filter.clone();
-        let rows = app.read(move |store| store.match_live(tenant, &piece, after, max)).await?;
-        let ids: Vec<MessageId> = rows.iter().map(|row| row.id).take_while(|id| id.seq <= end).collect();
-        let Some(last) = ids.last() else { break };
-        after = last.seq;
-        cancelled += app.core.cancel(tenant, ids).await? as usize;
+        let range = Range { tenant, after, until };
+        let Some(piece) = cancel_piece(app, &filter, range, count - cancelled).await? else { break };
+        after = piece.last;
+        cancelled += piece.cancelled;
     }
     Ok(cancelled)
 }

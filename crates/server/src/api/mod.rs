@@ -3,25 +3,41 @@
 //! The wire contract is QStash's. Handlers parse, ask the core or the store, and shape the answer; they
 //! decide nothing and know no SQL.
 
+mod allowance;
 mod auth;
 mod batch;
 mod body;
+mod bulk_actions;
+mod caller;
+mod cors;
 mod dlq;
 mod error;
 mod events;
+mod flow_control;
 mod health;
 mod keys;
+mod llm;
 mod messages;
+mod openapi;
 mod params;
 mod publish;
+mod queues;
+mod schedules;
 mod shape;
 mod url_groups;
 
+pub(crate) use allowance::Allowances;
 pub(crate) use body::BodyBudget;
+pub(crate) use bulk_actions::stored_filter;
+pub(crate) use llm::LlmUpstream;
 
 use crate::app::App;
+use crate::config::Mode;
+use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::Method;
+use axum::http::uri::PathAndQuery;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
@@ -30,22 +46,48 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
 
-/// All routes of the server.
-pub fn router(app: Arc<App>) -> Router {
-    let routes: Vec<(&str, MethodRouter<Arc<App>>)> = vec![
+pub use openapi::documented_routes;
+
+/// All routes of the server. `openapi` describes each.
+fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+    vec![
         // Publishing. The destination is the raw rest of the path, whatever it holds.
         ("/v2/publish", post(publish::publish)),
         ("/v2/publish/{*destination}", post(publish::publish)),
+        ("/v1/publish", post(publish::publish)),
         ("/v1/publish/{*destination}", post(publish::publish)),
+        ("/v2/enqueue", post(publish::enqueue)),
+        ("/v2/enqueue/{queue}", post(publish::enqueue)),
+        ("/v2/enqueue/{queue}/{*destination}", post(publish::enqueue)),
         ("/v2/batch", post(batch::batch)),
         // Messages.
         ("/v2/messages", delete(messages::cancel_many)),
         ("/v2/messages/{id}", get(messages::get).delete(messages::cancel)),
         ("/v1/messages/{id}", get(messages::get).delete(messages::cancel)),
+        // Bulk actions.
+        ("/v2/bulkActions", get(bulk_actions::list)),
+        ("/v2/bulkActions/{id}", get(bulk_actions::get)),
+        // Queues.
+        ("/v2/queues", get(queues::list).post(queues::put)),
+        ("/v2/queues/{name}", get(queues::get).delete(queues::delete)),
+        ("/v2/queues/{name}/pause", post(queues::pause)),
+        ("/v2/queues/{name}/resume", post(queues::resume)),
+        // Schedules. What follows is an id, or a destination.
+        ("/v2/schedules", get(schedules::list).post(schedules::post)),
+        ("/v2/schedules/{*rest}", get(schedules::get).delete(schedules::delete)),
+        ("/v2/schedules/{*rest}", post(schedules::post).patch(schedules::patch)),
+        ("/v1/schedules", get(schedules::list)),
+        ("/v1/schedules/{*rest}", get(schedules::get).delete(schedules::delete)),
+        // Flow control. A key is the raw rest of the path, slashes included.
+        ("/v2/flowControl", get(flow_control::list)),
+        ("/v2/flowControl/{*key}", get(flow_control::get).post(flow_control::edit)),
+        ("/v2/globalParallelism", get(flow_control::global)),
         // URL groups, which the protocol calls topics.
         ("/v2/topics", get(url_groups::list)),
         ("/v2/topics/{name}", get(url_groups::get).post(url_groups::add)),
         ("/v2/topics/{name}", delete(url_groups::delete).patch(url_groups::set_headers)),
+        ("/v1/topics", get(url_groups::list)),
+        ("/v1/topics/{name}", get(url_groups::get).delete(url_groups::delete)),
         ("/v2/topics/{name}/endpoints", post(url_groups::add).delete(url_groups::remove)),
         // The DLQ.
         ("/v2/dlq", get(dlq::list).delete(dlq::delete_many)),
@@ -65,20 +107,35 @@ pub fn router(app: Arc<App>) -> Router {
         ("/v2/keys/rotate", post(keys::rotate)),
         ("/v1/keys/rotate", post(keys::rotate)),
         ("/v2/rotate", post(keys::rotate)),
+        // The operator's language model.
+        ("/llm/v1/chat/completions", post(llm::complete)),
         // Operators.
         ("/health", get(health::health)),
         ("/ready", get(health::ready)),
         ("/metrics", get(health::metrics)),
-    ];
+        ("/openapi.json", get(openapi::document)),
+    ]
+}
+
+/// The paths of all routes, as the router writes them.
+pub fn route_paths() -> Vec<&'static str> {
+    routes().into_iter().map(|(path, _)| path).collect()
+}
+
+/// The router: every route with and without a slash at its end, and what is around all of them.
+pub fn router(app: Arc<App>) -> Router {
     // A forgotten id must never turn "this one" into "all".
     let forgotten_ids: Vec<(&str, MethodRouter<Arc<App>>)> = vec![
         ("/v2/messages/", get(no_id).delete(no_id)),
+        ("/v2/queues/", get(queues::list).post(queues::put).delete(no_id)),
+        ("/v2/schedules/", get(schedules::list).post(schedules::post).delete(no_id).patch(no_id)),
+        ("/v1/schedules/", get(schedules::list).delete(no_id)),
         ("/v2/dlq/", get(dlq::list).delete(no_id)),
         ("/v2/dlq/retry/", post(no_id)),
     ];
     let guarded: Vec<&str> = forgotten_ids.iter().map(|(path, _)| *path).collect();
     let mut router = Router::new();
-    for (path, methods) in routes {
+    for (path, methods) in routes() {
         let with_slash = format!("{path}/");
         if !path.contains('*') && !guarded.contains(&with_slash.as_str()) {
             router = router.route(&with_slash, methods.clone());
@@ -88,22 +145,72 @@ pub fn router(app: Arc<App>) -> Router {
     for (path, methods) in forgotten_ids {
         router = router.route(path, methods);
     }
-    router.fallback(no_endpoint).layer(middleware::from_fn_with_state(app.clone(), observe)).with_state(app)
+    // What is not found is looked for once more, with its resource spelled as above.
+    let respelled = router.clone().fallback(no_endpoint).with_state(app.clone());
+    let respelled = Router::new().fallback_service(respelled).layer(middleware::map_request(respell));
+    let observe = middleware::from_fn_with_state(app.clone(), observe);
+    let router = router.fallback_service(respelled).layer(observe);
+    let router = match app.config.mode {
+        Mode::Dev => router.layer(middleware::from_fn(cors::permit)),
+        Mode::Serve => router,
+    };
+    router.with_state(app)
+}
+
+/// The resources of the protocol, and the name under which requests for them are counted. Clients write them
+/// in any case.
+const RESOURCES: [(&str, &str); 15] = [
+    ("publish", "publish"),
+    ("enqueue", "enqueue"),
+    ("batch", "batch"),
+    ("messages", "messages"),
+    ("bulkActions", "messages"),
+    ("queues", "queues"),
+    ("schedules", "schedules"),
+    ("flowControl", "flow_control"),
+    ("globalParallelism", "flow_control"),
+    ("topics", "topics"),
+    ("dlq", "dlq"),
+    ("events", "logs"),
+    ("logs", "logs"),
+    ("keys", "keys"),
+    ("rotate", "keys"),
+];
+
+/// The resource that a path is about, and how it is counted.
+fn resource_of(path: &str) -> Option<(&'static str, &'static str)> {
+    let segment = path.split('/').nth(2)?;
+    RESOURCES.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(segment))
+}
+
+/// Spells the resource as the routes do; the rest of the path is left alone.
+async fn respell(mut request: Request) -> Request {
+    let path = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+    if let Some((name, _)) = resource_of(request.uri().path())
+        && let [_, version, rest] = path.splitn(3, '/').collect::<Vec<_>>()[..]
+        && let Ok(uri) = format!("/{version}/{name}{}", &rest[name.len()..]).parse()
+    {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 /// An id was forgotten in the path.
-async fn no_id() -> ApiError {
-    ApiError::invalid("the id is empty; to act on many use the path without the last slash")
+async fn no_id(State(app): State<Arc<App>>, request: Request) -> ApiError {
+    let access = if request.method() == Method::GET { Access::Read } else { Access::Write };
+    match authorize(&app, request.headers(), request.uri(), access) {
+        Ok(_) => ApiError::invalid("the id is empty; to act on many use the path without the last slash"),
+        Err(refusal) => refusal,
+    }
 }
 
-/// Parts of the protocol that later versions will have: say so, rather than "no such path".
-const LATER: [&str; 8] =
-    ["queues", "enqueue", "schedules", "flowcontrol", "globalparallelism", "bulkactions", "workflows", "trigger"];
+/// Paths of workflows, which later versions will have: say so, rather than "no such path".
+const WORKFLOWS: [&str; 5] = ["workflows", "trigger", "notify", "waiters", "wait"];
 
 async fn no_endpoint(request: Request) -> ApiError {
     let segment = request.uri().path().split('/').nth(2).unwrap_or_default().to_ascii_lowercase();
-    if LATER.contains(&segment.as_str()) {
-        return ApiError::unsupported(format!("{segment} are not supported by this version of Posthaste"));
+    if WORKFLOWS.contains(&segment.as_str()) {
+        return ApiError::unsupported("workflows are not supported by this version of Posthaste");
     }
     ApiError::not_found("no such endpoint; docs/api.md lists the paths there are")
 }
@@ -130,15 +237,5 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 
 /// A short name for what is asked; the path itself may hold secrets of the destination.
 fn kind_of(path: &str) -> &'static str {
-    let mut segments = path.split('/').skip(2);
-    match segments.next() {
-        Some("publish") => "publish",
-        Some("batch") => "batch",
-        Some("messages") => "messages",
-        Some("dlq") => "dlq",
-        Some("events" | "logs") => "logs",
-        Some("keys" | "rotate") => "keys",
-        Some("topics") => "topics",
-        _ => "other",
-    }
+    resource_of(path).map_or("other", |(_, kind)| kind)
 }

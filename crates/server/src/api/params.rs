@@ -5,11 +5,19 @@
 
 use super::error::ApiError;
 use crate::store::{EventFilter, Filter, Order, PageRequest};
+use percent_encoding::percent_decode_str;
 use posthaste_engine::event::State;
 use posthaste_engine::limits::FILTER_VALUES_MAX;
 use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
+
+/// The text of a part of a raw path.
+pub(super) fn decoded(raw: &str) -> Result<String, ApiError> {
+    let text = percent_decode_str(raw).decode_utf8();
+    let text = text.map_err(|_| ApiError::invalid("the path holds percent-encoded text that is not UTF-8"))?;
+    Ok(text.into_owned())
+}
 
 /// Names and values, decoded, in the order given. The token and `upstash-*` settings are not among them.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +31,8 @@ impl Params {
     pub(super) fn from_query(query: Option<&str>) -> Params {
         let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         let is_setting = |name: &str| name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("upstash-"));
-        let is_filter = |(name, _): &(String, String)| name != "qstash_token" && !is_setting(name);
+        let is_token = |name: &str| name.eq_ignore_ascii_case("qstash_token");
+        let is_filter = |(name, _): &(String, String)| !is_token(name) && !is_setting(name);
         Params(pairs.into_owned().filter(is_filter).collect())
     }
 
@@ -56,6 +65,12 @@ impl Params {
             }
         }
         Ok(params)
+    }
+
+    /// All but some names.
+    pub(super) fn without(mut self, left_out: &[&str]) -> Params {
+        self.0.retain(|(name, _)| !left_out.contains(&name.as_str()));
+        self
     }
 
     /// Refuses names outside of `known`: a misspelt filter must not mean "everything".
@@ -116,6 +131,31 @@ impl Params {
         }
     }
 
+    /// All names and values, for a reader of its own.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// What was given, but for some names: each name once, with its values as they were.
+    pub(super) fn lists_without(&self, left_out: &[&str]) -> Vec<(String, Vec<String>)> {
+        let mut lists: Vec<(String, Vec<String>)> = Vec::new();
+        for (name, value) in self.0.iter().filter(|(name, _)| !left_out.contains(&name.as_str())) {
+            match lists.iter_mut().find(|(known, _)| known == name) {
+                Some((_, values)) => values.push(value.clone()),
+                None => lists.push((name.clone(), vec![value.clone()])),
+            }
+        }
+        lists
+    }
+
+    /// What [`Params::lists_without`] gave.
+    pub(super) fn from_lists(lists: &[(String, Vec<String>)]) -> Params {
+        let of_name = |(name, values): &(String, Vec<String>)| -> Vec<(String, String)> {
+            values.iter().map(|value| (name.clone(), value.clone())).collect()
+        };
+        Params(lists.iter().flat_map(of_name).collect())
+    }
+
     fn date(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         match text.parse::<u64>() {
@@ -128,12 +168,9 @@ impl Params {
     pub(super) fn filter(&self) -> Result<Filter, ApiError> {
         let ids = self.many(&["messageIds", "messageId"])?;
         let known: Vec<MessageId> = ids.iter().filter_map(|id| id.parse().ok()).collect();
-        // No message of this version is in a queue or of a schedule, or has a flow-control key.
-        let foreign = ["queueName", "scheduleId", "flowControlKey"];
-        let asks_foreign = !self.many(&foreign)?.is_empty();
         let statuses = self.many(&["responseStatus"])?;
         Ok(Filter {
-            nothing: asks_foreign || (known.is_empty() && !ids.is_empty()),
+            nothing: known.is_empty() && !ids.is_empty(),
             ids: known,
             urls: self.urls()?,
             hosts: self.many(&["host"])?,
@@ -141,6 +178,9 @@ impl Params {
             labels: self.many(&["label"])?,
             caller_ips: self.many(&["callerIp", "callerIP"])?,
             topics: self.many(&["topicName", "urlGroup"])?,
+            queues: self.many(&["queueName"])?,
+            schedules: self.many(&["scheduleId"])?,
+            flow_keys: self.many(&["flowControlKey"])?,
             response_statuses: statuses.iter().map(|text| status(text)).collect::<Result<_, _>>()?,
             from: self.date("fromDate")?,
             to: self.date("toDate")?,

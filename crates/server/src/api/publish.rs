@@ -1,28 +1,36 @@
-//! `POST /v2/publish/{destination}`: one message to a URL, or to each endpoint of a URL group.
+//! `POST /v2/publish/{destination}` and `POST /v2/enqueue/{queue}/{destination}`: one message to a URL, or to
+//! each endpoint of a URL group.
 
 use super::auth::{Access, authorize};
-use super::body;
+use super::body::{self, HeldBody};
+use super::caller::caller_ip;
 use super::error::ApiError;
+use super::llm;
+use super::params::decoded;
+use super::{queues, schedules};
 use crate::app::App;
-use crate::core::{FirstDue, NewMessage};
+use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room};
 use crate::delivery::address::AddressKind;
 use crate::delivery::egress;
 use crate::store::Store;
 use axum::Json;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::dedup;
 use posthaste_engine::limits;
-use posthaste_engine::message::{DedupKey, MessageSpec, Origin};
+use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, MessageSpec, Origin};
+use posthaste_engine::schedule::ScheduleTarget;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::url_group::Endpoint;
 use posthaste_wire::destination::{self, Destination};
+use posthaste_wire::header;
 use posthaste_wire::id::TenantId;
-use posthaste_wire::publish::{self as options, Dedup, PublishLimits, PublishOptions};
+use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
 use serde::Serialize;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What a publish answers for one message.
@@ -52,6 +60,14 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    /// The first message alone: all that the first version of the protocol tells of a group.
+    fn first(self) -> Option<Answer> {
+        match self {
+            Answer::One(_) => Some(self),
+            Answer::Group(group) => group.into_iter().next().map(|first| Answer::One(Published { url: None, ..first })),
+        }
+    }
+
     /// `None` if there are fewer messages than places, which cannot be.
     pub(super) fn new(places: AnsweredPlaces, accepted: &mut impl Iterator<Item = Accepted>) -> Option<Answer> {
         match places {
@@ -67,26 +83,104 @@ impl Answer {
 
 pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let query = destination::split_query(parts.uri.query());
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
-    refuse_when_disk_is_low(&app)?;
-    let remainder = destination_of(parts.uri.path());
-    let destination = Destination::parse(remainder, query.destination.as_deref(), limits::URL_BYTES_MAX)?;
-    let max = app.config.message_bytes_max;
-    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
-    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
-    let places = match destination {
-        Destination::Group(name) => app.read(move |store| Ok(Places::of_group(store, tenant, name))).await??,
-        other => Places::of_url(other)?,
-    };
-    let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    let options = parse_options(&app, &lines, &query.config, &places)?;
-    let publisher = Publisher { tenant, caller_ip: caller_ip(&parts.extensions) };
-    let messages = prepare(&app, &publisher, &places, &options, &body.bytes).map_err(Refusal::into_error)?;
-    let accepted = app.core.publish(messages, body.room).await?;
+    let destination = rest_of(parts.uri.path()).to_owned();
+    accept(&app, tenant, parts, body, &destination, None).await
+}
+
+pub(super) async fn enqueue(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
+    let rest = rest_of(parts.uri.path()).to_owned();
+    let (queue, destination) = rest.split_once('/').unwrap_or((&rest, ""));
+    let queue = queues::checked_name(decoded(queue)?)?;
+    accept(&app, tenant, parts, body, destination, Some(queue)).await
+}
+
+/// Publishes to a raw destination, into a queue if one is named; makes a schedule of it if a cron expression is.
+async fn accept(
+    app: &Arc<App>,
+    tenant: TenantId,
+    parts: Parts,
+    body: Body,
+    destination: &str,
+    queue: Option<String>,
+) -> Result<Response, ApiError> {
+    let is_v1 = parts.uri.path().starts_with("/v1/");
+    let mut sent = Sent::read(app, tenant, parts, body, destination).await?;
+    sent.options.queue = queue.or(sent.options.queue);
+    if sent.options.cron.is_some() {
+        return schedules::make(app, sent).await;
+    }
+    let Sent { publisher, places, options, body } = sent;
+    let messages = prepare(app, &publisher, &places, &options, &body.bytes).map_err(Refusal::into_error)?;
+    let accepted = store(app, tenant, messages, body.room).await?;
     let status = status_of(&accepted);
     let answer = Answer::new(places.answered(), &mut accepted.into_iter());
+    let answer = if is_v1 { answer.and_then(Answer::first) } else { answer };
     Ok((status, Json(answer)).into_response())
+}
+
+/// The header that makes a publish a schedule.
+const CRON: &str = "upstash-cron";
+
+/// A publish as it was sent, read and taken apart.
+pub(super) struct Sent {
+    pub(super) publisher: Publisher,
+    pub(super) places: Places,
+    pub(super) options: PublishOptions,
+    pub(super) body: HeldBody,
+}
+
+impl Sent {
+    /// Reads a publish to a raw destination.
+    pub(super) async fn read(
+        app: &Arc<App>,
+        tenant: TenantId,
+        parts: Parts,
+        body: Body,
+        destination: &str,
+    ) -> Result<Sent, ApiError> {
+        refuse_when_disk_is_low(app)?;
+        let query = destination::split_query(parts.uri.query());
+        let destination = Destination::parse(destination, query.destination.as_deref(), limits::URL_BYTES_MAX)?;
+        let max = app.config.message_bytes_max;
+        let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+        let body = body::read(app, tenant, &parts.headers, body, max, over).await?;
+        let places = match destination {
+            Destination::Group(name) => app.read(move |store| Ok(Places::of_group(store, tenant, name))).await??,
+            other => Places::of_url(app, other)?,
+        };
+        let mut lines: Vec<Line<'_>> =
+            parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        if parts.headers.contains_key(CRON) {
+            // The Terraform provider sends an empty header for whatever a schedule does not set.
+            lines.retain(|(name, value)| !name.starts_with(header::PREFIX) || !value.is_empty());
+        }
+        let options = parse_options(app, &lines, &query.config, &places)?;
+        let publisher = Publisher { tenant, caller_ip: caller_ip(app, &parts) };
+        Ok(Sent { publisher, places, options, body })
+    }
+}
+
+/// Stores messages within the tenant's quota of the day; duplicates and what is refused do not count.
+pub(super) async fn store(
+    app: &App,
+    tenant: TenantId,
+    messages: Vec<NewMessage>,
+    room: Room,
+) -> Result<Vec<Accepted>, ApiError> {
+    let (count, now) = (messages.len() as u64, app.clock.now());
+    app.allowances.messages.take(tenant, count, now).map_err(ApiError::daily_quota)?;
+    let accepted = app.core.publish(messages, room).await;
+    let stored = match &accepted {
+        Ok(accepted) => accepted.iter().filter(|accepted| !accepted.deduplicated).count() as u64,
+        // It may have been stored just before.
+        Err(CoreError::Stopped) => count,
+        Err(CoreError::Overloaded | CoreError::Quota(_)) => 0,
+    };
+    app.allowances.messages.give_back(tenant, count - stored, now);
+    Ok(accepted?)
 }
 
 /// Outcomes of what was accepted must still fit on the disk.
@@ -97,8 +191,8 @@ pub(super) fn refuse_when_disk_is_low(app: &App) -> Result<(), ApiError> {
     }
 }
 
-/// The raw rest of the path behind `/v2/publish/`: not decoded, not normalised.
-fn destination_of(path: &str) -> &str {
+/// The raw rest of the path behind `/v2/publish/` or its like: not decoded, not normalised.
+pub(super) fn rest_of(path: &str) -> &str {
     path.splitn(4, '/').nth(3).unwrap_or_default()
 }
 
@@ -114,16 +208,6 @@ pub(super) struct Publisher {
     pub(super) caller_ip: String,
 }
 
-/// The address at the other end of the connection.
-pub(super) fn caller_ip(extensions: &axum::http::Extensions) -> String {
-    let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-    match peer {
-        Some(IpAddr::V6(address)) => address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string()),
-        Some(IpAddr::V4(address)) => address.to_string(),
-        None => String::new(),
-    }
-}
-
 /// A header: name and value.
 pub(super) type Line<'a> = (&'a str, &'a [u8]);
 
@@ -136,13 +220,15 @@ pub(super) fn parse_options(
 ) -> Result<PublishOptions, ApiError> {
     let lines = options::merge_query(lines.iter().copied(), query);
     let lines = options::merge_query(lines, &places.default_headers);
-    Ok(options::parse(lines, &PUBLISH_LIMITS, app.clock.now())?)
+    Ok(options::parse(lines, &publish_limits(app), app.clock.now())?)
 }
 
 /// Where the messages of one publish go.
 pub(super) struct Places {
     /// The group, if it is one.
     topic: Option<String>,
+    /// The built-in API, if it is one.
+    api: Option<&'static str>,
     default_headers: Vec<(String, String)>,
     endpoints: Vec<Endpoint>,
 }
@@ -154,24 +240,29 @@ pub(super) enum AnsweredPlaces {
 }
 
 impl Places {
-    /// A single URL.
-    pub(super) fn of_url(destination: Destination) -> Result<Places, ApiError> {
-        match destination {
-            Destination::Url(url) => {
-                let endpoints = vec![Endpoint { url, name: None }];
-                Ok(Places { topic: None, default_headers: Vec::new(), endpoints })
-            }
-            Destination::Group(name) => Err(no_group(&name)),
-            Destination::Api(name) => Err(ApiError::invalid(format!(
-                "invalid destination: {name} is not supported by this server, publish to a URL"
-            ))),
-        }
+    /// A single URL, or a built-in API.
+    pub(super) fn of_url(app: &App, destination: Destination) -> Result<Places, ApiError> {
+        let (url, api) = match destination {
+            Destination::Url(url) => (url, None),
+            Destination::Group(name) => return Err(no_group(&name)),
+            Destination::Api(name) => (llm::url_of(app, &name)?, Some(API_LLM)),
+        };
+        let endpoints = vec![Endpoint { url, name: None }];
+        Ok(Places { topic: None, api, default_headers: Vec::new(), endpoints })
     }
 
     /// The endpoints of a group.
     pub(super) fn of_group(store: &dyn Store, tenant: TenantId, name: String) -> Result<Places, ApiError> {
         let group = store.url_group(tenant, &name)?.ok_or_else(|| no_group(&name))?;
-        Ok(Places { topic: Some(name), default_headers: group.headers, endpoints: group.endpoints })
+        Ok(Places { topic: Some(name), api: None, default_headers: group.headers, endpoints: group.endpoints })
+    }
+
+    /// The same as a schedule remembers it: the endpoints of a group are those it has when the schedule fires.
+    pub(super) fn target(&self) -> ScheduleTarget {
+        match (&self.topic, self.endpoints.first()) {
+            (None, Some(endpoint)) => ScheduleTarget::Url(endpoint.url.clone()),
+            (topic, _) => ScheduleTarget::Group(topic.clone().unwrap_or_default()),
+        }
     }
 
     pub(super) fn answered(self) -> AnsweredPlaces {
@@ -187,8 +278,19 @@ pub(super) fn no_group(name: &str) -> ApiError {
     ApiError::not_found(format!("topic {name} not found"))
 }
 
+/// What a publish may ask for here.
+pub(super) fn publish_limits(app: &App) -> PublishLimits {
+    let quotas = &app.config.quotas;
+    PublishLimits {
+        delay_ms_max: quotas.delay_ms,
+        timeout_ms_max: quotas.timeout_ms,
+        retries_max: quotas.retries,
+        ..PUBLISH_LIMITS
+    }
+}
+
 /// The bounds of the engine, for the parser.
-pub(super) const PUBLISH_LIMITS: PublishLimits = PublishLimits {
+const PUBLISH_LIMITS: PublishLimits = PublishLimits {
     delay_ms_max: limits::DELAY_MS_MAX,
     timeout_ms_min: limits::TIMEOUT_MS_MIN,
     timeout_ms_max: limits::TIMEOUT_MS_MAX,
@@ -199,6 +301,7 @@ pub(super) const PUBLISH_LIMITS: PublishLimits = PublishLimits {
     label_bytes_max: limits::LABEL_BYTES_MAX,
     dedup_id_bytes_max: limits::DEDUP_ID_BYTES_MAX,
     url_bytes_max: limits::URL_BYTES_MAX,
+    key_bytes_max: limits::KEY_BYTES_MAX,
 };
 
 /// Why a message was not accepted.
@@ -226,16 +329,9 @@ pub(super) fn prepare(
     options: &PublishOptions,
     body: &Bytes,
 ) -> Result<Vec<NewMessage>, Refusal> {
-    let retries = options.retries.unwrap_or(limits::RETRIES_DEFAULT);
-    options.check_retry_delay(retries).map_err(|rejection| Refusal::Malformed(rejection.into()))?;
-    if places.topic.is_none() {
-        for endpoint in &places.endpoints {
-            let checked = app.config.egress.check_url(&endpoint.url);
-            checked.map_err(|refusal| Refusal::Destination(refused_destination(&refusal)))?;
-        }
-    }
+    let common = checked_spec(app, publisher, places, options)?;
     let tenant = publisher.tenant;
-    let message = |endpoint: &Endpoint| NewMessage {
+    let message = |(endpoint, common): (&Endpoint, MessageSpec)| NewMessage {
         tenant,
         origin: origin_of(tenant, &endpoint.url),
         dedup: dedup_key(options, places.topic.as_deref(), &endpoint.url, body),
@@ -243,19 +339,103 @@ pub(super) fn prepare(
         body: body.clone(),
         spec: MessageSpec {
             url: endpoint.url.clone(),
-            method: options.method.unwrap_or("POST").to_owned(),
-            headers: options.headers.clone(),
-            retries,
-            retry_delay: options.retry_delay.clone(),
-            timeout_ms: options.timeout_ms,
-            labels: options.labels.clone().unwrap_or_default(),
-            redact: options.redact.clone().unwrap_or_default(),
-            caller_ip: publisher.caller_ip.clone(),
             topic: places.topic.clone(),
             endpoint: endpoint.name.clone(),
+            ..common
         },
     };
-    Ok(places.endpoints.iter().map(message).collect())
+    let commons = std::iter::repeat_n(common, places.endpoints.len());
+    Ok(places.endpoints.iter().zip(commons).map(message).collect())
+}
+
+/// What all messages of one publish, or of one schedule, have in common, checked with where they may go.
+pub(super) fn checked_spec(
+    app: &App,
+    publisher: &Publisher,
+    places: &Places,
+    options: &PublishOptions,
+) -> Result<MessageSpec, Refusal> {
+    let retries = options.retries.unwrap_or(app.config.quotas.retries_default());
+    options.check_retry_delay(retries).map_err(|rejection| Refusal::Malformed(rejection.into()))?;
+    if places.api.is_some() && options.callback.is_none() {
+        return Err(Refusal::Malformed(llm::no_callback()));
+    }
+    if places.topic.is_none() && places.api.is_none() {
+        for endpoint in &places.endpoints {
+            let checked = app.config.egress.check_url(&endpoint.url);
+            checked.map_err(|refusal| Refusal::Destination(refused_destination(&refusal)))?;
+        }
+    }
+    let common = common_spec(options, retries, &publisher.caller_ip);
+    check_callbacks(app, &common).map_err(Refusal::Malformed)?;
+    Ok(MessageSpec { api: places.api.map(str::to_owned), ..common })
+}
+
+/// What all messages of one publish, or of one schedule, have in common: all but the place.
+pub(super) fn common_spec(options: &PublishOptions, retries: u32, caller_ip: &str) -> MessageSpec {
+    MessageSpec {
+        method: options.method.unwrap_or("POST").to_owned(),
+        headers: options.headers.clone(),
+        retries,
+        retry_delay: options.retry_delay.clone(),
+        timeout_ms: options.timeout_ms,
+        labels: options.labels.clone().unwrap_or_default(),
+        redact: options.redact.clone().unwrap_or_default(),
+        caller_ip: caller_ip.to_owned(),
+        queue: options.queue.clone(),
+        flow: flow_spec(options),
+        callback: options.callback.as_ref().map(|callback| Box::new(callback_spec(callback))),
+        failure_callback: options.failure_callback.as_ref().map(|callback| Box::new(callback_spec(callback))),
+        hops: options.hops,
+        ..MessageSpec::default()
+    }
+}
+
+/// The flow-control key and its limits.
+pub(super) fn flow_spec(options: &PublishOptions) -> Option<FlowSpec> {
+    let limits = options.flow_control;
+    options.flow_control_key.as_ref().map(|key| FlowSpec {
+        key: key.clone(),
+        parallelism: limits.and_then(|limits| limits.parallelism),
+        rate: limits.and_then(|limits| limits.rate),
+        period_ms: limits.map_or(limits::FLOW_PERIOD_MS_DEFAULT, |limits| limits.period_ms),
+    })
+}
+
+/// What a callback message will be like.
+pub(super) fn callback_spec(callback: &CallbackOptions) -> CallbackSpec {
+    let options = &callback.options;
+    CallbackSpec {
+        url: callback.url.clone(),
+        method: options.method.unwrap_or("POST").to_owned(),
+        headers: options.headers.clone(),
+        retries: options.retries,
+        retry_delay: options.retry_delay.clone(),
+        timeout_ms: options.timeout_ms,
+        delay_ms: options.delay_ms.unwrap_or(0),
+        labels: options.labels.clone().unwrap_or_default(),
+        redact: options.redact.clone().unwrap_or_default(),
+        flow: flow_spec(options),
+    }
+}
+
+/// Refuses callbacks that may not go where they are to go, as destinations are, and those that a queue would
+/// have to wait for longer than it takes to send them.
+pub(super) fn check_callbacks(app: &App, spec: &MessageSpec) -> Result<(), ApiError> {
+    for (header, callback) in
+        [("Upstash-Callback", &spec.callback), ("Upstash-Failure-Callback", &spec.failure_callback)]
+    {
+        let Some(callback) = callback else { continue };
+        if let Err(refusal) = app.config.egress.check_url(&callback.url) {
+            let text = refused_destination(&refusal).into_message();
+            return Err(ApiError::invalid(format!("{header}: {text}")));
+        }
+        if spec.queue.is_some() && callback.delay_ms > 0 {
+            let text = "callbacks of a message in a queue cannot be delayed, because the queue waits for them";
+            return Err(ApiError::invalid(format!("{header}-Delay: {text}; leave out the delay or the queue")));
+        }
+    }
+    Ok(())
 }
 
 /// What makes a message a duplicate. In a group each endpoint has its own.
@@ -282,7 +462,7 @@ pub(super) fn refused_destination(refusal: &egress::Refusal) -> ApiError {
 
 /// The lane that messages to this URL wait in.
 pub(super) fn origin_of(tenant: TenantId, url: &str) -> Origin {
-    Origin::of(tenant, &destination::origin(url).unwrap_or_default())
+    Origin::of_url(tenant, url)
 }
 
 /// Not-Before wins over Delay.

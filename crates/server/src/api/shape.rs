@@ -1,12 +1,15 @@
-//! The JSON objects of the contract's Appendix A: messages, dead letters, log lines.
+//! The JSON objects of the contract's Appendix A: messages, dead letters, schedules, log lines.
 //!
 //! What a message asks to hide is hidden here, and only here: what is stored and sent is the original.
 
 use crate::store::{DeadLetterRecord, EventRecord};
 use posthaste_engine::event::Response;
-use posthaste_engine::message::Message;
-use posthaste_wire::encoding::base64;
+use posthaste_engine::message::{FlowSpec, Message, MessageSpec};
+use posthaste_engine::schedule::{Schedule, ScheduleTarget};
+use posthaste_wire::encoding::{base64, header_bytes, header_shown};
+use posthaste_wire::id::MessageId;
 use posthaste_wire::redact;
+use posthaste_wire::time::Timestamp;
 use serde_json::{Map, Value, json};
 
 type Object = Map<String, Value>;
@@ -22,16 +25,18 @@ pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
     put(&mut object, "notBefore", message.not_before.as_millis());
     put(&mut object, "createdAt", message.created_at.as_millis());
     put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, message);
-    put_labels(&mut object, message);
-    put_group(&mut object, message);
+    put_headers(&mut object, spec);
+    put_labels(&mut object, spec);
+    put_sources(&mut object, message);
+    put_flow(&mut object, spec.flow.as_ref());
+    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"]);
     if let Some(expression) = &spec.retry_delay {
         put(&mut object, "retryDelayExpression", expression.as_str());
     }
     if let Some(millis) = spec.timeout_ms {
         put(&mut object, "timeout", millis.div_ceil(1_000));
     }
-    let hidden = hidden_body(message);
+    let hidden = hidden_body(spec, &message.body);
     let body = hidden.as_ref().map_or(&message.body[..], String::as_bytes);
     put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(body, trim_body));
     object
@@ -48,10 +53,56 @@ pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>) -
     }
     if let Some(response) = &letter.response {
         if !response.headers.is_empty() {
-            put(&mut object, "responseHeader", header_map(&response.headers, |_| false));
+            put(&mut object, "responseHeader", header_map(&response.headers, |_, value| value.to_owned()));
         }
         put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", kept_body(response));
     }
+    object.into()
+}
+
+/// A.3: a schedule. `last_states` tells what became of the messages of its last firing.
+pub(super) fn schedule(schedule: &Schedule, last_states: &[(MessageId, &str)], now: Timestamp) -> Value {
+    let Schedule { id, plan, state, body, .. } = schedule;
+    let spec = &plan.spec;
+    let destination = match (&plan.destination, &spec.api) {
+        (ScheduleTarget::Url(_), Some(api)) => format!("api/{api}"),
+        (ScheduleTarget::Url(destination) | ScheduleTarget::Group(destination), _) => destination.clone(),
+    };
+    let mut object = Object::new();
+    put(&mut object, "scheduleId", id.as_str());
+    put(&mut object, "cron", plan.cron.as_str());
+    put(&mut object, "destination", destination);
+    put(&mut object, "method", spec.method.as_str());
+    put(&mut object, "createdAt", plan.created_at.as_millis());
+    put(&mut object, "retries", spec.retries);
+    put(&mut object, "isPaused", state.paused);
+    put(&mut object, "callerIP", spec.caller_ip.as_str());
+    put_headers(&mut object, spec);
+    put_labels(&mut object, spec);
+    put_flow(&mut object, spec.flow.as_ref());
+    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"]);
+    let texts = [("queueName", &spec.queue), ("retryDelayExpression", &spec.retry_delay), ("error", &state.error)];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            put(&mut object, name, text.as_str());
+        }
+    }
+    for (name, millis) in [("delay", plan.delay_ms.filter(|millis| *millis > 0)), ("timeout", spec.timeout_ms)] {
+        if let Some(millis) = millis {
+            put(&mut object, name, millis.div_ceil(1_000));
+        }
+    }
+    for (name, time) in [("lastScheduleTime", state.last), ("nextScheduleTime", schedule.next_shown(now))] {
+        if let Some(time) = time {
+            put(&mut object, name, time.as_millis());
+        }
+    }
+    if !last_states.is_empty() {
+        let states: Object = last_states.iter().map(|(id, state)| (id.to_string(), (*state).into())).collect();
+        put(&mut object, "lastScheduleStates", states);
+    }
+    let hidden = hidden_body(spec, body);
+    put_text_or_base64(&mut object, "body", "bodyBase64", hidden.as_ref().map_or(&body[..], String::as_bytes));
     object.into()
 }
 
@@ -67,9 +118,11 @@ pub(super) fn event(record: &EventRecord, trim_body: Option<usize>) -> Value {
     put(&mut object, "method", spec.method.as_str());
     put(&mut object, "maxRetries", spec.retries);
     put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, message);
-    put_labels(&mut object, message);
-    put_group(&mut object, message);
+    put_headers(&mut object, spec);
+    put_labels(&mut object, spec);
+    put_sources(&mut object, message);
+    put_flow(&mut object, spec.flow.as_ref());
+    put_callbacks(&mut object, spec, ["callbackHeaders", "failureCallbackHeaders"]);
     if let Some(expression) = &spec.retry_delay {
         put(&mut object, "retryDelayExpr", expression.as_str());
         put(&mut object, "retryDelayExpression", expression.as_str());
@@ -77,7 +130,7 @@ pub(super) fn event(record: &EventRecord, trim_body: Option<usize>) -> Value {
     if let Some(millis) = spec.timeout_ms {
         put(&mut object, "timeout", millis);
     }
-    let hidden = hidden_body(message);
+    let hidden = hidden_body(spec, &message.body);
     let body = trimmed(hidden.as_ref().map_or(&message.body[..], String::as_bytes), trim_body);
     if !body.is_empty() {
         put(&mut object, "body", base64(body));
@@ -108,7 +161,7 @@ fn put_detail(object: &mut Object, record: &EventRecord) {
 fn put_response(object: &mut Object, response: &Response) {
     put(object, "responseStatus", response.status);
     if !response.headers.is_empty() {
-        let headers = header_map(&response.headers, |_| false);
+        let headers = header_map(&response.headers, |_, value| value.to_owned());
         put(object, "responseHeaders", headers.clone());
         put(object, "responseHeader", headers);
     }
@@ -121,8 +174,8 @@ fn put_response(object: &mut Object, response: &Response) {
 }
 
 /// What stands in the place of a body that is to be hidden.
-fn hidden_body(message: &Message) -> Option<String> {
-    (message.spec.redact.body && !message.body.is_empty()).then(|| redact::mark(&message.body))
+fn hidden_body(spec: &MessageSpec, body: &[u8]) -> Option<String> {
+    (spec.redact.body && !body.is_empty()).then(|| redact::mark(body))
 }
 
 /// What was kept of an answer, without the half of a character at which it may have been cut.
@@ -146,34 +199,74 @@ fn put_text_or_base64(object: &mut Object, text_name: &str, base64_name: &str, b
     }
 }
 
-fn put_headers(object: &mut Object, message: &Message) {
-    let spec = &message.spec;
+fn put_headers(object: &mut Object, spec: &MessageSpec) {
     if !spec.headers.is_empty() {
-        put(object, "header", header_map(&spec.headers, |name| spec.redact.hides_header(name)));
+        put(object, "header", sent_headers(&spec.headers, |name| spec.redact.hides_header(name)));
     }
 }
 
-fn put_group(object: &mut Object, message: &Message) {
-    if let Some(topic) = &message.spec.topic {
-        put(object, "topicName", topic.as_str());
-    }
-    if let Some(endpoint) = &message.spec.endpoint {
-        put(object, "endpointName", endpoint.as_str());
+/// What it was published to, put into or made by, besides its URL.
+fn put_sources(object: &mut Object, message: &Message) {
+    let spec = &message.spec;
+    let sources = [
+        ("topicName", &spec.topic),
+        ("endpointName", &spec.endpoint),
+        ("queueName", &spec.queue),
+        ("scheduleId", &spec.schedule_id),
+        ("api", &spec.api),
+    ];
+    for (name, source) in sources {
+        if let Some(text) = source {
+            put(object, name, text.as_str());
+        }
     }
 }
 
-fn put_labels(object: &mut Object, message: &Message) {
-    if let Some(first) = message.spec.labels.first() {
+/// The flow-control key; its period is told even if nothing but the parallelism is limited.
+pub(super) fn put_flow(object: &mut Object, flow: Option<&FlowSpec>) {
+    let Some(flow) = flow else { return };
+    put(object, "flowControlKey", flow.key.as_str());
+    put(object, "period", flow.period_ms.div_ceil(1_000));
+    for (name, limit) in [("parallelism", flow.parallelism), ("rate", flow.rate)] {
+        if let Some(limit) = limit {
+            put(object, name, limit);
+        }
+    }
+}
+
+/// The callbacks, and the headers they will have under these names.
+pub(super) fn put_callbacks(object: &mut Object, spec: &MessageSpec, header_names: [&str; 2]) {
+    let callbacks = [("callback", &spec.callback), ("failureCallback", &spec.failure_callback)];
+    for ((name, callback), header_name) in callbacks.into_iter().zip(header_names) {
+        let Some(callback) = callback else { continue };
+        put(object, name, callback.url.as_str());
+        if !callback.headers.is_empty() {
+            let hides = |name: &str| spec.redact.hides_header(name) || callback.redact.hides_header(name);
+            put(object, header_name, sent_headers(&callback.headers, hides));
+        }
+    }
+}
+
+fn put_labels(object: &mut Object, spec: &MessageSpec) {
+    if let Some(first) = spec.labels.first() {
         put(object, "label", first.as_str());
-        put(object, "labels", json!(message.spec.labels));
+        put(object, "labels", json!(spec.labels));
     }
 }
 
-/// One list of values per name, one element per line.
-fn header_map(headers: &[(String, String)], hides: impl Fn(&str) -> bool) -> Value {
+/// Headers of a message, some of them hidden.
+fn sent_headers(headers: &[(String, String)], hides: impl Fn(&str) -> bool) -> Value {
+    header_map(headers, |name, value| match hides(name) {
+        true => redact::mark(&header_bytes(value)),
+        false => header_shown(value).into_owned(),
+    })
+}
+
+/// One list of values per name, one element per line, each as `shown` has it.
+fn header_map(headers: &[(String, String)], shown: impl Fn(&str, &str) -> String) -> Value {
     let mut map = Object::new();
     for (name, value) in headers {
-        let shown = if hides(name) { redact::mark(value.as_bytes()) } else { value.clone() };
+        let shown = shown(name, value);
         match map.get_mut(name) {
             Some(Value::Array(values)) => values.push(shown.into()),
             _ => put(&mut map, name, json!([shown])),

@@ -3,18 +3,22 @@
 use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
-use super::publish::{PUBLISH_LIMITS, no_group, refused_destination};
+use super::publish::{no_group, publish_limits, refused_destination};
 use crate::app::App;
+use crate::quotas::Quotas;
+use crate::store::{Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use posthaste_engine::limits::{GROUP_ENDPOINTS_MAX, NAME_BYTES_MAX, URL_BYTES_MAX};
+use posthaste_engine::limits::{NAME_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, Endpoint, EndpointRef, Refused, UrlGroup};
-use posthaste_wire::destination::{check_url, is_group_name};
+use posthaste_wire::destination::{check_url, is_name, without_fragment};
+use posthaste_wire::header;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish as options;
+use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = reader(&app, &request)?;
@@ -74,6 +78,17 @@ pub(super) async fn delete(
     edit(&app, tenant, name, change).await
 }
 
+/// Settings that are about one publish: for all publishes to a group they would make them duplicates of each other,
+/// put them into one queue, or make schedules of them.
+const NO_DEFAULTS: [&str; 6] = [
+    header::CRON,
+    header::SCHEDULE_ID,
+    header::QUEUE_NAME,
+    header::DEDUPLICATION_ID,
+    header::CONTENT_BASED_DEDUPLICATION,
+    header::NOT_BEFORE,
+];
+
 /// Replaces the headers that every publish to the group has unless it says otherwise.
 pub(super) async fn set_headers(
     State(app): State<Arc<App>>,
@@ -86,6 +101,10 @@ pub(super) async fn set_headers(
     };
     let mut headers = Vec::new();
     for (name, values) in given {
+        if NO_DEFAULTS.iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
+            let text = "it is about a single publish and cannot be a default of a group; send it with the publish";
+            return Err(ApiError::invalid(format!("{}: {text}", header::canonical(name))));
+        }
         let values = match values {
             Value::Array(values) => values.as_slice(),
             value => std::slice::from_ref(value),
@@ -99,20 +118,53 @@ pub(super) async fn set_headers(
     }
     // What would be refused at every publish is refused now.
     let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    options::parse(lines, &PUBLISH_LIMITS, app.clock.now())?;
+    options::parse(lines, &publish_limits(&app), app.clock.now())?;
     edit(&app, tenant, name, Edit::SetHeaders(headers)).await
 }
 
 async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Result<Json<Value>, ApiError> {
-    let (group, now) = (name.clone(), app.clock.now());
-    match app.read(move |store| store.edit_url_group(tenant, &group, &edit, now)).await? {
+    let (group, now, quotas) = (name.clone(), app.clock.now(), app.config.quotas);
+    let guard = app.clone();
+    let edited = app.read(move |store| {
+        let _alone = guard.group_edits.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = over_quota(store, tenant, &group, &edit, &quotas, now)?;
+        match over {
+            Some(over) => Ok(Err(over)),
+            None => Ok(Ok(store.edit_url_group(tenant, &group, &edit, now)?)),
+        }
+    });
+    match edited.await?? {
         Ok(()) => Ok(Json(json!({}))),
         Err(Refused::Absent) => Err(no_group(&name)),
-        Err(Refused::TooMany) => {
-            let text = format!("quota maxEndpointsPerTopic exceeded, current limit: {GROUP_ENDPOINTS_MAX}");
-            Err(ApiError::quota(text))
-        }
+        Err(Refused::TooMany) => Err(quota("maxEndpointsPerTopic", quotas.group_endpoints)),
     }
+}
+
+/// What speaks against an edit; the store itself knows only the largest group that may be.
+fn over_quota(
+    store: &dyn Store,
+    tenant: TenantId,
+    name: &str,
+    edit: &Edit,
+    quotas: &Quotas,
+    now: Timestamp,
+) -> Result<Option<ApiError>, StoreError> {
+    if !matches!(edit, Edit::Add(_)) {
+        return Ok(None);
+    }
+    let group = store.url_group(tenant, name)?;
+    if let Some(max) = quotas.url_groups
+        && group.is_none()
+        && store.url_groups(tenant)?.len() >= max
+    {
+        return Ok(Some(quota("maxTopics", max)));
+    }
+    let edited = UrlGroup::edited(group, name, edit, quotas.group_endpoints, now);
+    Ok((edited == Err(Refused::TooMany)).then(|| quota("maxEndpointsPerTopic", quotas.group_endpoints)))
+}
+
+fn quota(name: &str, limit: usize) -> ApiError {
+    ApiError::quota(format!("quota {name} exceeded, current limit: {limit}"))
 }
 
 fn reader(app: &App, request: &Request) -> Result<TenantId, ApiError> {
@@ -142,8 +194,11 @@ struct Item {
 /// The list of endpoints in a body, if it has one; an empty one is a mistake.
 fn endpoints(body: &Map<String, Value>) -> Result<Option<Vec<Item>>, ApiError> {
     let Some(value) = body.get("endpoints") else { return Ok(None) };
-    let items: Vec<Item> = serde_json::from_value(value.clone())
-        .map_err(|error| ApiError::invalid(format!("endpoints must be a list of {{url, name}}: {error}")))?;
+    let wrong = |error| ApiError::invalid(format!("endpoints must be a list of {{url, name}}: {error}"));
+    // As objects first: a struct could be read from a list too.
+    let objects: Vec<Map<String, Value>> = serde_json::from_value(value.clone()).map_err(wrong)?;
+    let items = objects.into_iter().map(|object| serde_json::from_value(object.into()));
+    let items = items.collect::<Result<Vec<Item>, _>>().map_err(wrong)?;
     if items.is_empty() {
         return Err(ApiError::invalid("endpoints is an empty list"));
     }
@@ -159,7 +214,7 @@ fn endpoint(app: &App, item: Item) -> Result<Endpoint, ApiError> {
         let text = format!("name must have at most {NAME_BYTES_MAX} bytes and no control characters");
         return Err(ApiError::invalid(text));
     }
-    Ok(Endpoint { url, name })
+    Ok(Endpoint { url: without_fragment(&url).to_owned(), name })
 }
 
 fn removal(items: Vec<Item>) -> Result<Edit, ApiError> {
@@ -167,14 +222,14 @@ fn removal(items: Vec<Item>) -> Result<Edit, ApiError> {
         let (url, name) = (item.url.filter(|url| !url.is_empty()), item.name.filter(|name| !name.is_empty()));
         match (&url, &name) {
             (None, None) => Err(ApiError::invalid("an endpoint to remove needs a url or a name")),
-            _ => Ok(EndpointRef { url, name }),
+            _ => Ok(EndpointRef { url: url.map(|url| without_fragment(&url).to_owned()), name }),
         }
     };
     Ok(Edit::Remove(items.into_iter().map(named).collect::<Result<_, _>>()?))
 }
 
 fn checked_name(name: String) -> Result<String, ApiError> {
-    if name.len() <= NAME_BYTES_MAX && is_group_name(&name) {
+    if name.len() <= NAME_BYTES_MAX && is_name(&name) {
         return Ok(name);
     }
     Err(ApiError::invalid("the name of a URL group may have letters, digits, `-`, `_` and `.` only"))

@@ -8,7 +8,7 @@ use crate::metrics::Metrics;
 use crate::store::StoreError;
 use posthaste_engine::limits::TIMEOUT_MS_MAX;
 use posthaste_engine::message::{Live, Message};
-use posthaste_engine::outcome::{Outcome, Verdict};
+use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome, Verdict};
 use posthaste_wire::signature::SigningKeys;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+/// The built-in API of language models, as messages name it.
+pub const API_LLM: &str = "llm";
+
 /// What an attempt needs. Cheap to clone.
 #[derive(Clone)]
 pub struct Attempts {
@@ -24,6 +27,8 @@ pub struct Attempts {
     pub runtime: Handle,
     /// Sends them.
     pub deliverer: Arc<Deliverer>,
+    /// Sends those to `api/llm`, if the operator named a place for them.
+    pub llm: Option<Arc<Deliverer>>,
     /// Signs them.
     pub keys: Arc<Keys>,
     /// Hears how they ended.
@@ -68,9 +73,15 @@ impl Attempts {
             now: self.clock.now(),
             nonce: random(),
             timeout_ms: message.spec.timeout_ms.unwrap_or(TIMEOUT_MS_MAX),
-            needs_body: false,
+            needs_body: message.spec.callback.is_some(),
         };
-        self.deliverer.attempt(&attempt).await
+        match message.spec.api.as_deref() {
+            None => self.deliverer.attempt(&attempt).await,
+            Some(api) => match self.llm.as_ref().filter(|_| api == API_LLM) {
+                Some(llm) => llm.attempt(&attempt).await,
+                None => no_upstream(api),
+            },
+        }
     }
 
     fn report(&self, message: &Message, outcome: &Outcome, took: Duration) {
@@ -85,4 +96,10 @@ impl Attempts {
             (Err(error), _) => tracing::info!(origin = origin(), error = error.message, duration_ms, "attempt failed"),
         }
     }
+}
+
+/// The message was accepted when there was an upstream for it.
+fn no_upstream(api: &str) -> Outcome {
+    let message = format!("destination refused: the server has no upstream for api/{api} any more");
+    Outcome { result: Err(AttemptError { class: ErrorClass::Blocked, message }), duration_ms: 0 }
 }

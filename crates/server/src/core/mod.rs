@@ -8,15 +8,20 @@
 
 mod attempts;
 mod clock_watch;
+mod limits;
 mod run;
+mod schedules;
 
-pub use attempts::Attempts;
+pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::flow::{FlowEdit, FlowInfo};
 use posthaste_engine::message::{DedupKey, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
+use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -58,7 +63,7 @@ pub enum FirstDue {
 pub(crate) enum Command {
     Publish {
         messages: Vec<NewMessage>,
-        reply: Reply<Vec<Accepted>>,
+        reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
     },
     Ended {
         message: Arc<Message>,
@@ -79,6 +84,57 @@ pub(crate) enum Command {
         replays: Vec<Replay>,
         reply: Reply<Vec<Option<Accepted>>>,
     },
+    PutQueue {
+        tenant: TenantId,
+        name: String,
+        settings: QueueSettings,
+        reply: Reply<Result<(), QuotaExceeded>>,
+    },
+    PauseQueue {
+        tenant: TenantId,
+        name: String,
+        paused: bool,
+        reply: Reply<bool>,
+    },
+    DropQueue {
+        tenant: TenantId,
+        name: String,
+        reply: Reply<()>,
+    },
+    EditFlow {
+        tenant: TenantId,
+        key: String,
+        edit: FlowEdit,
+        reply: Reply<Result<bool, QuotaExceeded>>,
+    },
+    Flows {
+        tenant: TenantId,
+        key: Option<String>,
+        reply: Reply<Vec<FlowInfo>>,
+    },
+    Parallelism {
+        tenant: TenantId,
+        reply: Reply<Parallelism>,
+    },
+    PutSchedule {
+        schedule: Box<Schedule>,
+        reply: Reply<Result<(), QuotaExceeded>>,
+    },
+    PauseSchedule {
+        tenant: TenantId,
+        id: String,
+        paused: bool,
+        reply: Reply<bool>,
+    },
+    DropSchedule {
+        tenant: TenantId,
+        id: String,
+        reply: Reply<bool>,
+    },
+    PutBulkAction {
+        action: Box<BulkAction>,
+        reply: Reply<BulkAction>,
+    },
     /// The clock may have moved: look at it.
     Tick,
     /// Start nothing from now on.
@@ -87,6 +143,34 @@ pub(crate) enum Command {
     },
     /// Commit what has arrived and end.
     Stop,
+}
+
+/// The settings of a queue, as they are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// How many of its messages may be under way at once.
+    pub parallelism: u32,
+    /// Nothing is started while this is set.
+    pub paused: bool,
+}
+
+/// How many deliveries a tenant may have under way, and has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parallelism {
+    /// At most.
+    pub max: u32,
+    /// Now.
+    pub count: u32,
+}
+
+/// A tenant may have no more of these; nothing was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("quota {quota} exceeded, current limit: {limit}")]
+pub struct QuotaExceeded {
+    /// What there is too much of, in the words of the hosted service.
+    pub quota: &'static str,
+    /// How many there may be.
+    pub limit: u64,
 }
 
 /// A dead letter to publish again.
@@ -131,6 +215,9 @@ pub enum CoreError {
     /// The core has ended: the outcome is unknown.
     #[error("the server is stopping")]
     Stopped,
+    /// A publish would make a queue or a flow-control key that the tenant may not have; nothing was stored.
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
 }
 
 impl CoreHandle {
@@ -144,7 +231,7 @@ impl CoreHandle {
     /// Stores messages; the answer has the order of the messages. `room` is what their bodies take; it is
     /// given back when they are stored, even if the caller has gone by then.
     pub async fn publish(&self, messages: Vec<NewMessage>, room: Room) -> Result<Vec<Accepted>, CoreError> {
-        self.ask(Some(room), |reply| Command::Publish { messages, reply }).await
+        Ok(self.ask(Some(room), |reply| Command::Publish { messages, reply }).await??)
     }
 
     /// Cancels these messages; says how many were live and not cancelled before.
@@ -160,6 +247,65 @@ impl CoreHandle {
     /// Publishes dead letters again; `None` for one that no longer exists.
     pub async fn replay(&self, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, CoreError> {
         self.ask(None, |reply| Command::Replay { tenant, replays, reply }).await
+    }
+
+    /// Makes a queue or changes it.
+    pub async fn put_queue(&self, tenant: TenantId, name: String, settings: QueueSettings) -> Result<(), CoreError> {
+        Ok(self.ask(None, |reply| Command::PutQueue { tenant, name, settings, reply }).await??)
+    }
+
+    /// Pauses or resumes a queue; false if there is none of this name.
+    pub async fn pause_queue(&self, tenant: TenantId, name: String, paused: bool) -> Result<bool, CoreError> {
+        self.ask(None, |reply| Command::PauseQueue { tenant, name, paused, reply }).await
+    }
+
+    /// Forgets a queue; what it still holds goes on in a fresh one. Its messages must be cancelled before.
+    pub async fn drop_queue(&self, tenant: TenantId, name: String) -> Result<(), CoreError> {
+        self.ask(None, |reply| Command::DropQueue { tenant, name, reply }).await
+    }
+
+    /// Changes a flow-control key; false if it is unknown and the change does not make it.
+    pub async fn edit_flow(&self, tenant: TenantId, key: String, edit: FlowEdit) -> Result<bool, CoreError> {
+        Ok(self.ask(None, |reply| Command::EditFlow { tenant, key, edit, reply }).await??)
+    }
+
+    /// One flow-control key, if it is known.
+    pub async fn flow(&self, tenant: TenantId, key: String) -> Result<Option<FlowInfo>, CoreError> {
+        Ok(self.ask(None, |reply| Command::Flows { tenant, key: Some(key), reply }).await?.pop())
+    }
+
+    /// All flow-control keys of a tenant, by key.
+    pub async fn flows(&self, tenant: TenantId) -> Result<Vec<FlowInfo>, CoreError> {
+        self.ask(None, |reply| Command::Flows { tenant, key: None, reply }).await
+    }
+
+    /// How many deliveries a tenant may have under way, and has.
+    pub async fn parallelism(&self, tenant: TenantId) -> Result<Parallelism, CoreError> {
+        self.ask(None, |reply| Command::Parallelism { tenant, reply }).await
+    }
+
+    /// Makes a schedule, or replaces the one of the same id; its time of creation and its state are made here.
+    /// `room` is what the body takes.
+    pub async fn put_schedule(&self, schedule: Schedule, room: Room) -> Result<(), CoreError> {
+        let schedule = Box::new(schedule);
+        Ok(self.ask(Some(room), |reply| Command::PutSchedule { schedule, reply }).await??)
+    }
+
+    /// Pauses or resumes a schedule; false if there is none of this id.
+    pub async fn pause_schedule(&self, tenant: TenantId, id: String, paused: bool) -> Result<bool, CoreError> {
+        self.ask(None, |reply| Command::PauseSchedule { tenant, id, paused, reply }).await
+    }
+
+    /// Deletes a schedule; false if there is none of this id.
+    pub async fn drop_schedule(&self, tenant: TenantId, id: String) -> Result<bool, CoreError> {
+        self.ask(None, |reply| Command::DropSchedule { tenant, id, reply }).await
+    }
+
+    /// Stores a bulk action or its progress. One with the id `Seq::MIN` is new: it gets an id, and is
+    /// answered with it.
+    pub async fn put_bulk_action(&self, action: BulkAction) -> Result<BulkAction, CoreError> {
+        let action = Box::new(action);
+        self.ask(None, |reply| Command::PutBulkAction { action, reply }).await
     }
 
     /// Makes the core look at the clock.

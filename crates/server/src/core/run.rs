@@ -1,14 +1,17 @@
 //! The loop of the core thread: gather, decide, commit, answer.
 
 use super::clock_watch::ClockWatch;
-use super::{Attempts, Command, FirstDue, NewMessage, Replay, Reply};
+use super::schedules::Firing;
+use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply};
 use crate::clock::{Clock, Random};
 use crate::metrics::Metrics;
+use crate::quotas::Quotas;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::Message;
-use posthaste_engine::shard::{Accepted, Effect, Output, Publish, Settings, Shard};
+use posthaste_engine::outcome::Outcome;
+use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::HashSet;
@@ -20,7 +23,9 @@ const SHARD: ShardId = ShardId(0);
 /// Commands taken into one batch.
 const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes of new bodies after which a batch is committed even if more is waiting.
-const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(super) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Rows after which a round reads no further page.
+const LOAD_ROWS_MAX: usize = 512;
 /// The clock is looked at this often, whatever timers say: wall clocks jump.
 const CLOCK_CHECK: Duration = Duration::from_secs(5);
 /// What was written lazily is on disk after at most about this long.
@@ -40,9 +45,12 @@ pub struct Core {
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     pub(super) retention: Retention,
+    pub(super) settings: Settings,
+    pub(super) quotas: Quotas,
+    pub(super) firing: Firing,
     last_seq: Seq,
     random: Random,
-    batch: Batch,
+    pub(super) batch: Batch,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
     /// By [`Clock::uptime`].
@@ -51,10 +59,10 @@ pub struct Core {
 
 /// What gathers until the next commit.
 #[derive(Default)]
-struct Batch {
-    out: Output,
-    answers: Vec<Box<dyn FnOnce() + Send>>,
-    body_bytes: usize,
+pub(super) struct Batch {
+    pub(super) out: Output,
+    pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
+    pub(super) body_bytes: usize,
 }
 
 /// Why the core ended before it was told to.
@@ -77,24 +85,31 @@ impl Core {
         settings: Settings,
         commands: Receiver<Command>,
         attempts: Attempts,
-        clock: Clock,
-        metrics: Arc<Metrics>,
         retention: Retention,
+        quotas: Quotas,
     ) -> Result<Core, StoreError> {
-        let epoch = store.lease(SHARD, clock.now())?;
+        let (clock, metrics) = (attempts.clock.clone(), attempts.metrics.clone());
+        let now = clock.now();
+        let epoch = store.lease(SHARD, now)?;
         let last_seq = store.last_seq()?;
+        let firing = Firing::load(store.as_ref())?;
+        let mut shard = Shard::new(settings);
+        shard.restore(store.queues(None)?, store.flows()?, now);
         Ok(Core {
             store,
-            shard: Shard::new(settings),
+            shard,
+            settings,
+            quotas,
             epoch,
             commands,
             attempts,
             clock,
             metrics,
             retention,
+            firing,
+            batch: Batch::default(),
             last_seq,
             random: Random::new(),
-            batch: Batch::default(),
             unsynced_since: None,
             clock_watch: ClockWatch::default(),
             retain_at: Duration::ZERO,
@@ -129,6 +144,7 @@ impl Core {
         let now = self.clock.now();
         self.shard.wake(now, &mut self.batch.out);
         self.commit()?;
+        self.fire_schedules(now)?;
         self.load(now)?;
         self.retain(now)?;
         Ok(flow)
@@ -143,7 +159,8 @@ impl Core {
         if self.shard.wants_load(now).is_some() {
             return None;
         }
-        let until_due = Duration::from_millis(self.shard.next_wake().millis_since(now));
+        let next_due = self.shard.next_wake().min(self.firing.next_wake());
+        let until_due = Duration::from_millis(next_due.millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());
         let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
@@ -160,8 +177,10 @@ impl Core {
         match command {
             Command::Publish { messages, reply } => self.publish(messages, reply, now)?,
             Command::Ended { message, outcome } => {
+                self.batch.body_bytes += told_bytes(&message, &outcome);
                 let random = self.random.next_u64();
-                self.shard.ended(&message, outcome, random, now, &mut self.batch.out);
+                let chance = Chance { random, callback: self.next_id(now), failure_callback: self.next_id(now) };
+                self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
             }
             Command::Cancel { tenant, ids, reply } => {
                 self.commit()?;
@@ -172,6 +191,21 @@ impl Core {
             }
             Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
             Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply, now)?,
+            Command::PutSchedule { schedule, reply } => self.put_schedule(*schedule, reply, now)?,
+            Command::PauseSchedule { tenant, id, paused, reply } => {
+                self.pause_schedule(tenant, id, paused, reply, now)?;
+            }
+            Command::DropSchedule { tenant, id, reply } => self.drop_schedule(tenant, id, reply),
+            Command::PutQueue { tenant, name, settings, reply } => self.put_queue(tenant, &name, settings, reply, now),
+            Command::PauseQueue { tenant, name, paused, reply } => self.pause_queue(tenant, &name, paused, reply, now),
+            Command::DropQueue { tenant, name, reply } => {
+                self.shard.delete_queue(tenant, &name, now, &mut self.batch.out);
+                self.batch.answers.push(Box::new(move || reply.send(())));
+            }
+            Command::EditFlow { tenant, key, edit, reply } => self.edit_flow(tenant, &key, edit, reply, now),
+            Command::Flows { tenant, key, reply } => self.flows(tenant, key, reply, now),
+            Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
+            Command::PutBulkAction { action, reply } => self.put_bulk_action(*action, reply, now),
             Command::Tick => {}
             Command::Drain { reply } => {
                 self.shard.drain();
@@ -185,14 +219,18 @@ impl Core {
     fn publish(
         &mut self,
         messages: Vec<NewMessage>,
-        reply: Reply<Vec<Accepted>>,
+        reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
+        if let Err(exceeded) = self.check_quotas(messages.iter()) {
+            reply.send(Err(exceeded));
+            return Ok(());
+        }
         let duplicates = self.find_duplicates(messages.iter(), now)?;
         let accept = |(message, stored)| self.accept(message, stored, None, now);
         let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
         self.metrics.published(&accepted);
-        self.batch.answers.push(Box::new(move || reply.send(accepted)));
+        self.batch.answers.push(Box::new(move || reply.send(Ok(accepted))));
         Ok(())
     }
 
@@ -210,16 +248,20 @@ impl Core {
         Ok(messages.map(|message| message.dedup.and_then(|_| found.next().flatten())).collect())
     }
 
+    pub(super) fn next_id(&mut self, now: Timestamp) -> MessageId {
+        self.last_seq = Seq::next(self.last_seq, now);
+        MessageId { seq: self.last_seq, tag: self.random.next_u64() }
+    }
+
     /// Gives a message its id and hands it to the engine.
-    fn accept(
+    pub(super) fn accept(
         &mut self,
         new: NewMessage,
         stored: Option<MessageId>,
         replaces: Option<DlqId>,
         now: Timestamp,
     ) -> Accepted {
-        self.last_seq = Seq::next(self.last_seq, now);
-        let id = MessageId { seq: self.last_seq, tag: self.random.next_u64() };
+        let id = self.next_id(now);
         let not_before = match new.first_due {
             FirstDue::Now => now,
             FirstDue::AfterMs(millis) => now.plus_millis(millis),
@@ -269,7 +311,7 @@ impl Core {
     }
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
-    fn commit(&mut self) -> Result<(), CoreFailure> {
+    pub(super) fn commit(&mut self) -> Result<(), CoreFailure> {
         let batch = std::mem::take(&mut self.batch);
         if !batch.out.ops.is_empty() {
             self.write(&batch.out)?;
@@ -293,7 +335,7 @@ impl Core {
             let status = letter.response.as_ref().map_or(0, |response| response.status);
             tracing::warn!(msg.id = %letter.id, dlq.id = %letter.dlq_id, retried = letter.retried, status, "message failed: it is in the DLQ");
         }
-        self.shard.committed();
+        self.shard.committed(self.clock.now());
         match durability {
             Durability::Synced => self.unsynced_since = None,
             Durability::Lazy => {
@@ -322,12 +364,21 @@ impl Core {
         Ok(())
     }
 
-    /// Reads one page of what the shard asks for.
+    /// Reads a few pages of what the shard asks for. Each is committed before the next is read, because a
+    /// load must see all that the shard has decided.
     fn load(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
-        let Some(load) = self.shard.wants_load(now) else { return Ok(()) };
-        let rows = self.store.load_due(SHARD, load.lane.map(|(_, origin)| origin), load.after, load.until, load.max)?;
-        self.shard.loaded(&load, &rows, now, &mut self.batch.out);
-        self.commit()
+        let mut rows_read = 0;
+        while rows_read < LOAD_ROWS_MAX
+            && let Some(load) = self.shard.wants_load(now)
+        {
+            let rows = self.store.load(SHARD, &load)?;
+            rows_read += rows.len() + 1;
+            self.shard.loaded(&load, &rows, now, &mut self.batch.out);
+            if !self.batch.out.ops.is_empty() {
+                self.commit()?;
+            }
+        }
+        Ok(())
     }
 
     fn retain(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
@@ -336,6 +387,7 @@ impl Core {
             return Ok(());
         }
         self.retain_at = uptime + RETENTION_EVERY;
+        self.forget_idle_flows(now)?;
         if !self.clock_watch.trusts(now, uptime) {
             return Ok(());
         }
@@ -348,6 +400,13 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Bytes that an outcome brings into the batch: the answer, and what callbacks repeat.
+fn told_bytes(message: &Message, outcome: &Outcome) -> usize {
+    let answer = outcome.result.as_ref().map_or(0, |response| response.body.len());
+    let is_told = message.spec.callback.is_some() || message.spec.failure_callback.is_some();
+    if is_told { 2 * (answer + message.body.len()) } else { answer }
 }
 
 fn buried(op: &Op) -> Option<&DeadLetter> {

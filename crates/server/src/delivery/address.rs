@@ -25,6 +25,13 @@ pub enum AddressKind {
     Reserved,
 }
 
+impl AddressKind {
+    /// The article before it.
+    pub fn article(self) -> &'static str {
+        if self == AddressKind::Unspecified { "an" } else { "a" }
+    }
+}
+
 impl fmt::Display for AddressKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

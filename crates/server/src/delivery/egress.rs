@@ -42,7 +42,7 @@ pub enum Refusal {
     #[error("{0} is a local name")]
     LocalName(String),
     /// Not a public address.
-    #[error("endpoint resolves to a {kind} address: {address}")]
+    #[error("endpoint resolves to {} {kind} address: {address}", kind.article())]
     Address {
         /// What it is instead.
         kind: AddressKind,
@@ -100,8 +100,10 @@ impl EgressPolicy {
         if self.is_allowed_host(name) || (self.allow_loopback && name == "localhost") {
             return Ok(());
         }
-        if name == "localhost" || name.ends_with(".localhost") {
-            return Err(Refusal::Address { kind: AddressKind::Loopback, address: Ipv4Addr::LOCALHOST.into() });
+        // Known without DNS: the answers that it would have are checked, so that the refusal names what is missing.
+        if name == "localhost" {
+            let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            return self.check_addresses(name, port, &both);
         }
         let under = |suffix: &str| name.strip_suffix(suffix).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         if !name.contains('.') || LOCAL_SUFFIXES.iter().any(|suffix| under(suffix)) {
@@ -191,6 +193,8 @@ mod tests {
             let refusal = EgressPolicy::default().check_url(url).unwrap_err();
             assert_eq!(refusal.to_string(), "endpoint resolves to a loopback address: 127.0.0.1");
         }
+        let refusal = EgressPolicy::default().check_url("http://0.0.0.0/").unwrap_err();
+        assert_eq!(refusal.to_string(), "endpoint resolves to an unspecified address: 0.0.0.0");
         let refusal = EgressPolicy::default().check_url("my-topic/x").unwrap_err();
         assert_eq!(refusal.to_string(), "endpoint has invalid scheme, add http:// or https://");
     }
@@ -208,6 +212,19 @@ mod tests {
         for url in ["http://10.0.0.1/", "http://metadata/", "http://0.0.0.0:3000/", "http://localhost:0/"] {
             assert!(dev().check_url(url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn localhost_is_allowed_by_the_networks_of_its_addresses() {
+        let check = |cidrs: &[&str]| {
+            let allow_cidrs = cidrs.iter().map(|text| text.parse().unwrap()).collect();
+            EgressPolicy { allow_cidrs, ..EgressPolicy::default() }.check_url("http://localhost:3000/")
+        };
+        let refused =
+            |address: &str| Err(Refusal::Address { kind: AddressKind::Loopback, address: address.parse().unwrap() });
+        assert_eq!(check(&["127.0.0.0/8", "::1/128"]), Ok(()));
+        assert_eq!(check(&["127.0.0.1/32"]), refused("::1"), "the hint names what is still missing");
+        assert_eq!(check(&["::1/128"]), refused("127.0.0.1"));
     }
 
     #[test]

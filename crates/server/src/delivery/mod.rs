@@ -11,6 +11,8 @@ pub mod egress;
 
 pub mod resolve;
 
+pub mod upstream;
+
 mod connect;
 
 mod stream;
@@ -23,15 +25,17 @@ mod response;
 
 mod failure;
 
+use bytes::Bytes;
 use connect::Connector;
 use egress::EgressPolicy;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use hyper::body::Incoming;
 use pool::{Connection, Key, Pool};
 use posthaste_engine::event::Response;
 use posthaste_engine::limits;
 use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{AttemptError, Outcome};
+use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use posthaste_wire::time::Timestamp;
 use request::Prepared;
@@ -41,16 +45,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use target::Target;
 use tokio::time::{Instant, timeout_at};
+use upstream::Upstream;
 
 /// How deliveries are made.
 #[derive(Clone, Debug)]
 pub struct DeliveryConfig {
     /// Where they may go.
     pub egress: EgressPolicy,
+    /// Where all of them go, instead of the URLs of their messages.
+    pub upstream: Option<Upstream>,
     /// Certificate authorities to trust besides the public ones, as PEM.
     pub extra_ca_pem: Option<Vec<u8>>,
     /// Value of the `Upstash-Region` header.
     pub region: String,
+    /// How long an attempt may take at most, whatever its message says.
+    pub timeout_max: Duration,
     /// How long looking up a name may take.
     pub dns_timeout: Duration,
     /// How long connecting may take, over all addresses of a name.
@@ -67,8 +76,10 @@ impl Default for DeliveryConfig {
     fn default() -> Self {
         DeliveryConfig {
             egress: EgressPolicy::default(),
+            upstream: None,
             extra_ca_pem: None,
             region: "EU-CENTRAL-1".into(),
+            timeout_max: Duration::from_millis(limits::TIMEOUT_MS_MAX),
             dns_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(10),
             tls_timeout: Duration::from_secs(10),
@@ -111,7 +122,7 @@ pub struct Attempt<'a> {
     pub now: Timestamp,
     /// Random bytes, new for every attempt: the id of the signature.
     pub nonce: [u8; 20],
-    /// How long the whole attempt may take; at most [`limits::TIMEOUT_MS_MAX`].
+    /// How long the whole attempt may take; at most [`DeliveryConfig::timeout_max`].
     pub timeout_ms: u64,
     /// The answer's body is the point: a 2xx without all of it is a failure.
     pub needs_body: bool,
@@ -120,7 +131,9 @@ pub struct Attempt<'a> {
 /// Makes attempts. Share it in an `Arc`.
 pub struct Deliverer {
     policy: EgressPolicy,
+    upstream: Option<Upstream>,
     region: HeaderValue,
+    timeout_max: Duration,
     body_grace: Duration,
     connector: Connector,
     pool: Arc<Pool>,
@@ -128,26 +141,30 @@ pub struct Deliverer {
 
 impl Deliverer {
     /// Checks the configuration; opens nothing yet.
-    pub fn new(config: DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Deliverer, ConfigError> {
+    pub fn new(mut config: DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Deliverer, ConfigError> {
+        if let Some(upstream) = &config.upstream {
+            config.egress = upstream.policy(&config.egress);
+        }
         let connector = Connector::new(&config, resolver)?;
-        let region = HeaderValue::from_str(&config.region).map_err(|_| ConfigError::Region(config.region))?;
+        let region = HeaderValue::from_str(&config.region).map_err(|_| ConfigError::Region(config.region.clone()))?;
         let pool = Pool::new(config.pool_idle_timeout);
-        Ok(Deliverer { policy: config.egress, region, body_grace: config.body_grace, connector, pool })
+        let DeliveryConfig { egress: policy, upstream, timeout_max, body_grace, .. } = config;
+        Ok(Deliverer { policy, upstream, region, timeout_max, body_grace, connector, pool })
     }
 
     /// One attempt. A failed delivery is data, not an error.
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Outcome {
         let started = Instant::now();
-        let timeout = Duration::from_millis(attempt.timeout_ms.min(limits::TIMEOUT_MS_MAX));
+        let timeout = Duration::from_millis(attempt.timeout_ms).min(self.timeout_max);
         let result = self.exchange(attempt, started + timeout).await;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Outcome { result, duration_ms }
     }
 
     async fn exchange(&self, attempt: &Attempt<'_>, deadline: Instant) -> Result<Response, AttemptError> {
-        let target = Target::parse(&attempt.message.spec.url).map_err(|refusal| failure::refused(&refusal))?;
-        self.policy.check_target(&target).map_err(|refusal| failure::refused(&refusal))?;
-        let prepared = Prepared::new(attempt, &self.region).await?;
+        let target = self.target(&attempt.message.spec.url)?;
+        let authorization = self.upstream.as_ref().and_then(|upstream| upstream.authorization.as_ref());
+        let prepared = Prepared::new(attempt, &self.region, authorization).await?;
         let key = Key::new(attempt.message.tenant, &target);
         let Ok(sent) = timeout_at(deadline, self.send(&key, &target, &prepared)).await else {
             self.pool.retire(&key);
@@ -160,6 +177,37 @@ impl Deliverer {
             self.pool.give_back(key, connection);
         }
         Ok(response)
+    }
+
+    /// Passes a request on to the upstream; the body of the answer is read by the caller as it comes. `None`
+    /// when there is no upstream.
+    pub async fn pass_on(
+        &self,
+        tenant: TenantId,
+        mut headers: HeaderMap,
+        body: Bytes,
+        patience: Duration,
+    ) -> Option<Result<http::Response<Incoming>, AttemptError>> {
+        let upstream = self.upstream.as_ref()?;
+        if let Some(authorization) = &upstream.authorization {
+            headers.insert(http::header::AUTHORIZATION, authorization.clone());
+        }
+        let exchange = async {
+            let target = self.target(&upstream.url)?;
+            let prepared = Prepared::passed_on(headers, body);
+            // The connection is not given back: who reads the answer may stop in the middle.
+            let (answer, _) = self.send(&Key::new(tenant, &target), &target, &prepared).await?;
+            Ok(answer)
+        };
+        Some(tokio::time::timeout(patience, exchange).await.unwrap_or_else(|_| Err(failure::timed_out())))
+    }
+
+    /// Where to connect, checked: the upstream if there is one, else the URL of the message.
+    fn target(&self, url: &str) -> Result<Target, AttemptError> {
+        let url = self.upstream.as_ref().map_or(url, |upstream| &upstream.url);
+        let target = Target::parse(url).map_err(|refusal| failure::refused(&refusal))?;
+        self.policy.check_target(&target).map_err(|refusal| failure::refused(&refusal))?;
+        Ok(target)
     }
 
     /// Sends the request and waits for the head of the answer.

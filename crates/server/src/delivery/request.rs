@@ -9,6 +9,7 @@ use http::uri::{Parts, Scheme};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use posthaste_wire::encoding::header_bytes;
 use posthaste_wire::header as wire;
 use posthaste_wire::signature::{self, Claims};
 
@@ -16,7 +17,9 @@ const SIGNATURE: HeaderName = HeaderName::from_static(wire::SIGNATURE);
 const MESSAGE_ID: HeaderName = HeaderName::from_static(wire::MESSAGE_ID);
 const RETRIED: HeaderName = HeaderName::from_static(wire::RETRIED);
 const CALLER_IP: HeaderName = HeaderName::from_static(wire::CALLER_IP);
+const SCHEDULE_ID: HeaderName = HeaderName::from_static(wire::SCHEDULE_ID);
 const TOPIC_NAME: HeaderName = HeaderName::from_static(wire::TOPIC_NAME);
+const HOPS: HeaderName = HeaderName::from_static(wire::HOPS);
 const REGION: HeaderName = HeaderName::from_static(wire::REGION);
 const USER_AGENT: HeaderValue = HeaderValue::from_static("Upstash-QStash");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
@@ -33,7 +36,12 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) async fn new(attempt: &Attempt<'_>, region: &HeaderValue) -> Result<Prepared, AttemptError> {
+    /// `authorization` belongs to an upstream: it wins over what the publisher says.
+    pub(super) async fn new(
+        attempt: &Attempt<'_>,
+        region: &HeaderValue,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Prepared, AttemptError> {
         let message = attempt.message;
         let method = match Method::from_bytes(message.spec.method.as_bytes()) {
             Ok(method) if method != Method::CONNECT => method,
@@ -41,6 +49,9 @@ impl Prepared {
         };
         let mut headers = HeaderMap::with_capacity(message.spec.headers.len() + 10);
         forward(&message.spec.headers, &mut headers)?;
+        if let Some(authorization) = authorization {
+            headers.insert(header::AUTHORIZATION, authorization.clone());
+        }
         headers.entry(header::USER_AGENT).or_insert(USER_AGENT);
         headers.insert(header::ACCEPT_ENCODING, IDENTITY);
         if !message.body.is_empty() || matches!(method, Method::POST | Method::PUT | Method::PATCH) {
@@ -51,10 +62,22 @@ impl Prepared {
         headers.insert(RETRIED, HeaderValue::from(attempt.retried));
         headers.insert(CALLER_IP, value(message.spec.caller_ip.clone(), "caller ip")?);
         headers.insert(REGION, region.clone());
+        headers.insert(HOPS, HeaderValue::from(message.spec.hops.saturating_add(1)));
         if let Some(topic) = &message.spec.topic {
             headers.insert(TOPIC_NAME, value(topic.clone(), "group name")?);
         }
+        if let Some(schedule_id) = &message.spec.schedule_id {
+            headers.insert(SCHEDULE_ID, value(schedule_id.clone(), "schedule id")?);
+        }
         Ok(Prepared { method, headers, body: message.body.clone() })
+    }
+
+    /// A request of a client that is passed on to an upstream: unsigned, for it is no message.
+    pub(super) fn passed_on(mut headers: HeaderMap, body: Bytes) -> Prepared {
+        headers.insert(header::USER_AGENT, USER_AGENT);
+        headers.insert(header::ACCEPT_ENCODING, IDENTITY);
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        Prepared { method: Method::POST, headers, body }
     }
 
     /// The request as one kind of connection wants it: HTTP/2 carries the host in the URI.
@@ -83,8 +106,8 @@ fn forward(published: &[(String, String)], headers: &mut HeaderMap) -> Result<()
         if wire::is_hop_by_hop_or_framing(known.as_str()) {
             continue;
         }
-        let text = HeaderValue::from_str(text).or_else(|_| HeaderValue::from_bytes(text.as_bytes()));
-        let text = text.map_err(|_| unsendable(&format!("value of header {name}")))?;
+        let text =
+            HeaderValue::from_bytes(&header_bytes(text)).map_err(|_| unsendable(&format!("value of header {name}")))?;
         headers.try_append(known, text).map_err(|_| unsendable("number of headers"))?;
     }
     Ok(())
@@ -97,6 +120,7 @@ async fn sign(attempt: &Attempt<'_>) -> Result<String, AttemptError> {
         expires_at: attempt.now.plus_millis(signature::LIFETIME_SECONDS * 1_000),
         jwt_id: &format!("jwt_{}", bs58::encode(attempt.nonce).into_string()),
         body_hash: &body_hash(&attempt.message.body).await?,
+        hops: attempt.message.spec.hops,
     };
     Ok(signature::sign(&attempt.keys.current, &claims))
 }

@@ -24,13 +24,19 @@ pub struct Filter {
     pub caller_ips: Vec<String>,
     /// The URL group it was published to.
     pub topics: Vec<String>,
+    /// The queue it was put into.
+    pub queues: Vec<String>,
+    /// The schedule that made it.
+    pub schedules: Vec<String>,
+    /// Its flow-control key.
+    pub flow_keys: Vec<String>,
     /// Status of the last answer; 0 when there was none. Dead letters only.
     pub response_statuses: Vec<u16>,
     /// Not before this time.
     pub from: Option<Timestamp>,
     /// Not after this time.
     pub to: Option<Timestamp>,
-    /// Asks for something that no message of this version can have, such as a queue: nothing matches.
+    /// Asks for ids that no message can have: nothing matches.
     pub nothing: bool,
 }
 
@@ -79,7 +85,10 @@ impl Filter {
         !self.nothing
             && (self.ids.is_empty() || self.ids.contains(&message.id))
             && (self.urls.is_empty() || self.urls.contains(&spec.url))
-            && (self.topics.is_empty() || spec.topic.as_ref().is_some_and(|topic| self.topics.contains(topic)))
+            && names(&self.topics, spec.topic.as_ref())
+            && names(&self.queues, spec.queue.as_ref())
+            && names(&self.schedules, spec.schedule_id.as_ref())
+            && names(&self.flow_keys, spec.flow.as_ref().map(|flow| &flow.key))
             && (self.caller_ips.is_empty() || self.caller_ips.contains(&spec.caller_ip))
             && (self.labels.is_empty() || spec.labels.iter().any(|label| self.labels.contains(label)))
             && self.matches_location(&spec.url)
@@ -105,6 +114,11 @@ impl Filter {
         (self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host || wanted == name))
             && (self.paths.is_empty() || self.paths.iter().any(|wanted| wanted == path))
     }
+}
+
+/// Whether one of the wanted names is that of the message; none wanted is all wanted.
+fn names(wanted: &[String], name: Option<&String>) -> bool {
+    wanted.is_empty() || name.is_some_and(|name| wanted.contains(name))
 }
 
 /// Host (with port) and path of a destination, as written.

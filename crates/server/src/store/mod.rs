@@ -13,9 +13,14 @@ mod page;
 
 pub use filter::{EventFilter, Filter, Order};
 
-use posthaste_engine::event::{DeadLetter, Event, Op};
+use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::event::{DeadLetter, Event, Op, State};
+use posthaste_engine::flow::Flow;
 use posthaste_engine::limits;
-use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, QueueKey};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::{Schedule, ScheduleState};
+use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -34,21 +39,17 @@ pub trait Store: Send + Sync {
     /// Makes everything committed so far survive a power cut.
     fn flush(&self) -> Result<(), StoreError>;
 
-    /// Live messages with `after < due_key` and `due <= until`, in due order, at most `max`; only those
-    /// to `origin` if one is given.
-    fn load_due(
-        &self,
-        shard: ShardId,
-        origin: Option<Origin>,
-        after: DueKey,
-        until: Timestamp,
-        max: usize,
-    ) -> Result<Vec<Live>, StoreError>;
+    /// The live rows that the engine asks for, in the order that [`Source`] says, at most `load.max`. All rows
+    /// of an origin are in its lane, also those with a flow-control key.
+    ///
+    /// [`Source`]: posthaste_engine::shard::Source
+    fn load(&self, shard: ShardId, load: &Load) -> Result<Vec<Live>, StoreError>;
 
     /// The messages themselves, in the order asked. A missing one means that the store is corrupt.
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;
 
-    /// The highest position handed out so far, so that ids never repeat over restarts.
+    /// The highest position handed out so far, to a message or a bulk action, so that ids never repeat over
+    /// restarts.
     fn last_seq(&self) -> Result<Seq, StoreError>;
 
     /// The messages that these keys stand for, in the order asked, unless their windows have
@@ -63,7 +64,7 @@ pub trait Store: Send + Sync {
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError>;
 
     /// Live messages created behind `after` that match, oldest first, at most `max`. Dates compare with the
-    /// creation time.
+    /// creation time. The live row of a message that names a queue or a flow-control key must name it too.
     fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError>;
 
     /// A message with what is known of its end, as long as its history is kept.
@@ -115,8 +116,42 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> Result<Result<(), Refused>, StoreError>;
 
+    /// The queues of a tenant by name, or those of all, tenant by tenant.
+    fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError>;
+
+    /// One queue.
+    fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError>;
+
+    /// How many messages each of these queues has, callbacks that hold a slot not counted.
+    fn queue_lags(&self, tenant: TenantId, queues: &[QueueKey]) -> Result<Vec<u64>, StoreError>;
+
+    /// All flow-control keys of all tenants.
+    fn flows(&self) -> Result<Vec<Flow>, StoreError>;
+
+    /// How many live messages each of these keys has that are due at `until` or before.
+    fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError>;
+
+    /// The schedules of a tenant, by id.
+    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError>;
+
+    /// One schedule.
+    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError>;
+
+    /// How far each schedule of each tenant has come.
+    fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError>;
+
+    /// The bulk actions of a tenant begun before `before`, newest first, at most `max`.
+    fn bulk_actions(&self, tenant: TenantId, before: Option<Seq>, max: usize) -> Result<Vec<BulkAction>, StoreError>;
+
+    /// One bulk action.
+    fn bulk_action(&self, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, StoreError>;
+
+    /// The bulk actions of all tenants that are not finished.
+    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError>;
+
     /// Drops whole buckets of history and dead letters that are older than the policy allows, and
-    /// moves what is still needed out of them first. Does a bounded piece of work and says whether
+    /// moves what is still needed out of them first. Finished bulk actions go after
+    /// `limits::BULK_ACTION_MS`. Does a bounded piece of work and says whether
     /// there is more.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError>;
 
@@ -153,6 +188,8 @@ pub struct MessageRecord {
     pub live: Option<Live>,
     /// When it ended; `None` while it lives.
     pub ended_at: Option<Timestamp>,
+    /// Its last state, once it has ended.
+    pub final_state: Option<State>,
 }
 
 /// A log line with the message it belongs to.

@@ -1,7 +1,10 @@
 //! Judges a history: which promises were broken. Pure, so that it can be shown to see every kind of loss.
+//!
+//! Here is what holds for every message; `queues`, `flows`, `callbacks` and `schedules` judge the rest.
 
 use crate::history::{Answer, Arrival, History, Kind, Millis, Publish};
-use std::collections::{HashMap, HashSet};
+use crate::{callbacks, flows, queues, schedules};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 /// A message may arrive this much before its time: two clocks are compared, both cut to milliseconds.
@@ -30,6 +33,24 @@ pub(crate) enum Violation {
     Phantom(String),
     /// An answer that should not occur.
     Unexpected(String),
+    /// Some endpoints of the group got it, others never did.
+    Torn(String),
+    /// Came before a message of its queue that was acknowledged before it was sent.
+    Overtaking(String),
+    /// Began while its queue had no free slot.
+    Crowded(String),
+    /// Began while its queue was paused.
+    StartedWhilePaused(String),
+    /// Began when its flow-control key had no start left in its period.
+    OverRate(String),
+    /// Began while its flow-control key had as many under way as it may.
+    OverParallelism(String),
+    /// A message that ended was not told of.
+    CallbackLost(String),
+    /// One attempt was told of by two messages.
+    CallbackTwice(String),
+    /// A schedule made two messages for one time.
+    FiredTwice(String),
 }
 
 impl Violation {
@@ -45,7 +66,16 @@ impl Violation {
             | Violation::GaveUpEarly(key)
             | Violation::WrongEnd(key)
             | Violation::Phantom(key)
-            | Violation::Unexpected(key) => key,
+            | Violation::Unexpected(key)
+            | Violation::Torn(key)
+            | Violation::Overtaking(key)
+            | Violation::Crowded(key)
+            | Violation::StartedWhilePaused(key)
+            | Violation::OverRate(key)
+            | Violation::OverParallelism(key)
+            | Violation::CallbackLost(key)
+            | Violation::CallbackTwice(key)
+            | Violation::FiredTwice(key) => key,
         }
     }
 }
@@ -54,6 +84,16 @@ impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{self:?}")
     }
+}
+
+/// How many violations there are of each kind.
+pub(crate) fn count_kinds(violations: &[Violation]) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    for violation in violations {
+        let name = violation.to_string().split('(').next().unwrap_or_default().to_owned();
+        *kinds.entry(name).or_default() += 1;
+    }
+    kinds
 }
 
 /// Figures for people, and to see that a run did something at all.
@@ -94,6 +134,17 @@ impl<'a> Subject<'a> {
 
 /// All broken promises of a run that has come to rest.
 pub(crate) fn check(history: &History) -> Vec<Violation> {
+    let mut violations = check_messages(history);
+    violations.extend(check_groups(history));
+    violations.extend(queues::check(history));
+    violations.extend(flows::check(history));
+    violations.extend(callbacks::check(history));
+    violations.extend(schedules::check(history));
+    violations
+}
+
+/// What holds for every message.
+fn check_messages(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     let ends = ends_by_id(history);
     let mut dead: HashMap<&str, usize> = HashMap::new();
@@ -119,7 +170,7 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
             complain(Violation::Corrupt);
         }
         let due = first.sent_at + first.kind.delay_ms();
-        if subject.arrivals.iter().any(|arrival| arrival.at + EARLY_MS < due) {
+        if subject.arrivals.iter().any(|arrival| arrival.at() + EARLY_MS < due) {
             complain(Violation::Early);
         }
         let Some(id) = acknowledged.iter().next().or(arrived.iter().next()).copied() else { continue };
@@ -135,7 +186,7 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
         }
         let attempts_due = match first.kind {
             Kind::Dead { retries } => retries as usize + 1,
-            Kind::Plain { .. } | Kind::Flaky | Kind::Cancelled { .. } | Kind::Dedup => usize::MAX,
+            Kind::Plain { .. } | Kind::Flaky | Kind::Cancelled { .. } | Kind::Dedup | Kind::Member => usize::MAX,
         };
         if letters > 1 || (letters == 1 && attempts_due == usize::MAX) {
             complain(Violation::WronglyDead);
@@ -148,6 +199,20 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// A publish to the group makes all its messages or none, answered or not.
+fn check_groups(history: &History) -> Vec<Violation> {
+    let arrived: HashSet<&str> = history.arrivals.iter().map(|arrival| arrival.key.as_str()).collect();
+    let mut groups: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for publish in history.publishes.iter().filter(|publish| publish.kind == Kind::Member) {
+        let key = publish.key.split('@').next().unwrap_or_default();
+        let (members, came) = groups.entry(key).or_default();
+        *members += 1;
+        *came += usize::from(arrived.contains(publish.key.as_str()));
+    }
+    let torn = groups.into_iter().filter(|(_, (members, came))| *came > 0 && came < members);
+    torn.map(|(key, _)| Violation::Torn(key.to_owned())).collect()
 }
 
 /// A message ends once, and as the witness and the DLQ say.
@@ -197,14 +262,17 @@ pub(crate) fn count(history: &History) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Terms;
 
     fn publish(key: &str, kind: Kind) -> Publish {
         let answer = Answer::Acknowledged { id: format!("msg_{key}") };
-        Publish { key: key.to_owned(), kind, sent_at: 1_000, answer }
+        let terms = Terms::default();
+        Publish { key: key.to_owned(), kind, terms, sent_at: 1_000, answered_at: 1_001, answer }
     }
 
     fn arrival(key: &str, at: Millis, status: u16) -> Arrival {
-        Arrival { key: key.to_owned(), id: format!("msg_{key}"), at, status, intact: true }
+        let (began_us, ended_us) = (at * 1_000, at * 1_000 + 500);
+        Arrival { key: key.to_owned(), id: format!("msg_{key}"), began_us, ended_us, status, intact: true }
     }
 
     /// One message of each kind, and all went well. `unknown` was never answered and never stored.
@@ -220,6 +288,8 @@ mod tests {
                 publish("cancelled", Kind::Cancelled { delay_ms: 2_000 }),
                 publish("dedup", Kind::Dedup),
                 publish("dedup", Kind::Dedup),
+                publish("group@0", Kind::Member),
+                publish("group@1", Kind::Member),
                 unknown,
             ],
             cancels: HashMap::from([("msg_cancelled".to_owned(), 1_010)]),
@@ -233,6 +303,8 @@ mod tests {
                 arrival("dead", 1_005, 500),
                 arrival("dead", 1_060, 500),
                 arrival("dedup", 1_005, 200),
+                arrival("group@0", 1_005, 200),
+                arrival("group@1", 1_005, 200),
             ],
             dead_letters: vec!["msg_dead".to_owned()],
             ends: [
@@ -242,9 +314,12 @@ mod tests {
                 ("dead", "FAILED"),
                 ("cancelled", "CANCELED"),
                 ("dedup", "DELIVERED"),
+                ("group@0", "DELIVERED"),
+                ("group@1", "DELIVERED"),
             ]
             .map(|(key, state)| (format!("msg_{key}"), state))
             .to_vec(),
+            ..History::default()
         }
     }
 
@@ -262,7 +337,7 @@ mod tests {
     fn a_sound_history_has_no_violation() {
         assert_eq!(check(&sound()), []);
         let counts =
-            Counts { acknowledged: 6, delivered: 4, duplicates: 1, dead: 1, cancelled: 1, unknown: 1, refused: 0 };
+            Counts { acknowledged: 8, delivered: 6, duplicates: 1, dead: 1, cancelled: 1, unknown: 1, refused: 0 };
         assert_eq!(count(&sound()), counts);
     }
 
@@ -288,17 +363,18 @@ mod tests {
     fn every_other_kind_of_fault_is_seen() {
         let key = |key: &str| key.to_owned();
         type Plant = fn(&mut History);
-        let cases: [(Plant, Violation); 12] = [
+        let cases: [(Plant, Violation); 13] = [
             (|h| h.arrivals[1].id = "msg_other".to_owned(), Violation::ManyIds(key("plain"))),
             (|h| h.arrivals[7].id = "msg_second".to_owned(), Violation::ManyIds(key("dedup"))),
             (|h| h.arrivals[0].intact = false, Violation::Corrupt(key("plain"))),
-            (|h| h.arrivals[2].at = 2_900, Violation::Early(key("late"))),
+            (|h| h.arrivals[2].began_us = 2_900_000, Violation::Early(key("late"))),
             (|h| h.arrivals.push(arrival("cancelled", 3_001, 200)), Violation::DeliveredAfterCancel(key("cancelled"))),
             (|h| h.dead_letters.push("msg_late".to_owned()), Violation::WronglyDead(key("late"))),
             (|h| h.dead_letters.push("msg_dead".to_owned()), Violation::WronglyDead(key("dead"))),
             (|h| drop(h.arrivals.remove(6)), Violation::GaveUpEarly(key("dead"))),
             (|h| h.ends.push(("msg_plain".to_owned(), "FAILED")), Violation::WrongEnd(key("plain"))),
             (|h| h.ends.retain(|(id, _)| id != "msg_late"), Violation::WrongEnd(key("late"))),
+            (|h| h.arrivals.retain(|arrival| arrival.key != "group@1"), Violation::Torn(key("group"))),
             (|h| h.arrivals.push(arrival("nobody", 1_000, 200)), Violation::Phantom(key("nobody"))),
             (
                 |h| {

@@ -2,8 +2,9 @@
 
 use crate::checker::{self, Counts, Violation};
 use crate::client::Client;
-use crate::history::History;
+use crate::history::{FLOWS, History, SHORT_WINDOW};
 use crate::load::{Load, Phase};
+use crate::operator::{self, FIRED};
 use crate::process::Process;
 use crate::random::Random;
 use crate::witness::Witness;
@@ -11,7 +12,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 const CYCLES: u64 = 20;
@@ -21,6 +22,14 @@ const ACKNOWLEDGED_MAX: u64 = 1_500;
 /// One server in this many is killed while it starts.
 const KILLED_AT_START: u64 = 5;
 const START_MS_MAX: u64 = 60;
+/// One server in this many lives on until the short window of a flow-control key is full, and is killed then: its
+/// successor must know.
+const KILLED_WITH_FULL_WINDOW: u64 = 3;
+/// How long that may take; a window that was full at the start opens after a second.
+const WINDOW_PATIENCE: Duration = Duration::from_millis(2_500);
+/// A run that is not longer than this goes on until the next minute, when schedules fire, if that comes in time.
+/// It comes in three of four runs.
+const MINUTE_WITHIN: Duration = Duration::from_secs(45);
 /// Longest time to acknowledge that many, and to come to rest at the end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -40,7 +49,8 @@ async fn nothing_acknowledged_is_lost_over_many_kills() {
     say(&summary(cycles, &counts, &history));
     let violations = checker::check(&history);
     let shown: Vec<String> = violations.iter().take(20).map(|violation| explain(violation, &history)).collect();
-    assert!(violations.is_empty(), "seed {seed}: {} violations\n{}", violations.len(), shown.join("\n"));
+    let kinds = checker::count_kinds(&violations);
+    assert!(violations.is_empty(), "seed {seed}: {} violations {kinds:?}\n{}", violations.len(), shown.join("\n"));
     assert_it_was_a_test(&history, &counts);
 }
 
@@ -48,6 +58,10 @@ async fn nothing_acknowledged_is_lost_over_many_kills() {
 fn assert_it_was_a_test(history: &History, counts: &Counts) {
     assert!(counts.acknowledged > 500 && counts.delivered > 300, "too little happened: {counts:?}");
     assert!(counts.dead > 10 && counts.cancelled > 10, "too little happened: {counts:?}");
+    let queued = history.publishes.iter().filter(|publish| publish.terms.queue.is_some()).count();
+    let throttled = history.publishes.iter().filter(|publish| publish.terms.flow.is_some()).count();
+    assert!(queued > 100 && throttled > 50 && !history.pauses.is_empty(), "too little happened: {queued} {throttled}");
+    assert!(history.callbacks.len() > 20, "only {} callbacks", history.callbacks.len());
     let mut planted = history.clone();
     let victim = planted.publishes.iter().find(|publish| publish.key == history.arrivals[0].key).expect("published");
     let victim = victim.key.clone();
@@ -60,13 +74,20 @@ fn assert_it_was_a_test(history: &History, counts: &Counts) {
 /// Lives and deaths of the server, then a last life in which everything comes to rest.
 async fn run(load: &Arc<Load>, data_dir: &Path, seed: u64, cycles: u64) -> History {
     let mut random = Random::new(seed);
-    let publishers: Vec<_> = (0..PUBLISHERS).map(|_| tokio::spawn(load.clone().publish_all(random.fork()))).collect();
-    for cycle in 0..cycles {
-        if cycle > 0 && random.below(KILLED_AT_START) == 0 {
+    let started = Instant::now();
+    let mut publishers: Vec<_> =
+        (0..PUBLISHERS).map(|_| tokio::spawn(load.clone().publish_all(random.fork()))).collect();
+    publishers.push(tokio::spawn(operator::pause_queues(load.clone(), random.fork())));
+    prepare_and_die(load, data_dir).await;
+    for _ in 1..cycles {
+        if random.below(KILLED_AT_START) == 0 {
             kill_while_it_starts(data_dir, random.below(START_MS_MAX)).await;
         } else {
             live_and_die(load, data_dir, &mut random).await;
         }
+    }
+    if *load.witness.fired.borrow() == 0 && started.elapsed() + until_next_minute() < MINUTE_WITHIN {
+        die_when_schedules_fire(load, data_dir).await;
     }
     load.phase.send_replace(Phase::Over);
     for publisher in publishers {
@@ -74,9 +95,10 @@ async fn run(load: &Arc<Load>, data_dir: &Path, seed: u64, cycles: u64) -> Histo
     }
     let mut server = Process::spawn(data_dir);
     let address = server.address();
+    operator::clear_up(load, address).await;
     come_to_rest(&load.client, address).await;
     let mut history = load.history();
-    history.arrivals = load.witness.arrivals();
+    load.witness.tell(&mut history);
     read_the_servers_view(&load.client, address, &mut history).await;
     assert_sound(&server);
     server.kill();
@@ -90,13 +112,45 @@ async fn kill_while_it_starts(data_dir: &Path, after_ms: u64) {
     server.kill();
 }
 
+/// The first life: it makes what all others work with.
+async fn prepare_and_die(load: &Load, data_dir: &Path) {
+    let mut server = Process::spawn(data_dir);
+    operator::prepare(load, server.address()).await;
+    server.kill();
+    assert_sound(&server);
+}
+
+/// A life without publishers over the turn of a minute: it ends when the first message of a schedule arrives,
+/// while the others are still to come.
+async fn die_when_schedules_fire(load: &Load, data_dir: &Path) {
+    let mut server = Process::spawn(data_dir);
+    let mut fired = load.witness.fired.subscribe();
+    let patience = until_next_minute() + PATIENCE;
+    let has_fired = timeout(patience, fired.wait_for(|count| *count > 0)).await.is_ok();
+    assert!(has_fired, "no schedule has fired:\n{}", server.output());
+    server.kill();
+    assert_sound(&server);
+}
+
+fn until_next_minute() -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    Duration::from_millis(60_000 - now.as_millis() as u64 % 60_000)
+}
+
 async fn live_and_die(load: &Load, data_dir: &Path, random: &mut Random) {
     let mut server = Process::spawn(data_dir);
     let mut acknowledged = load.acknowledged.subscribe();
     let target = *acknowledged.borrow() + random.below(ACKNOWLEDGED_MAX);
     load.phase.send_replace(Phase::Up(server.address()));
-    let reached = timeout(PATIENCE, acknowledged.wait_for(|count| *count >= target)).await;
-    assert!(reached.is_ok(), "the server acknowledges too little:\n{}", server.output());
+    let reached = timeout(PATIENCE, acknowledged.wait_for(|count| *count >= target)).await.is_ok();
+    assert!(reached, "the server acknowledges too little:\n{}", server.output());
+    if random.below(KILLED_WITH_FULL_WINDOW) == 0 {
+        let rate = FLOWS[SHORT_WINDOW].rate.map_or(0, |(rate, _)| rate as u64);
+        let mut throttled = load.witness.throttled.subscribe();
+        let full = *throttled.borrow() + rate;
+        // Without enough messages the window does not fill: then this is a life like any other.
+        drop(timeout(WINDOW_PATIENCE, throttled.wait_for(|count| *count >= full)).await);
+    }
     for _ in 0..random.below(100_000) {
         std::hint::spin_loop();
     }
@@ -134,11 +188,15 @@ async fn read_the_servers_view(client: &Client, server: SocketAddr, history: &mu
         let events = client.pages(server, &target, "events").await;
         history.ends.extend(events.iter().map(|event| (id(event), state)));
     }
+    let target = format!("/v2/events?state=CREATED&label={FIRED}&trimBody=0&count=1000");
+    let events = client.pages(server, &target, "events").await;
+    history.fired_at = events.iter().map(|event| (id(event), event["time"].as_u64().expect("a time"))).collect();
 }
 
 fn summary(cycles: u64, counts: &Counts, history: &History) -> String {
     format!(
-        "crash: {cycles} cycles, {} acknowledged, {} delivered, {} duplicates, {} dead letters, {} cancelled, {} unknown, {} refused, {} requests at the witness",
+        "crash: {cycles} cycles, {} acknowledged, {} delivered, {} duplicates, {} dead letters, {} cancelled, {} unknown, {} refused, {} requests at the witness; \
+         {} pauses, {} callbacks, {} messages of schedules",
         counts.acknowledged,
         counts.delivered,
         counts.duplicates,
@@ -147,6 +205,9 @@ fn summary(cycles: u64, counts: &Counts, history: &History) -> String {
         counts.unknown,
         counts.refused,
         history.arrivals.len(),
+        history.pauses.len(),
+        history.callbacks.len(),
+        history.fired.len(),
     )
 }
 

@@ -1,12 +1,14 @@
 //! Publishers: many at once, each with its own mix, each noting what it asked and what it was told.
 
 use crate::client::{Client, Response};
-use crate::history::{Answer, History, Kind, Publish};
+use crate::history::{
+    Answer, FLOWS, FlowLimits, History, Kind, LONG_WINDOW, Publish, QUEUE_SLOTS, SHORT_WINDOW, Terms,
+};
 use crate::random::Random;
-use crate::witness::{Witness, body_of};
+use crate::witness::{Witness, body_of, flow_name, member_key};
 use bytes::Bytes;
 use hyper::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,19 +53,22 @@ impl Load {
     pub(crate) async fn publish_all(self: Arc<Load>, mut random: Random) {
         while let Some(server) = self.server().await {
             match random.below(100) {
-                0..30 => self.one(server, Kind::Plain { delay_ms: 0 }).await,
-                30..45 => self.one(server, Kind::Plain { delay_ms: random.below(4) * 1_000 }).await,
-                45..60 => self.one(server, Kind::Flaky).await,
-                60..70 => self.one(server, Kind::Dead { retries: random.below(2) as u32 }).await,
-                70..80 => self.cancelled(server, 2_000 + random.below(2) * 1_000).await,
-                80..90 => self.twice(server).await,
-                _ => self.batch(server, 2 + random.below(8)).await,
+                0..22 => self.one(server, Kind::Plain { delay_ms: 0 }).await,
+                22..34 => self.one(server, Kind::Plain { delay_ms: random.below(4) * 1_000 }).await,
+                34..44 => self.one(server, Kind::Flaky).await,
+                44..51 => self.one(server, Kind::Dead { retries: random.below(2) as u32 }).await,
+                51..58 => self.cancelled(server, 2_000 + random.below(2) * 1_000).await,
+                58..66 => self.twice(server).await,
+                66..72 => self.batch(server, 2 + random.below(8)).await,
+                72..88 => self.queued(server, &mut random).await,
+                88..94 => self.throttled(server, &mut random).await,
+                _ => self.group(server).await,
             }
         }
     }
 
     /// Waits for a server; `None` when the run is over.
-    async fn server(&self) -> Option<SocketAddr> {
+    pub(crate) async fn server(&self) -> Option<SocketAddr> {
         let mut phase = self.phase.subscribe();
         let phase = *phase.wait_for(|phase| *phase != Phase::Down).await.ok()?;
         match phase {
@@ -78,13 +83,58 @@ impl Load {
 
     async fn one(&self, server: SocketAddr, kind: Kind) {
         let key = self.new_key();
-        self.publish(server, &key, kind).await;
+        self.publish(server, &key, kind, Terms::default()).await;
+    }
+
+    /// Through a queue: most are delivered at once, some are retried, some fail, some tell how they went.
+    async fn queued(&self, server: SocketAddr, random: &mut Random) {
+        let terms = Terms {
+            queue: Some(random.below(QUEUE_SLOTS.len() as u64) as usize),
+            flow: (random.below(6) == 0).then_some(PARALLEL),
+            callback: random.below(3) == 0,
+        };
+        let key = self.new_key();
+        self.publish(server, &key, eventful(random), terms).await;
+    }
+
+    /// Under a flow-control key.
+    async fn throttled(&self, server: SocketAddr, random: &mut Random) {
+        let flow = match random.below(10) {
+            0..6 => SHORT_WINDOW,
+            6..9 => PARALLEL,
+            _ => LONG_WINDOW,
+        };
+        let terms = Terms { flow: Some(flow), callback: random.below(8) == 0, ..Terms::default() };
+        let key = self.new_key();
+        self.publish(server, &key, eventful(random), terms).await;
+    }
+
+    /// To every endpoint of the group.
+    async fn group(&self, server: SocketAddr) {
+        let (key, sent_at) = (self.new_key(), self.witness.now());
+        let target = format!("/v2/publish/{GROUP}");
+        let headers = headers(self, &key, Kind::Member, Terms::default());
+        let response = self.client.send(Method::POST, server, &target, &headers, body_of(&key).into()).await;
+        for place in 0..GROUP_SIZE {
+            let answer = answer_of(response.as_ref(), |told| told[place]["messageId"].as_str().map(str::to_owned));
+            let key = member_key(&key, &place.to_string());
+            self.answered(Publish {
+                key,
+                kind: Kind::Member,
+                terms: Terms::default(),
+                sent_at,
+                answered_at: self.witness.now(),
+                answer,
+            });
+        }
     }
 
     /// Publishes and cancels at once, long before the message is due.
     async fn cancelled(&self, server: SocketAddr, delay_ms: u64) {
         let key = self.new_key();
-        let Answer::Acknowledged { id } = self.publish(server, &key, Kind::Cancelled { delay_ms }).await else {
+        let Answer::Acknowledged { id } =
+            self.publish(server, &key, Kind::Cancelled { delay_ms }, Terms::default()).await
+        else {
             return;
         };
         self.note(|history| history.cancel_sent.push(id.clone()));
@@ -102,27 +152,29 @@ impl Load {
     /// a careful publisher does whose first answers were lost in a crash.
     async fn twice(&self, server: SocketAddr) {
         let key = self.new_key();
-        let publish = || self.publish(server, &key, Kind::Dedup);
+        let publish = || self.publish(server, &key, Kind::Dedup, Terms::default());
         let (mut first, second) = tokio::join!(publish(), publish());
         if first == Answer::Unknown {
             first = second;
         }
         while first == Answer::Unknown {
             let Some(server) = self.server().await else { return };
-            first = self.publish(server, &key, Kind::Dedup).await;
+            first = self.publish(server, &key, Kind::Dedup, Terms::default()).await;
         }
     }
 
-    async fn publish(&self, server: SocketAddr, key: &str, kind: Kind) -> Answer {
+    async fn publish(&self, server: SocketAddr, key: &str, kind: Kind, terms: Terms) -> Answer {
         let sent_at = self.witness.now();
-        let target = format!("/v2/publish/{}", self.url(key, kind));
-        let headers = headers(key, kind);
-        let response = self.client.send(Method::POST, server, &target, &headers, body_of(key).into()).await;
-        let answer = match response {
-            None => Answer::Unknown,
-            Some(response) => answer_of(&response, |response| response.json()["messageId"].as_str().map(str::to_owned)),
+        let url = self.url(key, kind, terms);
+        let target = match terms.queue {
+            Some(queue) => format!("/v2/enqueue/{}/{url}", queue_name(queue)),
+            None => format!("/v2/publish/{url}"),
         };
-        self.answered(Publish { key: key.to_owned(), kind, sent_at, answer: answer.clone() });
+        let headers = headers(self, key, kind, terms);
+        let response = self.client.send(Method::POST, server, &target, &headers, body_of(key).into()).await;
+        let answer = answer_of(response.as_ref(), |told| told["messageId"].as_str().map(str::to_owned));
+        let answered_at = self.witness.now();
+        self.answered(Publish { key: key.to_owned(), kind, terms, sent_at, answered_at, answer: answer.clone() });
         answer
     }
 
@@ -130,27 +182,28 @@ impl Load {
         let sent_at = self.witness.now();
         let keys: Vec<String> = (0..count).map(|_| self.new_key()).collect();
         let kind = Kind::Plain { delay_ms: 0 };
-        let item = |key: &String| json!({ "destination": self.url(key, kind), "body": body_of(key) });
+        let item = |key: &String| json!({ "destination": self.url(key, kind, Terms::default()), "body": body_of(key) });
         let body = serde_json::Value::from(keys.iter().map(item).collect::<Vec<_>>()).to_string();
         let response = self.client.send(Method::POST, server, "/v2/batch", &[], body.into()).await;
         for (index, key) in keys.into_iter().enumerate() {
-            let answer = match &response {
-                None => Answer::Unknown,
-                Some(response) => {
-                    answer_of(response, |response| response.json()[index]["messageId"].as_str().map(str::to_owned))
-                }
-            };
-            self.answered(Publish { key, kind, sent_at, answer });
+            let answer = answer_of(response.as_ref(), |told| told[index]["messageId"].as_str().map(str::to_owned));
+            let (terms, answered_at) = (Terms::default(), self.witness.now());
+            self.answered(Publish { key, kind, terms, sent_at, answered_at, answer });
         }
     }
 
-    fn url(&self, key: &str, kind: Kind) -> String {
+    fn url(&self, key: &str, kind: Kind, terms: Terms) -> String {
         let path = match kind {
-            Kind::Plain { .. } | Kind::Cancelled { .. } | Kind::Dedup => "plain",
+            Kind::Plain { .. } | Kind::Cancelled { .. } | Kind::Dedup | Kind::Member => "plain",
             Kind::Flaky => "flaky",
             Kind::Dead { .. } => "dead",
         };
-        format!("http://{}/{path}/{key}", self.witness.address)
+        let url = format!("http://{}/{path}/{key}", self.witness.address);
+        match (terms.queue, terms.flow) {
+            (None, None) => url,
+            (_, Some(flow)) => format!("{url}/{LIMITED_PAUSE_MS}/{}", flow_name(flow)),
+            (Some(_), None) => format!("{url}/{LIMITED_PAUSE_MS}"),
+        }
     }
 
     fn answered(&self, publish: Publish) {
@@ -161,12 +214,40 @@ impl Load {
         }
     }
 
-    fn note(&self, note: impl FnOnce(&mut History)) {
+    pub(crate) fn note(&self, note: impl FnOnce(&mut History)) {
         note(&mut self.history.lock().expect("no publisher panics"));
     }
 }
 
-fn headers(key: &str, kind: Kind) -> Vec<(&'static str, String)> {
+/// The URL group of a run, and how many endpoints it has.
+pub(crate) const GROUP: &str = "crew";
+pub(crate) const GROUP_SIZE: usize = 3;
+/// The flow-control key that limits only how many are under way.
+const PARALLEL: usize = 1;
+/// How long the witness takes to answer a message of a queue or a flow-control key.
+const LIMITED_PAUSE_MS: u64 = 4;
+
+pub(crate) fn queue_name(queue: usize) -> String {
+    format!("q{queue}")
+}
+
+/// The value of the header that brings these limits.
+pub(crate) fn flow_value(limits: FlowLimits) -> String {
+    let parallelism = limits.parallelism.map(|parallelism| format!("parallelism={parallelism}"));
+    let rate = limits.rate.map(|(rate, period_ms)| format!("rate={rate},period={}s", period_ms / 1_000));
+    parallelism.into_iter().chain(rate).collect::<Vec<_>>().join(",")
+}
+
+/// A kind that makes something happen in a queue.
+fn eventful(random: &mut Random) -> Kind {
+    match random.below(8) {
+        0 => Kind::Flaky,
+        1 => Kind::Dead { retries: random.below(2) as u32 },
+        _ => Kind::Plain { delay_ms: 0 },
+    }
+}
+
+fn headers(load: &Load, key: &str, kind: Kind, terms: Terms) -> Vec<(&'static str, String)> {
     let retries = if let Kind::Dead { retries } = kind { retries } else { 5 };
     let mut headers = vec![("upstash-retries", retries.to_string()), ("upstash-retry-delay", "50".to_owned())];
     if kind.delay_ms() > 0 {
@@ -175,13 +256,22 @@ fn headers(key: &str, kind: Kind) -> Vec<(&'static str, String)> {
     if kind == Kind::Dedup {
         headers.push(("upstash-deduplication-id", key.to_owned()));
     }
+    if let Some(flow) = terms.flow {
+        headers.push(("upstash-flow-control-key", flow_name(flow)));
+        headers.push(("upstash-flow-control-value", flow_value(FLOWS[flow])));
+    }
+    if terms.callback {
+        let url = format!("http://{}/callback/{key}", load.witness.address);
+        headers.extend([("upstash-callback", url.clone()), ("upstash-failure-callback", url)]);
+    }
     headers
 }
 
-fn answer_of(response: &Response, id: impl FnOnce(&Response) -> Option<String>) -> Answer {
+fn answer_of(response: Option<&Response>, id: impl FnOnce(&Value) -> Option<String>) -> Answer {
+    let Some(response) = response else { return Answer::Unknown };
     let unexpected = || Answer::Unexpected(format!("{} {}", response.status, String::from_utf8_lossy(&response.body)));
     match response.status {
-        200 | 202 => id(response).map_or_else(unexpected, |id| Answer::Acknowledged { id }),
+        200 | 202 => id(&response.json()).map_or_else(unexpected, |id| Answer::Acknowledged { id }),
         503 => Answer::Overloaded,
         _ => unexpected(),
     }

@@ -10,11 +10,17 @@
 mod cycles;
 mod faults;
 
+mod callbacks;
 mod checker;
+mod flows;
 mod history;
+mod overlap;
+mod queues;
+mod schedules;
 
 mod client;
 mod load;
+mod operator;
 mod process;
 mod random;
 mod witness;

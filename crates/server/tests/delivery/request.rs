@@ -28,6 +28,7 @@ async fn a_delivery_looks_like_one_of_the_hosted_service() {
         ("Upstash-Retried", "0".into()),
         ("Upstash-Caller-Ip", "203.0.114.9".into()),
         ("Upstash-Region", "EU-CENTRAL-1".into()),
+        ("Posthaste-Hops", "1".into()),
     ];
     for (name, value) in &expected {
         assert_eq!(request.value(name), value);
@@ -155,6 +156,18 @@ async fn what_http_cannot_carry_fails_without_a_connection() {
     assert_eq!(receiver.connections(), 0);
 }
 
+#[tokio::test]
+async fn a_delivery_counts_itself_among_those_that_led_to_it() {
+    let receiver = Receiver::start(vec![answer(OK)]).await;
+    let mut message = message(&receiver.url("/"));
+    message.spec.hops = 4;
+    message.spec.headers = vec![("Posthaste-Hops".into(), "0".into())];
+    attempt(&deliverer(), &message).await.result.unwrap();
+    let request = &receiver.received()[0];
+    assert_eq!(request.values("Posthaste-Hops"), ["5"]);
+    assert_eq!(claims(request.value("Upstash-Signature"))["hops"], 4);
+}
+
 fn claims(token: &str) -> Value {
     let payload = token.split('.').nth(1).expect("payload");
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).expect("base64")).expect("JSON")
@@ -184,7 +197,7 @@ async fn every_attempt_is_signed_afresh_over_the_bytes_sent() {
         let body_hash = signature::body_hash(&request.body);
         assert_eq!(claims["body"], body_hash);
         let expires_at = NOW.plus_millis(300_000);
-        let expected = Claims { url: &url, issued_at: NOW, expires_at, jwt_id: id, body_hash: &body_hash };
+        let expected = Claims { url: &url, issued_at: NOW, expires_at, jwt_id: id, body_hash: &body_hash, hops: 0 };
         assert_eq!(token, signature::sign(&SigningKey::new("sig_current"), &expected));
     }
     assert_eq!(ids.len(), 3);

@@ -268,7 +268,7 @@ pub(crate) fn message(url: &str) -> Message {
             redact: RedactFields::default(),
             caller_ip: "203.0.114.9".into(),
             topic: None,
-            endpoint: None,
+            ..MessageSpec::default()
         },
         body: Bytes::from_static(b"hello"),
     }

@@ -33,6 +33,7 @@ async fn the_receiver_gets_exactly_these_headers() {
             "content-length",
             "content-type",
             "host",
+            "posthaste-hops",
             "upstash-caller-ip",
             "upstash-message-id",
             "upstash-region",
@@ -47,6 +48,7 @@ async fn the_receiver_gets_exactly_these_headers() {
         ("content-length", "5"),
         ("content-type", "text/plain"),
         ("host", &receiver.address().to_string()),
+        ("posthaste-hops", "1"),
         ("upstash-caller-ip", "127.0.0.1"),
         ("upstash-message-id", &id),
         ("upstash-region", "EU-CENTRAL-1"),
@@ -417,4 +419,27 @@ async fn a_message_is_readable_for_ten_seconds_after_its_end() {
         }
         server.finish().await;
     }
+}
+
+#[tokio::test]
+async fn deliveries_that_lead_to_one_another_end_in_the_dlq() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let url = receiver.url("/");
+    server.publish_with(&url, &[("Posthaste-Hops", "16")], "").await;
+    assert_eq!(receiver.next().await.header("posthaste-hops"), Some("17"));
+
+    let looping = server.publish_with(&url, &[("Posthaste-Hops", "17")], "").await;
+    let letter = server.dead_letter_of(&looping).await;
+    let error = letter["error"].as_str().expect("it says why");
+    assert!(error.starts_with("loop: "), "{error}");
+    let batch = server.post("/v2/batch").header("Posthaste-Hops", "17").json(&json!([{ "destination": url }]));
+    let answer = batch.expect(200).await.json();
+    server.dead_letter_of(answer[0]["messageId"].as_str().expect("an id")).await;
+    // Sending it again does not begin anew.
+    let retry = format!("/v2/dlq/retry/{}", letter["dlqId"].as_str().expect("an id"));
+    let again = server.post(&retry).expect(201).await.json();
+    server.dead_letter_of(again["messageId"].as_str().expect("an id")).await;
+    server.finish().await;
+    assert_eq!(receiver.count(), 1);
 }

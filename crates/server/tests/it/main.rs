@@ -5,12 +5,15 @@
 //! request that arrives, or asks the API until it says what is expected.
 
 mod api;
+mod callbacks;
 mod dedup;
 mod delivery;
 mod hostile;
 mod load;
 mod operators;
+mod quotas;
 mod restart;
+mod schedules;
 mod secrets;
 mod support;
 mod tenants;

@@ -112,20 +112,31 @@ async fn what_does_not_exist_is_a_404_in_the_envelope() {
         server.request(method, path).expect(404).await.error();
     }
     // Later versions will have these, and say so.
-    let later = [
-        ("GET", "/v2/queues"),
-        ("POST", "/v2/queues/"),
-        ("POST", "/v2/enqueue/q/http://127.0.0.1:9/"),
-        ("GET", "/v2/schedules"),
-        ("POST", "/v2/Schedules/http://127.0.0.1:9/"),
-        ("GET", "/v2/flowControl"),
-        ("GET", "/v2/globalParallelism"),
-        ("GET", "/v2/workflows/logs"),
-    ];
+    let later = [("GET", "/v2/workflows/logs"), ("POST", "/v2/Trigger/http://127.0.0.1:9/")];
     for (method, path) in later {
         let error = server.request(method, path).expect(501).await.error();
         assert!(error.contains("not supported by this version"), "{path}: {error}");
     }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_resource_may_be_written_in_any_case() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    for path in ["/v2/Keys", "/v2/EVENTS/?count=1", "/v2/dLq", "/v1/LOGS", "/v2/FLOWCONTROL", "/v2/globalparallelism"] {
+        server.get(path).expect(200).await;
+    }
+    server.post("/v2/FlowControl/Key/RESETRATE").expect(404).await;
+    // What follows is taken as it is.
+    let target = format!("/v2/PUBLISH/{}", receiver.url("/A//b%20c?Query=Q"));
+    server.post(&target).header("Upstash-Label", "x").body("hello").expect(200).await;
+    let delivery = receiver.next().await;
+    assert_eq!((delivery.target.as_str(), delivery.text().as_str()), ("/A//b%20c?Query=Q", "hello"));
+    assert_eq!(delivery.header("upstash-caller-ip"), Some("127.0.0.1"));
+    assert_eq!(server.metric("posthaste_request_seconds_count{route=\"publish\",status=\"2xx\"}"), 1.0);
+    server.request("PATCH", "/v2/Keys").expect(405).await.error();
+    server.get("/v2/Nope").expect(404).await.error();
     server.finish().await;
 }
 

@@ -7,9 +7,14 @@ use crate::support::*;
 use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Store, StoreError};
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, State};
+use posthaste_engine::flow::Flow;
 use posthaste_engine::limits;
-use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::message::{DedupKey, DueKey, FlowKey, Live, Message, Origin, QueueKey};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::{Schedule, ScheduleState};
+use posthaste_engine::shard::{Lane, Load};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use proptest::prelude::*;
@@ -19,6 +24,8 @@ use std::sync::Arc;
 
 const URLS: [&str; 3] = ["https://a.example/x", "https://a.example:8443/y?q=1", "http://b.example/x"];
 const LABELS: [&str; 3] = ["red", "green", "blue"];
+/// Of queues, flow-control keys and schedules.
+const NAMES: [&str; 3] = ["a", "b", "'"];
 
 /// One step of a history. Messages are chosen among all that were ever published, so many steps are
 /// about messages that have ended: both stores must refuse those alike, and change nothing.
@@ -31,7 +38,14 @@ enum Step {
         delay: u64,
         body: usize,
         key: Option<u8>,
+        queue: Option<usize>,
+        flow: Option<usize>,
     },
+    /// A message that shares the turn of another.
+    CallBack {
+        which: Index,
+    },
+    Named(Named),
     Reschedule {
         which: Index,
         delay: u64,
@@ -70,6 +84,26 @@ enum Step {
     },
 }
 
+/// A change of something that tenants name.
+#[derive(Clone, Debug)]
+struct Named {
+    what: What,
+    tenant: u32,
+    name: usize,
+    /// What is written; `None` drops it.
+    value: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Queue,
+    Flow,
+    Schedule,
+    ScheduleState,
+    NewBulkAction,
+    BulkAction,
+}
+
 /// A filter before the messages of the history are known.
 #[derive(Clone, Debug, Default)]
 struct AskFilter {
@@ -77,6 +111,8 @@ struct AskFilter {
     urls: Vec<usize>,
     hosts: Vec<&'static str>,
     labels: Vec<usize>,
+    queues: Vec<usize>,
+    flows: Vec<usize>,
     states: Vec<State>,
     statuses: Vec<u16>,
     from: Option<u64>,
@@ -94,11 +130,15 @@ fn step() -> impl Strategy<Value = Step> {
         delay(),
         0..40_usize,
         prop::option::weighted(0.3, 0..3_u8),
+        prop::option::weighted(0.4, 0..NAMES.len()),
+        prop::option::weighted(0.3, 0..NAMES.len()),
     );
     prop_oneof![
-        6 => publish.prop_map(|(tenant, url, labels, delay, body, key)| {
-            Step::Publish { tenant, url, labels, delay, body, key }
+        6 => publish.prop_map(|(tenant, url, labels, delay, body, key, queue, flow)| {
+            Step::Publish { tenant, url, labels, delay, body, key, queue, flow }
         }),
+        1 => which().prop_map(|which| Step::CallBack { which }),
+        4 => named().prop_map(Step::Named),
         2 => (which(), delay(), any::<bool>())
             .prop_map(|(which, delay, cancel)| Step::Reschedule { which, delay, cancel }),
         2 => (which(), select(State::ALL.to_vec()), prop::option::of(delay()))
@@ -116,6 +156,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn named() -> impl Strategy<Value = Named> {
+    use What::{BulkAction, Flow, NewBulkAction, Queue, Schedule, ScheduleState};
+    let what = select(vec![Queue, Flow, Schedule, ScheduleState, NewBulkAction, BulkAction]);
+    (what, 1..3_u32, 0..NAMES.len(), prop::option::weighted(0.7, 0..9_u32))
+        .prop_map(|(what, tenant, name, value)| Named { what, tenant, name, value })
+}
+
 fn ask_filter() -> impl Strategy<Value = AskFilter> {
     let rarely = 0.25;
     let time = || prop::option::weighted(rarely, select(vec![0, 1, 3 * HOUR, DAY, 10 * DAY]));
@@ -124,16 +171,20 @@ fn ask_filter() -> impl Strategy<Value = AskFilter> {
         prop::option::weighted(rarely, prop::collection::vec(0..URLS.len(), 1..3)),
         prop::option::weighted(rarely, select(vec!["a.example", "a.example:8443", "c.example"])),
         prop::option::weighted(rarely, prop::collection::vec(0..LABELS.len(), 1..3)),
+        prop::option::weighted(rarely, prop::collection::vec(0..NAMES.len(), 1..3)),
+        prop::option::weighted(rarely, prop::collection::vec(0..NAMES.len(), 1..3)),
         prop::option::weighted(rarely, prop::collection::vec(select(State::ALL.to_vec()), 1..4)),
         prop::option::weighted(rarely, prop::collection::vec(select(vec![0, 404, 500]), 1..3)),
         time(),
         time(),
     )
-        .prop_map(|(ids, urls, host, labels, states, statuses, from, to)| AskFilter {
+        .prop_map(|(ids, urls, host, labels, queues, flows, states, statuses, from, to)| AskFilter {
             ids: ids.unwrap_or_default(),
             urls: urls.unwrap_or_default(),
             hosts: host.into_iter().collect(),
             labels: labels.unwrap_or_default(),
+            queues: queues.unwrap_or_default(),
+            flows: flows.unwrap_or_default(),
             states: states.unwrap_or_default(),
             statuses: statuses.unwrap_or_default(),
             from,
@@ -151,6 +202,7 @@ struct Pair {
     commits: u32,
     messages: Vec<Arc<Message>>,
     letters: Vec<DeadLetter>,
+    bulk_actions: Vec<BulkAction>,
 }
 
 impl Pair {
@@ -162,8 +214,8 @@ impl Pair {
         for name in ["one", "two"] {
             assert_eq!(model.tenant(name).unwrap(), sqlite.tenant(name).unwrap());
         }
-        let (messages, letters) = (Vec::new(), Vec::new());
-        Pair { model, sqlite, epoch, now: T0, last: Seq::MIN, commits: 0, messages, letters }
+        let (messages, letters, bulk_actions) = (Vec::new(), Vec::new(), Vec::new());
+        Pair { model, sqlite, epoch, now: T0, last: Seq::MIN, commits: 0, messages, letters, bulk_actions }
     }
 
     /// Both stores must answer alike; errors are alike when they ask the same of the caller.
@@ -191,10 +243,11 @@ impl Pair {
 
     fn apply(&mut self, step: &Step) {
         match step {
-            Step::Publish { tenant, url, labels, delay, body, key } => {
-                self.last = Seq::next(self.last, self.now);
-                let id = MessageId { seq: self.last, tag: self.last.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
-                let mut message = message(TenantId(*tenant), id, self.now);
+            Step::Publish { tenant, url, labels, delay, body, key, queue, flow } => {
+                let mut message = self.draft(TenantId(*tenant));
+                let id = message.id;
+                message.spec.queue = queue.map(|name| NAMES[name].into());
+                message.spec.flow = flow.map(|name| flow_spec(NAMES[name]));
                 message.spec.url = URLS[*url].into();
                 message.spec.labels = labels.iter().map(|label| LABELS[*label].into()).collect();
                 message.not_before = self.now.plus_millis(*delay);
@@ -210,6 +263,15 @@ impl Pair {
                 assert!(self.commit(&ops));
                 self.messages.push(message);
             }
+            Step::CallBack { which } => {
+                if let Some(cause) = self.pick(which) {
+                    let message = Arc::new(self.draft(cause.tenant));
+                    let live = Live { place: live(&cause).place, ..live(&message) };
+                    assert!(self.commit(&[Op::Insert { message: Arc::clone(&message), live }]));
+                    self.messages.push(message);
+                }
+            }
+            Step::Named(named) => self.change(named),
             Step::Exhume { which } if !self.letters.is_empty() => {
                 let letter = which.get(&self.letters).clone();
                 self.commit(&[Op::Exhume { tenant: letter.tenant, dlq_id: letter.dlq_id }]);
@@ -235,6 +297,40 @@ impl Pair {
                 }
             }
         }
+    }
+
+    fn draft(&mut self, tenant: TenantId) -> Message {
+        self.last = Seq::next(self.last, self.now);
+        let id = MessageId { seq: self.last, tag: self.last.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+        message(tenant, id, self.now)
+    }
+
+    fn change(&mut self, named: &Named) {
+        let (tenant, name) = (TenantId(named.tenant), NAMES[named.name]);
+        let state = |value: u32| ScheduleState { next: Some(Timestamp(value.into())), ..ScheduleState::default() };
+        let op = match (named.what, named.value) {
+            (What::Queue, Some(parallelism)) => Op::PutQueue(Queue { parallelism, ..queue(tenant, name) }),
+            (What::Queue, None) => Op::DropQueue { tenant, name: name.into() },
+            (What::Flow, rate @ Some(_)) => Op::PutFlow(Flow { rate, ..flow(tenant, name) }),
+            (What::Flow, None) => Op::DropFlow { tenant, key: name.into() },
+            (What::Schedule, Some(value)) => {
+                Op::PutSchedule(Arc::new(Schedule { state: state(value), ..schedule(tenant, name) }))
+            }
+            (What::ScheduleState, Some(value)) => Op::SetSchedule { tenant, id: name.into(), state: state(value) },
+            (What::Schedule | What::ScheduleState, None) => Op::DropSchedule { tenant, id: name.into() },
+            (What::NewBulkAction, _) => {
+                self.last = Seq::next(self.last, self.now);
+                self.bulk_actions.push(bulk_action(tenant, self.last));
+                Op::PutBulkAction(bulk_action(tenant, self.last))
+            }
+            (What::BulkAction, value) => {
+                let Some(known) = self.bulk_actions.get(named.name) else { return };
+                // Of either tenant: that of the other is refused.
+                let completed_at = value.map(|value| self.now.plus_millis(value.into()));
+                Op::PutBulkAction(BulkAction { tenant, completed_at, ..known.clone() })
+            }
+        };
+        self.commit(&[op]);
     }
 
     /// A step of one message that was published before.
@@ -277,6 +373,8 @@ impl Pair {
             urls: ask.urls.iter().map(|url| URLS[*url].to_owned()).collect(),
             hosts: ask.hosts.iter().map(|host| (*host).to_owned()).collect(),
             labels: ask.labels.iter().map(|label| LABELS[*label].to_owned()).collect(),
+            queues: ask.queues.iter().map(|name| NAMES[*name].to_owned()).collect(),
+            flow_keys: ask.flows.iter().map(|name| NAMES[*name].to_owned()).collect(),
             from: ask.from.map(time),
             to: ask.to.map(time),
             ..Filter::default()
@@ -304,13 +402,26 @@ impl Pair {
         self.both(|store| store.counts()).unwrap();
         self.both(|store| store.last_seq()).unwrap();
         let until = self.now.plus_millis(DAY);
-        self.both(|store| store.load_due(SHARD, Some(Origin(1)), DueKey::MIN, until, 3)).unwrap();
-        let due = self.both(|store| store.load_due(SHARD, None, DueKey::MIN, Timestamp::MAX, 1_000)).unwrap();
-        let ids: Vec<_> = due.iter().map(|live| live.id).collect();
-        self.both(|store| store.load_messages(&ids)).expect("every live message is there");
-        if let [first, ..] = &due[..] {
-            self.both(|store| store.load_due(SHARD, None, first.due_key(), until, 5)).unwrap();
+        let load = |load: &Load| self.both(|store| store.load(SHARD, load)).unwrap();
+        let mut rows = load(&due(None, DueKey::MIN, Timestamp::MAX, 1_000));
+        if let [first, ..] = &rows[..] {
+            load(&due(None, first.due_key(), until, 5));
         }
+        for tenant in [1, 2].map(TenantId) {
+            load(&due(Some((tenant, Lane::Origin(Origin(1)))), DueKey::MIN, until, 3));
+            for name in NAMES {
+                load(&due(Some((tenant, Lane::Flow(FlowKey::of(tenant, name)))), DueKey::MIN, until, 3));
+                let in_queue = load(&queued(tenant, name, None, 1_000));
+                for row in &in_queue {
+                    load(&queued(tenant, name, Some(row), 2));
+                }
+                rows.extend(in_queue);
+            }
+            self.check_named(tenant, until);
+        }
+        assert_eq!(rows.len() as u64, self.model.counts().unwrap().live, "every live message is loaded by one way");
+        let ids: Vec<_> = rows.iter().map(|live| live.id).collect();
+        self.both(|store| store.load_messages(&ids)).expect("every live message is there");
         for message in &self.messages {
             self.both(|store| store.message(message.tenant, message.id)).unwrap();
         }
@@ -319,6 +430,29 @@ impl Pair {
         }
         for key in 0..3 {
             self.both(|store| store.find_duplicates(&[(TenantId(1), DedupKey([key; 32]))], self.now)).unwrap();
+        }
+        self.both(|store| store.queues(None)).unwrap();
+        self.both(|store| store.flows()).unwrap();
+        self.both(|store| store.schedule_states()).unwrap();
+        self.both(|store| store.unfinished_bulk_actions()).unwrap();
+    }
+
+    /// What a tenant has by name, and what waits there.
+    fn check_named(&self, tenant: TenantId, until: Timestamp) {
+        let queues = NAMES.map(|name| QueueKey::of(tenant, name));
+        let flows = NAMES.map(|name| FlowKey::of(tenant, name));
+        self.both(|store| store.queue_lags(tenant, &queues)).unwrap();
+        self.both(|store| store.flow_loads(tenant, &flows, until)).unwrap();
+        self.both(|store| store.queues(Some(tenant))).unwrap();
+        self.both(|store| store.schedules(tenant)).unwrap();
+        self.both(|store| store.bulk_actions(tenant, None, 3)).unwrap();
+        for name in NAMES {
+            self.both(|store| store.queue(tenant, name)).unwrap();
+            self.both(|store| store.schedule(tenant, name)).unwrap();
+        }
+        for action in &self.bulk_actions {
+            self.both(|store| store.bulk_action(tenant, action.id)).unwrap();
+            self.both(|store| store.bulk_actions(tenant, Some(action.id), 2)).unwrap();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What every store must do, and what only the embedded one promises.
 //!
 //! `conformance` is the specification of `Store`, one claim per test, run on every backend;
-//! `differential` compares backends over random histories; `sqlite_file` is about the file itself.
+//! `differential` compares backends over random histories; `sqlite_file` is about the file itself,
+//! `upgrade` about files of earlier formats.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
@@ -9,3 +10,4 @@ mod conformance;
 mod differential;
 mod sqlite_file;
 mod support;
+mod upgrade;

@@ -4,8 +4,10 @@ use crate::support::*;
 use bytes::Bytes;
 use posthaste::store::sqlite::{OpenError, SqliteOptions, SqliteStore};
 use posthaste::store::{Counts, Durability, EventFilter, Filter, Store, StoreError};
-use posthaste_engine::event::State;
+use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::event::{Op, State};
 use posthaste_engine::message::Message;
+use posthaste_wire::id::Seq;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,7 +162,72 @@ fn positions_survive_retention_and_restart() {
         retain_all(&store, 0, 0, T0.plus_millis(DAY));
         message.id.seq
     };
-    assert_eq!(files.open().last_seq().unwrap(), last);
+    let later = Seq::next(last, T0);
+    {
+        let store = files.open();
+        assert_eq!(store.last_seq().unwrap(), last);
+        let rig = Rig::new(&store);
+        let action = BulkAction { completed_at: Some(T0), ..bulk_action(rig.tenant, later) };
+        rig.commit(&[Op::PutBulkAction(action)]).unwrap();
+        retain_all(&store, 0, 0, T0.plus_millis(9 * DAY));
+        assert_eq!(store.bulk_action(rig.tenant, later).unwrap(), None);
+    }
+    assert_eq!(files.open().last_seq().unwrap(), later);
+}
+
+#[test]
+fn everything_named_is_there_after_a_kill() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let message = rig.publish_with(T0, |message| {
+        message.spec.queue = Some("q".into());
+        message.spec.flow = Some(flow_spec("key"));
+    });
+    let action = bulk_action(rig.tenant, Seq::next(store.last_seq().unwrap(), T0));
+    let schedule = schedule(rig.tenant, "s");
+    rig.commit(&[
+        Op::PutQueue(queue(rig.tenant, "q")),
+        Op::PutFlow(flow(rig.tenant, "key")),
+        Op::PutSchedule(schedule.clone().into()),
+        Op::PutBulkAction(action.clone()),
+    ])
+    .unwrap();
+    let recovered = files.as_after_a_kill().open();
+    assert_eq!(recovered.load(SHARD, &queued(rig.tenant, "q", None, 9)).unwrap(), [live(&message)]);
+    assert_eq!(recovered.queues(None).unwrap(), [queue(rig.tenant, "q")]);
+    assert_eq!(recovered.flows().unwrap(), [flow(rig.tenant, "key")]);
+    assert_eq!(recovered.schedules(rig.tenant).unwrap(), [schedule]);
+    assert_eq!(
+        (recovered.last_seq().unwrap(), recovered.unfinished_bulk_actions().unwrap()),
+        (action.id, vec![action])
+    );
+}
+
+/// A caller who names a queue or a key pays for its messages, not for all that live: what else there is
+/// cannot even be decoded here.
+#[test]
+fn a_match_by_queue_or_key_decodes_nothing_else() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let [in_queue, with_key] = ["queue", "key"].map(|kind| {
+        rig.publish_with(T0, |message| match kind {
+            "queue" => message.spec.queue = Some("q".into()),
+            _ => message.spec.flow = Some(flow_spec("key")),
+        })
+    });
+    rig.publish(T0);
+    files.pragma("UPDATE live SET retried = 'x' WHERE queue IS NULL AND flow IS NULL");
+    let matched = |filter: &Filter| {
+        let found = store.match_live(rig.tenant, filter, Seq::MIN, 9);
+        found.map(|rows| rows.iter().map(|row| row.id).collect::<Vec<_>>())
+    };
+    let queues = Filter { queues: vec!["q".into()], ..Filter::default() };
+    let keys = Filter { flow_keys: vec!["key".into()], ..Filter::default() };
+    assert_eq!(matched(&queues).unwrap(), [in_queue.id]);
+    assert_eq!(matched(&keys).unwrap(), [with_key.id]);
+    assert!(matches!(matched(&Filter::default()), Err(StoreError::Corrupt { .. })));
 }
 
 #[test]
@@ -192,13 +259,13 @@ fn only_the_owner_may_read_the_files() {
 fn a_file_of_a_later_release_is_refused_unchanged() {
     let files = Files::new();
     files.open().close();
-    files.pragma("PRAGMA user_version = 7");
+    files.pragma("PRAGMA user_version = 3");
     let before = std::fs::read(files.path()).unwrap();
     let error = files.refusal();
-    assert!(matches!(error, OpenError::Newer { found: 7, supported: 1 }), "{error:?}");
+    assert!(matches!(error, OpenError::Newer { found: 3, supported: 2 }), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the store has format 7, but this release knows only up to 1: upgrade the posthaste binary"
+        "the store has format 3, but this release knows only up to 2: upgrade the posthaste binary"
     );
     assert_eq!(std::fs::read(files.path()).unwrap(), before);
 }

@@ -4,8 +4,13 @@ use bytes::Bytes;
 use posthaste::store::{
     Durability, Epoch, EventFilter, EventRecord, Filter, Order, Page, PageRequest, ShardId, Store, StoreError,
 };
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, Response, State};
-use posthaste_engine::message::{Live, Message, MessageSpec, Origin};
+use posthaste_engine::flow::Flow;
+use posthaste_engine::message::{DueKey, FlowKey, FlowSpec, Live, Message, MessageSpec, Origin, Place, QueueKey, Turn};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
+use posthaste_engine::shard::{LaneKey, Load, Source};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -92,7 +97,7 @@ pub(crate) fn message(tenant: TenantId, id: MessageId, at: Timestamp) -> Message
         redact: Default::default(),
         caller_ip: "127.0.0.1".into(),
         topic: None,
-        endpoint: None,
+        ..MessageSpec::default()
     };
     Message { id, tenant, created_at: at, not_before: at, spec, body: Bytes::from_static(b"hello") }
 }
@@ -106,6 +111,86 @@ pub(crate) fn live(message: &Message) -> Live {
         due: message.not_before,
         retried: 0,
         cancel_requested: false,
+        place: message.spec.queue.as_ref().map(|name| Place {
+            queue: QueueKey::of(message.tenant, name),
+            turn: Turn::new(message.id.seq, message.not_before),
+        }),
+        flow: message.spec.flow.as_ref().map(|flow| FlowKey::of(message.tenant, &flow.key)),
+    }
+}
+
+/// The rows outside of queues that are due between two times, of one lane or of all.
+pub(crate) fn due(lane: Option<LaneKey>, after: DueKey, until: Timestamp, max: usize) -> Load {
+    Load { source: Source::Due { lane, after, until }, max }
+}
+
+/// The rows of a queue behind a place, or all.
+pub(crate) fn queued(tenant: TenantId, name: &str, after: Option<&Live>, max: usize) -> Load {
+    let first = (Turn { at: Timestamp(0), seq: Seq::MIN }, Seq::MIN);
+    let after = after.map_or(first, |live| (live.place.unwrap().turn, live.id.seq));
+    Load { source: Source::Queue { tenant, queue: QueueKey::of(tenant, name), after }, max }
+}
+
+pub(crate) fn flow_spec(key: &str) -> FlowSpec {
+    FlowSpec { key: key.to_owned(), parallelism: Some(1), rate: None, period_ms: SECOND }
+}
+
+pub(crate) fn queue(tenant: TenantId, name: &str) -> Queue {
+    Queue {
+        tenant,
+        name: name.to_owned(),
+        parallelism: 3,
+        paused: false,
+        created_at: T0,
+        updated_at: T0,
+        deleted: false,
+    }
+}
+
+pub(crate) fn flow(tenant: TenantId, key: &str) -> Flow {
+    Flow {
+        tenant,
+        key: key.to_owned(),
+        parallelism: Some(2),
+        rate: None,
+        period_ms: SECOND,
+        pinned_parallelism: true,
+        pinned_rate: false,
+        paused: false,
+        starts: vec![(T0, 3)],
+    }
+}
+
+pub(crate) fn schedule(tenant: TenantId, id: &str) -> Schedule {
+    let message = message(tenant, MessageId { seq: Seq(1), tag: 1 }, T0);
+    Schedule {
+        tenant,
+        id: id.to_owned(),
+        plan: SchedulePlan {
+            created_at: T0,
+            cron: "* * * * *".into(),
+            destination: ScheduleTarget::Url(message.spec.url.clone()),
+            delay_ms: Some(5),
+            spec: message.spec,
+        },
+        body: Bytes::from_static(&[0, 255, 10]),
+        state: ScheduleState { next: Some(T0.plus_millis(MINUTE)), ..ScheduleState::default() },
+    }
+}
+
+/// A bulk action that is under way.
+pub(crate) fn bulk_action(tenant: TenantId, id: Seq) -> BulkAction {
+    BulkAction {
+        tenant,
+        id,
+        filter: vec![("label".into(), vec!["a".into(), "b".into()])],
+        until: id,
+        after: Seq::MIN,
+        count: Some(7),
+        total: 9,
+        processed: 0,
+        created_at: id.time(),
+        completed_at: None,
     }
 }
 

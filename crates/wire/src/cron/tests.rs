@@ -3,11 +3,11 @@
 use super::*;
 use serde_json::Value;
 
-fn vectors() -> Value {
+pub(super) fn vectors() -> Value {
     serde_json::from_str(include_str!("../../../../vectors/cron.json")).unwrap()
 }
 
-fn at(time: &str) -> Timestamp {
+pub(super) fn at(time: &str) -> Timestamp {
     let time: jiff::Timestamp = time.parse().unwrap();
     Timestamp(u64::try_from(time.as_millisecond()).unwrap())
 }
@@ -17,11 +17,11 @@ fn cron(text: &str) -> Cron {
 }
 
 /// The first fire times after `start`, as many as are wanted.
-fn fires(cron: &Cron, start: Timestamp, count: usize) -> Vec<Timestamp> {
+pub(super) fn fires(cron: &Cron, start: Timestamp, count: usize) -> Vec<Timestamp> {
     std::iter::successors(cron.next_after(start), |fire| cron.next_after(*fire)).take(count).collect()
 }
 
-fn times(list: &Value) -> Vec<Timestamp> {
+pub(super) fn times(list: &Value) -> Vec<Timestamp> {
     list.as_array().unwrap().iter().map(|time| at(time.as_str().unwrap())).collect()
 }
 

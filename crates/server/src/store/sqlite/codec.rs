@@ -5,8 +5,7 @@
 use super::error::{Failure, Outcome};
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, EventDetail, State};
-use posthaste_engine::message::{Live, Message, MessageSpec, Origin};
-use posthaste_engine::url_group::UrlGroup;
+use posthaste_engine::message::{FlowKey, Live, Message, MessageSpec, Origin, Place, QueueKey, Turn};
 use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::Row;
@@ -14,7 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Columns that [`live`] reads.
-pub(super) const LIVE_COLUMNS: &str = "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested";
+pub(super) const LIVE_COLUMNS: &str =
+    "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, queue, turn_at, turn_seq, flow";
 /// Columns that [`message_head`] reads, and the body that [`body`] reads.
 pub(super) const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec, body";
 /// Columns that [`dead_letter`] reads, behind those of the message.
@@ -39,11 +39,18 @@ fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Outcome<T> 
     serde_json::from_str(text).map_err(|error| Failure::corrupt(what, error))
 }
 
+/// The JSON in a column.
+pub(super) fn json<T: DeserializeOwned>(what: &'static str, row: &Row<'_>, column: usize) -> Outcome<T> {
+    let text = row.get_ref(column)?.as_str().map_err(|error| Failure::corrupt(what, error))?;
+    from_json(what, text)
+}
+
 fn number(row: &Row<'_>, column: usize) -> Outcome<u64> {
     Ok(row.get::<_, i64>(column)?.cast_unsigned())
 }
 
-fn time(row: &Row<'_>, column: usize) -> Outcome<Timestamp> {
+/// A time in a column.
+pub(super) fn time(row: &Row<'_>, column: usize) -> Outcome<Timestamp> {
     Ok(Timestamp(number(row, column)?))
 }
 
@@ -62,18 +69,25 @@ pub(super) fn live(row: &Row<'_>) -> Outcome<Live> {
         due: time(row, 5)?,
         retried: row.get(6)?,
         cancel_requested: row.get(7)?,
+        place: place(row)?,
+        flow: row.get::<_, Option<i64>>(11)?.map(|flow| FlowKey(flow.cast_unsigned())),
     })
+}
+
+fn place(row: &Row<'_>) -> Outcome<Option<Place>> {
+    let Some(queue) = row.get::<_, Option<i64>>(8)? else { return Ok(None) };
+    let turn = Turn { at: time(row, 9)?, seq: Seq(number(row, 10)?) };
+    Ok(Some(Place { queue: QueueKey(queue.cast_unsigned()), turn }))
 }
 
 /// A row of [`MESSAGE_COLUMNS`] without the body, which may be large and is often not needed.
 pub(super) fn message_head(row: &Row<'_>) -> Outcome<Message> {
-    let spec = row.get_ref(5)?.as_str().map_err(|error| Failure::corrupt("message", error))?;
     Ok(Message {
         id: id(row, 0)?,
         tenant: TenantId(row.get(2)?),
         created_at: time(row, 3)?,
         not_before: time(row, 4)?,
-        spec: from_json::<MessageSpec>("message", spec)?,
+        spec: json::<MessageSpec>("message", row, 5)?,
         body: Bytes::new(),
     })
 }
@@ -116,12 +130,6 @@ pub(super) fn state(number: i64) -> Outcome<State> {
 /// What a log line carries; most carry nothing.
 pub(super) fn detail(text: Option<&str>) -> Outcome<EventDetail> {
     text.map_or_else(|| Ok(EventDetail::default()), |text| from_json("log line", text))
-}
-
-/// The JSON of a URL group in the first column.
-pub(super) fn url_group(row: &Row<'_>) -> Outcome<UrlGroup> {
-    let data = row.get_ref(0)?.as_str().map_err(|error| Failure::corrupt("URL group", error))?;
-    from_json("URL group", data)
 }
 
 #[cfg(test)]

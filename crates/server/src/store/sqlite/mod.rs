@@ -1,14 +1,19 @@
 //! The embedded store: one SQLite file, one writing connection, a few reading ones.
 //!
 //! Start at [`SqliteStore::open`]; `schema` says what is in the file, `write` how a commit gets there,
-//! `read` and `list` answer the
-//! queries, `retention` lets go. The lock on the data directory is taken elsewhere.
+//! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule` and `bulk_action` do both for what
+//! their names say, `retention` lets go. The lock on the data directory is taken elsewhere.
 
+mod bulk_action;
 mod codec;
 mod error;
+mod flow;
 mod list;
+mod live;
+mod queue;
 mod read;
 mod retention;
+mod schedule;
 mod schema;
 mod write;
 
@@ -19,8 +24,13 @@ use super::{
     Retained, Retention, ShardId, SigningKeys, Store, StoreError,
 };
 use error::{Failure, Outcome};
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
-use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::flow::Flow;
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, QueueKey};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::{Schedule, ScheduleState};
+use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -201,15 +211,8 @@ impl Store for SqliteStore {
         self.writer().flush()
     }
 
-    fn load_due(
-        &self,
-        shard: ShardId,
-        origin: Option<Origin>,
-        after: DueKey,
-        until: Timestamp,
-        max: usize,
-    ) -> Result<Vec<Live>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.load_due(shard, origin, after, until, max))
+    fn load(&self, shard: ShardId, load: &Load) -> Result<Vec<Live>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.load(shard, load))
     }
 
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError> {
@@ -305,6 +308,50 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Result<(), Refused>, StoreError> {
         self.writer().transaction(Durability::Synced, |writer| writer.edit_url_group(tenant, name, edit, now))
+    }
+
+    fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError> {
+        self.read(|snapshot| snapshot.queues(tenant))
+    }
+
+    fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
+        self.read(|snapshot| snapshot.queue(tenant, name))
+    }
+
+    fn queue_lags(&self, tenant: TenantId, queues: &[QueueKey]) -> Result<Vec<u64>, StoreError> {
+        self.read(|snapshot| snapshot.queue_lags(tenant, queues))
+    }
+
+    fn flows(&self) -> Result<Vec<Flow>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.flows())
+    }
+
+    fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError> {
+        self.read(|snapshot| snapshot.flow_loads(tenant, flows, until))
+    }
+
+    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
+        self.read(|snapshot| snapshot.schedules(tenant))
+    }
+
+    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.schedule(tenant, id))
+    }
+
+    fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.schedule_states())
+    }
+
+    fn bulk_actions(&self, tenant: TenantId, before: Option<Seq>, max: usize) -> Result<Vec<BulkAction>, StoreError> {
+        self.read(|snapshot| snapshot.bulk_actions(tenant, before, max))
+    }
+
+    fn bulk_action(&self, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, StoreError> {
+        self.read(|snapshot| snapshot.bulk_action(tenant, id))
+    }
+
+    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.unfinished_bulk_actions())
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

@@ -1,13 +1,13 @@
 //! The queries, each on one snapshot of the file.
 //!
-//! Pages are in `list`. SQL narrows by tenant, time and id; [`Filter`] decides on the decoded rows.
+//! Those about live rows are in `live`, pages in `list`, and what is named has a file of its own.
 
-use super::codec::{self, LETTER_COLUMNS, LIVE_COLUMNS, MESSAGE_COLUMNS, bits, int};
+use super::codec::{self, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
 use super::schema::{Buckets, Kind};
 use crate::store::latest_duplicate_window;
-use crate::store::{Counts, DeadLetterRecord, Filter, MessageRecord, ShardId, SigningKeys};
-use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use crate::store::{Counts, DeadLetterRecord, MessageRecord, SigningKeys};
+use posthaste_engine::message::{DedupKey, Message};
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::signature::SigningKey;
@@ -22,42 +22,6 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
-    /// Two walks, because SQLite finds a place behind (due, seq) in the index only when `due` is given:
-    /// what is due at the same ms, which may be a million messages, and what is due later.
-    pub(super) fn load_due(
-        &self,
-        shard: ShardId,
-        origin: Option<Origin>,
-        after: DueKey,
-        until: Timestamp,
-        max: usize,
-    ) -> Outcome<Vec<Live>> {
-        let (index, condition) = match origin {
-            None => ("live_due", ""),
-            Some(_) => ("live_origin", "AND origin = ?5"),
-        };
-        let mut found = Vec::new();
-        let at_once = ("due = ?1 AND seq > ?2", [int(after.due.0), int(after.seq.0)]);
-        let later = ("due > ?1 AND due <= ?2", [int(after.due.0), int(until.0)]);
-        let walks = if after.due <= until { &[at_once, later][..] } else { &[] };
-        for (range, [first, last]) in walks {
-            let sql = format!(
-                "SELECT {LIVE_COLUMNS} FROM live INDEXED BY {index}
-                 WHERE {range} AND shard = ?3 {condition} ORDER BY due, seq LIMIT ?4"
-            );
-            let mut statement = self.connection.prepare_cached(&sql)?;
-            let limit = int((max - found.len()) as u64);
-            let mut rows = match origin {
-                None => statement.query(params![first, last, shard.0, limit])?,
-                Some(origin) => statement.query(params![first, last, shard.0, limit, bits(origin.0)])?,
-            };
-            while let Some(row) = rows.next()? {
-                found.push(codec::live(row)?);
-            }
-        }
-        Ok(found)
-    }
-
     pub(super) fn load_messages(&self, ids: &[MessageId]) -> Outcome<Vec<Arc<Message>>> {
         let load = |id: &MessageId| {
             let found = self.find_message(id.seq, codec::message)?.filter(|message| message.id == *id);
@@ -66,10 +30,11 @@ impl Snapshot<'_> {
         ids.iter().map(load).collect()
     }
 
-    /// The highest position in the file. Dropped messages are remembered in `meta`.
+    /// The highest position in the file. What was dropped is remembered in `meta`.
     pub(super) fn last_seq(&self) -> Outcome<Seq> {
         let one = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
-        let mut last = one("SELECT value FROM meta WHERE key = 'last_seq'")?.max(one("SELECT max(seq) FROM live")?);
+        let mut last = one("SELECT value FROM meta WHERE key = 'last_seq'")?;
+        last = last.max(one("SELECT max(seq) FROM live")?).max(one("SELECT max(id) FROM bulk_action")?);
         for bucket in self.buckets.of(Kind::Message) {
             last = last.max(one(&format!("SELECT max(seq) FROM message_{bucket}"))?);
         }
@@ -113,43 +78,6 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    pub(super) fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Outcome<Vec<Live>> {
-        let sql = format!("SELECT {LIVE_COLUMNS} FROM live WHERE seq = ?1 AND tag = ?2 AND tenant = ?3");
-        let mut statement = self.connection.prepare_cached(&sql)?;
-        let mut found = Vec::new();
-        for id in ids {
-            let mut rows = statement.query(params![int(id.seq.0), bits(id.tag), tenant.0])?;
-            if let Some(row) = rows.next()? {
-                found.push(codec::live(row)?);
-            }
-        }
-        Ok(found)
-    }
-
-    pub(super) fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Outcome<Vec<Live>> {
-        if filter.nothing {
-            return Ok(Vec::new());
-        }
-        // A position is never earlier than the creation, so `from` bounds it too.
-        let first = filter.from.map_or(Seq::MIN, Seq::first_at).max(Seq(after.0.saturating_add(1)));
-        let sql = format!(
-            "SELECT {LIVE_COLUMNS} FROM live WHERE seq >= ?1 AND tenant = +?2 {} ORDER BY seq",
-            only_ids(&filter.ids)
-        );
-        let mut statement = self.connection.prepare(&sql)?;
-        let mut rows = statement.query(params![int(first.0), tenant.0])?;
-        let mut found = Vec::new();
-        while found.len() < max
-            && let Some(row) = rows.next()?
-        {
-            let live = codec::live(row)?;
-            if filter.is_empty() || self.message_matches(live.id, filter)? {
-                found.push(live);
-            }
-        }
-        Ok(found)
-    }
-
     pub(super) fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Outcome<Vec<DlqId>> {
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
@@ -164,11 +92,6 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    fn message_matches(&self, id: MessageId, filter: &Filter) -> Outcome<bool> {
-        let head = self.find_message(id.seq, codec::message_head)?.ok_or_else(|| absent("message", id))?;
-        Ok(filter.matches(&head) && filter.matches_time(head.created_at))
-    }
-
     /// A message is readable as long as it lives or has a log line, whatever table its row is in.
     pub(super) fn message(&self, tenant: TenantId, id: MessageId) -> Outcome<Option<MessageRecord>> {
         let found = self.find_message(id.seq, codec::message)?;
@@ -176,7 +99,7 @@ impl Snapshot<'_> {
             return Ok(None);
         };
         if let Some(live) = self.find_live(tenant, &[id])?.pop() {
-            return Ok(Some(MessageRecord { message, live: Some(live), ended_at: None }));
+            return Ok(Some(MessageRecord { message, live: Some(live), ended_at: None, final_state: None }));
         }
         let mut has_lines = false;
         for bucket in self.buckets.of(Kind::Event).iter().rev() {
@@ -185,13 +108,14 @@ impl Snapshot<'_> {
             let mut rows = statement.query([int(id.seq.0)])?;
             while let Some(row) = rows.next()? {
                 has_lines = true;
-                if codec::state(row.get(1)?)?.is_final() {
+                let state = codec::state(row.get(1)?)?;
+                if state.is_final() {
                     let ended_at = Some(Timestamp(row.get::<_, i64>(0)?.cast_unsigned()));
-                    return Ok(Some(MessageRecord { message, live: None, ended_at }));
+                    return Ok(Some(MessageRecord { message, live: None, ended_at, final_state: Some(state) }));
                 }
             }
         }
-        Ok(has_lines.then_some(MessageRecord { message, live: None, ended_at: None }))
+        Ok(has_lines.then_some(MessageRecord { message, live: None, ended_at: None, final_state: None }))
     }
 
     pub(super) fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<Option<DeadLetterRecord>> {
@@ -229,7 +153,7 @@ impl Snapshot<'_> {
         let mut rows = statement.query([tenant.0])?;
         let mut groups = Vec::new();
         while let Some(row) = rows.next()? {
-            groups.push(codec::url_group(row)?);
+            groups.push(codec::json("URL group", row, 0)?);
         }
         Ok(groups)
     }
@@ -238,7 +162,7 @@ impl Snapshot<'_> {
         let mut statement =
             self.connection.prepare_cached("SELECT data FROM url_group WHERE tenant = ?1 AND name = ?2")?;
         let mut rows = statement.query(params![tenant.0, name])?;
-        rows.next()?.map(codec::url_group).transpose()
+        rows.next()?.map(|row| codec::json("URL group", row, 0)).transpose()
     }
 
     /// Reads the row of a message wherever it is.
@@ -255,7 +179,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// A condition on `seq`. Numbers only, so there is nothing to escape.
+/// A condition on `seq`; none when there are no ids. Numbers only, so there is nothing to escape.
 pub(super) fn only_ids(ids: &[MessageId]) -> String {
     if ids.is_empty() {
         return String::new();
@@ -264,6 +188,6 @@ pub(super) fn only_ids(ids: &[MessageId]) -> String {
     format!("AND seq IN ({})", numbers.join(", "))
 }
 
-fn absent(what: &'static str, id: MessageId) -> Failure {
+pub(super) fn absent(what: &'static str, id: MessageId) -> Failure {
     Failure::corrupt(what, format!("{id} is not there"))
 }

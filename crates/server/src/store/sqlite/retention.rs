@@ -2,7 +2,8 @@
 //!
 //! A table goes as a whole once it is empty or small; a large one is first emptied from its old end,
 //! because dropping it reads every page and would hold up the writer for seconds. Log lines go
-//! before messages: a message that still lives or still has a log line moves to the table of `now`.
+//! before messages: a message that still lives or still has a log line moves to the table of `now`. Finished
+//! bulk actions are few and go row by row, last of all.
 
 use super::codec::int;
 use super::error::Outcome;
@@ -10,6 +11,8 @@ use super::schema::Kind;
 use super::write::{Delta, Writer};
 use crate::store::bucket::is_over;
 use crate::store::{Retained, Retention};
+use posthaste_engine::limits;
+use posthaste_wire::id::Seq;
 use posthaste_wire::time::Timestamp;
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Row, params_from_iter};
@@ -36,8 +39,10 @@ impl Writer {
                 self.buckets.drop_table(&self.connection, kind, bucket)?;
                 buckets_dropped = 1;
             }
+        } else {
+            self.drop_bulk_actions(now)?;
         }
-        let more = self.expired(policy, now).is_some();
+        let more = self.expired(policy, now).is_some() || self.has_old_bulk_actions(now)?;
         Ok((Retained { buckets_dropped, more }, delta))
     }
 
@@ -86,9 +91,27 @@ impl Writer {
             let sql = format!("INSERT INTO message_{target} SELECT * FROM {table} WHERE seq = ?1");
             self.connection.prepare_cached(&sql)?.execute([seq])?;
         }
-        self.connection.execute("UPDATE meta SET value = max(value, ?1) WHERE key = 'last_seq'", [piece.last])?;
+        self.raise_last_seq(piece.last)?;
         self.connection.execute(&format!("DELETE FROM {table} WHERE seq <= ?1"), [piece.last])?;
         Ok(piece.is_rest)
+    }
+
+    fn has_old_bulk_actions(&self, now: Timestamp) -> Outcome<bool> {
+        Ok(self.connection.prepare(&format!("SELECT 1 FROM {}", old_bulk_actions(now)))?.exists([])?)
+    }
+
+    fn drop_bulk_actions(&self, now: Timestamp) -> Outcome<()> {
+        let old = old_bulk_actions(now);
+        let piece = self.next_piece(&old, "id", "length(data)")?;
+        if self.connection.execute(&format!("DELETE FROM {old} AND id <= ?1"), [piece.last])? > 0 {
+            self.raise_last_seq(piece.last)?;
+        }
+        Ok(())
+    }
+
+    fn raise_last_seq(&self, dropped: i64) -> Outcome<()> {
+        self.connection.execute("UPDATE meta SET value = max(value, ?1) WHERE key = 'last_seq'", [dropped])?;
+        Ok(())
     }
 
     /// Messages up to `last` that live or have a log line.
@@ -117,9 +140,9 @@ impl Writer {
         Ok(needed)
     }
 
-    /// The first rows of a table, as many as one round may touch.
-    fn next_piece(&self, table: &str, key: &str, bytes: &str) -> Outcome<Piece> {
-        let sql = format!("SELECT {key}, {bytes} FROM {table} ORDER BY {key}");
+    /// The first rows of a table, or of those that a condition leaves, as many as one round may touch.
+    fn next_piece(&self, rows: &str, key: &str, bytes: &str) -> Outcome<Piece> {
+        let sql = format!("SELECT {key}, {bytes} FROM {rows} ORDER BY {key}");
         let mut statement = self.connection.prepare(&sql)?;
         let mut rows = statement.query([])?;
         let mut piece = Piece { last: 0, is_rest: true };
@@ -135,6 +158,12 @@ impl Writer {
         }
         Ok(piece)
     }
+}
+
+/// The finished bulk actions that can no longer be looked at: table and condition.
+fn old_bulk_actions(now: Timestamp) -> String {
+    let end = Seq::first_at(now.minus_millis(limits::BULK_ACTION_MS));
+    format!("bulk_action WHERE completed = 1 AND id < {}", end.0)
 }
 
 /// Rows from the old end of a table.

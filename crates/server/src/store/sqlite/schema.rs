@@ -14,7 +14,7 @@ use std::path::Path;
 /// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
 const APPLICATION_ID: i64 = 0x5048_7374;
 /// The format that this release writes.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 const CREATE: &str = "
 CREATE TABLE meta(                  -- facts about the file itself
@@ -53,11 +53,74 @@ CREATE TABLE live(                  -- what is next for each message that has no
     due INTEGER NOT NULL,           -- ms: when the next attempt may start
     retried INTEGER NOT NULL,       -- retries done so far
     cancel_requested INTEGER NOT NULL,
-    shard INTEGER NOT NULL
+    shard INTEGER NOT NULL,
+    queue INTEGER,                  -- hash of tenant and queue name; NULL outside of queues
+    turn_at INTEGER,                -- ms: when it joined the queue
+    turn_seq INTEGER,               -- whose turn it shares: its own, or that of the message it calls back about
+    flow INTEGER                    -- hash of tenant and flow-control key, if it has one
 );
+";
+
+/// The four columns of `live` that format 1 did not have; a message of format 1 is in no queue and has no
+/// flow-control key.
+const WIDEN_LIVE: &str = "
+DROP INDEX live_due;
+DROP INDEX live_origin;
+ALTER TABLE live ADD COLUMN queue INTEGER;
+ALTER TABLE live ADD COLUMN turn_at INTEGER;
+ALTER TABLE live ADD COLUMN turn_seq INTEGER;
+ALTER TABLE live ADD COLUMN flow INTEGER;
+";
+
+/// A message in a queue waits for its turn there, so nobody asks for it by due time.
+const LIVE_INDEXES: &str = "
 -- An index also orders by seq, behind its own columns.
-CREATE INDEX live_due ON live(due);
-CREATE INDEX live_origin ON live(origin, due); -- one destination's share, behind a backlog of another
+CREATE INDEX live_due ON live(due) WHERE queue IS NULL;
+-- One destination's share, behind a backlog of another.
+CREATE INDEX live_origin ON live(origin, due) WHERE queue IS NULL;
+CREATE INDEX live_queue ON live(queue, tenant, turn_at, turn_seq) WHERE queue IS NOT NULL;
+CREATE INDEX live_flow ON live(flow, tenant, queue, due) WHERE flow IS NOT NULL;
+";
+
+/// What came with format 2.
+const ADDED_IN_2: &str = "
+CREATE TABLE queue(
+    tenant INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    parallelism INTEGER NOT NULL,   -- how many of its messages may be under way at once
+    paused INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,    -- ms
+    updated_at INTEGER NOT NULL,    -- ms
+    deleted INTEGER NOT NULL,       -- hidden; goes when the last of its messages has ended
+    PRIMARY KEY(tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE flow(                  -- flow-control keys
+    tenant INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    data TEXT NOT NULL,             -- JSON: limits and recent starts
+    PRIMARY KEY(tenant, key)
+) WITHOUT ROWID;
+CREATE TABLE schedule(              -- what was asked for; a body may be large
+    tenant INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    plan TEXT NOT NULL,             -- JSON: cron expression, destination, conditions
+    body BLOB NOT NULL,
+    PRIMARY KEY(tenant, id)
+);
+CREATE TABLE schedule_state(        -- how far each has come: rewritten by each firing, so without the body
+    tenant INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    state TEXT NOT NULL,            -- JSON: next and last time, paused
+    PRIMARY KEY(tenant, id)
+) WITHOUT ROWID;
+CREATE TABLE bulk_action(
+    id INTEGER PRIMARY KEY,         -- position in the order of creation, as that of a message
+    tenant INTEGER NOT NULL,
+    completed INTEGER NOT NULL,
+    data TEXT NOT NULL              -- JSON: what to cancel, and how far it has come
+);
+CREATE INDEX bulk_action_tenant ON bulk_action(tenant);
+CREATE INDEX bulk_action_unfinished ON bulk_action(id) WHERE completed = 0;
 ";
 
 /// Makes the tables of a new file, brings those of an older release up to date, refuses others.
@@ -72,6 +135,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
     match (application_id, version) {
         (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
         (APPLICATION_ID, VERSION) => Ok(()),
+        (APPLICATION_ID, 1) => upgrade_from_1(connection).map_err(refused),
         (APPLICATION_ID, found) if found > VERSION => Err(OpenError::Newer { found, supported: VERSION }),
         _ => Err(OpenError::NotOurs { path: path.to_owned() }),
     }
@@ -79,8 +143,15 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
 
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE}
+        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE} {LIVE_INDEXES} {ADDED_IN_2}
          PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+    ))
+}
+
+/// All or nothing: when a statement fails, the connection is closed and thereby the transaction undone.
+fn upgrade_from_1(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(&format!(
+        "BEGIN IMMEDIATE; {WIDEN_LIVE} {LIVE_INDEXES} {ADDED_IN_2} PRAGMA user_version = {VERSION}; COMMIT;"
     ))
 }
 

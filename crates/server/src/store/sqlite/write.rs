@@ -1,4 +1,5 @@
-//! The one connection that writes: transactions, durability and the ops of a commit.
+//! The one connection that writes: transactions, durability and the ops of a commit. What is named (queues,
+//! schedules and so on) is written in the file of its name.
 //!
 //! After a failure that leaves open what is on disk the writer refuses all further work: only a
 //! restart, which reads what SQLite recovered, can tell.
@@ -20,10 +21,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 const LINE_COUNTER_BITS: u32 = 40;
 
 const INSERT_LIVE: &str =
-    "INSERT INTO live(seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    "INSERT INTO live(seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard,
+                      queue, turn_at, turn_seq, flow)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
-    cancel_requested = ?8 WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
+    cancel_requested = ?8, queue = ?10, turn_at = ?11, turn_seq = ?12, flow = ?13
+    WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
 
 /// SQLite syncs only transactions that change a page, and writing an equal value changes none, so this
@@ -178,6 +181,17 @@ impl Writer {
                     self.exhume(*tenant, *dlq_id)?;
                     delta.dead_letters -= 1;
                 }
+                Op::PutQueue(queue) => self.put_queue(queue)?,
+                Op::DropQueue { tenant, name } => self.drop_queue(*tenant, name)?,
+                Op::PutFlow(flow) => self.put_flow(flow)?,
+                Op::DropFlow { tenant, key } => self.drop_flow(*tenant, key)?,
+                Op::PutSchedule(schedule) => self.put_schedule(schedule)?,
+                Op::SetSchedule { tenant, id, state } => self.set_schedule(*tenant, id, state)?,
+                Op::DropSchedule { tenant, id } => self.drop_schedule(*tenant, id)?,
+                Op::PutBulkAction(action) => {
+                    self.put_bulk_action(action)?;
+                    delta.last_seq = delta.last_seq.max(Some(action.id));
+                }
             }
         }
         Ok(delta)
@@ -219,6 +233,10 @@ impl Writer {
             live.retried,
             live.cancel_requested,
             shard.0,
+            live.place.map(|place| bits(place.queue.0)),
+            live.place.map(|place| int(place.turn.at.0)),
+            live.place.map(|place| int(place.turn.seq.0)),
+            live.flow.map(|flow| bits(flow.0)),
         ])?)
     }
 

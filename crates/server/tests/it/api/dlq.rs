@@ -1,6 +1,6 @@
 //! `/v2/dlq`: looking at dead letters, deleting them, publishing them again.
 
-use crate::support::server::{START_MS, message_id};
+use crate::support::server::{READ_ONLY, START_MS, message_id};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -159,6 +159,33 @@ async fn filters_select_dead_letters() {
 }
 
 #[tokio::test]
+async fn a_dead_letter_belongs_to_its_schedule_also_when_it_is_sent_again() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/fails", [Reply::status(500), Reply::status(200)]);
+        let headers = [("Upstash-Cron", "* * * * *"), ("Upstash-Retries", "0")];
+        let id = server.schedule_with(&receiver.url("/fails"), &headers, "body").await;
+        server.advance(60_000).await;
+        assert_eq!(receiver.next().await.header("upstash-schedule-id"), Some(id.as_str()));
+        let by_schedule = format!("scheduleId={id}");
+        let letter = eventually("a dead letter", || async { server.dead_letters(&by_schedule).await.pop() }).await;
+        assert_eq!(letter["scheduleId"], id);
+        server.delete(&format!("/v2/schedules/{id}")).expect(200).await;
+        assert_eq!(server.dead_letters("scheduleId=another").await.len(), 0);
+
+        let retry = server.post(&format!("/v2/dlq/retry?{by_schedule}")).header("Upstash-Delay", "1h");
+        let again = retry.expect(201).await.json()["responses"][0]["messageId"].clone();
+        assert_eq!(server.message(again.as_str().expect("an id")).await["scheduleId"], id);
+        for (query, count) in [("scheduleId=another", 0), (by_schedule.as_str(), 1)] {
+            let answer = server.delete(&format!("/v2/messages?{query}")).expect(202).await.json();
+            assert_eq!(answer, json!({ "cancelled": count }), "{query}");
+        }
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn filters_narrow_a_list_of_ids() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
@@ -193,6 +220,12 @@ async fn what_is_unclear_is_refused_and_changes_nothing() {
         "fromDate=x",
         "responseStatus=teapot",
     ];
+    // Upstash's MCP server sends these with its lists; whatever changes something stays strict.
+    assert_eq!(server.dead_letters("region=local&local_mode_port=8080&QSTASH_TOKEN=x").await.len(), 1);
+    for name in ["region=local", "local_mode_port=8080"] {
+        server.delete(&format!("/v2/dlq?{name}")).expect(400).await.error();
+        server.post(&format!("/v2/dlq/retry?{name}")).expect(400).await.error();
+    }
     for query in queries {
         server.get(&format!("/v2/dlq?{query}")).expect(400).await.error();
         server.delete(&format!("/v2/dlq?{query}")).expect(400).await.error();
@@ -549,6 +582,10 @@ async fn a_forgotten_id_does_not_mean_all() {
     // Contract P10: a delete with an empty id is a mistake, not a bulk action.
     server.delete("/v2/dlq/").expect(400).await.error();
     server.post("/v2/dlq/retry/").expect(400).await.error();
+    for (method, path) in [("DELETE", "/v2/dlq/"), ("POST", "/v2/dlq/retry/"), ("GET", "/v2/messages/")] {
+        server.request(method, path).without("Authorization").expect(401).await.error();
+    }
+    server.delete("/v2/dlq/").token(READ_ONLY).expect(403).await.error();
     for path in ["/v2/dlq//", "/v2/dlq/%20", "/v2/dlq/messages/", "/v2/dlq/."] {
         let answer = server.delete(path).send().await;
         assert!([400, 404, 405].contains(&answer.status), "{path}: {}", answer.status);

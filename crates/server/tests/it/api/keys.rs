@@ -4,7 +4,7 @@ use crate::support::jwt;
 use crate::support::server::{CURRENT_KEY, NEXT_KEY, TOKEN_B};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
 use posthaste::tenants::DEV_USERS;
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[tokio::test]
 async fn keys_are_shown_to_their_owner() {
@@ -44,26 +44,11 @@ async fn a_rotation_makes_the_next_key_current_and_signs_with_it() {
         let retry = receiver.next().await;
         assert!(signed_with(NEXT_KEY, &retry) && !signed_with(CURRENT_KEY, &retry));
 
-        server.advance(60_000).await;
+        // Only rotations that overlap are one, which `keys.rs` tests; this one follows the first.
         let again = server.post("/v2/rotate").expect(200).await.json();
         assert_eq!(again["current"], rotated["next"]);
         server.publish_with(&receiver.url("/new"), &[], "").await;
         assert!(signed_with(next, &receiver.next().await));
-        server.finish().await;
-    }
-}
-
-#[tokio::test]
-async fn two_rotations_at_once_are_one() {
-    for backend in Backend::ALL {
-        let server = TestServer::with(Setup::dev().on(backend)).await;
-        let mut rotations = tokio::task::JoinSet::new();
-        for _ in 0..2 {
-            rotations.spawn(server.post("/v2/keys/rotate").send());
-        }
-        let answers: Vec<Value> = rotations.join_all().await.iter().map(|answer| answer.json()).collect();
-        assert_eq!(answers[0]["current"], NEXT_KEY);
-        assert_eq!(answers[0], answers[1], "a receiver that knows the old next key still knows the current one");
         server.finish().await;
     }
 }

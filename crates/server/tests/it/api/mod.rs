@@ -1,9 +1,17 @@
 //! One module per resource, as the URLs have them.
 
 mod batch;
+mod bulk_actions;
+mod cors;
 mod dlq;
 mod events;
+mod flow_control;
 mod keys;
+mod llm;
 mod messages;
+mod openapi;
 mod publish;
+mod queues;
+mod schedules;
 mod url_groups;
+mod v1;

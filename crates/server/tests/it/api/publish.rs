@@ -119,7 +119,9 @@ async fn what_is_no_destination_is_refused_with_the_text_of_the_hosted_service()
     for (destination, status, text) in cases {
         assert_eq!(server.publish(destination).expect(status).await.error(), text, "{destination}");
     }
-    assert_eq!(server.post("/v2/publish").expect(400).await.error(), "a non-empty destination must be provided");
+    for path in ["/v2/publish", "/v1/publish", "/v1/publish/"] {
+        assert_eq!(server.post(path).expect(400).await.error(), "a non-empty destination must be provided");
+    }
     for destination in ["http://", "https://?x", "http:///path", "http://u:p@example.com/", "http://exa%20mple.com/"] {
         let error = server.publish(destination).expect(400).await.error();
         assert!(error.starts_with("invalid destination url: "), "{destination}: {error}");
@@ -270,11 +272,12 @@ async fn a_bad_setting_is_refused_by_name_and_nothing_is_stored() {
         ("Upstash-Forward-Connection", "close", 400),
         ("Upstash-Forward-Host", "elsewhere", 400),
         ("Upstash-Forward-Upstash-Signature", "forged", 400),
-        ("Upstash-Callback", "https://example.com/", 501),
-        ("Upstash-Failure-Callback", "https://example.com/", 501),
-        ("Upstash-Flow-Control-Key", "key", 501),
-        ("Upstash-Queue-Name", "queue", 501),
-        ("Upstash-Cron", "* * * * *", 501),
+        ("Upstash-Callback", "example.com", 400),
+        ("Upstash-Failure-Callback", "http://10.0.0.1/", 400),
+        ("Upstash-Flow-Control-Key", "", 400),
+        ("Upstash-Flow-Control-Value", "rate=1", 400),
+        ("Upstash-Queue-Name", "a b", 400),
+        ("Upstash-Cron", "every day", 400),
     ];
     for (name, value, status) in cases {
         let error = server.publish(&receiver.url("/")).header(name, value).expect(status).await.error();
@@ -489,6 +492,50 @@ async fn text_beyond_ascii_arrives_as_it_was_sent() {
     server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
     assert_eq!(server.events("label=gr%C3%B6%C3%9Fe").await.len(), 3);
     assert_eq!(server.events("label=%E5%B0%BA%E5%AF%B8&state=DELIVERED").await.len(), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn headers_that_are_not_utf8_arrive_byte_for_byte() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/", [Reply::status(500)]);
+    // As `fetch` of a browser or of Node sends them.
+    let request = server.publish(&receiver.url("/")).header("Upstash-Retries", "0");
+    let request = request.header("Upstash-Forward-X", b"caf\xe9").header("Upstash-Label", b"gr\xfcn");
+    let request = request.header("Upstash-Callback", receiver.url("/done"));
+    let id = message_id(&request.expect(200).await);
+    assert_eq!(receiver.next().await.header("x"), Some("caf\u{f7e9}"), "the byte 0xe9 alone");
+    let told: serde_json::Value = serde_json::from_str(&receiver.next().await.text()).expect("a callback is JSON");
+    assert_eq!(told["sourceHeader"]["X"], json!(["café"]));
+    let letter = server.dead_letter_of(&id).await;
+    assert_eq!((&letter["header"], &letter["label"]), (&json!({ "X": ["café"] }), &json!("grün")));
+    let dlq_id = letter["dlqId"].as_str().expect("a dead letter has an id");
+    let hidden = server.post(&format!("/v2/dlq/retry/{dlq_id}")).header("Upstash-Redact-Fields", "header");
+    let again = message_id(&hidden.expect(201).await);
+    assert_eq!(receiver.next().await.header("x"), Some("caf\u{f7e9}"));
+    let mark = redaction_of(b"caf\xe9");
+    assert_eq!(server.message(&again).await["header"], json!({ "X": [mark] }));
+    receiver.next().await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_tells_who_calls() {
+    let mut setup = Setup::dev();
+    setup.settings.trusted_proxies = Some(vec!["127.0.0.1".to_owned(), "10.0.0.0/8".to_owned()]);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    let claims = [("X-Forwarded-For", "198.51.100.1, 203.0.113.7"), ("X-Forwarded-For", "10.1.2.3")];
+    let id = server.publish_with(&receiver.url("/"), &claims, "").await;
+    assert_eq!(server.message(&id).await["callerIP"], "203.0.113.7");
+    assert_eq!(receiver.next().await.header("upstash-caller-ip"), Some("203.0.113.7"));
+    let batch = server.post("/v2/batch").headers(&claims).json(&json!([{ "destination": receiver.url("/") }]));
+    batch.expect(200).await;
+    assert_eq!(receiver.next().await.header("upstash-caller-ip"), Some("203.0.113.7"));
+    let id = server.publish_with(&receiver.url("/"), &[("X-Forwarded-For", "nobody")], "").await;
+    assert_eq!(server.message(&id).await["callerIP"], "127.0.0.1");
+    receiver.next().await;
     server.finish().await;
 }
 

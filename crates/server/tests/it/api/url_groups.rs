@@ -178,6 +178,13 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Retries": "1" } }), 404),
         ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Retries": "many" } }), 400),
         ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Retries": 1 } }), 400),
+        ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Cron": "0 0 * * *" } }), 400),
+        ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Schedule-Id": "s" } }), 400),
+        ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Queue-Name": "q" } }), 400),
+        ("PATCH", "/v2/topics/g", json!({ "headers": { "upstash-deduplication-id": "d" } }), 400),
+        ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Content-Based-Deduplication": "false" } }), 400),
+        ("PATCH", "/v2/topics/g", json!({ "headers": { "Upstash-Not-Before": ["1780315300"] } }), 400),
+        ("POST", "/v2/topics/g/endpoints", json!({ "endpoints": [["https://example.com"]] }), 400),
         ("DELETE", "/v2/topics/g/endpoints", json!({ "endpoints": [{}] }), 400),
     ];
     for (method, path, body, status) in cases {
@@ -185,6 +192,23 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
     }
     assert_eq!(server.get("/v2/topics").expect(200).await.json(), json!([]));
     assert_eq!(server.publish("g").expect(404).await.error(), "topic g not found");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn endpoints_have_no_fragment() {
+    let server = TestServer::start().await;
+    let with_fragment = json!({ "endpoints": [{ "url": "https://example.com/a?b#c" }, { "url": "https://e.com/" }] });
+    server.post("/v2/topics/g/endpoints").json(&with_fragment).expect(200).await;
+    let shown = server.get("/v2/topics/g").expect(200).await.json();
+    assert_eq!(shown["endpoints"][0], json!({ "url": "https://example.com/a?b" }));
+    server
+        .delete("/v2/topics/g/endpoints")
+        .json(&json!({ "endpoints": [with_fragment["endpoints"][0]] }))
+        .expect(200)
+        .await;
+    let shown = server.get("/v2/topics/g").expect(200).await.json();
+    assert_eq!(shown["endpoints"], json!([{ "url": "https://e.com/" }]));
     server.finish().await;
 }
 

@@ -137,6 +137,11 @@ impl Filler {
             });
             letters.push(letter.await);
         }
+        server.enqueue("busy", "https://example.com/hook").header("Upstash-Delay", "1h").expect(200).await;
+        server.post("/v2/flowControl/key-of-b/pin?rate=1").token(TOKEN_B).expect(200).await;
+        let schedule = server.post("/v2/schedules/https://example.com/hook").token(TOKEN_B);
+        let headers = [("Upstash-Cron", "0 0 1 1 *"), ("Upstash-Schedule-Id", "schedule-of-b")];
+        schedule.headers(&headers).expect(201).await;
         let names = vec![
             ("token", TOKEN.to_owned()),
             ("token_prefix", TOKEN[..TOKEN.len() / 2].to_owned()),
@@ -146,6 +151,9 @@ impl Filler {
             ("own_url", format!("http://{}", server.address)),
             ("pending", pending),
             ("msg_of_tenant_b", pending_b),
+            ("busy", "busy".to_owned()),
+            ("schedule_of_tenant_b", "schedule-of-b".to_owned()),
+            ("key_of_tenant_b", "key-of-b".to_owned()),
             ("dlq", letters[0].clone()),
             ("dlq_of_tenant_b", letters[1].clone()),
         ];

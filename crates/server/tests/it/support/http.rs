@@ -1,6 +1,7 @@
 //! A client that sends exactly what it is told: raw paths, raw header bytes, and raw requests.
 
 use super::within;
+use posthaste_wire::encoding::header_text;
 use serde_json::Value;
 use std::io;
 use std::net::SocketAddr;
@@ -234,7 +235,8 @@ pub(crate) async fn read_answer(reader: &mut (impl AsyncRead + Unpin), buffer: &
     }
 }
 
-/// Reads up to and including the empty line; gives the head, and what came behind it.
+/// Reads up to and including the empty line; gives the head, and what came behind it. A head that is not UTF-8 is
+/// given as [`header_text`] writes it, so that every byte can be told.
 pub(crate) async fn read_head(
     reader: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
@@ -243,7 +245,7 @@ pub(crate) async fn read_head(
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             let rest = buffer.split_off(end + 4);
             let head = std::mem::take(buffer);
-            return Ok((String::from_utf8_lossy(&head[..end]).into_owned(), rest));
+            return Ok((header_text(&head[..end]).into_owned(), rest));
         }
         if reader.read_buf(buffer).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

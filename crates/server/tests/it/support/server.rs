@@ -222,6 +222,13 @@ impl TestServer {
         self.settle().await;
     }
 
+    /// The wall clock is put back; no time passes.
+    pub(crate) async fn jump_back(&self, millis: u64) {
+        self.clock.jump_to(self.clock.now().minus_millis(millis));
+        self.server().app.core.tick();
+        self.settle().await;
+    }
+
     /// Waits until the core has dealt with everything it was told so far. The second round is for what
     /// the first one had to load.
     pub(crate) async fn settle(&self) {
@@ -282,6 +289,37 @@ impl TestServer {
     pub(crate) async fn publish_with(&self, destination: &str, headers: &[(&str, &str)], body: &str) -> String {
         let answer = self.publish(destination).headers(headers).body(body).expect(200).await;
         message_id(&answer)
+    }
+
+    pub(crate) fn enqueue(&self, queue: &str, destination: &str) -> Request {
+        self.post(&format!("/v2/enqueue/{queue}/{destination}"))
+    }
+
+    /// Enqueues with these headers and gives the id of the new message.
+    pub(crate) async fn enqueue_with(&self, queue: &str, destination: &str, headers: &[(&str, &str)]) -> String {
+        message_id(&self.enqueue(queue, destination).headers(headers).expect(200).await)
+    }
+
+    /// A queue as the API shows it.
+    pub(crate) async fn queue(&self, name: &str) -> Value {
+        self.get(&format!("/v2/queues/{name}")).expect(200).await.json()
+    }
+
+    /// A flow-control key as the API shows it.
+    pub(crate) async fn flow(&self, key: &str) -> Value {
+        self.get(&format!("/v2/flowControl/{key}")).expect(200).await.json()
+    }
+
+    /// Makes a schedule with these headers and gives its id.
+    pub(crate) async fn schedule_with(&self, destination: &str, headers: &[(&str, &str)], body: &str) -> String {
+        let request = self.post(&format!("/v2/schedules/{destination}")).headers(headers).body(body);
+        let answer = request.expect(201).await.json();
+        answer["scheduleId"].as_str().unwrap_or_else(|| panic!("no id in {answer}")).to_owned()
+    }
+
+    /// A schedule as the API shows it.
+    pub(crate) async fn schedule(&self, id: &str) -> Value {
+        self.get(&format!("/v2/schedules/{id}")).expect(200).await.json()
     }
 
     /// A message as the API shows it.

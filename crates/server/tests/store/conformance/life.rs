@@ -6,6 +6,7 @@ use posthaste::store::{EventFilter, Filter, ShardId, Store, StoreError};
 use posthaste_engine::event::{Op, State};
 use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, DueKey, Live, Origin};
+use posthaste_engine::shard::Lane;
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -35,8 +36,10 @@ pub(super) fn live_messages_are_loaded_in_due_order(store: &dyn Store) {
         rows.push(row);
     }
     rows.sort_by_key(Live::due_key);
-    let load =
-        |origin, after, until: u64, max| store.load_due(SHARD, origin, after, T0.plus_millis(until), max).unwrap();
+    let load = |origin: Option<Origin>, after, until: u64, max| {
+        let lane = origin.map(|origin| (rig.tenant, Lane::Origin(origin)));
+        store.load(SHARD, &due(lane, after, T0.plus_millis(until), max)).unwrap()
+    };
 
     assert_eq!(load(None, DueKey::MIN, DAY, 100), rows);
     assert_eq!(load(None, DueKey::MIN, 30, 100), rows[..5], "the end is included");
@@ -57,7 +60,9 @@ pub(super) fn live_messages_are_loaded_in_due_order(store: &dyn Store) {
         }
     }
     assert_eq!(load(None, rows[6].due_key(), 0, 100), [], "an end before the start");
-    assert_eq!(store.load_due(ShardId(1), None, DueKey::MIN, Timestamp::MAX, 100).unwrap(), []);
+    let everything = due(None, DueKey::MIN, Timestamp::MAX, 100);
+    assert_eq!(store.load(ShardId(1), &everything).unwrap(), []);
+    assert_eq!(store.load(SHARD, &everything).unwrap(), rows);
 }
 
 pub(super) fn an_update_replaces_only_the_live_row(store: &dyn Store) {
@@ -67,8 +72,8 @@ pub(super) fn an_update_replaces_only_the_live_row(store: &dyn Store) {
     rig.commit(&[Op::Update(row)]).unwrap();
     let record = store.message(rig.tenant, message.id).unwrap().unwrap();
     assert_eq!((record.live, record.message), (Some(row), message));
-    assert_eq!(store.load_due(SHARD, None, DueKey::MIN, T0, 9).unwrap(), []);
-    assert_eq!(store.load_due(SHARD, None, DueKey::MIN, row.due, 9).unwrap(), [row]);
+    assert_eq!(store.load(SHARD, &due(None, DueKey::MIN, T0, 9)).unwrap(), []);
+    assert_eq!(store.load(SHARD, &due(None, DueKey::MIN, row.due, 9)).unwrap(), [row]);
 }
 
 pub(super) fn a_message_ends_at_its_final_line(store: &dyn Store) {

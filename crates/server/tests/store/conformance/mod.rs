@@ -2,8 +2,10 @@
 
 mod life;
 mod lists;
+mod named;
 mod retention;
 mod rules;
+mod waiting;
 
 use posthaste::store::Store;
 use posthaste::store::memory::MemoryStore;
@@ -50,7 +52,24 @@ claims! {
         tenants_and_keys_are_remembered
         positions_never_go_back
         a_probe_and_a_flush_change_nothing
+    ;
+    named:
         url_groups_are_edited_and_remembered_by_tenant
+        queues_are_put_and_dropped_by_tenant
+        flow_control_keys_are_put_and_dropped_by_tenant
+        schedules_are_put_and_dropped_by_tenant
+        a_schedule_changes_its_state_only
+        bulk_actions_are_listed_newest_first
+        a_bulk_action_is_unfinished_until_it_is_completed
+    ;
+    waiting:
+        the_rows_of_a_queue_are_loaded_by_turn
+        what_is_in_a_queue_is_not_loaded_by_due_time
+        a_lane_has_the_rows_of_its_tenant_only
+        the_lag_of_a_queue_counts_turns_not_callbacks
+        the_load_of_a_key_counts_what_is_due
+        live_messages_are_matched_by_queue_and_key
+        a_long_queue_is_matched_page_by_page
     ;
     retention:
         log_lines_go_when_their_bucket_is_old_enough
@@ -58,6 +77,7 @@ claims! {
         a_message_stays_as_long_as_its_last_log_line
         dead_letters_have_their_own_retention
         retention_has_no_leftovers_in_large_buckets
+        finished_bulk_actions_go_after_a_week
     ;
 }
 

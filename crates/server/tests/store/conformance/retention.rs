@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use posthaste::store::{Counts, Filter, Store};
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Op, State};
+use posthaste_engine::limits;
 use posthaste_wire::id::{MessageId, Seq};
 use std::sync::Arc;
 
@@ -97,4 +99,25 @@ pub(super) fn retention_has_no_leftovers_in_large_buckets(store: &dyn Store) {
     assert_eq!(rig.story(), []);
     assert_eq!(store.counts().unwrap(), Counts { live: living.len() as u64, dead_letters: 0 });
     assert_eq!(store.load_messages(&living).unwrap().len(), living.len());
+}
+
+pub(super) fn finished_bulk_actions_go_after_a_week(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut last = store.last_seq().unwrap();
+    // More than one round drops, the last a millisecond later; the first has not finished.
+    let actions: Vec<BulkAction> = (0..2_500)
+        .map(|index| {
+            last = Seq::next(last, T0.plus_millis(index / 2_499));
+            BulkAction { completed_at: (index > 0).then_some(T0), ..bulk_action(rig.tenant, last) }
+        })
+        .collect();
+    rig.commit(&actions.iter().cloned().map(Op::PutBulkAction).collect::<Vec<_>>()).unwrap();
+    let left_at = |now| {
+        retain_all(store, DAY, DAY, now);
+        store.bulk_actions(rig.tenant, None, usize::MAX).unwrap()
+    };
+    let week = T0.plus_millis(limits::BULK_ACTION_MS);
+    assert_eq!(left_at(week).len(), 2_500);
+    assert_eq!(left_at(week.plus_millis(1)), [actions[2_499].clone(), actions[0].clone()]);
+    assert_eq!(left_at(week.plus_millis(DAY)), [actions[0].clone()]);
 }

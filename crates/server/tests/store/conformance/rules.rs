@@ -4,12 +4,14 @@ use crate::support::*;
 use posthaste::store::{
     Counts, Durability, Epoch, EventFilter, Filter, Order, PageRequest, ShardId, SigningKeys, Store, StoreError,
 };
+use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, Live};
-use posthaste_engine::url_group::{Edit, Endpoint, Refused, UrlGroup};
+use posthaste_engine::schedule::ScheduleState;
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::signature::SigningKey;
+use std::slice::from_ref;
 
 pub(super) fn tenants_never_see_each_other(store: &dyn Store) {
     let rig = Rig::new(store);
@@ -66,6 +68,11 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
     let forged = MessageId { tag: known.id.tag ^ 1, ..known.id };
     let at = |days| T0.plus_millis(days * DAY);
     let absent = DlqId { at: at(3), n: 1 };
+    let scheduled = schedule(rig.tenant, "known");
+    let action = bulk_action(rig.tenant, Seq::next(store.last_seq().unwrap(), T0));
+    rig.commit(&[Op::PutSchedule(scheduled.clone().into()), Op::PutBulkAction(action.clone())]).unwrap();
+    let other = store.tenant("other").unwrap();
+    let state = ScheduleState { paused: true, ..ScheduleState::default() };
     let bad: Vec<(&str, Op)> = vec![
         ("a taken position", inserted(&known)),
         ("the position of an ended message", inserted(&ended)),
@@ -76,6 +83,11 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         ("the burial of an ended message", Op::Bury(dead_letter(&ended, T0, None))),
         ("a second burial", Op::Bury(letter.clone())),
         ("an absent dead letter", Op::Exhume { tenant: rig.tenant, dlq_id: absent }),
+        ("an absent schedule", Op::SetSchedule { tenant: rig.tenant, id: "absent".into(), state: state.clone() }),
+        ("another's schedule", Op::SetSchedule { tenant: other, id: "known".into(), state: state.clone() }),
+        ("the end of an absent schedule", Op::DropSchedule { tenant: rig.tenant, id: "absent".into() }),
+        ("the end of another's schedule", Op::DropSchedule { tenant: other, id: "known".into() }),
+        ("another's bulk action", Op::PutBulkAction(BulkAction { tenant: other, ..action.clone() })),
     ];
     let before = (rig.story(), rig.live_ids(), store.counts().unwrap());
     for (name, op) in bad {
@@ -86,6 +98,11 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         ops.push(Op::Remember { tenant: rig.tenant, key, id: fresh.id, expires: at(3) });
         ops.push(Op::Exhume { tenant: rig.tenant, dlq_id: letter.dlq_id });
         ops.push(Op::Update(Live { retried: 9, ..live(&known) }));
+        ops.push(Op::PutQueue(queue(rig.tenant, "q")));
+        ops.push(Op::PutFlow(flow(rig.tenant, "key")));
+        ops.push(Op::PutSchedule(schedule(rig.tenant, "fresh").into()));
+        ops.push(Op::SetSchedule { tenant: rig.tenant, id: "known".into(), state: state.clone() });
+        ops.push(Op::PutBulkAction(BulkAction { processed: 5, ..action.clone() }));
         ops.push(op);
         let result = rig.commit(&ops);
         assert!(matches!(result, Err(StoreError::Corrupt { .. })), "{name}: {result:?}");
@@ -93,6 +110,10 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         assert_eq!(store.find_live(rig.tenant, &[known.id]).unwrap(), [live(&known)], "{name}");
         assert_eq!(store.find_duplicates(&[(rig.tenant, key)], T0).unwrap()[0], None, "{name}");
         assert!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().is_some(), "{name}");
+        assert_eq!((store.queues(None).unwrap(), store.flows().unwrap()), (vec![], vec![]), "{name}");
+        assert_eq!(store.schedules(rig.tenant).unwrap(), from_ref(&scheduled), "{name}");
+        assert_eq!(store.bulk_actions(rig.tenant, None, 9).unwrap(), from_ref(&action), "{name}");
+        assert_eq!(store.last_seq().unwrap(), action.id, "{name}");
     }
     // The store goes on: the batch was at fault, not the file.
     let fresh = rig.publish(at(2));
@@ -142,6 +163,11 @@ pub(super) fn positions_never_go_back(store: &dyn Store) {
     rig.deliver(&message, T0);
     retain_all(store, 0, 0, T0.plus_millis(9 * DAY));
     assert_eq!(store.last_seq().unwrap(), message.id.seq);
+    let id = Seq::next(message.id.seq, T0);
+    rig.commit(&[Op::PutBulkAction(BulkAction { completed_at: Some(T0), ..bulk_action(rig.tenant, id) })]).unwrap();
+    assert_eq!(store.last_seq().unwrap(), id);
+    retain_all(store, 0, 0, T0.plus_millis(9 * DAY));
+    assert_eq!((store.bulk_action(rig.tenant, id).unwrap(), store.last_seq().unwrap()), (None, id));
 }
 
 pub(super) fn a_probe_and_a_flush_change_nothing(store: &dyn Store) {
@@ -156,28 +182,4 @@ pub(super) fn a_probe_and_a_flush_change_nothing(store: &dyn Store) {
     assert_eq!((rig.live_ids(), rig.story().len()), (vec![message.id], 1));
     let page = PageRequest { cursor: None, count: 0, order: Order::LatestFirst };
     assert_eq!(rig.events(&EventFilter::default(), &page).entries.len(), 1, "a page has at least one entry");
-}
-
-pub(super) fn url_groups_are_edited_and_remembered_by_tenant(store: &dyn Store) {
-    let (one, other) = (store.tenant("one").unwrap(), store.tenant("other").unwrap());
-    let endpoint = |url: &str| Endpoint { url: url.to_owned(), name: None };
-    let add = |urls: &[&str]| Edit::Add(urls.iter().map(|url| endpoint(url)).collect());
-    store.edit_url_group(one, "b", &add(&["https://b.example"]), T0).unwrap().unwrap();
-    store.edit_url_group(one, "a", &add(&["https://a.example"]), T0).unwrap().unwrap();
-    store.edit_url_group(one, "a", &add(&["https://c.example"]), T0.plus_millis(5)).unwrap().unwrap();
-    let headers = vec![("Upstash-Retries".to_owned(), "1".to_owned())];
-    store.edit_url_group(one, "a", &Edit::SetHeaders(headers.clone()), T0.plus_millis(6)).unwrap().unwrap();
-    let expected = UrlGroup {
-        name: "a".to_owned(),
-        created_at: T0,
-        updated_at: T0.plus_millis(6),
-        endpoints: vec![endpoint("https://a.example"), endpoint("https://c.example")],
-        headers,
-    };
-    assert_eq!(store.url_group(one, "a").unwrap(), Some(expected));
-    let names = |tenant| store.url_groups(tenant).unwrap().into_iter().map(|group| group.name).collect::<Vec<_>>();
-    assert_eq!((names(one), names(other)), (vec!["a".to_owned(), "b".to_owned()], vec![]));
-    assert_eq!(store.edit_url_group(other, "a", &Edit::Remove(Vec::new()), T0).unwrap(), Err(Refused::Absent));
-    store.edit_url_group(one, "a", &Edit::Delete, T0).unwrap().unwrap();
-    assert_eq!((store.url_group(one, "a").unwrap(), names(one)), (None, vec!["b".to_owned()]));
 }

@@ -1,43 +1,36 @@
 //! The reference model: what every backend must do, in the simplest code that does it.
 //!
 //! Nothing survives the process. A batch is applied to a copy that replaces the model when all of it
-//! worked, so a commit costs as much as there is stored; tests are small enough.
+//! worked, so a commit costs as much as there is stored; tests are small enough. The questions are answered
+//! here; `model` is what is stored and how it changes.
 
-use super::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of, is_over};
+mod model;
+
 use super::duplicate_window_counts;
 use super::page::{Bounds, PageBuilder};
 use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Order, Page,
     PageRequest, Retained, Retention, ShardId, SigningKeys, Store, StoreError,
 };
-use posthaste_engine::event::{Event, Op};
+use model::{Model, absent};
+use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::event::Op;
+use posthaste_engine::flow::Flow;
 use posthaste_engine::limits::GROUP_ENDPOINTS_MAX;
-use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, QueueKey};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::{Schedule, ScheduleState};
+use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A store in RAM.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     model: Mutex<Model>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Model {
-    tenants: Vec<String>,
-    keys: BTreeMap<TenantId, SigningKeys>,
-    url_groups: BTreeMap<(TenantId, String), UrlGroup>,
-    epochs: BTreeMap<ShardId, u64>,
-    messages: BTreeMap<Seq, Arc<Message>>,
-    live: BTreeMap<Seq, (ShardId, Live)>,
-    events: BTreeMap<(TenantId, Position), Event>,
-    events_made: u64,
-    dedup: BTreeMap<(TenantId, DedupKey), Vec<(MessageId, Timestamp)>>,
-    dead_letters: BTreeMap<(TenantId, DlqId), DeadLetterRecord>,
-    last_seq: Option<Seq>,
 }
 
 impl MemoryStore {
@@ -76,21 +69,25 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn load_due(
-        &self,
-        shard: ShardId,
-        origin: Option<Origin>,
-        after: DueKey,
-        until: Timestamp,
-        max: usize,
-    ) -> Result<Vec<Live>, StoreError> {
+    fn load(&self, shard: ShardId, load: &Load) -> Result<Vec<Live>, StoreError> {
         let model = self.model();
         let of_shard = model.live.values().filter(|(owner, _)| *owner == shard).map(|(_, live)| *live);
-        let wanted = of_shard.filter(|live| origin.is_none_or(|origin| live.origin == origin));
-        let mut due: Vec<Live> = wanted.filter(|live| live.due_key() > after && live.due <= until).collect();
-        due.sort_by_key(Live::due_key);
-        due.truncate(max);
-        Ok(due)
+        let mut rows: Vec<Live>;
+        match load.source {
+            Source::Due { lane, after, until } => {
+                let outside = of_shard.filter(|live| live.place.is_none() && is_in_lane(live, lane));
+                rows = outside.filter(|live| live.due_key() > after && live.due <= until).collect();
+                rows.sort_by_key(Live::due_key);
+            }
+            Source::Queue { tenant, queue, after } => {
+                let place = |live: &Live| live.place.filter(|place| place.queue == queue && live.tenant == tenant);
+                let key = |live: &Live| place(live).map(|place| (place.turn, live.id.seq));
+                rows = of_shard.filter(|live| key(live).is_some_and(|key| key > after)).collect();
+                rows.sort_by_key(key);
+            }
+        }
+        rows.truncate(load.max);
+        Ok(rows)
     }
 
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError> {
@@ -141,8 +138,9 @@ impl Store for MemoryStore {
         if live.is_none() && lines.peek().is_none() {
             return Ok(None);
         }
-        let ended_at = lines.filter(|event| event.state.is_final()).map(|event| event.at).next_back();
-        Ok(Some(MessageRecord { message, live, ended_at: ended_at.filter(|_| live.is_none()) }))
+        let end = lines.filter(|event| event.state.is_final()).map(|event| (event.at, event.state)).next_back();
+        let (ended_at, final_state) = end.filter(|_| live.is_none()).unzip();
+        Ok(Some(MessageRecord { message, live, ended_at, final_state }))
     }
 
     fn list_events(
@@ -244,6 +242,65 @@ impl Store for MemoryStore {
         }))
     }
 
+    fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError> {
+        let model = self.model();
+        let wanted = model.queues.values().filter(|queue| tenant.is_none_or(|tenant| queue.tenant == tenant));
+        Ok(wanted.cloned().collect())
+    }
+
+    fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
+        Ok(self.model().queues.get(&(tenant, name.to_owned())).cloned())
+    }
+
+    fn queue_lags(&self, tenant: TenantId, queues: &[QueueKey]) -> Result<Vec<u64>, StoreError> {
+        let model = self.model();
+        let has_own_turn = |live: &Live, queue: QueueKey| {
+            live.tenant == tenant
+                && live.place.is_some_and(|place| place.queue == queue && place.turn.seq == live.id.seq)
+        };
+        Ok(queues.iter().map(|queue| model.count_live(|live| has_own_turn(live, *queue))).collect())
+    }
+
+    fn flows(&self) -> Result<Vec<Flow>, StoreError> {
+        Ok(self.model().flows.values().cloned().collect())
+    }
+
+    fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError> {
+        let model = self.model();
+        let is_due = |live: &Live, flow| live.tenant == tenant && live.flow == Some(flow) && live.due <= until;
+        Ok(flows.iter().map(|flow| model.count_live(|live| is_due(live, *flow))).collect())
+    }
+
+    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
+        let model = self.model();
+        Ok(model.schedules.values().filter(|schedule| schedule.tenant == tenant).cloned().collect())
+    }
+
+    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
+        Ok(self.model().schedules.get(&(tenant, id.to_owned())).cloned())
+    }
+
+    fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError> {
+        let model = self.model();
+        let state = |schedule: &Schedule| (schedule.tenant, schedule.id.clone(), schedule.state.clone());
+        Ok(model.schedules.values().map(state).collect())
+    }
+
+    fn bulk_actions(&self, tenant: TenantId, before: Option<Seq>, max: usize) -> Result<Vec<BulkAction>, StoreError> {
+        let model = self.model();
+        let is_meant = |action: &&BulkAction| action.tenant == tenant && before.is_none_or(|before| action.id < before);
+        Ok(model.bulk_actions.values().rev().filter(is_meant).take(max).cloned().collect())
+    }
+
+    fn bulk_action(&self, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, StoreError> {
+        Ok(self.model().bulk_actions.get(&id).filter(|action| action.tenant == tenant).cloned())
+    }
+
+    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
+        let model = self.model();
+        Ok(model.bulk_actions.values().filter(|action| action.completed_at.is_none()).cloned().collect())
+    }
+
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
         Ok(Retained { buckets_dropped: self.model().retain(policy, now), more: false })
     }
@@ -258,88 +315,15 @@ impl Store for MemoryStore {
     }
 }
 
-impl Model {
-    fn apply(&mut self, shard: ShardId, op: &Op) -> Result<(), StoreError> {
-        match op {
-            Op::Insert { message, live } => {
-                if self.messages.insert(message.id.seq, Arc::clone(message)).is_some() {
-                    return Err(broken("message", "its position is taken"));
-                }
-                self.live.insert(live.id.seq, (shard, *live));
-                self.last_seq = self.last_seq.max(Some(message.id.seq));
+/// Whether the row is in the lane; every row is when none is named.
+fn is_in_lane(live: &Live, lane: Option<LaneKey>) -> bool {
+    lane.is_none_or(|(tenant, lane)| {
+        live.tenant == tenant
+            && match lane {
+                Lane::Origin(origin) => live.origin == origin,
+                Lane::Flow(flow) => live.flow == Some(flow),
             }
-            Op::Remember { tenant, key, id, expires } => {
-                self.dedup.entry((*tenant, *key)).or_default().push((*id, *expires));
-            }
-            Op::Log(event) => {
-                let position = Position { at: event.at, n: self.events_made };
-                self.events_made += 1;
-                self.events.insert((event.tenant, position), event.clone());
-            }
-            Op::Update(live) => {
-                self.take_live(shard, live.id)?;
-                self.live.insert(live.id.seq, (shard, *live));
-            }
-            Op::Remove { id } => self.take_live(shard, *id)?,
-            Op::Bury(letter) => {
-                self.take_live(shard, letter.id)?;
-                let message = self.message(letter.id).ok_or_else(|| absent("message", letter.id))?;
-                let record = DeadLetterRecord { letter: letter.clone(), message };
-                if self.dead_letters.insert((letter.tenant, letter.dlq_id), record).is_some() {
-                    return Err(broken("dead letter", "its position is taken"));
-                }
-            }
-            Op::Exhume { tenant, dlq_id } => {
-                if self.dead_letters.remove(&(*tenant, *dlq_id)).is_none() {
-                    return Err(broken("dead letter", "it is not there"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take_live(&mut self, shard: ShardId, id: MessageId) -> Result<(), StoreError> {
-        match self.live.remove(&id.seq) {
-            Some((owner, live)) if owner == shard && live.id == id => Ok(()),
-            _ => Err(absent("live message", id)),
-        }
-    }
-
-    fn message(&self, id: MessageId) -> Option<Arc<Message>> {
-        self.messages.get(&id.seq).filter(|message| message.id == id).cloned()
-    }
-
-    fn live_of(&self, id: MessageId) -> Option<Live> {
-        self.live.get(&id.seq).map(|(_, live)| *live).filter(|live| live.id == id)
-    }
-
-    fn retain(&mut self, policy: &Retention, now: Timestamp) -> u32 {
-        let mut dropped = BTreeSet::new();
-        self.events.retain(|(_, position), _| {
-            let bucket = bucket_of(position.at, HISTORY_BUCKET_MS);
-            let over = is_over(bucket, HISTORY_BUCKET_MS, policy.history_ms, now);
-            if over {
-                dropped.insert(("event", bucket));
-            }
-            !over
-        });
-        self.dead_letters.retain(|(_, dlq_id), _| {
-            let bucket = bucket_of(dlq_id.at, DLQ_BUCKET_MS);
-            let over = is_over(bucket, DLQ_BUCKET_MS, policy.dlq_ms, now);
-            if over {
-                dropped.insert(("dead letter", bucket));
-            }
-            !over
-        });
-        let with_lines: BTreeSet<Seq> = self.events.values().map(|event| event.id.seq).collect();
-        let live = &self.live;
-        self.messages.retain(|seq, _| live.contains_key(seq) || with_lines.contains(seq));
-        for windows in self.dedup.values_mut() {
-            windows.retain(|(_, expires)| now < *expires);
-        }
-        self.dedup.retain(|_, windows| !windows.is_empty());
-        u32::try_from(dropped.len()).unwrap_or(u32::MAX)
-    }
+    })
 }
 
 /// The tenant's part of a list within the bounds, in the order asked for.
@@ -358,12 +342,4 @@ fn in_order<T>(
         Order::LatestFirst => Box::new(entries.rev()),
         Order::EarliestFirst => Box::new(entries),
     }
-}
-
-fn absent(what: &'static str, id: MessageId) -> StoreError {
-    StoreError::Corrupt { what, source: format!("{id} is not there").into() }
-}
-
-fn broken(what: &'static str, how: &'static str) -> StoreError {
-    StoreError::Corrupt { what, source: how.into() }
 }

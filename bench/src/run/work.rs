@@ -1,0 +1,80 @@
+//! What a load run publishes, and how: the words for `load`.
+
+use super::figure::TARGET;
+use super::scenario::{AUTHORIZATION, Target};
+
+const CONNECTIONS: u32 = 64;
+const BODY_BYTES: u32 = 1024;
+/// How long messages may take to arrive after the last publish before they count as missing.
+const DRAIN_SECONDS: u32 = 60;
+/// How long publishing may take when the number of messages ends it.
+const COUNTED_SECONDS: f64 = 600.0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    /// Behind the target's address.
+    pub(super) path: String,
+    /// Besides the authorization, `Name: value`.
+    pub(super) headers: Vec<String>,
+    pub(super) connections: u32,
+    pub(super) seconds: f64,
+    /// Messages per second; 0 is closed loop.
+    pub(super) rate: u32,
+    /// Most messages.
+    pub(super) count: Option<u32>,
+    pub(super) keys: u32,
+    /// Messages of a key have an order.
+    pub(super) ordered: bool,
+    /// The messages arrive at the sink soon, one each, and are waited for.
+    pub(super) arrives: bool,
+}
+
+impl Work {
+    /// Plain messages to the sink for some time.
+    pub(super) fn timed(sink: &str, seconds: f64, rate: u32) -> Self {
+        Self {
+            path: format!("/v2/publish/{sink}/x"),
+            headers: Vec::new(),
+            connections: CONNECTIONS,
+            seconds,
+            rate,
+            count: None,
+            keys: 1,
+            ordered: false,
+            arrives: true,
+        }
+    }
+
+    /// So many plain messages to the sink, as fast as it goes.
+    pub(super) fn counted(sink: &str, count: u32) -> Self {
+        Self { count: Some(count), ..Self::timed(sink, COUNTED_SECONDS, 0) }
+    }
+
+    /// The arguments of `load`.
+    pub(super) fn words(&self, target: &Target, sink: &str, label: &str) -> Vec<String> {
+        let mut words = vec![
+            "load".into(),
+            format!("--url={}{}", target.child.base, self.path),
+            format!("--header={AUTHORIZATION}"),
+            format!("--conns={}", self.connections),
+            format!("--body-bytes={BODY_BYTES}"),
+            format!("--duration={}", self.seconds),
+            format!("--rate={}", self.rate),
+            format!("--keys={}", self.keys),
+            format!("--sink={sink}"),
+            format!("--cpu={TARGET}={}", target.child.pid),
+            format!("--label={label}"),
+            "--json".into(),
+        ];
+        words.extend(self.headers.iter().map(|header| format!("--header={header}")));
+        words.extend(self.count.map(|count| format!("--count={count}")));
+        words.extend(self.arrives.then(|| format!("--drain={DRAIN_SECONDS}")));
+        words.extend(self.ordered.then(|| "--ordered".to_owned()));
+        words
+    }
+
+    /// How long `load` may take.
+    pub(super) fn limit_s(&self) -> f64 {
+        self.seconds + f64::from(DRAIN_SECONDS) + 90.0
+    }
+}

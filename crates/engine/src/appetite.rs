@@ -1,0 +1,91 @@
+//! Who wants to be loaded from the store, first come, first served.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// How much somebody wants to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Not at all.
+    Nothing,
+    /// There is room.
+    More,
+    /// Nothing could start without it, so even in a full shard.
+    Anything,
+}
+
+/// Everybody who wants something. All steps take logarithmic time, however many they are.
+#[derive(Debug)]
+pub(crate) struct Appetite<K> {
+    tickets: HashMap<K, (u64, Want)>,
+    hungry: BTreeSet<(u64, K)>,
+    starving: BTreeSet<(u64, K)>,
+    last: u64,
+}
+
+impl<K> Default for Appetite<K> {
+    fn default() -> Self {
+        Appetite { tickets: HashMap::new(), hungry: BTreeSet::new(), starving: BTreeSet::new(), last: 0 }
+    }
+}
+
+impl<K: Copy + Ord + Hash> Appetite<K> {
+    /// What somebody wants from now on. Who wanted something before keeps the place in line.
+    pub(crate) fn set(&mut self, key: K, want: Want) {
+        let before = self.tickets.get(&key).copied();
+        if before.map_or(Want::Nothing, |(_, want)| want) == want {
+            return;
+        }
+        let ticket = before.map_or_else(
+            || {
+                self.last += 1;
+                self.last
+            },
+            |(ticket, _)| ticket,
+        );
+        match want {
+            Want::Nothing => drop(self.tickets.remove(&key)),
+            _ => drop(self.tickets.insert(key, (ticket, want))),
+        }
+        put(&mut self.hungry, (ticket, key), want != Want::Nothing);
+        put(&mut self.starving, (ticket, key), want == Want::Anything);
+    }
+
+    /// Whose turn it is; in a full shard only those that could start nothing.
+    pub(crate) fn first(&self, full: bool) -> Option<K> {
+        let line = if full { &self.starving } else { &self.hungry };
+        line.first().map(|(_, key)| *key)
+    }
+}
+
+fn put<T: Ord>(set: &mut BTreeSet<T>, entry: T, is_in: bool) {
+    if is_in {
+        set.insert(entry);
+    } else {
+        set.remove(&entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_come_first_served() {
+        let mut appetite = Appetite::default();
+        assert_eq!(appetite.first(false), None);
+        for (key, want) in [('a', Want::More), ('b', Want::Anything), ('c', Want::Anything), ('d', Want::Nothing)] {
+            appetite.set(key, want);
+        }
+        assert_eq!((appetite.first(false), appetite.first(true)), (Some('a'), Some('b')));
+        appetite.set('a', Want::Anything);
+        assert_eq!(appetite.first(true), Some('a'), "it keeps its place");
+        appetite.set('a', Want::Nothing);
+        appetite.set('a', Want::Anything);
+        assert_eq!(appetite.first(true), Some('b'), "who was served stands behind");
+        for key in ['a', 'b', 'c'] {
+            appetite.set(key, Want::Nothing);
+        }
+        assert_eq!((appetite.first(false), appetite.first(true)), (None, None));
+    }
+}

@@ -1,0 +1,85 @@
+//! What is written when an attempt ends and what it means for the message: log lines, and the dead letter.
+
+use crate::event::{DeadLetter, EventDetail, Op, Response, State};
+use crate::limits::LOG_RESPONSE_BYTES_MAX;
+use crate::message::Live;
+use crate::outcome::{Outcome, Verdict};
+use crate::shard::Output;
+use posthaste_wire::id::DlqId;
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+/// The message is delivered.
+pub(crate) fn delivered(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
+    out.log(live.tenant, live.id, now, State::Delivered, delivered_detail(outcome));
+    out.ops.push(Op::Remove { id: live.id });
+}
+
+/// The attempt failed and another one is due.
+pub(crate) fn retried(live: &Live, outcome: Outcome, due: Timestamp, now: Timestamp, out: &mut Output) {
+    let (_, detail) = failed_detail(outcome);
+    out.log(live.tenant, live.id, now, State::Error, detail);
+    let next_due = Some(due);
+    out.log(live.tenant, live.id, now, State::Retry, EventDetail { next_due, ..EventDetail::default() });
+}
+
+/// The attempt of a cancelled message has ended.
+pub(crate) fn cancelled(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
+    let detail = if outcome.verdict() == Verdict::Success {
+        delivered_detail(outcome)
+    } else {
+        let (_, detail) = failed_detail(outcome);
+        out.log(live.tenant, live.id, now, State::Error, detail);
+        EventDetail::default()
+    };
+    out.log(live.tenant, live.id, now, State::Canceled, detail);
+    out.ops.push(Op::Remove { id: live.id });
+}
+
+/// A message is cancelled while nothing is under way.
+pub(crate) fn cancelled_waiting(live: &Live, now: Timestamp, out: &mut Output) {
+    out.log(live.tenant, live.id, now, State::Canceled, EventDetail::default());
+    out.ops.push(Op::Remove { id: live.id });
+}
+
+/// The id of the dead letter of a message that fails now.
+pub(crate) fn dlq_id(live: &Live, now: Timestamp) -> DlqId {
+    DlqId { at: now, n: live.id.seq.0 }
+}
+
+/// The message has failed for good.
+pub(crate) fn failed(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
+    let dlq_id = dlq_id(live, now);
+    let (response, detail) = failed_detail(outcome);
+    let error = detail.error.clone();
+    let last = EventDetail { dlq_id: Some(dlq_id.to_string()), error: error.clone(), ..EventDetail::default() };
+    out.log(live.tenant, live.id, now, State::Error, detail);
+    out.log(live.tenant, live.id, now, State::Failed, last);
+    let (tenant, id, retried) = (live.tenant, live.id, live.retried);
+    out.ops.push(Op::Bury(DeadLetter { dlq_id, tenant, id, retried, error, response }));
+}
+
+/// A success is logged by its status and duration alone.
+fn delivered_detail(outcome: Outcome) -> EventDetail {
+    let status = outcome.result.map_or(0, |response| response.status);
+    let response = Some(Arc::new(Response { status, ..Response::default() }));
+    EventDetail { response, duration_ms: Some(outcome.duration_ms), ..EventDetail::default() }
+}
+
+/// The whole answer, and what a log line keeps of it.
+fn failed_detail(outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
+    let duration_ms = Some(outcome.duration_ms);
+    match outcome.result {
+        Err(error) => (None, EventDetail { error: Some(error.message), duration_ms, ..EventDetail::default() }),
+        Ok(response) => {
+            let response = Arc::new(response);
+            let kept = if response.body.len() <= LOG_RESPONSE_BYTES_MAX {
+                response.clone()
+            } else {
+                let body = response.body[..LOG_RESPONSE_BYTES_MAX].to_vec();
+                Arc::new(Response { status: response.status, headers: response.headers.clone(), body, truncated: true })
+            };
+            (Some(response), EventDetail { response: Some(kept), duration_ms, ..EventDetail::default() })
+        }
+    }
+}

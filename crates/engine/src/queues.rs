@@ -1,0 +1,290 @@
+//! Whose turn it is in every FIFO queue.
+//!
+//! A queue has as many slots as its parallelism says. A message takes a slot when its turn comes and keeps
+//! it over all its retries; the callbacks it causes share its slot, which is free again when the last of
+//! them has ended. Messages in a slot are always in RAM; of those that wait, the first few are, and the rest
+//! stays in the store.
+
+use crate::appetite::{Appetite, Want};
+use crate::limits::{QUEUE_HELD_MAX, QUEUE_REFILL_BELOW};
+use crate::message::{Live, Place, QueueKey, Turn};
+use crate::queue::Queue;
+use posthaste_wire::id::{Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A queue, with its tenant, so that a collision of hashes does not mix tenants up.
+pub(crate) type QueueId = (TenantId, QueueKey);
+
+/// The order of the rows of a queue in the store.
+type RowKey = (Turn, Seq);
+
+/// Before every row of a queue.
+const FIRST_ROW: RowKey = (Turn { at: Timestamp(0), seq: Seq::MIN }, Seq::MIN);
+
+/// Slots of a queue that are filled in a full shard, if there are few queues.
+const FULL_SLOTS_MAX: usize = 8;
+
+/// All queues.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    /// Messages that the shard may have in RAM.
+    held_max: usize,
+    queues: HashMap<QueueId, Line>,
+    per_tenant: HashMap<TenantId, usize>,
+    /// Queues with room for what they have in the store.
+    appetite: Appetite<QueueId>,
+    /// When the first message that is still delayed joins its queue.
+    joins: BTreeSet<(Timestamp, QueueId)>,
+}
+
+#[derive(Debug)]
+struct Line {
+    queue: Queue,
+    /// Who is in a slot: a message, and the callbacks it caused.
+    slots: BTreeMap<Turn, Vec<Seq>>,
+    /// Who is next, in RAM.
+    waiting: BTreeSet<RowKey>,
+    /// Rows behind this one may be in the store only.
+    stored: Option<RowKey>,
+    /// Stands in `joins` with this time: what is behind `stored` is still delayed.
+    joins_at: Option<Timestamp>,
+}
+
+/// What becomes of a message that is in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// It shares a slot that is taken already.
+    Slot,
+    /// It waits in RAM for its turn.
+    Waiting,
+    /// It is left to the store.
+    Stored,
+}
+
+impl Queues {
+    pub(crate) fn new(held_max: usize) -> Queues {
+        Queues {
+            held_max,
+            queues: HashMap::new(),
+            per_tenant: HashMap::new(),
+            appetite: Appetite::default(),
+            joins: BTreeSet::new(),
+        }
+    }
+
+    /// A queue from the store, after a restart: everything it has must be loaded.
+    pub(crate) fn restore(&mut self, queue: Queue) {
+        let id = (queue.tenant, QueueKey::of(queue.tenant, &queue.name));
+        let line = Line { stored: Some(FIRST_ROW), ..Line::new(queue) };
+        if !line.queue.deleted {
+            *self.per_tenant.entry(id.0).or_default() += 1;
+        }
+        self.queues.insert(id, line);
+        self.feed(id);
+    }
+
+    /// How many queues a tenant has.
+    pub(crate) fn count(&self, tenant: TenantId) -> usize {
+        self.per_tenant.get(&tenant).copied().unwrap_or(0)
+    }
+
+    /// The settings of a queue, if it exists.
+    pub(crate) fn get(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(&id).map(|line| &line.queue).filter(|queue| !queue.deleted)
+    }
+
+    /// Makes a queue or changes it; says what must be stored.
+    pub(crate) fn put(&mut self, id: QueueId, name: &str, parallelism: u32, paused: bool, now: Timestamp) -> Queue {
+        let created_at = self.get(id).map_or(now, |queue| queue.created_at);
+        if self.get(id).is_none() {
+            *self.per_tenant.entry(id.0).or_default() += 1;
+        }
+        let (tenant, name) = (id.0, name.to_owned());
+        let queue = Queue { tenant, name, parallelism, paused, created_at, updated_at: now, deleted: false };
+        match self.queues.get_mut(&id) {
+            Some(line) => line.queue = queue.clone(),
+            None => drop(self.queues.insert(id, Line::new(queue.clone()))),
+        }
+        self.feed(id);
+        queue
+    }
+
+    /// A queue goes. What it still has comes to its end; then it is gone for good, see [`Queues::forget_if_over`].
+    pub(crate) fn delete(&mut self, id: QueueId, now: Timestamp) -> Option<Queue> {
+        let line = self.queues.get_mut(&id).filter(|line| !line.queue.deleted)?;
+        line.queue = Queue { deleted: true, parallelism: 1, paused: false, updated_at: now, ..line.queue.clone() };
+        // What the store has is looked at once more: delayed messages may have been cancelled.
+        line.stored = Some(FIRST_ROW);
+        self.joins_no_more(id);
+        if let Some(count) = self.per_tenant.get_mut(&id.0) {
+            *count -= 1;
+        }
+        self.feed(id);
+        self.queues.get(&id).map(|line| line.queue.clone())
+    }
+
+    /// Forgets a deleted queue that has nothing left, and says its name.
+    pub(crate) fn forget_if_over(&mut self, id: QueueId) -> Option<String> {
+        let line = self.queues.get(&id)?;
+        if !line.queue.deleted || !line.slots.is_empty() || !line.waiting.is_empty() || line.stored.is_some() {
+            return None;
+        }
+        self.appetite.set(id, Want::Nothing);
+        self.joins_no_more(id);
+        self.queues.remove(&id).map(|line| line.queue.name)
+    }
+
+    /// A message is now known. A full shard, and a paused queue, have room for one that waits.
+    pub(crate) fn join(&mut self, live: &Live, place: Place, full: bool, now: Timestamp) -> Joined {
+        let id = (live.tenant, place.queue);
+        let Some(line) = self.queues.get_mut(&id) else { return Joined::Stored };
+        let key = (place.turn, live.id.seq);
+        if let Some(members) = line.slots.get_mut(&place.turn) {
+            if !members.contains(&live.id.seq) {
+                members.push(live.id.seq);
+            }
+            return Joined::Slot;
+        }
+        if line.stored.is_some_and(|stored| stored < key) {
+            // What is before it brings it along.
+            return Joined::Stored;
+        }
+        let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0;
+        let room = if full || line.queue.paused { 1 } else { QUEUE_HELD_MAX };
+        if has_joined && line.waiting.len() < room {
+            line.waiting.insert(key);
+            self.feed(id);
+            return Joined::Waiting;
+        }
+        line.stored = Some(before(key));
+        if !has_joined {
+            let time = place.turn.at.min(live.due);
+            if let Some(later) = line.joins_at.replace(time) {
+                self.joins.remove(&(later, id));
+            }
+            self.joins.insert((time, id));
+        }
+        self.feed(id);
+        Joined::Stored
+    }
+
+    /// Gives a free slot to whoever is next: a message, and its callbacks if it had some before a restart.
+    pub(crate) fn appoint(&mut self, id: QueueId) -> Vec<Seq> {
+        let Some(line) = self.queues.get_mut(&id) else { return Vec::new() };
+        let Some((turn, _)) = line.waiting.first().copied() else { return Vec::new() };
+        if line.queue.paused || line.slots.len() >= line.queue.parallelism as usize {
+            return Vec::new();
+        }
+        let mut members = Vec::new();
+        while let Some((_, seq)) = line.waiting.first().copied().filter(|(other, _)| *other == turn) {
+            line.waiting.pop_first();
+            members.push(seq);
+        }
+        line.slots.insert(turn, members.clone());
+        self.feed(id);
+        members
+    }
+
+    /// A message has ended, or is no longer wanted. True: others that are held back may go on.
+    pub(crate) fn leave(&mut self, live: &Live, place: Place) -> bool {
+        let Some(line) = self.queues.get_mut(&(live.tenant, place.queue)) else { return false };
+        if line.waiting.remove(&(place.turn, live.id.seq)) {
+            self.feed((live.tenant, place.queue));
+            return false;
+        }
+        let Some(members) = line.slots.get_mut(&place.turn) else { return false };
+        members.retain(|seq| *seq != live.id.seq);
+        if !members.is_empty() {
+            return false;
+        }
+        line.slots.remove(&place.turn);
+        let goes_on = line.slots.len() >= line.queue.parallelism as usize;
+        self.feed((live.tenant, place.queue));
+        goes_on
+    }
+
+    /// Whether a message that has its turn must wait all the same: its queue is paused, or has fewer slots than
+    /// when it took its own. Callbacks go on.
+    pub(crate) fn holds_back(&self, live: &Live) -> bool {
+        let Some(place) = live.place.filter(|place| place.turn.seq == live.id.seq) else { return false };
+        let Some(line) = self.queues.get(&(live.tenant, place.queue)) else { return false };
+        let slots = line.queue.parallelism as usize;
+        line.queue.paused || (line.slots.len() > slots && line.slots.range(..place.turn).count() >= slots)
+    }
+
+    /// Everybody who is in a slot.
+    pub(crate) fn members(&self, id: QueueId) -> Vec<Seq> {
+        self.queues.get(&id).map(|line| line.slots.values().flatten().copied().collect()).unwrap_or_default()
+    }
+
+    /// Time has passed: delayed messages join their queues.
+    pub(crate) fn wake(&mut self, now: Timestamp) {
+        while let Some((_, id)) = self.joins.first().copied().filter(|(time, _)| *time <= now) {
+            self.joins_no_more(id);
+            self.feed(id);
+        }
+    }
+
+    /// When [`Queues::wake`] is needed next.
+    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        self.joins.first().map(|(time, _)| *time)
+    }
+
+    /// A queue with room for what it has in the store, and the row behind which that begins. In a full shard
+    /// only a queue that has nobody waiting in RAM.
+    pub(crate) fn wants_load(&self, full: bool) -> Option<(QueueId, RowKey)> {
+        let id = self.appetite.first(full)?;
+        Some((id, self.queues.get(&id)?.stored?))
+    }
+
+    /// What the queue has in the store has been read and is about to join.
+    pub(crate) fn begin_load(&mut self, id: QueueId) {
+        self.joins_no_more(id);
+        if let Some(line) = self.queues.get_mut(&id) {
+            line.stored = None;
+        }
+        // Whoever is served stands behind those who wait.
+        self.appetite.set(id, Want::Nothing);
+    }
+
+    /// What was read has joined; behind `rest` the store may have more.
+    pub(crate) fn end_load(&mut self, id: QueueId, rest: Option<RowKey>) {
+        if let (Some(rest), Some(line)) = (rest, self.queues.get_mut(&id)) {
+            line.stored = Some(line.stored.map_or(rest, |stored| stored.min(rest)));
+        }
+        self.feed(id);
+    }
+
+    fn joins_no_more(&mut self, id: QueueId) {
+        if let Some(time) = self.queues.get_mut(&id).and_then(|line| line.joins_at.take()) {
+            self.joins.remove(&(time, id));
+        }
+    }
+
+    /// Says whether a queue wants what it has in the store.
+    fn feed(&mut self, id: QueueId) {
+        let slots_when_full = (self.held_max / self.queues.len().max(1)).clamp(1, FULL_SLOTS_MAX);
+        let Some(line) = self.queues.get(&id) else { return };
+        let enough = if line.queue.paused { 1 } else { QUEUE_REFILL_BELOW };
+        let want = if line.stored.is_none() || line.joins_at.is_some() || line.waiting.len() >= enough {
+            Want::Nothing
+        } else if line.waiting.is_empty() && line.slots.len() < slots_when_full {
+            Want::Anything
+        } else {
+            Want::More
+        };
+        self.appetite.set(id, want);
+    }
+}
+
+impl Line {
+    fn new(queue: Queue) -> Line {
+        Line { queue, slots: BTreeMap::new(), waiting: BTreeSet::new(), stored: None, joins_at: None }
+    }
+}
+
+/// The key right before this one.
+fn before(key: RowKey) -> RowKey {
+    (key.0, Seq(key.1.0.saturating_sub(1)))
+}

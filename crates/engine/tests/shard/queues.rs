@@ -1,0 +1,186 @@
+//! FIFO queues, told one story at a time.
+
+use crate::world::{Action, How, New, World};
+use posthaste_engine::event::State;
+use posthaste_wire::id::Seq;
+
+fn enqueue() -> Action {
+    Action::Publish(New { queue: Some(0), retries: 1, ..New::default() })
+}
+
+fn put(parallelism: u32, paused: bool) -> Action {
+    Action::PutQueue { tenant: 0, queue: 0, parallelism, paused }
+}
+
+fn end(how: How) -> Action {
+    Action::End { which: 0, how }
+}
+
+/// Who is under way, as positions in the order of creation.
+fn under_way(world: &World) -> Vec<usize> {
+    let mut own: Vec<Seq> = world.messages.values().filter(|message| message.id.tag == 7).map(|m| m.id.seq).collect();
+    own.sort();
+    let position = |seq: Seq| own.iter().position(|other| *other == seq);
+    let mut under_way: Vec<usize> = world.in_flight.iter().filter_map(|live| position(live.id.seq)).collect();
+    under_way.sort_unstable();
+    under_way
+}
+
+#[test]
+fn the_head_blocks_through_its_retries() {
+    let mut world = World::new();
+    for _ in 0..3 {
+        world.act(&enqueue());
+    }
+    assert_eq!(under_way(&world), [0]);
+    world.act(&end(How::Fail));
+    assert_eq!(under_way(&world), [0; 0], "the head waits for its retry, and nobody overtakes it");
+    world.act(&Action::Crash);
+    assert_eq!(under_way(&world), [0; 0], "not after a crash either");
+    world.act(&Action::Wait { millis: 2_000 });
+    assert_eq!(under_way(&world), [0]);
+    world.act(&end(How::Fail));
+    assert_eq!(under_way(&world), [1], "it has failed for good");
+}
+
+#[test]
+fn a_cancelled_head_frees_its_slot_at_once() {
+    let mut world = World::new();
+    world.act(&enqueue());
+    world.act(&enqueue());
+    world.act(&end(How::Fail));
+    world.act(&Action::Cancel { which: 0 });
+    assert_eq!(under_way(&world), [1]);
+    world.act(&enqueue());
+    world.act(&enqueue());
+    world.act(&Action::Cancel { which: 1 });
+    world.act(&end(How::Ok));
+    assert_eq!(under_way(&world), [3], "a cancelled message that waits is passed over");
+}
+
+#[test]
+fn the_slot_is_kept_until_the_callbacks_are_done() {
+    for crash in [false, true] {
+        let mut world = World::new();
+        world.act(&Action::Publish(New { queue: Some(0), callback: true, ..New::default() }));
+        world.act(&enqueue());
+        world.act(&end(How::Ok));
+        assert_eq!((under_way(&world), world.in_flight.len()), (vec![], 1), "the callback is under way");
+        if crash {
+            world.act(&Action::Crash);
+            assert_eq!((under_way(&world), world.in_flight.len()), (vec![], 1));
+        }
+        world.act(&end(How::Fail));
+        assert_eq!(world.in_flight.len(), 0, "the callback waits for its retry");
+        world.act(&Action::Wait { millis: 1_000 });
+        world.act(&end(How::Ok));
+        assert_eq!(under_way(&world), [1]);
+    }
+}
+
+#[test]
+fn parallelism_and_pause_hold_over_a_crash() {
+    let mut world = World::new();
+    world.act(&put(2, true));
+    for _ in 0..4 {
+        world.act(&enqueue());
+    }
+    assert_eq!(under_way(&world), [0; 0]);
+    world.act(&Action::Crash);
+    assert_eq!(under_way(&world), [0; 0], "still paused");
+    world.act(&put(2, false));
+    assert_eq!(under_way(&world), [0, 1]);
+    world.act(&Action::End { which: 0, how: How::Fail });
+    world.act(&put(2, true));
+    world.act(&Action::Wait { millis: 5_000 });
+    assert_eq!(under_way(&world), [1], "what is under way goes on, a retry does not start");
+    world.act(&put(2, false));
+    assert_eq!(under_way(&world), [0, 1]);
+}
+
+#[test]
+fn a_delayed_message_joins_when_its_delay_is_over() {
+    let mut world = World::new();
+    world.act(&put(1, true));
+    world.act(&Action::Publish(New { queue: Some(0), delay_ms: 10_000, ..New::default() }));
+    world.act(&enqueue());
+    world.act(&Action::Wait { millis: 20_000 });
+    world.act(&enqueue());
+    world.act(&put(1, false));
+    assert_eq!(under_way(&world), [1], "joined first");
+    world.act(&end(How::Ok));
+    assert_eq!(under_way(&world), [0], "joined when its delay was over");
+    world.act(&end(How::Ok));
+    assert_eq!(under_way(&world), [2]);
+}
+
+#[test]
+fn a_long_queue_stays_in_the_store_and_in_order() {
+    let mut world = World::new();
+    for _ in 0..300 {
+        world.act(&enqueue());
+    }
+    assert!(world.shard.held() <= 80, "{} are in RAM", world.shard.held());
+    for expected in 0..300 {
+        assert_eq!(under_way(&world), [expected]);
+        world.act(&end(How::Ok));
+        if expected % 50 == 7 {
+            world.act(&Action::Crash);
+        }
+    }
+    assert!(world.live.is_empty());
+}
+
+#[test]
+fn a_deleted_queue_cancels_what_waits_and_a_new_one_begins_afresh() {
+    let mut world = World::new();
+    world.act(&put(2, false));
+    for _ in 0..4 {
+        world.act(&enqueue());
+    }
+    world.act(&Action::DeleteQueue { tenant: 0, queue: 0 });
+    let cancelled = world.events.iter().filter(|event| event.state == State::Canceled).count();
+    assert_eq!((cancelled, world.in_flight.len()), (2, 2));
+    assert!(world.queues.values().all(|queue| queue.deleted), "hidden until the rest has ended");
+    world.act(&enqueue());
+    let queue = world.queues.values().next().expect("it is there again");
+    assert_eq!((queue.deleted, queue.parallelism), (false, 1));
+    world.heal();
+    world.check_history();
+    world.act(&Action::DeleteQueue { tenant: 0, queue: 0 });
+    assert!(world.queues.is_empty());
+}
+
+#[test]
+fn a_loop_ends_in_the_dlq() {
+    let mut world = World::new();
+    let mut out = posthaste_engine::shard::Output::default();
+    world.publish(&New { hops: 17, ..New::default() }, &mut out);
+    world.settle(out);
+    assert!(world.live.is_empty() && world.in_flight.is_empty());
+    assert_eq!(world.events.last().map(|event| event.state), Some(State::Failed));
+}
+
+#[test]
+fn a_clock_that_goes_back_does_not_hold_up_a_queue() {
+    let mut world = World::new();
+    world.act(&Action::Publish(New::default()));
+    world.act(&Action::ClockBack { millis: 9 * 86_400_000 });
+    world.act(&Action::Publish(New { queue: Some(0), delay_ms: 1_000, ..New::default() }));
+    world.act(&enqueue());
+    world.act(&Action::Crash);
+    world.act(&Action::Wait { millis: 1_000 });
+    assert!(under_way(&world).contains(&1), "its delay is over, by the clock that it was given by");
+}
+
+#[test]
+fn a_paused_queue_keeps_little_in_ram() {
+    let mut world = World::new();
+    world.act(&put(3, true));
+    for _ in 0..40 {
+        world.act(&enqueue());
+    }
+    assert_eq!(world.shard.held(), 1);
+    world.act(&put(3, false));
+    assert_eq!(under_way(&world), [0, 1], "the cap of the destination");
+}

@@ -1,0 +1,125 @@
+//! How much a tenant has used of what it may use per day or per second.
+//!
+//! Counted in RAM, in fixed windows of the wall clock: a restart begins a new window.
+
+use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The quotas that are counted by time.
+pub(crate) struct Allowances {
+    /// Messages per day.
+    pub(super) messages: Allowance,
+    /// Requests per second.
+    pub(super) requests: Allowance,
+}
+
+impl Allowances {
+    pub(crate) fn new(messages_per_day: Option<u64>, requests_per_second: Option<u64>) -> Allowances {
+        Allowances {
+            messages: Allowance::new(messages_per_day, 86_400_000),
+            requests: Allowance::new(requests_per_second, 1_000),
+        }
+    }
+}
+
+/// One quota: so many in each window.
+pub(super) struct Allowance {
+    limit: Option<u64>,
+    window_ms: u64,
+    used: Mutex<HashMap<TenantId, Used>>,
+}
+
+/// What a tenant has used in the window it was last seen in.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    window: u64,
+    count: u64,
+}
+
+/// A tenant has used up what it may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exhausted {
+    /// How many there may be in a window.
+    pub(super) limit: u64,
+    /// How many are left; fewer than were asked for.
+    pub(super) remaining: u64,
+    /// When the next window begins.
+    pub(super) reset: Timestamp,
+}
+
+impl Allowance {
+    fn new(limit: Option<u64>, window_ms: u64) -> Allowance {
+        Allowance { limit, window_ms, used: Mutex::default() }
+    }
+
+    /// Takes `count`, all or nothing.
+    pub(super) fn take(&self, tenant: TenantId, count: u64, now: Timestamp) -> Result<(), Exhausted> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let window = now.as_millis() / self.window_ms;
+        let mut tenants = self.lock();
+        let used = tenants.entry(tenant).or_default();
+        if used.window != window {
+            *used = Used { window, count: 0 };
+        }
+        let remaining = limit.saturating_sub(used.count);
+        if count > remaining {
+            return Err(Exhausted { limit, remaining, reset: Timestamp((window + 1) * self.window_ms) });
+        }
+        used.count += count;
+        Ok(())
+    }
+
+    /// Gives back what was taken at `taken_at` and not used.
+    pub(super) fn give_back(&self, tenant: TenantId, count: u64, taken_at: Timestamp) {
+        if self.limit.is_none() || count == 0 {
+            return;
+        }
+        let window = taken_at.as_millis() / self.window_ms;
+        if let Some(used) = self.lock().get_mut(&tenant).filter(|used| used.window == window) {
+            used.count = used.count.saturating_sub(count);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantId = TenantId(1);
+    const B: TenantId = TenantId(2);
+
+    #[test]
+    fn each_tenant_has_its_own_window_and_a_new_one_afterwards() {
+        let allowance = Allowance::new(Some(3), 1_000);
+        let (now, next) = (Timestamp(5_400), Timestamp(6_000));
+        assert_eq!(allowance.take(A, 2, now), Ok(()));
+        assert_eq!(allowance.take(A, 2, now), Err(Exhausted { limit: 3, remaining: 1, reset: next }));
+        assert_eq!(allowance.take(A, 1, now), Ok(()), "what was refused took nothing");
+        assert_eq!(allowance.take(B, 3, now), Ok(()));
+        assert_eq!(allowance.take(A, 3, next), Ok(()));
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_taken_again_in_the_same_window() {
+        let allowance = Allowance::new(Some(2), 1_000);
+        assert_eq!(allowance.take(A, 2, Timestamp(10)), Ok(()));
+        allowance.give_back(A, 1, Timestamp(10));
+        assert_eq!(allowance.take(A, 1, Timestamp(999)), Ok(()));
+        assert_eq!(allowance.take(A, 2, Timestamp(1_000)), Ok(()));
+        allowance.give_back(A, 2, Timestamp(999));
+        assert!(allowance.take(A, 1, Timestamp(1_001)).is_err(), "it was taken from an earlier window");
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_refused() {
+        let allowance = Allowance::new(None, 1_000);
+        assert_eq!(allowance.take(A, u64::MAX, Timestamp(0)), Ok(()));
+        assert_eq!(allowance.take(A, u64::MAX, Timestamp(0)), Ok(()));
+    }
+}

@@ -1,0 +1,132 @@
+//! `/v2/flowControl`: the keys that messages share limits by, and `/v2/globalParallelism`.
+//!
+//! A key may hold slashes, so it is everything between the resource and what is to be done with it.
+
+use super::auth::{Access, authorize};
+use super::error::ApiError;
+use super::params::{Params, decoded};
+use super::publish::rest_of;
+use crate::app::App;
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_engine::flow::{FlowEdit, FlowInfo};
+use posthaste_engine::limits::KEY_BYTES_MAX;
+use posthaste_engine::message::FlowKey;
+use posthaste_wire::flow_control::FlowControl;
+use posthaste_wire::id::TenantId;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// All keys of the tenant, or those that hold the text of `search`.
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let params = Params::from_query(request.uri().query());
+    let search = params.one("search")?.unwrap_or_default();
+    let mut flows = app.core.flows(tenant).await?;
+    flows.retain(|info| info.flow.key.contains(search));
+    Ok(Json(shapes(&app, tenant, flows).await?.into()))
+}
+
+pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let rest = rest_of(request.uri().path());
+    let key = checked_key(rest.strip_suffix('/').unwrap_or(rest))?;
+    let known = app.core.flow(tenant, key.clone()).await?.into_iter().collect();
+    Ok(Json(shapes(&app, tenant, known).await?.pop().ok_or_else(|| absent(&key))?))
+}
+
+/// `POST /v2/flowControl/{key}/{edit}`.
+pub(super) async fn edit(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let rest = rest_of(request.uri().path());
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (key, name) = rest.rsplit_once('/').unwrap_or(("", rest));
+    let params = Params::from_query(request.uri().query());
+    let edit = flow_edit(name, &params)?;
+    let key = checked_key(key)?;
+    match app.core.edit_flow(tenant, key.clone(), edit).await? {
+        true => Ok(Json(json!({}))),
+        false => Err(absent(&key)),
+    }
+}
+
+pub(super) async fn global(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let parallelism = app.core.parallelism(tenant).await?;
+    Ok(Json(json!({ "parallelismMax": parallelism.max, "parallelismCount": parallelism.count })))
+}
+
+/// What the last part of the path and the query ask for.
+fn flow_edit(name: &str, params: &Params) -> Result<FlowEdit, ApiError> {
+    let edit = match name.to_ascii_lowercase().as_str() {
+        "pin" => return pin(params),
+        "unpin" => {
+            params.only(&["parallelism", "rate"])?;
+            return Ok(FlowEdit::Unpin { parallelism: params.boolean("parallelism")?, rate: params.boolean("rate")? });
+        }
+        "pause" => FlowEdit::Pause,
+        "resume" => FlowEdit::Resume,
+        "resetrate" => FlowEdit::ResetRate,
+        "reset" => FlowEdit::Reset,
+        _ => {
+            return Err(ApiError::not_found(
+                "no such endpoint; a flow-control key has pause, resume, pin, unpin, resetRate and reset",
+            ));
+        }
+    };
+    params.only(&[])?;
+    Ok(edit)
+}
+
+/// The limits to pin are those of a message, each a parameter of its own.
+fn pin(params: &Params) -> Result<FlowEdit, ApiError> {
+    params.only(&["parallelism", "rate", "period"])?;
+    if params.has("period") && !params.has("rate") {
+        return Err(ApiError::invalid("pin: a period needs a rate"));
+    }
+    let parts: Vec<String> = params.pairs().map(|(name, value)| format!("{name}={value}")).collect();
+    if parts.is_empty() {
+        return Err(ApiError::invalid("pin: parallelism or rate must be given"));
+    }
+    let limits = FlowControl::parse(&parts.join(",")).map_err(|error| ApiError::invalid(format!("pin: {error}")))?;
+    Ok(FlowEdit::Pin { parallelism: limits.parallelism, rate: limits.rate.map(|rate| (rate, limits.period_ms)) })
+}
+
+fn checked_key(raw: &str) -> Result<String, ApiError> {
+    let key = decoded(raw)?;
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(ApiError::invalid(format!("a flow-control key must have 1 to {KEY_BYTES_MAX} bytes")));
+    }
+    Ok(key)
+}
+
+fn absent(key: &str) -> ApiError {
+    ApiError::not_found(format!("flow-control key {key} not found"))
+}
+
+/// The keys as the API shows them. What is due and not under way waits.
+async fn shapes(app: &Arc<App>, tenant: TenantId, flows: Vec<FlowInfo>) -> Result<Vec<Value>, ApiError> {
+    let keys: Vec<FlowKey> = flows.iter().map(|info| FlowKey::of(tenant, &info.flow.key)).collect();
+    let now = app.clock.now();
+    let loads = app.read(move |store| store.flow_loads(tenant, &keys, now)).await?;
+    let waiting = |(info, load): (FlowInfo, u64)| shape(&info, load.saturating_sub(info.in_flight.into()));
+    Ok(flows.into_iter().zip(loads).map(waiting).collect())
+}
+
+/// A.7: a flow-control key. What is not limited is 0.
+fn shape(info: &FlowInfo, waiting: u64) -> Value {
+    let flow = &info.flow;
+    json!({
+        "flowControlKey": flow.key,
+        "waitListSize": waiting,
+        "parallelismMax": flow.parallelism.unwrap_or(0),
+        "parallelismCount": info.in_flight,
+        "rateMax": flow.rate.unwrap_or(0),
+        "rateCount": info.rate_count,
+        "ratePeriod": flow.period_ms.div_ceil(1_000),
+        "ratePeriodStart": info.period_start.as_millis() / 1_000,
+        "isPaused": flow.paused,
+        "isPinnedParallelism": flow.pinned_parallelism,
+        "isPinnedRate": flow.pinned_rate,
+    })
+}

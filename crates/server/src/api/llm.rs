@@ -1,0 +1,137 @@
+//! The language model that the operator named: `api/llm` as a destination, and `POST /llm/v1/chat/completions`,
+//! which passes a request on and the answer back as it comes.
+//!
+//! Messages to `api/llm` are ordinary ones but for their place; `core::attempts` sends them.
+
+use super::auth::{Access, authorize};
+use super::body;
+use super::error::ApiError;
+use crate::app::App;
+use crate::delivery::Deliverer;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+
+/// Requests that are passed on at once; one more is refused with 503.
+const PASSED_ON_MAX: usize = 100;
+/// How long the model may take to begin its answer.
+const HEAD_PATIENCE: Duration = Duration::from_secs(600);
+/// How long the model may pause within its answer.
+const PAUSE_MAX: Duration = Duration::from_secs(120);
+
+/// The way to the model, and how many are on it.
+pub(crate) struct LlmUpstream {
+    deliverer: Arc<Deliverer>,
+    places: Arc<Semaphore>,
+}
+
+impl LlmUpstream {
+    pub(crate) fn new(deliverer: Arc<Deliverer>) -> LlmUpstream {
+        LlmUpstream { deliverer, places: Arc::new(Semaphore::new(PASSED_ON_MAX)) }
+    }
+}
+
+/// Where messages to this built-in API go.
+pub(super) fn url_of(app: &App, destination: &str) -> Result<String, ApiError> {
+    match (destination, &app.config.llm) {
+        ("api/llm", Some(upstream)) => Ok(upstream.url.clone()),
+        ("api/llm", None) => Err(ApiError::invalid(
+            "invalid destination: api/llm leads nowhere on this server; the operator can set llm_url, or publish to the URL of the model",
+        )),
+        (other, _) => Err(ApiError::invalid(format!(
+            "invalid destination: {other} is not supported by this server; publish to a URL, or to api/llm"
+        ))),
+    }
+}
+
+/// Nobody would see the answer.
+pub(super) fn no_callback() -> ApiError {
+    ApiError::invalid("Upstash-Callback: needed for api/llm, it gets the answer of the model")
+}
+
+pub(super) async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
+    let llm = app.llm.as_ref().ok_or_else(|| {
+        ApiError::not_found("there is no language model behind this server; the operator can name one with llm_url")
+    })?;
+    let place = llm.places.clone().try_acquire_owned();
+    let place = place.map_err(|_| ApiError::overloaded("too many requests to the language model are under way"))?;
+    let max = app.config.message_bytes_max;
+    let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
+    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(accept) = parts.headers.get(header::ACCEPT) {
+        headers.insert(header::ACCEPT, accept.clone());
+    }
+    let answer = llm.deliverer.pass_on(tenant, headers, body.bytes, HEAD_PATIENCE).await;
+    let answer = answer.ok_or_else(|| ApiError::not_found("there is no language model behind this server"))?;
+    let answer = answer.map_err(|error| ApiError::bad_gateway(format!("the language model: {}", error.message)))?;
+    Ok(passed_back(answer, place))
+}
+
+/// The answer as it comes, with the headers that clients read.
+fn passed_back(answer: http::Response<Incoming>, place: OwnedSemaphorePermit) -> Response {
+    let (head, incoming) = answer.into_parts();
+    let body = Passing { incoming, pause: Box::pin(sleep(PAUSE_MAX)), _place: place };
+    let mut response = Response::new(Body::new(body));
+    *response.status_mut() = head.status;
+    let passed = head.headers.iter().filter(|(name, _)| is_passed_back(name));
+    response.headers_mut().extend(passed.map(|(name, value)| (name.clone(), value.clone())));
+    response
+}
+
+fn is_passed_back(name: &HeaderName) -> bool {
+    *name == header::CONTENT_TYPE
+        || *name == header::CACHE_CONTROL
+        || *name == header::RETRY_AFTER
+        || *name == "x-request-id"
+        || name.as_str().starts_with("x-ratelimit-")
+}
+
+/// The body of an answer under way; it breaks off when the model pauses too long.
+struct Passing {
+    incoming: Incoming,
+    pause: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl http_body::Body for Passing {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match Pin::new(&mut self.incoming).poll_frame(context) {
+            Poll::Ready(frame) => {
+                self.pause.as_mut().set(sleep(PAUSE_MAX));
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => match self.pause.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(Some(Err("the language model paused too long".into()))),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}

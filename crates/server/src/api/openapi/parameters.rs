@@ -1,0 +1,220 @@
+//! The parameters of requests, in the groups in which endpoints have them.
+
+use serde_json::{Value, json};
+
+/// Where a parameter stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Path,
+    Query,
+    Header,
+}
+
+/// What a parameter may be.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Text,
+    /// One or more texts: repeated, or separated by commas.
+    Texts,
+    /// A whole number from the first to the second.
+    Whole(i64, i64),
+    /// One or more whole numbers.
+    Wholes,
+    Boolean,
+    OneOf(&'static [&'static str]),
+    /// A text of this form.
+    Pattern(&'static str),
+}
+
+/// One parameter.
+#[derive(Clone, Copy)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) place: Place,
+    kind: Kind,
+    meaning: &'static str,
+}
+
+impl Parameter {
+    pub(super) fn describe(&self) -> Value {
+        let schema = match self.kind {
+            Kind::Text => json!({ "type": "string", "minLength": 1 }),
+            Kind::Texts => json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "minItems": 1 }),
+            Kind::Whole(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
+            Kind::Wholes => {
+                json!({ "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 999 }, "minItems": 1 })
+            }
+            Kind::Boolean => json!({ "type": "boolean" }),
+            Kind::OneOf(values) => json!({ "type": "string", "enum": values }),
+            Kind::Pattern(pattern) => json!({ "type": "string", "pattern": pattern }),
+        };
+        let place = match self.place {
+            Place::Path => "path",
+            Place::Query => "query",
+            Place::Header => "header",
+        };
+        let required = self.place == Place::Path;
+        json!({ "name": self.name, "in": place, "required": required, "schema": schema, "description": self.meaning })
+    }
+}
+
+const fn path(name: &'static str, kind: Kind, meaning: &'static str) -> Parameter {
+    Parameter { name, place: Place::Path, kind, meaning }
+}
+
+const fn query(name: &'static str, kind: Kind, meaning: &'static str) -> Parameter {
+    Parameter { name, place: Place::Query, kind, meaning }
+}
+
+const fn header(name: &'static str, kind: Kind, meaning: &'static str) -> Parameter {
+    Parameter { name, place: Place::Header, kind, meaning }
+}
+
+const NAME: Kind = Kind::Pattern("^[A-Za-z0-9_.-]{1,256}$");
+const DURATION: Kind = Kind::Pattern("^([0-9]{1,8}|([0-9]{1,4}[smhd]){1,4})$");
+const TIME: Kind = Kind::Whole(0, i64::MAX);
+
+pub(super) const DESTINATION: Parameter = path(
+    "destination",
+    Kind::Text,
+    "A URL, as it is or percent-encoded as a whole; the name of a URL group; or api/llm. Its own query is the query of the request.",
+);
+pub(super) const QUEUE: Parameter = path("queue", NAME, "The queue; made if there is none.");
+pub(super) const ID: Parameter = path("id", Kind::Text, "The id, as the server gave it.");
+pub(super) const NAME_IN_PATH: Parameter = path("name", NAME, "The name.");
+pub(super) const KEY: Parameter = path("key", Kind::Text, "The flow-control key.");
+
+/// How a message is to be delivered. `Upstash-Forward-*`, `Upstash-Callback-*` and
+/// `Upstash-Failure-Callback-*` have no fixed names, so they cannot be listed.
+pub(super) const DELIVERY: &[Parameter] = &[
+    header("Upstash-Method", Kind::OneOf(&["GET", "POST", "PUT", "PATCH", "DELETE"]), "Method of the delivery."),
+    header("Upstash-Delay", DURATION, "How long after now the first attempt is due."),
+    header("Upstash-Retries", Kind::Whole(0, 1_000), "How many attempts may follow the first."),
+    header("Upstash-Retry-Delay", Kind::Text, "Milliseconds between attempts, an expression over `retried`."),
+    header("Upstash-Timeout", DURATION, "How long one attempt may take."),
+    header("Upstash-Callback", Kind::Text, "URL that hears of every attempt; `Upstash-Callback-*` configures it."),
+    header(
+        "Upstash-Failure-Callback",
+        Kind::Text,
+        "URL that hears of the final failure; `Upstash-Failure-Callback-*` configures it.",
+    ),
+    header("Upstash-Label", Kind::Text, "Labels for filtering, separated by commas."),
+    header("Upstash-Redact-Fields", Kind::Text, "What answers of the API hide: body, header, header[Name]."),
+    header("Upstash-Flow-Control-Key", Kind::Text, "Messages with the same key share limits."),
+    header("Upstash-Flow-Control-Value", Kind::Text, "The limits: parallelism=N, rate=N, period=DURATION."),
+    header("Upstash-Header-Forward", Kind::Boolean, "Whether all headers of the request are sent on."),
+];
+/// When it is published once.
+pub(super) const ONCE: &[Parameter] = &[
+    header("Upstash-Not-Before", TIME, "Unix second before which nothing is attempted; wins over the delay."),
+    header("Upstash-Deduplication-Id", Kind::Text, "A publish with the same id within 10 minutes is a duplicate."),
+    header("Upstash-Content-Based-Deduplication", Kind::Boolean, "The same, by destination, headers and body."),
+];
+/// When it is published again and again.
+pub(super) const SCHEDULE: &[Parameter] = &[
+    header("Upstash-Cron", Kind::Text, "The cron expression, with an optional CRON_TZ= before it."),
+    header("Upstash-Schedule-Id", NAME, "The id of the schedule; one of the same id is replaced."),
+    header("Upstash-Queue-Name", NAME, "The queue that its messages are put into."),
+];
+
+const MESSAGE_IDS: Parameter = query("messageIds", Kind::Texts, "These messages.");
+const COMMON_FILTERS: [Parameter; 10] = [
+    query("url", Kind::Texts, "The destination, exactly."),
+    query("topicName", Kind::Texts, "The URL group it was published to."),
+    query("urlGroup", Kind::Texts, "The same, as older SDKs say it."),
+    query("queueName", Kind::Texts, "The queue it is in."),
+    query("scheduleId", Kind::Texts, "The schedule that made it."),
+    query("label", Kind::Texts, "Any label of the message."),
+    query("flowControlKey", Kind::Texts, "Its flow-control key."),
+    query("callerIp", Kind::Texts, "The address that published it."),
+    query("fromDate", TIME, "Not before this Unix millisecond."),
+    query("toDate", TIME, "Not after this Unix millisecond."),
+];
+const PLACE_FILTERS: [Parameter; 2] = [
+    query("host", Kind::Texts, "Host of the destination, with or without its port."),
+    query("path", Kind::Texts, "Path of the destination, without its query."),
+];
+const PAGE: [Parameter; 2] = [
+    query("cursor", Kind::Text, "Where the page starts, as the page before said."),
+    query("order", Kind::OneOf(&["latestFirst", "earliestFirst"]), "Which end comes first."),
+];
+const TRIM_BODY: Parameter = query("trimBody", Kind::Whole(-1, i64::MAX), "Bytes of each body; 0 or -1 for none.");
+
+/// Which messages a bulk cancel means.
+pub(super) fn cancel_filters() -> Vec<Parameter> {
+    let mut parameters = vec![MESSAGE_IDS];
+    parameters.extend(COMMON_FILTERS);
+    parameters.extend(PLACE_FILTERS);
+    parameters.push(query("count", Kind::Whole(1, 500), "At most so many, the oldest first."));
+    parameters.push(query("async", Kind::Boolean, "Do it in the background and answer at once."));
+    parameters
+}
+
+/// Which dead letters are meant.
+pub(super) fn dlq_filters() -> Vec<Parameter> {
+    let mut parameters = vec![
+        query("dlqIds", Kind::Texts, "These dead letters."),
+        query("messageId", Kind::Text, "This message."),
+        MESSAGE_IDS,
+        query("responseStatus", Kind::Wholes, "Status of the last answer; 0 for none."),
+        query("count", Kind::Whole(1, i64::MAX), "At most so many; 100 is the most, and the default."),
+    ];
+    parameters.extend(COMMON_FILTERS);
+    parameters.extend(PAGE);
+    parameters
+}
+
+pub(super) fn dlq_list() -> Vec<Parameter> {
+    let mut parameters = dlq_filters();
+    parameters.push(TRIM_BODY);
+    parameters
+}
+
+const STATES: [&str; 10] = [
+    "CREATED",
+    "ACTIVE",
+    "ERROR",
+    "RETRY",
+    "DELIVERED",
+    "FAILED",
+    "CANCEL_REQUESTED",
+    "CANCELED",
+    "CANCELLED",
+    "IN_PROGRESS",
+];
+
+/// Which log lines are meant.
+pub(super) fn log_filters() -> Vec<Parameter> {
+    let mut parameters = vec![
+        query("messageId", Kind::Text, "This message."),
+        MESSAGE_IDS,
+        query("state", Kind::OneOf(&STATES), "This state; IN_PROGRESS stands for ACTIVE, RETRY and ERROR."),
+        query("groupBy", Kind::OneOf(&["messageId"]), "Lines by message."),
+        query(
+            "count",
+            Kind::Whole(1, i64::MAX),
+            "At most so many; 1000 is the most, and the default (10 when grouped).",
+        ),
+        TRIM_BODY,
+    ];
+    parameters.extend(COMMON_FILTERS);
+    parameters.extend(PLACE_FILTERS);
+    parameters.extend(PAGE);
+    parameters
+}
+
+pub(super) const BULK_ACTIONS: &[Parameter] = &[
+    query("cursor", Kind::Text, "Where the page starts, as the page before said."),
+    query("count", Kind::Whole(1, i64::MAX), "At most so many; 1000 is the most, 100 the default."),
+    query("state", Kind::OneOf(&["IN_PROGRESS", "FINISHED"]), "Only those of the page in this state."),
+];
+pub(super) const SEARCH: &[Parameter] = &[query("search", Kind::Text, "Only keys that hold this text.")];
+pub(super) const PIN: &[Parameter] = &[
+    query("parallelism", Kind::Whole(1, 1_000_000_000), "Most deliveries under way at once."),
+    query("rate", Kind::Whole(1, 1_000_000_000), "Most deliveries started within a period."),
+    query("period", Kind::Whole(1, 604_800), "Length of the period in seconds; only beside a rate."),
+];
+pub(super) const UNPIN: &[Parameter] = &[
+    query("parallelism", Kind::Boolean, "Whether the parallelism follows the messages again."),
+    query("rate", Kind::Boolean, "Whether the rate and its period do."),
+];

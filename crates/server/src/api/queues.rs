@@ -1,0 +1,150 @@
+//! `/v2/queues`: FIFO queues, their settings and their lag. Messages enter them in `publish`.
+
+use super::auth::{Access, authorize};
+use super::body::{SmallRequest, read_small};
+use super::error::ApiError;
+use super::messages::cancel_matching;
+use crate::app::App;
+use crate::core::QueueSettings;
+use crate::store::{Filter, Store, StoreError};
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use posthaste_engine::limits::KEY_BYTES_MAX;
+use posthaste_engine::message::QueueKey;
+use posthaste_engine::queue::Queue;
+use posthaste_wire::destination::is_name;
+use posthaste_wire::id::TenantId;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// A queue as it is asked for.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wanted {
+    queue_name: String,
+    #[serde(default)]
+    parallelism: Option<u64>,
+    #[serde(default)]
+    paused: Option<bool>,
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = reader(&app, &request)?;
+    let queues = app.read(move |store| with_lags(store, tenant, store.queues(Some(tenant))?)).await?;
+    Ok(Json(queues.iter().map(shape).collect()))
+}
+
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = reader(&app, &request)?;
+    let name = checked_name(name)?;
+    let wanted = name.clone();
+    let find = move |store: &dyn Store| with_lags(store, tenant, store.queue(tenant, &wanted)?.into_iter().collect());
+    let found = app.read(find).await?;
+    Ok(Json(shape(found.first().ok_or_else(|| absent(&name))?)))
+}
+
+/// Makes a queue, or changes its settings.
+pub(super) async fn put(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let SmallRequest { tenant, body, .. } = read_small(&app, request).await?;
+    // As an object first: a struct could be read from a list too.
+    let object = serde_json::from_slice::<Map<String, Value>>(&body.bytes);
+    let wanted = object.and_then(|object| serde_json::from_value::<Wanted>(object.into())).map_err(|error| {
+        ApiError::invalid(format!("the body is not a JSON object with queueName, parallelism and paused: {error}"))
+    })?;
+    let name = checked_name(wanted.queue_name)?;
+    let parallelism = checked_parallelism(&app, wanted.parallelism.unwrap_or(1))?;
+    let settings = QueueSettings { parallelism, paused: wanted.paused.unwrap_or(false) };
+    app.core.put_queue(tenant, name, settings).await?;
+    Ok(Json(json!({})))
+}
+
+/// Cancels the messages of a queue and forgets it. What is under way ends, and is not tried again.
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let name = checked_name(name)?;
+    let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
+    let cancelled = cancel_matching(&app, tenant, filter, usize::MAX).await?;
+    app.core.drop_queue(tenant, name).await?;
+    Ok(Json(json!({ "cancelled": cancelled })))
+}
+
+pub(super) async fn pause(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    set_paused(&app, name, request, true).await
+}
+
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    set_paused(&app, name, request, false).await
+}
+
+async fn set_paused(app: &App, name: String, request: Request, paused: bool) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(app, request.headers(), request.uri(), Access::Write)?;
+    let name = checked_name(name)?;
+    match app.core.pause_queue(tenant, name.clone(), paused).await? {
+        true => Ok(Json(json!({}))),
+        false => Err(absent(&name)),
+    }
+}
+
+/// A name that a queue may have.
+pub(super) fn checked_name(name: String) -> Result<String, ApiError> {
+    if name.len() <= KEY_BYTES_MAX && is_name(&name) {
+        return Ok(name);
+    }
+    Err(ApiError::invalid(format!(
+        "the name of a queue must have 1 to {KEY_BYTES_MAX} letters, digits, `-`, `_` and `.`"
+    )))
+}
+
+fn checked_parallelism(app: &App, wanted: u64) -> Result<u32, ApiError> {
+    let max = app.config.quotas.queue_parallelism;
+    match u32::try_from(wanted) {
+        Ok(0) => Err(ApiError::invalid("parallelism must be at least 1")),
+        Ok(parallelism) if parallelism <= max => Ok(parallelism),
+        _ => Err(ApiError::quota(format!("quota maxParallelism exceeded, current limit: {max}"))),
+    }
+}
+
+fn absent(name: &str) -> ApiError {
+    ApiError::not_found(format!("queue {name} not found"))
+}
+
+fn reader(app: &App, request: &Request) -> Result<TenantId, ApiError> {
+    authorize(app, request.headers(), request.uri(), Access::Read)
+}
+
+/// Queues that were not deleted, each with the number of its messages that have not ended.
+fn with_lags(store: &dyn Store, tenant: TenantId, mut queues: Vec<Queue>) -> Result<Vec<(Queue, u64)>, StoreError> {
+    queues.retain(|queue| !queue.deleted);
+    let keys: Vec<QueueKey> = queues.iter().map(|queue| QueueKey::of(tenant, &queue.name)).collect();
+    let lags = store.queue_lags(tenant, &keys)?;
+    Ok(queues.into_iter().zip(lags).collect())
+}
+
+/// A.4: a queue.
+fn shape((queue, lag): &(Queue, u64)) -> Value {
+    json!({
+        "name": queue.name,
+        "parallelism": queue.parallelism,
+        "paused": queue.paused,
+        "lag": lag,
+        "createdAt": queue.created_at.as_millis(),
+        "updatedAt": queue.updated_at.as_millis(),
+    })
+}

@@ -1,0 +1,134 @@
+//! Queues, flow-control keys and quotas: what the core does about what limits deliveries.
+
+use super::run::Core;
+use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply};
+use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::event::Op;
+use posthaste_engine::flow::{FlowEdit, FlowInfo};
+use posthaste_wire::id::{Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::collections::HashMap;
+use std::collections::HashSet;
+
+/// Idle flow-control keys looked at in one round.
+const IDLE_FLOWS_MAX: usize = 1_000;
+
+impl Core {
+    /// Refuses what would make more queues or flow-control keys than a tenant may have.
+    pub(super) fn check_quotas<'a>(&self, messages: impl Iterator<Item = &'a NewMessage>) -> Result<(), QuotaExceeded> {
+        let (mut queues, mut flows) = (New::default(), New::default());
+        for NewMessage { tenant, spec, .. } in messages {
+            if let Some(name) = spec.queue.as_deref().filter(|name| self.shard.queue(*tenant, name).is_none()) {
+                let exceeded = QuotaExceeded { quota: "maxQueues", limit: self.quotas.queues as u64 };
+                queues.add(*tenant, name, self.shard.queue_count(*tenant), exceeded)?;
+            }
+            let own = spec.flow.as_ref();
+            let callbacks = [&spec.callback, &spec.failure_callback].into_iter().flatten();
+            let keys = own.into_iter().chain(callbacks.filter_map(|callback| callback.flow.as_ref()));
+            for flow in keys.filter(|flow| !self.shard.has_flow(*tenant, &flow.key)) {
+                let exceeded = QuotaExceeded { quota: "maxFlowControlKeys", limit: self.quotas.flow_keys as u64 };
+                flows.add(*tenant, &flow.key, self.shard.flow_count(*tenant), exceeded)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn put_queue(
+        &mut self,
+        tenant: TenantId,
+        name: &str,
+        settings: QueueSettings,
+        reply: Reply<Result<(), QuotaExceeded>>,
+        now: Timestamp,
+    ) {
+        let limit = self.quotas.queues;
+        if self.shard.queue(tenant, name).is_none() && self.shard.queue_count(tenant) >= limit {
+            return reply.send(Err(QuotaExceeded { quota: "maxQueues", limit: limit as u64 }));
+        }
+        let QueueSettings { parallelism, paused } = settings;
+        self.shard.put_queue(tenant, name, parallelism, paused, now, &mut self.batch.out);
+        self.batch.answers.push(Box::new(move || reply.send(Ok(()))));
+    }
+
+    pub(super) fn pause_queue(
+        &mut self,
+        tenant: TenantId,
+        name: &str,
+        paused: bool,
+        reply: Reply<bool>,
+        now: Timestamp,
+    ) {
+        let Some(queue) = self.shard.queue(tenant, name) else { return reply.send(false) };
+        if queue.paused != paused {
+            let parallelism = queue.parallelism;
+            self.shard.put_queue(tenant, name, parallelism, paused, now, &mut self.batch.out);
+        }
+        self.batch.answers.push(Box::new(move || reply.send(true)));
+    }
+
+    pub(super) fn edit_flow(
+        &mut self,
+        tenant: TenantId,
+        key: &str,
+        edit: FlowEdit,
+        reply: Reply<Result<bool, QuotaExceeded>>,
+        now: Timestamp,
+    ) {
+        let limit = self.quotas.flow_keys;
+        if !self.shard.has_flow(tenant, key) && self.shard.flow_count(tenant) >= limit {
+            return reply.send(Err(QuotaExceeded { quota: "maxFlowControlKeys", limit: limit as u64 }));
+        }
+        let known = self.shard.edit_flow(tenant, key, edit, now, &mut self.batch.out);
+        self.batch.answers.push(Box::new(move || reply.send(Ok(known))));
+    }
+
+    /// Answers with what the batch so far has made of the keys, once it is committed.
+    pub(super) fn flows(&mut self, tenant: TenantId, key: Option<String>, reply: Reply<Vec<FlowInfo>>, now: Timestamp) {
+        let flows = match key {
+            None => self.shard.flows(tenant, now),
+            Some(key) => self.shard.flow(tenant, &key, now).into_iter().collect(),
+        };
+        self.batch.answers.push(Box::new(move || reply.send(flows)));
+    }
+
+    pub(super) fn parallelism(&mut self, tenant: TenantId, reply: Reply<Parallelism>) {
+        let (max, count) = (self.settings.tenant_in_flight_max, self.shard.tenant_in_flight(tenant));
+        reply.send(Parallelism { max, count });
+    }
+
+    /// Keys that nobody uses any more make room for others.
+    pub(super) fn forget_idle_flows(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
+        for (tenant, flow) in self.shard.idle_flows(now, IDLE_FLOWS_MAX) {
+            let has_messages = self.store.flow_loads(tenant, &[flow], Timestamp::MAX)?.first() != Some(&0);
+            self.shard.forget_flow((tenant, flow), has_messages, now, &mut self.batch.out);
+        }
+        Ok(())
+    }
+
+    pub(super) fn put_bulk_action(&mut self, mut action: BulkAction, reply: Reply<BulkAction>, now: Timestamp) {
+        if action.id == Seq::MIN {
+            action.id = self.next_id(now).seq;
+        }
+        self.batch.out.synced = true;
+        self.batch.out.ops.push(Op::PutBulkAction(action.clone()));
+        self.batch.answers.push(Box::new(move || reply.send(action)));
+    }
+}
+
+/// Names that a request would add, for each tenant.
+#[derive(Default)]
+struct New<'a>(HashMap<TenantId, HashSet<&'a str>>);
+
+impl<'a> New<'a> {
+    fn add(
+        &mut self,
+        tenant: TenantId,
+        name: &'a str,
+        has: usize,
+        exceeded: QuotaExceeded,
+    ) -> Result<(), QuotaExceeded> {
+        let names = self.0.entry(tenant).or_default();
+        names.insert(name);
+        if has + names.len() > exceeded.limit as usize { Err(exceeded) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,202 @@
+//! Schedules in the core: they are made, paused and dropped here, and fire here.
+//!
+//! What fires, and when, is decided in `posthaste_engine::schedule`. The messages of a firing and the new state
+//! of its schedule are one transaction, so that a crash repeats both or neither.
+
+use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
+use super::{FirstDue, NewMessage, QuotaExceeded, Reply};
+use crate::store::{Store, StoreError};
+use posthaste_engine::event::Op;
+use posthaste_engine::message::{MessageSpec, Origin};
+use posthaste_engine::schedule::{Schedule, ScheduleState, ScheduleTarget, Schedules, Tick};
+use posthaste_engine::url_group::Endpoint;
+use posthaste_wire::cron::Cron;
+use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Schedules that fire in one round of the core; the others wait for the next, so that commands go on.
+const FIRED_MAX: usize = 256;
+/// Messages of schedules after which a round ends, however few have fired: a group has many endpoints.
+const FIRED_MESSAGES_MAX: usize = 1_024;
+
+/// The schedules as the core knows them.
+#[derive(Default)]
+pub(super) struct Firing {
+    schedules: Schedules,
+    /// While this is set nothing fires; what is missed is caught up with, once.
+    disk_low: Arc<AtomicBool>,
+}
+
+impl Firing {
+    /// Knows every schedule in the store.
+    pub(super) fn load(store: &dyn Store) -> Result<Firing, StoreError> {
+        let mut firing = Firing::default();
+        for (tenant, id, state) in store.schedule_states()? {
+            firing.schedules.put(tenant, &id, &state);
+        }
+        Ok(firing)
+    }
+
+    /// When [`Core::fire_schedules`] has something to do.
+    pub(super) fn next_wake(&self) -> Timestamp {
+        if self.disk_low.load(Ordering::Relaxed) { Timestamp::MAX } else { self.schedules.next_wake() }
+    }
+}
+
+impl Core {
+    /// Lets no schedule fire while the disk has less room than it must keep.
+    pub(crate) fn heed_low_disk(&mut self, disk_low: Arc<AtomicBool>) {
+        self.firing.disk_low = disk_low;
+    }
+
+    /// Makes a schedule, or replaces the one of its id.
+    pub(super) fn put_schedule(
+        &mut self,
+        mut schedule: Schedule,
+        reply: Reply<Result<(), QuotaExceeded>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let (tenant, id) = (schedule.tenant, schedule.id.clone());
+        let (schedules, max) = (&self.firing.schedules, self.quotas.schedules);
+        let replaced = match schedules.contains(tenant, &id) {
+            true => self.stored_schedule(tenant, &id)?.map(|replaced| replaced.state),
+            false if schedules.count(tenant) >= max => {
+                let exceeded = QuotaExceeded { quota: "maxSchedules", limit: max as u64 };
+                self.batch.answers.push(Box::new(move || reply.send(Err(exceeded))));
+                return Ok(());
+            }
+            false => None,
+        };
+        schedule.plan.created_at = now;
+        schedule.state = match Cron::parse(&schedule.plan.cron) {
+            Ok(cron) => ScheduleState::begin(&cron, replaced.as_ref(), now),
+            Err(invalid) => ScheduleState { error: Some(invalid.to_string()), ..ScheduleState::default() },
+        };
+        self.firing.schedules.put(tenant, &id, &schedule.state);
+        self.batch.body_bytes += schedule.body.len();
+        self.promise(Op::PutSchedule(Arc::new(schedule)));
+        self.batch.answers.push(Box::new(move || reply.send(Ok(()))));
+        Ok(())
+    }
+
+    /// Pauses or resumes a schedule, if there is one.
+    pub(super) fn pause_schedule(
+        &mut self,
+        tenant: TenantId,
+        id: String,
+        paused: bool,
+        reply: Reply<bool>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let schedule = self.stored_schedule(tenant, &id)?;
+        let exists = schedule.is_some();
+        if let Some(state) = schedule.and_then(|schedule| schedule.switched(paused, now)) {
+            self.firing.schedules.put(tenant, &id, &state);
+            self.promise(Op::SetSchedule { tenant, id, state });
+        }
+        self.batch.answers.push(Box::new(move || reply.send(exists)));
+        Ok(())
+    }
+
+    /// Drops a schedule, if there is one. Messages that it has made go on.
+    pub(super) fn drop_schedule(&mut self, tenant: TenantId, id: String, reply: Reply<bool>) {
+        let existed = self.firing.schedules.remove(tenant, &id);
+        if existed {
+            self.promise(Op::DropSchedule { tenant, id });
+        }
+        self.batch.answers.push(Box::new(move || reply.send(existed)));
+    }
+
+    /// Fires a bounded number of the schedules whose time has come. Nothing may be uncommitted.
+    pub(super) fn fire_schedules(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
+        if self.firing.next_wake() > now {
+            return Ok(());
+        }
+        let mut messages = 0;
+        for (tenant, id) in self.firing.schedules.due(now, FIRED_MAX) {
+            let Some(schedule) = self.store.schedule(tenant, &id)? else {
+                tracing::error!(tenant = tenant.0, schedule.id = %id, "a schedule has vanished from the store");
+                self.firing.schedules.remove(tenant, &id);
+                continue;
+            };
+            messages += self.fire(&schedule, now)?;
+            if messages >= FIRED_MESSAGES_MAX {
+                break;
+            }
+            if self.batch.body_bytes >= BATCH_BYTES_MAX {
+                self.commit()?;
+            }
+        }
+        self.commit()
+    }
+
+    /// Fires one schedule; says how many messages it made.
+    fn fire(&mut self, schedule: &Schedule, now: Timestamp) -> Result<usize, CoreFailure> {
+        let state = match schedule.tick(now) {
+            Tick::Wait => schedule.state.clone(),
+            Tick::Broken(state) => state,
+            Tick::Fire { state, .. } => match self.messages_of(schedule)?.and_then(|new| self.accept_fired(new, now)) {
+                Ok(last_messages) => ScheduleState { last_messages, ..state },
+                Err(error) => ScheduleState { error: Some(error), ..state },
+            },
+        };
+        if let Some(error) = &state.error {
+            tracing::info!(tenant = schedule.tenant.0, schedule.id, error, "a schedule fired and made no message");
+        }
+        let made = state.last_messages.len();
+        self.firing.schedules.put(schedule.tenant, &schedule.id, &state);
+        self.batch.out.ops.push(Op::SetSchedule { tenant: schedule.tenant, id: schedule.id.clone(), state });
+        Ok(made)
+    }
+
+    /// The messages of one firing, as a publish would make them; or why there are none.
+    fn messages_of(&self, schedule: &Schedule) -> Result<Result<Vec<NewMessage>, String>, CoreFailure> {
+        let Schedule { tenant, id, plan, body, .. } = schedule;
+        let (topic, endpoints) = match &plan.destination {
+            ScheduleTarget::Url(url) => (None, vec![Endpoint { url: url.clone(), name: None }]),
+            ScheduleTarget::Group(name) => match self.store.url_group(*tenant, name)? {
+                Some(group) => (Some(name.clone()), group.endpoints),
+                None => return Ok(Err(format!("topic {name} not found"))),
+            },
+        };
+        let message = |Endpoint { url, name }| NewMessage {
+            tenant: *tenant,
+            origin: Origin::of_url(*tenant, &url),
+            body: body.clone(),
+            first_due: plan.delay_ms.map_or(FirstDue::Now, FirstDue::AfterMs),
+            dedup: None,
+            spec: MessageSpec {
+                url,
+                topic: topic.clone(),
+                endpoint: name,
+                schedule_id: Some(id.clone()),
+                ..plan.spec.clone()
+            },
+        };
+        Ok(Ok(endpoints.into_iter().map(message).collect()))
+    }
+
+    fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, String> {
+        self.check_quotas(messages.iter()).map_err(|exceeded| exceeded.to_string())?;
+        let accepted: Vec<_> = messages.into_iter().map(|message| self.accept(message, None, None, now)).collect();
+        self.metrics.published(&accepted);
+        Ok(accepted.into_iter().map(|accepted| accepted.id).collect())
+    }
+
+    /// A schedule as it is now. Commits first, so that the store's answer is the truth.
+    fn stored_schedule(&mut self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, CoreFailure> {
+        if !self.firing.schedules.contains(tenant, id) {
+            return Ok(None);
+        }
+        self.commit()?;
+        Ok(self.store.schedule(tenant, id)?)
+    }
+
+    /// Somebody is told that this is done: it must be on disk by then.
+    fn promise(&mut self, op: Op) {
+        self.batch.out.ops.push(op);
+        self.batch.out.synced = true;
+    }
+}

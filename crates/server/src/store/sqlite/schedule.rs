@@ -1,0 +1,88 @@
+//! Schedules: what was asked for in one table, how far each has come in another.
+
+use super::codec::{self, to_json};
+use super::error::{Failure, Outcome};
+use super::read::Snapshot;
+use super::write::Writer;
+use bytes::Bytes;
+use posthaste_engine::schedule::{Schedule, ScheduleState};
+use posthaste_wire::id::TenantId;
+use rusqlite::{Row, params};
+
+/// Reads what [`decode`] decodes.
+const SELECT: &str = "SELECT tenant, id, plan, state, body FROM schedule JOIN schedule_state USING (tenant, id)";
+
+impl Snapshot<'_> {
+    pub(super) fn schedules(&self, tenant: TenantId) -> Outcome<Vec<Schedule>> {
+        let mut statement = self.connection.prepare_cached(&format!("{SELECT} WHERE tenant = ?1 ORDER BY id"))?;
+        let mut rows = statement.query([tenant.0])?;
+        let mut schedules = Vec::new();
+        while let Some(row) = rows.next()? {
+            schedules.push(decode(row)?);
+        }
+        Ok(schedules)
+    }
+
+    pub(super) fn schedule(&self, tenant: TenantId, id: &str) -> Outcome<Option<Schedule>> {
+        let mut statement = self.connection.prepare_cached(&format!("{SELECT} WHERE tenant = ?1 AND id = ?2"))?;
+        let mut rows = statement.query(params![tenant.0, id])?;
+        rows.next()?.map(decode).transpose()
+    }
+
+    pub(super) fn schedule_states(&self) -> Outcome<Vec<(TenantId, String, ScheduleState)>> {
+        const SQL: &str = "SELECT tenant, id, state FROM schedule_state ORDER BY tenant, id";
+        let mut statement = self.connection.prepare(SQL)?;
+        let mut rows = statement.query([])?;
+        let mut states = Vec::new();
+        while let Some(row) = rows.next()? {
+            states.push((TenantId(row.get(0)?), row.get(1)?, codec::json("schedule", row, 2)?));
+        }
+        Ok(states)
+    }
+}
+
+impl Writer {
+    pub(super) fn put_schedule(&self, schedule: &Schedule) -> Outcome<()> {
+        const PLAN: &str = "INSERT OR REPLACE INTO schedule(tenant, id, plan, body) VALUES (?1, ?2, ?3, ?4)";
+        const STATE: &str = "INSERT OR REPLACE INTO schedule_state(tenant, id, state) VALUES (?1, ?2, ?3)";
+        let (tenant, id) = (schedule.tenant.0, &schedule.id);
+        let plan = to_json("schedule", &schedule.plan)?;
+        self.connection.prepare_cached(PLAN)?.execute(params![tenant, id, plan, &schedule.body[..]])?;
+        let state = to_json("schedule", &schedule.state)?;
+        self.connection.prepare_cached(STATE)?.execute(params![tenant, id, state])?;
+        Ok(())
+    }
+
+    pub(super) fn set_schedule(&self, tenant: TenantId, id: &str, state: &ScheduleState) -> Outcome<()> {
+        const SQL: &str = "UPDATE schedule_state SET state = ?3 WHERE tenant = ?1 AND id = ?2";
+        let state = to_json("schedule", state)?;
+        match self.connection.prepare_cached(SQL)?.execute(params![tenant.0, id, state])? {
+            1 => Ok(()),
+            _ => Err(absent(id)),
+        }
+    }
+
+    pub(super) fn drop_schedule(&self, tenant: TenantId, id: &str) -> Outcome<()> {
+        for table in ["schedule", "schedule_state"] {
+            let sql = format!("DELETE FROM {table} WHERE tenant = ?1 AND id = ?2");
+            if self.connection.prepare_cached(&sql)?.execute(params![tenant.0, id])? != 1 {
+                return Err(absent(id));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn decode(row: &Row<'_>) -> Outcome<Schedule> {
+    Ok(Schedule {
+        tenant: TenantId(row.get(0)?),
+        id: row.get(1)?,
+        plan: codec::json("schedule", row, 2)?,
+        state: codec::json("schedule", row, 3)?,
+        body: Bytes::from(row.get::<_, Vec<u8>>(4)?),
+    })
+}
+
+fn absent(id: &str) -> Failure {
+    Failure::corrupt("schedule", format!("{id} is not there"))
+}

@@ -1,0 +1,302 @@
+//! Schedules fire: at their minute, once, over restarts, clock jumps and whatever happens to what they need.
+
+use crate::support::server::{START_MS, TOKEN_B};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const MINUTE: u64 = 60_000;
+const EVERY_MINUTE: (&str, &str) = ("Upstash-Cron", "* * * * *");
+const HOURLY: (&str, &str) = ("Upstash-Cron", "0 * * * *");
+
+/// The ids and states of the messages of the last firing.
+fn last_states(schedule: &Value) -> Vec<(String, Value)> {
+    let states = schedule["lastScheduleStates"].as_object();
+    states.into_iter().flatten().map(|(id, state)| (id.clone(), state.clone())).collect()
+}
+
+/// Waits until the one message of the last firing is in this state, and gives its id.
+async fn last_message_is(server: &TestServer, schedule: &str, state: &str) -> String {
+    eventually(&format!("the last message of {schedule} is {state}"), || async {
+        match last_states(&server.schedule(schedule).await).as_slice() {
+            [(id, last)] if last == state => Some(id.clone()),
+            _ => None,
+        }
+    })
+    .await
+}
+
+async fn switch(server: &TestServer, id: &str, action: &str) {
+    server.request("PATCH", &format!("/v2/schedules/{id}/{action}")).expect(200).await;
+}
+
+#[tokio::test]
+async fn a_schedule_fires_at_its_minute_and_at_every_one_that_follows() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let headers =
+            [EVERY_MINUTE, ("Upstash-Method", "PUT"), ("Upstash-Forward-X", "1"), ("Content-Type", "text/plain")];
+        let id = server.schedule_with(&receiver.url("/a?b=c"), &headers, "tick").await;
+        server.advance(MINUTE - 1).await;
+        assert_eq!((receiver.count(), server.counts().live), (0, 0));
+        for minute in 1..=3 {
+            server.advance(if minute == 1 { 1 } else { MINUTE }).await;
+            let delivery = receiver.next().await;
+            assert_eq!((delivery.method.as_str(), delivery.target.as_str()), ("PUT", "/a?b=c"));
+            assert_eq!(delivery.header("upstash-schedule-id"), Some(id.as_str()));
+            assert_eq!(delivery.header("upstash-caller-ip"), Some("127.0.0.1"));
+            assert_eq!((delivery.header("x"), delivery.text().as_str()), (Some("1"), "tick"));
+            let message = last_message_is(&server, &id, "SUCCESS").await;
+            assert_eq!(delivery.header("upstash-message-id"), Some(message.as_str()));
+            let shown = server.schedule(&id).await;
+            assert_eq!(shown["lastScheduleTime"], START_MS + minute * MINUTE);
+            assert_eq!(shown["nextScheduleTime"], START_MS + (minute + 1) * MINUTE);
+            let log = server.events(&format!("scheduleId={id}&state=CREATED&count=1")).await;
+            assert_eq!((&log[0]["messageId"], &log[0]["scheduleId"]), (&json!(message), &json!(id)));
+        }
+        server.delete(&format!("/v2/schedules/{id}")).expect(200).await;
+        server.advance(MINUTE).await;
+        server.finish().await;
+        assert_eq!(receiver.count(), 3);
+    }
+}
+
+#[tokio::test]
+async fn what_became_of_the_last_messages_is_told() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let (held, gate) = Reply::status(500).held();
+    receiver.script("/", [held]);
+    let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE, ("Upstash-Retries", "0")], "").await;
+    assert_eq!(server.schedule(&id).await.get("lastScheduleStates"), None);
+    server.advance(MINUTE).await;
+    last_message_is(&server, &id, "IN_PROGRESS").await;
+    gate.open();
+    let failed = last_message_is(&server, &id, "FAIL").await;
+    assert_eq!(server.dead_letter_of(&failed).await["scheduleId"], json!(id));
+
+    let delay = [("Upstash-Schedule-Id", id.as_str()), EVERY_MINUTE, ("Upstash-Delay", "90s")];
+    server.schedule_with(&receiver.url("/"), &delay, "").await;
+    server.advance(MINUTE).await;
+    let delayed = last_message_is(&server, &id, "IN_PROGRESS").await;
+    assert_eq!(server.message(&delayed).await["notBefore"], START_MS + 2 * MINUTE + 90_000);
+    server.delete(&format!("/v2/schedules/{id}")).expect(200).await;
+    server.delete(&format!("/v2/messages/{delayed}")).expect(202).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_group_is_resolved_when_the_schedule_fires() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let endpoint =
+            |name: &str| json!({ "endpoints": [{ "name": name, "url": receiver.url(&format!("/{name}")) }] });
+        server.post("/v2/topics/orders/endpoints").json(&endpoint("one")).expect(200).await;
+        let id = server.schedule_with("orders", &[EVERY_MINUTE], "hello").await;
+        server.post("/v2/topics/orders/endpoints").json(&endpoint("two")).expect(200).await;
+        server.advance(MINUTE).await;
+        let mut targets: Vec<String> = receiver.take(2).await.into_iter().map(|delivery| delivery.target).collect();
+        targets.sort();
+        assert_eq!(targets, ["/one", "/two"]);
+        let shown = server.schedule(&id).await;
+        assert_eq!((last_states(&shown).len(), &shown["destination"]), (2, &json!("orders")));
+
+        server.delete("/v2/topics/orders").expect(200).await;
+        server.advance(MINUTE).await;
+        let shown = server.schedule(&id).await;
+        assert_eq!(shown["error"], "topic orders not found");
+        assert_eq!(shown.get("lastScheduleStates"), None);
+        assert_eq!(shown["lastScheduleTime"], START_MS + 2 * MINUTE);
+        assert_eq!(shown["nextScheduleTime"], START_MS + 3 * MINUTE);
+
+        server.post("/v2/topics/orders/endpoints").json(&endpoint("three")).expect(200).await;
+        server.advance(MINUTE).await;
+        let delivery = receiver.next().await;
+        assert_eq!((delivery.target.as_str(), delivery.header("upstash-topic-name")), ("/three", Some("orders")));
+        assert_eq!(server.schedule(&id).await.get("error"), None);
+        server.finish().await;
+        assert_eq!(receiver.count(), 3);
+    }
+}
+
+#[tokio::test]
+async fn messages_of_a_schedule_go_into_its_queue() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let (held, gate) = Reply::status(200).held();
+    receiver.script("/", [held, Reply::status(200)]);
+    let headers = [EVERY_MINUTE, ("Upstash-Queue-Name", "jobs")];
+    let id = server.schedule_with(&receiver.url("/"), &headers, "").await;
+    assert_eq!(server.schedule(&id).await["queueName"], "jobs");
+    server.advance(MINUTE).await;
+    receiver.next().await;
+    server.advance(MINUTE).await;
+    assert_eq!(receiver.count(), 1, "the second waits for the first");
+    let queue = server.get("/v2/queues/jobs").expect(200).await.json();
+    assert_eq!((&queue["lag"], &queue["parallelism"]), (&json!(2), &json!(1)));
+    gate.open();
+    receiver.next().await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_firing_over_a_quota_makes_no_message_and_says_so() {
+    let mut setup = Setup::dev();
+    setup.settings.max_queues = Some(1);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE, ("Upstash-Queue-Name", "late")], "").await;
+    server.post("/v2/queues").json(&json!({ "queueName": "first" })).expect(200).await;
+    server.advance(MINUTE).await;
+    let shown = server.schedule(&id).await;
+    assert_eq!(shown["error"], "quota maxQueues exceeded, current limit: 1");
+    assert_eq!((receiver.count(), &shown["nextScheduleTime"]), (0, &json!(START_MS + 2 * MINUTE)));
+    server.delete("/v2/queues/first").expect(200).await;
+    server.advance(MINUTE).await;
+    receiver.next().await;
+    assert_eq!(server.schedule(&id).await.get("error"), None);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_paused_schedule_stays_paused_over_a_restart_and_does_not_catch_up() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE], "").await;
+        switch(&server, &id, "pause").await;
+        let server = server.restart().await;
+        server.advance(5 * MINUTE).await;
+        let shown = server.schedule(&id).await;
+        assert_eq!((&shown["isPaused"], &shown["nextScheduleTime"]), (&json!(true), &json!(START_MS + 6 * MINUTE)));
+        assert_eq!(shown.get("lastScheduleTime"), None);
+        switch(&server, &id, "resume").await;
+        let server = server.restart().await;
+        assert_eq!(server.schedule(&id).await["isPaused"], false);
+        server.advance(MINUTE - 1).await;
+        assert_eq!(receiver.count(), 0);
+        server.advance(1).await;
+        receiver.next().await;
+        server.finish().await;
+        assert_eq!(receiver.count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn of_what_was_missed_while_nobody_ran_the_latest_is_made_up_for() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE], "").await;
+        let rare = server.schedule_with(&receiver.url("/rare"), &[HOURLY], "").await;
+        let server = server.restart_after(10 * MINUTE + 30_000).await;
+        assert_eq!(receiver.next().await.target, "/");
+        let shown = server.schedule(&id).await;
+        assert_eq!(shown["lastScheduleTime"], START_MS + 10 * MINUTE);
+        assert_eq!(shown["nextScheduleTime"], START_MS + 11 * MINUTE);
+        assert_eq!(server.schedule(&rare).await.get("lastScheduleTime"), None);
+        let server = server.restart().await;
+        server.advance(29_999).await;
+        assert_eq!(receiver.count(), 1, "a restart repeats nothing");
+        server.advance(1).await;
+        receiver.next().await;
+        server.finish().await;
+        assert_eq!(receiver.count(), 2);
+    }
+}
+
+#[tokio::test]
+async fn no_minute_comes_twice_when_the_clock_jumps() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE], "").await;
+    server.jump(10 * MINUTE).await;
+    receiver.next().await;
+    assert_eq!(server.schedule(&id).await["lastScheduleTime"], START_MS + 10 * MINUTE);
+    server.jump_back(5 * MINUTE).await;
+    for _ in 0..5 {
+        server.advance(MINUTE).await;
+    }
+    switch(&server, &id, "pause").await;
+    switch(&server, &id, "resume").await;
+    assert_eq!(receiver.count(), 1, "these minutes are over");
+    server.advance(MINUTE).await;
+    receiver.next().await;
+    assert_eq!(server.schedule(&id).await["lastScheduleTime"], START_MS + 11 * MINUTE);
+
+    // Nor does it when the schedule is replaced meanwhile, twice and over a restart.
+    let replace = [("Upstash-Schedule-Id", id.as_str()), EVERY_MINUTE];
+    server.jump_back(3 * MINUTE).await;
+    server.schedule_with(&receiver.url("/new"), &replace, "").await;
+    let server = server.restart().await;
+    server.schedule_with(&receiver.url("/new"), &replace, "").await;
+    assert_eq!(server.schedule(&id).await["nextScheduleTime"], START_MS + 12 * MINUTE);
+    for _ in 0..3 {
+        server.advance(MINUTE).await;
+    }
+    assert_eq!(receiver.count(), 2);
+    server.advance(MINUTE).await;
+    assert_eq!(receiver.next().await.target, "/new");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_replaced_schedule_fires_as_the_new_one_only() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let named = ("Upstash-Schedule-Id", "job");
+    server.schedule_with(&receiver.url("/old"), &[named, EVERY_MINUTE], "old").await;
+    server.advance(MINUTE).await;
+    assert_eq!(receiver.next().await.target, "/old");
+    switch(&server, "job", "pause").await;
+    server.schedule_with(&receiver.url("/new"), &[named, ("Upstash-Cron", "*/2 * * * *")], "").await;
+    let shown = server.schedule("job").await;
+    assert_eq!((&shown["isPaused"], &shown["createdAt"]), (&json!(false), &json!(START_MS + MINUTE)));
+    assert_eq!(shown.get("lastScheduleTime"), None);
+    server.advance(MINUTE).await;
+    let delivery = receiver.next().await;
+    assert_eq!((delivery.target.as_str(), delivery.text().as_str()), ("/new", ""));
+    server.advance(MINUTE).await;
+    server.finish().await;
+    assert_eq!(receiver.count(), 2);
+}
+
+#[tokio::test]
+async fn many_schedules_of_one_minute_fire_once_each_and_hold_up_nobody() {
+    const COUNT: usize = 600;
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    for n in 0..COUNT {
+        server.schedule_with(&receiver.url(&format!("/{n}")), &[EVERY_MINUTE], "").await;
+    }
+    let other = server.post(&format!("/v2/schedules/{}", receiver.url("/other"))).token(TOKEN_B);
+    other.headers(&[EVERY_MINUTE]).expect(201).await;
+    server.advance(MINUTE).await;
+    let mut arrived = BTreeMap::new();
+    for delivery in receiver.take(COUNT + 1).await {
+        *arrived.entry(delivery.target).or_insert(0) += 1;
+    }
+    assert_eq!((arrived.len(), arrived["/other"]), (COUNT + 1, 1));
+    server.finish().await;
+    assert_eq!(receiver.count(), COUNT + 1);
+}
+
+#[tokio::test]
+async fn nothing_fires_while_the_disk_is_nearly_full_and_one_is_made_up_for() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE], "").await;
+    let server = server.restart_with(|settings| settings.disk_reserve_bytes = Some(u64::MAX)).await;
+    let other = Receiver::start().await;
+    let refused = || async { (server.publish(&other.url("/")).send().await.status == 503).then_some(()) };
+    eventually("the disk is found to be full", refused).await;
+    server.advance(3 * MINUTE).await;
+    assert_eq!((receiver.count(), server.schedule(&id).await.get("lastScheduleTime")), (0, None));
+    let server = server.restart_with(|settings| settings.disk_reserve_bytes = Some(0)).await;
+    last_message_is(&server, &id, "SUCCESS").await;
+    assert_eq!(server.schedule(&id).await["lastScheduleTime"], START_MS + 3 * MINUTE);
+    server.finish().await;
+    assert_eq!(receiver.count(), 1);
+}

@@ -1,0 +1,274 @@
+//! Files of earlier formats: opened, brought up to date in one transaction, with everything that was in them.
+
+use crate::support::*;
+use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
+use posthaste::store::{Counts, Filter, SigningKeys, Store};
+use posthaste_engine::event::{Op, State};
+use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::shard::Lane;
+use posthaste_engine::url_group::{Endpoint, UrlGroup};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::signature::SigningKey;
+use posthaste_wire::time::Timestamp;
+use rusqlite::{Connection, params};
+use std::path::{Path, PathBuf};
+
+const TENANT: TenantId = TenantId(1);
+
+/// The tables of format 1, as its release made them at [`T0`].
+const FORMAT_1: &str = "
+PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;
+CREATE TABLE meta(                  -- facts about the file itself
+    key TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO meta VALUES
+    ('opens', 0),                   -- how often the file was opened; orders log lines over restarts
+    ('flushes', 0),                 -- changed when only a sync is wanted
+    ('last_seq', 0);                -- highest seq among the messages that were dropped
+CREATE TABLE tenant(
+    no INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+);
+CREATE TABLE signing_key(
+    tenant INTEGER PRIMARY KEY,
+    current TEXT NOT NULL,          -- secret
+    next TEXT NOT NULL              -- secret
+);
+CREATE TABLE url_group(
+    tenant INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    data TEXT NOT NULL,             -- JSON: times, endpoints, default headers
+    PRIMARY KEY(tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE shard(
+    shard INTEGER PRIMARY KEY,
+    epoch INTEGER NOT NULL          -- raised by every new owner; writes of older owners are refused
+);
+CREATE TABLE live(                  -- what is next for each message that has not ended
+    seq INTEGER PRIMARY KEY,        -- position in the order of creation: creation ms << 20 | counter
+    tag INTEGER NOT NULL,           -- random half of the message id
+    tenant INTEGER NOT NULL,
+    origin INTEGER NOT NULL,        -- hash of tenant and destination host
+    body_bytes INTEGER NOT NULL,
+    due INTEGER NOT NULL,           -- ms: when the next attempt may start
+    retried INTEGER NOT NULL,       -- retries done so far
+    cancel_requested INTEGER NOT NULL,
+    shard INTEGER NOT NULL
+);
+-- An index also orders by seq, behind its own columns.
+CREATE INDEX live_due ON live(due);
+CREATE INDEX live_origin ON live(origin, due); -- one destination's share, behind a backlog of another
+PRAGMA application_id = 1346925428; PRAGMA user_version = 1; COMMIT;
+CREATE TABLE message_80000(-- what was published; never changed
+    seq INTEGER PRIMARY KEY,
+    tag INTEGER NOT NULL,
+    tenant INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,    -- ms
+    not_before INTEGER NOT NULL,    -- ms: due time of the first attempt
+    url TEXT NOT NULL,
+    spec TEXT NOT NULL,             -- JSON: destination and conditions
+    body BLOB NOT NULL
+);
+CREATE TABLE event_80000(-- log lines
+    tenant INTEGER NOT NULL,
+    at INTEGER NOT NULL,            -- ms
+    n INTEGER NOT NULL,             -- order within the ms
+    seq INTEGER NOT NULL,           -- which message
+    state INTEGER NOT NULL,         -- 0 created, 1 active, 2 error, 3 retry,
+                                    -- 4 delivered, 5 failed, 6 cancel requested, 7 canceled
+    detail TEXT,                    -- JSON: what only this kind of line carries
+    PRIMARY KEY(tenant, at, n)
+) WITHOUT ROWID;
+CREATE INDEX event_80000_seq ON event_80000(seq);
+CREATE TABLE dlq_20000(-- messages that failed, whole
+    tenant INTEGER NOT NULL,
+    at INTEGER NOT NULL,            -- ms: when it failed
+    seq INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    retried INTEGER NOT NULL,
+    error TEXT,                     -- of the last attempt, when there was no answer
+    response TEXT,                  -- JSON: the last answer
+    created_at INTEGER NOT NULL,
+    not_before INTEGER NOT NULL,
+    url TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY(tenant, at, seq)
+);
+CREATE TABLE dedup_2880001(-- keys of recent publishes
+    tenant INTEGER NOT NULL,
+    key BLOB NOT NULL,              -- hash
+    seq INTEGER NOT NULL,
+    tag INTEGER NOT NULL,
+    expires INTEGER NOT NULL,       -- ms
+    PRIMARY KEY(tenant, key)
+) WITHOUT ROWID;
+INSERT INTO tenant VALUES (1, 'default');
+INSERT INTO signing_key VALUES (1, 'sig_one', 'sig_two');
+INSERT INTO shard VALUES (0, 4);
+INSERT INTO url_group VALUES (1, 'g', '{\"name\":\"g\",\"created_at\":1,\"updated_at\":2,
+    \"endpoints\":[{\"url\":\"https://example.org\"}],\"headers\":[]}');
+";
+
+/// The conditions of a message as format 1 had them.
+const SPEC_1: &str = r#"{"url":"https://example.org/hook","method":"POST",
+    "headers":[["Content-Type","text/plain"]],"retries":3,"caller_ip":"127.0.0.1"}"#;
+
+/// A file of format 1 with three live messages, of which two have been tried, and a dead letter.
+struct File {
+    directory: tempfile::TempDir,
+    rows: Vec<Live>,
+}
+
+impl File {
+    fn new() -> File {
+        let file = File { directory: tempfile::tempdir().unwrap(), rows: (0..3).map(row).collect() };
+        let connection = Connection::open(file.path()).unwrap();
+        connection.execute_batch(FORMAT_1).unwrap();
+        let (t0, body) = (number(T0.0), &b"hello"[..]);
+        for row in &file.rows {
+            let (seq, tag) = (number(row.id.seq.0), row.id.tag.cast_signed());
+            let message = params![seq, tag, t0, "https://example.org/hook", SPEC_1, body];
+            connection.execute("INSERT INTO message_80000 VALUES (?1, ?2, 1, ?3, ?3, ?4, ?5, ?6)", message).unwrap();
+            let live = params![seq, tag, row.origin.0.cast_signed(), number(row.due.0), row.retried];
+            connection.execute("INSERT INTO live VALUES (?1, ?2, 1, ?3, 5, ?4, ?5, 0, 0)", live).unwrap();
+            connection.execute("INSERT INTO event_80000 VALUES (1, ?1, ?2, ?2, 0, NULL)", params![t0, seq]).unwrap();
+        }
+        let failed = dead_id();
+        let letter = params![t0, number(failed.seq.0), failed.tag.cast_signed(), SPEC_1, body];
+        connection
+            .execute("INSERT INTO dlq_20000 VALUES (1, ?1, ?2, ?3, 3, 'refused', NULL, ?1, ?1, 'u', ?4, ?5)", letter)
+            .unwrap();
+        let key =
+            params![&[7_u8; 32][..], number(file.rows[0].id.seq.0), file.rows[0].id.tag.cast_signed(), t0 + 600_000];
+        connection.execute("INSERT INTO dedup_2880001 VALUES (1, ?1, ?2, ?3, ?4)", key).unwrap();
+        file
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("posthaste.db")
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(&self.path(), SqliteOptions::default()).unwrap()
+    }
+}
+
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap()
+}
+
+fn row(index: u64) -> Live {
+    let seq = Seq(Seq::first_at(T0).0 + index);
+    let message = message(TENANT, MessageId { seq, tag: u64::MAX - index }, T0);
+    let retried = u32::try_from(index).unwrap();
+    Live { origin: Origin(u64::MAX - index % 2), due: T0.plus_millis(10 - index), retried, ..live(&message) }
+}
+
+fn dead_id() -> MessageId {
+    MessageId { seq: Seq(Seq::first_at(T0).0 + 9), tag: 9 }
+}
+
+fn query<T: rusqlite::types::FromSql>(path: &Path, sql: &str) -> Vec<T> {
+    let connection = Connection::open(path).unwrap();
+    let mut statement = connection.prepare(sql).unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn a_file_of_format_1_keeps_everything() {
+    let file = File::new();
+    // Once to bring it up to date, once more as the file that it is then.
+    for _ in 0..2 {
+        let store = file.open();
+        let message = |row: &Live| Message { body: "hello".into(), ..message(TENANT, row.id, T0) };
+        assert_eq!(store.counts().unwrap(), Counts { live: 3, dead_letters: 1 });
+        assert_eq!(store.last_seq().unwrap(), file.rows[2].id.seq);
+        assert_eq!(store.match_live(TENANT, &Filter::default(), Seq::MIN, 9).unwrap(), file.rows);
+        let by_due: Vec<Live> = file.rows.iter().rev().copied().collect();
+        let everything = due(None, DueKey::MIN, Timestamp::MAX, 9);
+        assert_eq!(store.load(SHARD, &everything).unwrap(), by_due);
+        let lane = (TENANT, Lane::Origin(Origin(u64::MAX - 1)));
+        assert_eq!(store.load(SHARD, &due(Some(lane), DueKey::MIN, Timestamp::MAX, 9)).unwrap(), [file.rows[1]]);
+        for row in &file.rows {
+            let record = store.message(TENANT, row.id).unwrap().unwrap();
+            assert_eq!((record.message.as_ref(), record.live), (&message(row), Some(*row)));
+        }
+        let letter = store.dead_letter(TENANT, DlqId { at: T0, n: dead_id().seq.0 }).unwrap().unwrap();
+        assert_eq!((letter.letter.id, letter.letter.error.as_deref()), (dead_id(), Some("refused")));
+        assert_eq!(letter.message.spec, message(&file.rows[0]).spec);
+        let key = (TENANT, DedupKey([7; 32]));
+        assert_eq!(store.find_duplicates(&[key], T0).unwrap(), [Some(file.rows[0].id)]);
+        let keys = ["sig_one", "sig_two"].map(|key| SigningKey::new(key.to_owned()));
+        let [current, next] = keys;
+        assert_eq!(store.signing_keys(TENANT).unwrap(), Some(SigningKeys { current, next }));
+        let endpoints = vec![Endpoint { url: "https://example.org".into(), name: None }];
+        let (created_at, updated_at) = (Timestamp(1), Timestamp(2));
+        let group = UrlGroup { name: "g".into(), created_at, updated_at, endpoints, headers: Vec::new() };
+        assert_eq!(store.url_groups(TENANT).unwrap(), [group]);
+        assert_eq!(store.tenant("default").unwrap(), TENANT);
+        store.close();
+        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [2]);
+    }
+    let store = file.open();
+    let rig = Rig::new(&store);
+    assert_eq!(rig.epoch.0, 5, "owners are counted on");
+    let story: Vec<State> = rig.story().into_iter().map(|(_, state)| state).collect();
+    assert_eq!(story, [State::Created; 3]);
+}
+
+#[test]
+fn a_file_of_format_1_takes_what_is_new() {
+    let file = File::new();
+    let store = file.open();
+    let rig = Rig::new(&store);
+    let queued_message = rig.publish_with(T0, |message| message.spec.queue = Some("q".into()));
+    let moved = Live { place: live(&queued_message).place, flow: None, ..file.rows[0] };
+    rig.commit(&[
+        Op::PutQueue(queue(TENANT, "q")),
+        Op::PutFlow(flow(TENANT, "key")),
+        Op::PutSchedule(schedule(TENANT, "s").into()),
+        Op::PutBulkAction(bulk_action(TENANT, Seq::next(store.last_seq().unwrap(), T0))),
+        Op::Update(moved),
+    ])
+    .unwrap();
+    store.close();
+    let store = file.open();
+    assert_eq!(store.queues(None).unwrap(), [queue(TENANT, "q")]);
+    assert_eq!(store.flows().unwrap(), [flow(TENANT, "key")]);
+    assert_eq!(store.schedules(TENANT).unwrap(), [schedule(TENANT, "s")]);
+    assert_eq!(store.unfinished_bulk_actions().unwrap().len(), 1);
+    assert_eq!(store.last_seq().unwrap(), store.unfinished_bulk_actions().unwrap()[0].id);
+    let rows = store.load(SHARD, &queued(TENANT, "q", None, 9)).unwrap();
+    assert_eq!(rows, [moved, live(&queued_message)]);
+}
+
+#[test]
+fn an_upgraded_file_is_like_a_new_one() {
+    let (file, directory) = (File::new(), tempfile::tempdir().unwrap());
+    let new = directory.path().join("posthaste.db");
+    file.open().close();
+    SqliteStore::open(&new, SqliteOptions::default()).unwrap().close();
+    let columns = "SELECT name || ' ' || type || ' ' || \"notnull\" FROM pragma_table_info('live')";
+    let others = "SELECT sql FROM sqlite_schema WHERE name <> 'live' AND name NOT GLOB '*[0-9]*' ORDER BY name";
+    for sql in [columns, others] {
+        let (upgraded, made) = (query::<Option<String>>(&file.path(), sql), query(&new, sql));
+        assert!(upgraded.len() > 10);
+        assert_eq!(upgraded, made);
+    }
+    assert_eq!(query::<String>(&file.path(), "PRAGMA integrity_check"), ["ok"]);
+}
+
+#[test]
+fn an_upgrade_that_fails_changes_nothing() {
+    let file = File::new();
+    Connection::open(file.path()).unwrap().execute_batch("CREATE TABLE bulk_action(x)").unwrap();
+    let contents = "SELECT sql FROM sqlite_schema ORDER BY name";
+    let before = query::<Option<String>>(&file.path(), contents);
+    assert!(SqliteStore::open(&file.path(), SqliteOptions::default()).is_err());
+    assert_eq!(query::<Option<String>>(&file.path(), contents), before);
+    assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [1]);
+    Connection::open(file.path()).unwrap().execute_batch("DROP TABLE bulk_action").unwrap();
+    assert_eq!(file.open().counts().unwrap(), Counts { live: 3, dead_letters: 1 });
+}
