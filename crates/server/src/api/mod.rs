@@ -212,7 +212,7 @@ async fn no_endpoint(request: Request) -> ApiError {
     if WORKFLOWS.contains(&segment.as_str()) {
         return ApiError::unsupported("workflows are not supported by this version of Posthaste");
     }
-    ApiError::not_found("no such endpoint; docs/api.md lists the paths there are")
+    ApiError::not_found("no such endpoint; /openapi.json lists the paths there are")
 }
 
 /// Around every request: a span, a figure, and an error envelope for what the framework refused itself.

@@ -5,8 +5,8 @@ use crate::history::{Arrival, FLOWS, FlowLimits, History, Micros, Millis};
 use crate::overlap::{Span, beyond};
 use std::collections::HashMap;
 
-/// Requests may arrive this much closer together than they were started. A start is counted before it is
-/// committed and sent, so a slow disk shortens the way to the next one; on a quiet machine it is milliseconds.
+/// Requests may arrive this much closer together than they were started: a start counts from the moment it is
+/// committed, and is then sent by a machine that is busy with much else. On a quiet one it is milliseconds.
 const JITTER_MS: Millis = 400;
 
 pub(crate) fn check(history: &History) -> Vec<Violation> {
