@@ -158,12 +158,10 @@ impl Queues {
             return Joined::Waiting;
         }
         line.stored = Some(before(key));
+        // What was waited for so far is behind it, and comes along.
+        self.joins_no_more(id);
         if !has_joined {
-            let time = place.turn.at.min(live.due);
-            if let Some(later) = line.joins_at.replace(time) {
-                self.joins.remove(&(later, id));
-            }
-            self.joins.insert((time, id));
+            self.joins_at(id, place.turn.at.min(live.due));
         }
         self.feed(id);
         Joined::Stored
@@ -254,6 +252,13 @@ impl Queues {
             line.stored = Some(line.stored.map_or(rest, |stored| stored.min(rest)));
         }
         self.feed(id);
+    }
+
+    fn joins_at(&mut self, id: QueueId, time: Timestamp) {
+        if let Some(line) = self.queues.get_mut(&id) {
+            line.joins_at = Some(time);
+            self.joins.insert((time, id));
+        }
     }
 
     fn joins_no_more(&mut self, id: QueueId) {

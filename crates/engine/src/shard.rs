@@ -654,9 +654,10 @@ impl Shard {
         }
     }
 
-    /// Forgets the timer with the latest due time if it is behind `key`. It is asked for again later.
+    /// Forgets the timer with the latest due time if it is behind `key` and not due. It is asked for again later.
     fn evict_behind(&mut self, key: DueKey, now: Timestamp) -> bool {
-        let Some(last) = self.timers.last().copied().filter(|last| *last > key) else { return false };
+        let last = self.timers.last().copied().filter(|last| *last > key && last.due > now);
+        let Some(last) = last else { return false };
         self.timers.remove(&last);
         self.held.remove(&last.seq);
         self.leave_to_load(last, now);

@@ -184,3 +184,19 @@ fn a_paused_queue_keeps_little_in_ram() {
     world.act(&put(3, false));
     assert_eq!(under_way(&world), [0, 1], "the cap of the destination");
 }
+
+#[test]
+fn a_delayed_message_does_not_hold_up_a_long_queue() {
+    let mut world = World::new();
+    world.act(&put(1, true));
+    world.act(&Action::Publish(New { queue: Some(0), delay_ms: 3_600_000, ..New::default() }));
+    for _ in 0..150 {
+        world.act(&enqueue());
+    }
+    world.act(&put(1, false));
+    for expected in 1..=150 {
+        assert_eq!(under_way(&world), [expected]);
+        world.act(&end(How::Ok));
+    }
+    assert_eq!(world.live.len(), 1, "only the delayed one is left");
+}
