@@ -39,6 +39,8 @@ pub struct Settings {
     pub held_max: usize,
     /// Due messages in RAM per tenant and destination origin.
     pub lane_held_max: usize,
+    /// Waiting messages in RAM per queue.
+    pub queue_held_max: usize,
     /// Live rows read from the store at once.
     pub load_page: usize,
     /// How long a duplicate is recognised.
@@ -56,6 +58,7 @@ impl Default for Settings {
             origin_in_flight_bytes_max: limits::ORIGIN_IN_FLIGHT_BYTES_MAX,
             held_max: limits::HELD_MAX,
             lane_held_max: limits::LANE_HELD_MAX,
+            queue_held_max: limits::QUEUE_HELD_MAX,
             load_page: limits::LOAD_PAGE,
             dedup_window_ms: limits::DEDUP_WINDOW_MS,
         }

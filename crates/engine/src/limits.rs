@@ -46,8 +46,6 @@ pub const QUEUES_MAX: usize = 100_000;
 pub const QUEUE_PARALLELISM_MAX: u32 = 1_000;
 /// Waiting messages of a queue that are kept in RAM; the rest waits in the store.
 pub const QUEUE_HELD_MAX: usize = 64;
-/// A queue with fewer waiting messages in RAM asks the store for more.
-pub const QUEUE_REFILL_BELOW: usize = 32;
 /// Flow-control keys of a tenant; one more is refused with 412 until idle ones have been forgotten.
 pub const FLOW_KEYS_MAX: usize = 100_000;
 /// Longest period of a flow-control rate; over it a request is refused with 400.
@@ -138,6 +136,5 @@ const _: () = {
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
     assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX as usize <= LANE_HELD_MAX / 2);
-    assert!(0 < QUEUE_REFILL_BELOW && QUEUE_REFILL_BELOW <= QUEUE_HELD_MAX);
     assert!(ENDED_GRACE_MS < HISTORY_MS_DEFAULT);
 };

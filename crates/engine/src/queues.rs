@@ -6,7 +6,7 @@
 //! stays in the store.
 
 use crate::appetite::{Appetite, Want};
-use crate::limits::{QUEUE_HELD_MAX, QUEUE_REFILL_BELOW};
+use crate::lanes::Settings;
 use crate::message::{Live, Place, QueueKey, Turn};
 use crate::queue::Queue;
 use posthaste_wire::id::{Seq, TenantId};
@@ -28,8 +28,7 @@ const FULL_SLOTS_MAX: usize = 8;
 /// All queues.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// Messages that the shard may have in RAM.
-    held_max: usize,
+    settings: Settings,
     queues: HashMap<QueueId, Line>,
     per_tenant: HashMap<TenantId, usize>,
     /// Queues with room for what they have in the store.
@@ -63,9 +62,9 @@ pub(crate) enum Joined {
 }
 
 impl Queues {
-    pub(crate) fn new(held_max: usize) -> Queues {
+    pub(crate) fn new(settings: Settings) -> Queues {
         Queues {
-            held_max,
+            settings,
             queues: HashMap::new(),
             per_tenant: HashMap::new(),
             appetite: Appetite::default(),
@@ -151,7 +150,7 @@ impl Queues {
             return Joined::Stored;
         }
         let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0;
-        let room = if full || line.queue.paused { 1 } else { QUEUE_HELD_MAX };
+        let room = if full || line.queue.paused { 1 } else { self.settings.queue_held_max };
         if has_joined && line.waiting.len() < room {
             line.waiting.insert(key);
             self.feed(id);
@@ -269,9 +268,9 @@ impl Queues {
 
     /// Says whether a queue wants what it has in the store.
     fn feed(&mut self, id: QueueId) {
-        let slots_when_full = (self.held_max / self.queues.len().max(1)).clamp(1, FULL_SLOTS_MAX);
+        let slots_when_full = (self.settings.held_max / self.queues.len().max(1)).clamp(1, FULL_SLOTS_MAX);
         let Some(line) = self.queues.get(&id) else { return };
-        let enough = if line.queue.paused { 1 } else { QUEUE_REFILL_BELOW };
+        let enough = if line.queue.paused { 1 } else { self.settings.queue_held_max.div_ceil(2) };
         let want = if line.stored.is_none() || line.joins_at.is_some() || line.waiting.len() >= enough {
             Want::Nothing
         } else if line.waiting.is_empty() && line.slots.len() < slots_when_full {

@@ -15,7 +15,7 @@ use crate::event::{Event, EventDetail, Op, State};
 use crate::flow::{Flow, FlowEdit, FlowInfo};
 use crate::lanes::{self, Lanes};
 pub use crate::lanes::{Lane, LaneKey, Settings};
-use crate::limits::{HOPS_MAX, HORIZON_MS, QUEUE_HELD_MAX};
+use crate::limits::{HOPS_MAX, HORIZON_MS};
 use crate::message::{DedupKey, DueKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
 use crate::outcome::{AttemptError, ErrorClass, Outcome};
 use crate::queue::Queue;
@@ -178,7 +178,7 @@ impl Shard {
             held: HashMap::new(),
             timers: BTreeSet::new(),
             queue_timers: BTreeSet::new(),
-            queues: Queues::new(settings.held_max),
+            queues: Queues::new(settings),
             loaded: DueKey::MIN,
             latest: Timestamp(0),
             load_not_before: Timestamp(0),
@@ -397,7 +397,7 @@ impl Shard {
     fn wants_queue_load(&self) -> Option<Load> {
         let full = self.is_full();
         let ((tenant, queue), after) = self.queues.wants_load(full)?;
-        let max = if full { QUEUE_LOAD_WHEN_FULL } else { QUEUE_HELD_MAX };
+        let max = if full { QUEUE_LOAD_WHEN_FULL } else { self.settings.queue_held_max };
         Some(Load { source: Source::Queue { tenant, queue, after }, max })
     }
 

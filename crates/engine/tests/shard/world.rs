@@ -25,6 +25,7 @@ pub(crate) const CAPS: Settings = Settings {
     origin_in_flight_bytes_max: 60,
     held_max: 12,
     lane_held_max: 4,
+    queue_held_max: 3,
     load_page: 5,
     dedup_window_ms: 600_000,
 };
