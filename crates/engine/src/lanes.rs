@@ -183,18 +183,11 @@ impl Lanes {
     /// A message is due; it waits in the lane that asked for it, if one did. False: that lane is full, the
     /// message is left to the store.
     pub(crate) fn push(&mut self, live: &Live, lane: Option<LaneKey>, held: usize, now: Timestamp) -> bool {
-        self.push_into(lane.unwrap_or_else(|| first_lane(live)), live, held, now, VecDeque::push_back)
+        self.push_into(lane.unwrap_or_else(|| first_lane(live)), live, held, now)
     }
 
     /// However full the shard is, a lane may hold what could start at once: no destination starves.
-    fn push_into(
-        &mut self,
-        key: LaneKey,
-        live: &Live,
-        held: usize,
-        now: Timestamp,
-        put: fn(&mut VecDeque<Seq>, Seq),
-    ) -> bool {
+    fn push_into(&mut self, key: LaneKey, live: &Live, held: usize, now: Timestamp) -> bool {
         let room = if held < self.settings.held_max { self.settings.lane_held_max } else { self.floor(key) };
         let line = self.lines.entry(key).or_default();
         if live.place.is_none() && (line.spilled.is_some() || line.waiting.len() >= room) {
@@ -202,7 +195,7 @@ impl Lanes {
             self.feed(key);
             return false;
         }
-        put(&mut line.waiting, live.id.seq);
+        line.waiting.push_back(live.id.seq);
         self.queue(key, now);
         self.feed(key);
         true
@@ -255,8 +248,7 @@ impl Lanes {
                 return Some(Next::Start(live, generation));
             };
             self.end_turn(key, now);
-            // It has waited in one line already, so it stands at the front of the other.
-            if !self.push_into(other, &live, held, now, VecDeque::push_front) {
+            if !self.push_into(other, &live, held, now) {
                 return Some(Next::Spilled(live));
             }
         }
