@@ -122,8 +122,9 @@ struct Line {
     /// Attempts under way to an origin; keys count their own.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// The body of the first waiting message does not fit beside those under way to its origin.
-    waits_for_bytes: bool,
+    /// The body of this message does not fit beside those under way to its origin: while it is the first, none
+    /// starts.
+    waits_for_bytes: Option<Seq>,
     /// Due, in order. Entries that were cancelled meanwhile are skipped when their turn comes.
     waiting: VecDeque<Seq>,
     /// Messages of this lane from here on are due, but in the store only.
@@ -148,6 +149,10 @@ impl Line {
     fn is_idle(&self) -> bool {
         let waits = !self.waiting.is_empty() || self.spilled.is_some() || self.opens_at.is_some();
         self.in_flight == 0 && !waits && !self.queued
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.waits_for_bytes.is_some() && self.waiting.front() == self.waits_for_bytes.as_ref()
     }
 
     fn spill(&mut self, key: DueKey) {
@@ -201,12 +206,14 @@ impl Lanes {
         true
     }
 
-    /// A message waits for something else than a free slot: it leaves the lanes it may be in.
-    pub(crate) fn withdraw(&mut self, live: &Live) {
+    /// A message has ended, or waits for something else than a free slot: it leaves the lanes it may be in.
+    pub(crate) fn withdraw(&mut self, live: &Live, now: Timestamp) {
         for key in [first_lane(live), origin_lane(live)] {
             if let Some(line) = self.lines.get_mut(&key) {
                 line.waiting.retain(|seq| *seq != live.id.seq);
+                self.queue(key, now);
                 self.feed(key);
+                self.tidy(key);
             }
         }
     }
@@ -226,9 +233,12 @@ impl Lanes {
                 continue;
             };
             let bytes = u64::from(live.body_bytes);
-            let fits = |sum: u64, max: u64| tenant.in_flight == 0 || sum + bytes <= max;
-            if !fits(self.in_flight_bytes, self.settings.in_flight_bytes_max)
-                || !fits(tenant.in_flight_bytes, self.settings.tenant_in_flight_bytes_max)
+            let in_all = self.in_flight_bytes + bytes;
+            // A tenant with nothing under way need not wait for the others, up to twice the bound.
+            let spare = if tenant.in_flight == 0 { self.settings.in_flight_bytes_max } else { 0 };
+            let own = tenant.in_flight_bytes + bytes;
+            if (self.in_flight > 0 && in_all > self.settings.in_flight_bytes_max + spare)
+                || (tenant.in_flight > 0 && own > self.settings.tenant_in_flight_bytes_max)
             {
                 // Large bodies wait for room without holding up others.
                 self.end_turn(key, now);
@@ -236,12 +246,14 @@ impl Lanes {
                 continue;
             }
             if self.is_closed(key, &live, now) {
-                line_of(&mut self.lines, key).waits_for_bytes = matches!(key.1, Lane::Origin(_));
+                let is_origin = matches!(key.1, Lane::Origin(_));
+                line_of(&mut self.lines, key).waits_for_bytes = is_origin.then_some(live.id.seq);
                 self.end_turn(key, now);
                 continue;
             }
             line_of(&mut self.lines, key).waiting.pop_front();
-            let other = self.other_lane(key, &live).filter(|other| self.is_closed(*other, &live, now));
+            let other = self.other_lane(key, &live);
+            let other = other.filter(|other| self.is_blocked(*other) || self.is_closed(*other, &live, now));
             let Some(other) = other else {
                 let generation = self.start(&live, now);
                 self.end_turn(key, now);
@@ -263,7 +275,7 @@ impl Lanes {
         let line = self.lines.get_mut(&key).expect("an attempt under way has a lane");
         line.in_flight -= 1;
         line.in_flight_bytes -= bytes;
-        line.waits_for_bytes = false;
+        line.waits_for_bytes = None;
         let tenant = self.tenants.get_mut(&live.tenant).expect("an attempt under way has a tenant");
         tenant.in_flight -= 1;
         tenant.in_flight_bytes -= bytes;
@@ -288,6 +300,7 @@ impl Lanes {
             for (_, key) in std::mem::take(&mut self.opens) {
                 line_of(&mut self.lines, key).opens_at = None;
                 self.queue(key, now);
+                self.tidy(key);
             }
         }
         self.last_wake = now;
@@ -382,6 +395,11 @@ impl Lanes {
         }
     }
 
+    /// Whether the first of a lane waits for bytes, which none may take away from it.
+    fn is_blocked(&self, key: LaneKey) -> bool {
+        self.lines.get(&key).is_some_and(Line::is_blocked)
+    }
+
     /// The lane at the front of the turn has had it.
     fn end_turn(&mut self, key: LaneKey, now: Timestamp) {
         let tenant_id = key.0;
@@ -400,7 +418,7 @@ impl Lanes {
     /// Puts a lane in line if it has something waiting and may start it.
     fn queue(&mut self, key: LaneKey, now: Timestamp) {
         let Some(line) = self.lines.get_mut(&key) else { return };
-        if line.queued || line.waiting.is_empty() || line.waits_for_bytes {
+        if line.queued || line.waiting.is_empty() || line.is_blocked() {
             return;
         }
         let admitted = match key.1 {

@@ -84,7 +84,8 @@ pub const TENANT_IN_FLIGHT_MAX: u32 = 1_000;
 pub const ORIGIN_IN_FLIGHT_MAX: u32 = 200;
 /// Deliveries under way in all; what is due beyond it waits.
 pub const IN_FLIGHT_MAX: u32 = 10_000;
-/// Bytes of bodies under way in all; what is due beyond it waits (one message of a tenant may always start).
+/// Bytes of bodies under way in all; what is due beyond it waits, but for one message of each tenant that has
+/// none under way, up to twice as many bytes.
 pub const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Bytes of bodies under way per tenant; what is due beyond it waits (one message may always start).
 pub const TENANT_IN_FLIGHT_BYTES_MAX: u64 = 64 * 1024 * 1024;

@@ -173,25 +173,27 @@ pub struct Place {
 /// The order within a queue: by the time of joining it, then by creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Turn {
-    /// When the message joined the queue: at its creation, or when its delay was over. Taken from its
-    /// [`Seq`], so that a clock that goes back changes nothing.
+    /// When the message joins the queue: at the time of its [`Seq`], which a clock that goes back does not
+    /// change; or later, when its delay is over.
     pub at: Timestamp,
     /// Which message; for a callback the one that caused it.
     pub seq: Seq,
 }
 
 impl Turn {
-    /// The turn of a message that may not start before `not_before`.
-    pub fn new(seq: Seq, not_before: Timestamp) -> Turn {
-        Turn { at: not_before.max(seq.time()), seq }
+    /// The turn of a new message. One that is delayed joins later than its position says, by whatever clock.
+    pub fn new(seq: Seq, created_at: Timestamp, not_before: Timestamp) -> Turn {
+        let at = if not_before > created_at { not_before.max(seq.time().plus_millis(1)) } else { seq.time() };
+        Turn { at, seq }
     }
 }
 
 impl Live {
-    /// Due by the clock; or due since its creation, which a clock that has gone back since may show as a time to
-    /// come.
+    /// Due by the clock; or, in a queue, due since its creation, which a clock that has gone back since may show
+    /// as a time to come.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.due <= now || (self.retried == 0 && self.due <= self.id.seq.time())
+        let joined_at_once = |place: Place| place.turn.seq == self.id.seq && place.turn.at == self.id.seq.time();
+        self.due <= now || (self.retried == 0 && self.place.is_some_and(joined_at_once))
     }
 
     /// The order in which live messages become due.

@@ -280,9 +280,12 @@ impl Shard {
                 out.ops.push(Op::Update(held.live));
                 continue;
             }
-            if let Some(held) = self.held.remove(&row.id.seq) {
-                self.timers.remove(&held.live.due_key());
-                self.queue_timers.remove(&held.live.due_key());
+            if let Some(Held { live, stage }) = self.held.remove(&row.id.seq) {
+                self.timers.remove(&live.due_key());
+                self.queue_timers.remove(&live.due_key());
+                if stage == Stage::Ready {
+                    self.lanes.withdraw(&live, now);
+                }
             }
             ending::cancelled_waiting(row, now, out);
             self.leave_queue(row, now, out);
@@ -515,7 +518,7 @@ impl Shard {
         if self.queues.get(id).is_none() {
             out.ops.push(Op::PutQueue(self.queues.put(id, name, 1, false, now)));
         }
-        Place { queue, turn: Turn::new(message.id.seq, message.not_before) }
+        Place { queue, turn: Turn::new(message.id.seq, message.created_at, message.not_before) }
     }
 
     /// A new message, published or caused: it is stored, and waits for what it must wait for.
@@ -612,7 +615,7 @@ impl Shard {
             match held.stage {
                 Stage::Ready if holds_back => {
                     held.stage = Stage::Paused;
-                    self.lanes.withdraw(&live);
+                    self.lanes.withdraw(&live, now);
                 }
                 Stage::Paused if !holds_back => self.make_ready(live, None, now),
                 _ => {}

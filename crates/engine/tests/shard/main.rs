@@ -202,6 +202,19 @@ fn the_bodies_of_a_hung_destination_leave_room_for_others() {
 }
 
 #[test]
+fn a_large_body_that_waits_is_neither_passed_nor_remembered_for_too_long() {
+    let mut world = World::new();
+    let publish = |bytes| Action::Publish(New { bytes, ..New::default() });
+    world.act(&publish(35));
+    world.act(&publish(35));
+    let flow = Some(NewFlow { key: 0, parallelism: None, rate: None, period_ms: 1_000 });
+    world.act(&Action::Publish(New { bytes: 5, flow, ..New::default() }));
+    assert_eq!(world.in_flight.len(), 1, "a key does not lead past the one that waits for room");
+    world.act(&Action::Cancel { which: 1 });
+    assert_eq!(world.in_flight.len(), 2, "the one behind it fits, now that it is gone");
+}
+
+#[test]
 fn a_full_shard_still_holds_what_a_lane_could_start_at_once() {
     let mut world = World::new();
     let publish = |tenant, origin| Action::Publish(New { tenant, origin, bytes: 1, ..New::default() });

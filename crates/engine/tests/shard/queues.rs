@@ -167,7 +167,8 @@ fn a_clock_that_goes_back_does_not_hold_up_a_queue() {
     world.act(&Action::Publish(New::default()));
     world.act(&Action::ClockBack { millis: 9 * 86_400_000 });
     world.act(&Action::Publish(New { queue: Some(0), delay_ms: 1_000, ..New::default() }));
-    world.act(&enqueue());
+    world.act(&Action::Publish(New { queue: Some(1), ..New::default() }));
+    assert!(under_way(&world).contains(&2), "it joined at once");
     world.act(&Action::Crash);
     world.act(&Action::Wait { millis: 1_000 });
     assert!(under_way(&world).contains(&1), "its delay is over, by the clock that it was given by");
@@ -199,4 +200,16 @@ fn a_delayed_message_does_not_hold_up_a_long_queue() {
         world.act(&end(How::Ok));
     }
     assert_eq!(world.live.len(), 1, "only the delayed one is left");
+}
+
+#[test]
+fn a_clock_that_goes_back_does_not_shorten_a_delay() {
+    let mut world = World::new();
+    world.act(&Action::Publish(New::default()));
+    world.act(&Action::ClockBack { millis: 3_600_000 });
+    world.act(&Action::Publish(New { queue: Some(0), delay_ms: 1_800_000, ..New::default() }));
+    world.act(&Action::Wait { millis: 1_799_999 });
+    assert!(!under_way(&world).contains(&1), "not before its delay is over");
+    world.act(&Action::Wait { millis: 1 });
+    assert!(under_way(&world).contains(&1));
 }
