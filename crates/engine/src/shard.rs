@@ -9,10 +9,13 @@
 //! every live message up to `loaded` is held, or its lane is `spilled` at or before it; and holding
 //! less is always allowed, because a load skips what is held already.
 
+mod load;
+mod operate;
+
 use crate::callback::{self, Told};
 use crate::ending;
 use crate::event::{Event, EventDetail, Op, State};
-use crate::flow::{Flow, FlowEdit, FlowInfo};
+use crate::flow::Flow;
 use crate::lanes::{self, Lanes};
 pub use crate::lanes::{Lane, LaneKey, Settings};
 use crate::limits::{HOPS_MAX, HORIZON_MS};
@@ -21,6 +24,7 @@ use crate::outcome::{AttemptError, ErrorClass, Outcome};
 use crate::queue::Queue;
 use crate::queues::{Joined, QueueId, Queues};
 use crate::retry::{self, Next};
+pub use load::{Load, Source};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
@@ -88,38 +92,6 @@ pub struct Accepted {
     pub deduplicated: bool,
 }
 
-/// What [`Shard::wants_load`] asks of the store; the answer goes to [`Shard::loaded`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
-    /// Which live rows.
-    pub source: Source,
-    /// At most so many.
-    pub max: usize,
-}
-
-/// Which live rows, and in which order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Rows outside of queues with `after < due_key` and `due <= until`, by due key.
-    Due {
-        /// Only those of this lane.
-        lane: Option<LaneKey>,
-        /// Rows behind this key.
-        after: DueKey,
-        /// Rows due at this time or before.
-        until: Timestamp,
-    },
-    /// Rows of a queue with `after < (turn, seq)`, in that order.
-    Queue {
-        /// Whose queue.
-        tenant: TenantId,
-        /// Which queue.
-        queue: QueueKey,
-        /// Rows behind this place.
-        after: (Turn, Seq),
-    },
-}
-
 /// A live message in RAM.
 #[derive(Debug)]
 struct Held {
@@ -164,8 +136,6 @@ pub struct Shard {
     queue_was_loaded: bool,
 }
 
-/// Rows of a queue that a full shard asks for: one that waits, and one to know whether there are more.
-const QUEUE_LOAD_WHEN_FULL: usize = 2;
 /// How long a full shard waits before it asks for more of the window.
 const FULL_PAUSE_MS: u64 = 1_000;
 
@@ -300,54 +270,6 @@ impl Shard {
         out.ops.extend(ids.iter().map(|&dlq_id| Op::Exhume { tenant, dlq_id }));
     }
 
-    /// The rows that [`Shard::wants_load`] asked for. Fewer than `max` means that there are no more.
-    pub fn loaded(&mut self, load: &Load, rows: &[Live], now: Timestamp, out: &mut Output) {
-        self.latest = self.latest.max(now);
-        let complete = rows.len() < load.max;
-        self.queue_was_loaded = matches!(load.source, Source::Queue { .. });
-        match load.source {
-            Source::Due { lane, until, .. } => {
-                let last = rows.last().map(Live::due_key).filter(|_| !complete);
-                match lane {
-                    None => self.loaded = last.unwrap_or(DueKey { due: until, seq: Seq::MAX }),
-                    Some(lane) => self.lanes.begin_refill(lane),
-                }
-                for row in rows {
-                    if !self.is_settled(row, now, out) {
-                        self.arrive_at(*row, lane, now);
-                    }
-                }
-                if let Some(lane) = lane {
-                    self.lanes.end_refill(lane, last.map(after));
-                }
-            }
-            Source::Queue { tenant, queue, .. } => {
-                let id = (tenant, queue);
-                self.queues.begin_load(id);
-                let key = |row: &Live| row.place.map(|place| (place.turn, row.id.seq));
-                let rest = rows.last().and_then(key).filter(|_| !complete);
-                for row in rows {
-                    if !self.is_settled(row, now, out) && self.join(*row, now) == Joined::Stored {
-                        break;
-                    }
-                }
-                self.queues.end_load(id, rest);
-                self.advance(id, now, out);
-            }
-        }
-        self.dispatch(&[], now, out);
-    }
-
-    /// Whether a loaded row needs nothing more: it is held already, or its cancel was promised before the
-    /// process ended.
-    fn is_settled(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> bool {
-        let held = self.held.contains_key(&row.id.seq);
-        if !held && row.cancel_requested {
-            ending::cancelled_waiting(row, now, out);
-        }
-        held || row.cancel_requested
-    }
-
     /// Time has passed.
     pub fn wake(&mut self, now: Timestamp, out: &mut Output) {
         self.latest = self.latest.max(now);
@@ -382,36 +304,6 @@ impl Shard {
         timers.into_iter().chain(gates).flatten().fold(window, Timestamp::min)
     }
 
-    /// What the driver should read from the store and hand to [`Shard::loaded`], if anything.
-    pub fn wants_load(&self, now: Timestamp) -> Option<Load> {
-        if self.draining {
-            return None;
-        }
-        if now >= self.load_not_before && self.loaded.due <= now.plus_millis(HORIZON_MS / 2) {
-            let until = now.plus_millis(HORIZON_MS);
-            let source = Source::Due { lane: None, after: self.loaded, until };
-            return Some(Load { source, max: self.settings.load_page });
-        }
-        // In turns, so that neither starves while the other always wants more.
-        let (queue, lane) = (|| self.wants_queue_load(), || self.wants_lane_load(now));
-        if self.queue_was_loaded { lane().or_else(queue) } else { queue().or_else(lane) }
-    }
-
-    fn wants_queue_load(&self) -> Option<Load> {
-        let full = self.is_full();
-        let ((tenant, queue), after) = self.queues.wants_load(full)?;
-        let max = if full { QUEUE_LOAD_WHEN_FULL } else { self.settings.queue_held_max };
-        Some(Load { source: Source::Queue { tenant, queue, after }, max })
-    }
-
-    fn wants_lane_load(&self, now: Timestamp) -> Option<Load> {
-        let (lane, from, max) = self.lanes.wants_refill(self.held.len())?;
-        // What was spilled was due once; after the clock went back it may not be due now.
-        let until = self.latest.max(now);
-        let source = Source::Due { lane: Some(lane), after: before(from), until };
-        Some(Load { source, max })
-    }
-
     /// Attempts under way.
     pub fn in_flight(&self) -> u32 {
         self.lanes.in_flight()
@@ -420,95 +312,6 @@ impl Shard {
     /// Messages in RAM.
     pub fn held(&self) -> usize {
         self.held.len()
-    }
-
-    /// Attempts of a tenant under way.
-    pub fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
-        self.lanes.tenant_in_flight(tenant)
-    }
-
-    /// The settings of a queue.
-    pub fn queue(&self, tenant: TenantId, name: &str) -> Option<&Queue> {
-        self.queues.get((tenant, QueueKey::of(tenant, name)))
-    }
-
-    /// How many queues a tenant has.
-    pub fn queue_count(&self, tenant: TenantId) -> usize {
-        self.queues.count(tenant)
-    }
-
-    /// Makes a queue or changes it.
-    pub fn put_queue(
-        &mut self,
-        tenant: TenantId,
-        name: &str,
-        parallelism: u32,
-        paused: bool,
-        now: Timestamp,
-        out: &mut Output,
-    ) {
-        let id = (tenant, QueueKey::of(tenant, name));
-        out.synced = true;
-        out.ops.push(Op::PutQueue(self.queues.put(id, name, parallelism, paused, now)));
-        self.pause_or_resume(id, now);
-        self.advance(id, now, out);
-        self.dispatch(&[], now, out);
-    }
-
-    /// Deletes a queue whose messages were cancelled; what is still under way comes to its end.
-    pub fn delete_queue(&mut self, tenant: TenantId, name: &str, now: Timestamp, out: &mut Output) {
-        let id = (tenant, QueueKey::of(tenant, name));
-        if let Some(queue) = self.queues.delete(id, now) {
-            out.synced = true;
-            out.ops.push(Op::PutQueue(queue));
-            self.pause_or_resume(id, now);
-            self.advance(id, now, out);
-            self.dispatch(&[], now, out);
-        }
-    }
-
-    /// How many flow-control keys a tenant has.
-    pub fn flow_count(&self, tenant: TenantId) -> usize {
-        self.lanes.flows.count(tenant)
-    }
-
-    /// Whether a flow-control key is known.
-    pub fn has_flow(&self, tenant: TenantId, key: &str) -> bool {
-        self.lanes.flows.contains((tenant, FlowKey::of(tenant, key)))
-    }
-
-    /// Changes a flow-control key; false if it is unknown and the change does not make it.
-    pub fn edit_flow(&mut self, tenant: TenantId, key: &str, edit: FlowEdit, now: Timestamp, out: &mut Output) -> bool {
-        let flow = FlowKey::of(tenant, key);
-        let known = self.lanes.flows.edit((tenant, flow), key, edit, now);
-        out.synced = true;
-        self.lanes.reopen(tenant, flow, now);
-        self.dispatch(&[], now, out);
-        known
-    }
-
-    /// One flow-control key.
-    pub fn flow(&mut self, tenant: TenantId, key: &str, now: Timestamp) -> Option<FlowInfo> {
-        self.lanes.flows.info((tenant, FlowKey::of(tenant, key)), now)
-    }
-
-    /// All flow-control keys of a tenant, by key.
-    pub fn flows(&mut self, tenant: TenantId, now: Timestamp) -> Vec<FlowInfo> {
-        self.lanes.flows.infos(tenant, now)
-    }
-
-    /// Flow-control keys that nobody has used for long, at most `max`.
-    pub fn idle_flows(&self, now: Timestamp, max: usize) -> Vec<(TenantId, FlowKey)> {
-        self.lanes.flows.idle(now, max)
-    }
-
-    /// An idle key is forgotten, unless the store has messages with it.
-    pub fn forget_flow(&mut self, id: (TenantId, FlowKey), has_messages: bool, now: Timestamp, out: &mut Output) {
-        if has_messages {
-            self.lanes.flows.touch(id, now);
-        } else if let Some(key) = self.lanes.flows.forget(id) {
-            out.ops.push(Op::DropFlow { tenant: id.0, key });
-        }
     }
 
     /// The place of a new message at the end of a queue, which is made if it does not exist.
@@ -731,9 +534,4 @@ fn before(key: DueKey) -> DueKey {
         Some(seq) => DueKey { due: key.due, seq: Seq(seq) },
         None => DueKey { due: key.due.minus_millis(1), seq: Seq::MAX },
     }
-}
-
-/// The key right behind this one.
-fn after(key: DueKey) -> DueKey {
-    DueKey { due: key.due, seq: Seq(key.seq.0 + 1) }
 }

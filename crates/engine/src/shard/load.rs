@@ -1,0 +1,130 @@
+//! What a shard asks of the store, and what it does with the rows it gets.
+
+use super::{Output, Shard, before};
+use crate::ending;
+use crate::lanes::LaneKey;
+use crate::limits::HORIZON_MS;
+use crate::message::{DueKey, Live, QueueKey, Turn};
+use crate::queues::Joined;
+use posthaste_wire::id::{Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+
+/// Rows of a queue that a full shard asks for: one that waits, and one to know whether there are more.
+const QUEUE_LOAD_WHEN_FULL: usize = 2;
+
+/// What [`Shard::wants_load`] asks of the store; the answer goes to [`Shard::loaded`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Which live rows.
+    pub source: Source,
+    /// At most so many.
+    pub max: usize,
+}
+
+/// Which live rows, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Rows outside of queues with `after < due_key` and `due <= until`, by due key.
+    Due {
+        /// Only those of this lane.
+        lane: Option<LaneKey>,
+        /// Rows behind this key.
+        after: DueKey,
+        /// Rows due at this time or before.
+        until: Timestamp,
+    },
+    /// Rows of a queue with `after < (turn, seq)`, in that order.
+    Queue {
+        /// Whose queue.
+        tenant: TenantId,
+        /// Which queue.
+        queue: QueueKey,
+        /// Rows behind this place.
+        after: (Turn, Seq),
+    },
+}
+
+impl Shard {
+    /// What the driver should read from the store and hand to [`Shard::loaded`], if anything.
+    pub fn wants_load(&self, now: Timestamp) -> Option<Load> {
+        if self.draining {
+            return None;
+        }
+        if now >= self.load_not_before && self.loaded.due <= now.plus_millis(HORIZON_MS / 2) {
+            let until = now.plus_millis(HORIZON_MS);
+            let source = Source::Due { lane: None, after: self.loaded, until };
+            return Some(Load { source, max: self.settings.load_page });
+        }
+        // In turns, so that neither starves while the other always wants more.
+        let (queue, lane) = (|| self.wants_queue_load(), || self.wants_lane_load(now));
+        if self.queue_was_loaded { lane().or_else(queue) } else { queue().or_else(lane) }
+    }
+
+    fn wants_queue_load(&self) -> Option<Load> {
+        let full = self.is_full();
+        let ((tenant, queue), after) = self.queues.wants_load(full)?;
+        let max = if full { QUEUE_LOAD_WHEN_FULL } else { self.settings.queue_held_max };
+        Some(Load { source: Source::Queue { tenant, queue, after }, max })
+    }
+
+    fn wants_lane_load(&self, now: Timestamp) -> Option<Load> {
+        let (lane, from, max) = self.lanes.wants_refill(self.held.len())?;
+        // What was spilled was due once; after the clock went back it may not be due now.
+        let until = self.latest.max(now);
+        let source = Source::Due { lane: Some(lane), after: before(from), until };
+        Some(Load { source, max })
+    }
+
+    /// The rows that [`Shard::wants_load`] asked for. Fewer than `max` means that there are no more.
+    pub fn loaded(&mut self, load: &Load, rows: &[Live], now: Timestamp, out: &mut Output) {
+        self.latest = self.latest.max(now);
+        let complete = rows.len() < load.max;
+        self.queue_was_loaded = matches!(load.source, Source::Queue { .. });
+        match load.source {
+            Source::Due { lane, until, .. } => {
+                let last = rows.last().map(Live::due_key).filter(|_| !complete);
+                match lane {
+                    None => self.loaded = last.unwrap_or(DueKey { due: until, seq: Seq::MAX }),
+                    Some(lane) => self.lanes.begin_refill(lane),
+                }
+                for row in rows {
+                    if !self.is_settled(row, now, out) {
+                        self.arrive_at(*row, lane, now);
+                    }
+                }
+                if let Some(lane) = lane {
+                    self.lanes.end_refill(lane, last.map(after));
+                }
+            }
+            Source::Queue { tenant, queue, .. } => {
+                let id = (tenant, queue);
+                self.queues.begin_load(id);
+                let key = |row: &Live| row.place.map(|place| (place.turn, row.id.seq));
+                let rest = rows.last().and_then(key).filter(|_| !complete);
+                for row in rows {
+                    if !self.is_settled(row, now, out) && self.join(*row, now) == Joined::Stored {
+                        break;
+                    }
+                }
+                self.queues.end_load(id, rest);
+                self.advance(id, now, out);
+            }
+        }
+        self.dispatch(&[], now, out);
+    }
+
+    /// Whether a loaded row needs nothing more: it is held already, or its cancel was promised before the
+    /// process ended.
+    fn is_settled(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> bool {
+        let held = self.held.contains_key(&row.id.seq);
+        if !held && row.cancel_requested {
+            ending::cancelled_waiting(row, now, out);
+        }
+        held || row.cancel_requested
+    }
+}
+
+/// The key right behind this one.
+fn after(key: DueKey) -> DueKey {
+    DueKey { due: key.due, seq: Seq(key.seq.0 + 1) }
+}

@@ -1,0 +1,100 @@
+//! What operators do to queues and flow-control keys, and what they are told of them.
+
+use super::{Output, Shard};
+use crate::event::Op;
+use crate::flow::{FlowEdit, FlowInfo};
+use crate::message::{FlowKey, QueueKey};
+use crate::queue::Queue;
+use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
+
+impl Shard {
+    /// Attempts of a tenant under way.
+    pub fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
+        self.lanes.tenant_in_flight(tenant)
+    }
+
+    /// The settings of a queue.
+    pub fn queue(&self, tenant: TenantId, name: &str) -> Option<&Queue> {
+        self.queues.get((tenant, QueueKey::of(tenant, name)))
+    }
+
+    /// How many queues a tenant has.
+    pub fn queue_count(&self, tenant: TenantId) -> usize {
+        self.queues.count(tenant)
+    }
+
+    /// Makes a queue or changes it.
+    pub fn put_queue(
+        &mut self,
+        tenant: TenantId,
+        name: &str,
+        parallelism: u32,
+        paused: bool,
+        now: Timestamp,
+        out: &mut Output,
+    ) {
+        let id = (tenant, QueueKey::of(tenant, name));
+        out.synced = true;
+        out.ops.push(Op::PutQueue(self.queues.put(id, name, parallelism, paused, now)));
+        self.pause_or_resume(id, now);
+        self.advance(id, now, out);
+        self.dispatch(&[], now, out);
+    }
+
+    /// Deletes a queue whose messages were cancelled; what is still under way comes to its end.
+    pub fn delete_queue(&mut self, tenant: TenantId, name: &str, now: Timestamp, out: &mut Output) {
+        let id = (tenant, QueueKey::of(tenant, name));
+        if let Some(queue) = self.queues.delete(id, now) {
+            out.synced = true;
+            out.ops.push(Op::PutQueue(queue));
+            self.pause_or_resume(id, now);
+            self.advance(id, now, out);
+            self.dispatch(&[], now, out);
+        }
+    }
+
+    /// How many flow-control keys a tenant has.
+    pub fn flow_count(&self, tenant: TenantId) -> usize {
+        self.lanes.flows.count(tenant)
+    }
+
+    /// Whether a flow-control key is known.
+    pub fn has_flow(&self, tenant: TenantId, key: &str) -> bool {
+        self.lanes.flows.contains((tenant, FlowKey::of(tenant, key)))
+    }
+
+    /// Changes a flow-control key; false if it is unknown and the change does not make it.
+    pub fn edit_flow(&mut self, tenant: TenantId, key: &str, edit: FlowEdit, now: Timestamp, out: &mut Output) -> bool {
+        let flow = FlowKey::of(tenant, key);
+        let known = self.lanes.flows.edit((tenant, flow), key, edit, now);
+        out.synced = true;
+        self.lanes.reopen(tenant, flow, now);
+        self.dispatch(&[], now, out);
+        known
+    }
+
+    /// One flow-control key.
+    pub fn flow(&mut self, tenant: TenantId, key: &str, now: Timestamp) -> Option<FlowInfo> {
+        self.lanes.flows.info((tenant, FlowKey::of(tenant, key)), now)
+    }
+
+    /// All flow-control keys of a tenant, by key.
+    pub fn flows(&mut self, tenant: TenantId, now: Timestamp) -> Vec<FlowInfo> {
+        self.lanes.flows.infos(tenant, now)
+    }
+
+    /// Flow-control keys that nobody has used for long, at most `max`.
+    pub fn idle_flows(&self, now: Timestamp, max: usize) -> Vec<(TenantId, FlowKey)> {
+        self.lanes.flows.idle(now, max)
+    }
+
+    /// An idle key is forgotten, unless the store has messages with it.
+    pub fn forget_flow(&mut self, id: (TenantId, FlowKey), has_messages: bool, now: Timestamp, out: &mut Output) {
+        if has_messages {
+            self.lanes.flows.touch(id, now);
+        } else if let Some(key) = self.lanes.flows.forget(id) {
+            out.ops.push(Op::DropFlow { tenant: id.0, key });
+        }
+    }
+}
