@@ -92,6 +92,26 @@ proptest! {
         world.heal();
         world.check_history();
     }
+
+    #[test]
+    fn nothing_idles_that_could_start(actions in proptest::collection::vec(action(), 1..160)) {
+        let mut world = World::new();
+        let settle_down = |world: &mut World| {
+            for _ in 0..3 {
+                while !world.in_flight.is_empty() {
+                    world.act(&Action::End { which: 0, how: How::Ok });
+                }
+                world.act(&Action::Wait { millis: 1_100 });
+            }
+            world.check_no_idling();
+        };
+        for action in actions.iter().filter(|action| !matches!(action, Action::ClockBack { .. })) {
+            world.act(action);
+            if matches!(action, Action::Wait { .. }) {
+                settle_down(&mut world);
+            }
+        }
+    }
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub(crate) const CAPS: Settings = Settings {
     dedup_window_ms: 600_000,
 };
 
+/// A full shard may take this long to ask for what is due.
+const OVERDUE_MS: u64 = 3_000;
+
 /// A publish, plain unless told otherwise.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct New {
@@ -475,6 +478,33 @@ impl World {
             }
         }
         panic!("{} messages are stuck: {:?}", self.live.len(), self.live.values().next());
+    }
+
+    /// Nothing idles: when a tenant has nothing under way, whoever of it could start has started. Judged only where
+    /// that is plain: the clock never went back, the message is overdue, and no rate is in its way.
+    pub(crate) fn check_no_idling(&self) {
+        if self.in_flight.len() as u32 >= CAPS.in_flight_max || !self.went_back_at.is_empty() {
+            return;
+        }
+        let idle = |row: &&Live| self.in_flight.iter().all(|live| live.tenant != row.tenant);
+        for row in self.live.values().filter(idle).filter(|row| row.due.plus_millis(OVERDUE_MS) <= self.now) {
+            let may_start = self.key_lets(row) && row.place.is_none_or(|place| self.queue_lets(row, place));
+            assert!(!may_start, "{row:?} could start; next wake {:?} at {:?}", self.shard.next_wake(), self.now);
+        }
+    }
+
+    fn key_lets(&self, row: &Live) -> bool {
+        let book = row.flow.and_then(|flow| self.flows.get(&(row.tenant, flow)));
+        book.and_then(|book| book.flow.as_ref()).is_none_or(|flow| !flow.paused && flow.rate.is_none())
+    }
+
+    /// Whether it is among the first of its queue.
+    fn queue_lets(&self, row: &Live, place: Place) -> bool {
+        let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
+        let rows = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
+        let before = rows.filter(|other| other.queue == place.queue && other.turn < place.turn);
+        let turns: BTreeSet<Turn> = before.map(|other| other.turn).collect();
+        queue.is_some_and(|queue| !queue.paused && turns.len() < queue.parallelism as usize)
     }
 
     pub(crate) fn check_history(&self) {

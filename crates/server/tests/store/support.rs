@@ -113,7 +113,7 @@ pub(crate) fn live(message: &Message) -> Live {
         cancel_requested: false,
         place: message.spec.queue.as_ref().map(|name| Place {
             queue: QueueKey::of(message.tenant, name),
-            turn: Turn::new(message.id.seq, message.not_before),
+            turn: Turn::new(message.id.seq, message.created_at, message.not_before),
         }),
         flow: message.spec.flow.as_ref().map(|flow| FlowKey::of(message.tenant, &flow.key)),
     }
