@@ -14,6 +14,8 @@ pub(crate) type Answer = (u16, Vec<u8>);
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
+    /// `Retry-After` of the last answer, in seconds.
+    pub(crate) retry_after: Option<u64>,
 }
 
 impl Connection {
@@ -21,7 +23,7 @@ impl Connection {
     pub(crate) async fn open(host: &str) -> Result<Self> {
         let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(8192) })
+        Ok(Self { stream, buffer: Vec::with_capacity(8192), retry_after: None })
     }
 
     /// Sends one request and reads one whole answer.
@@ -34,6 +36,7 @@ impl Connection {
                 break head;
             }
         };
+        self.retry_after = head.retry_after;
         let body = match head.length {
             Some(length) => self.sized_body(head.len, length).await?,
             None => self.chunked_body(head.len).await?,
@@ -88,6 +91,8 @@ struct Head {
     len: usize,
     /// Bytes of the body; `None` when it comes in chunks.
     length: Option<usize>,
+    /// `Retry-After` in seconds.
+    retry_after: Option<u64>,
 }
 
 fn parse_head(buffer: &[u8]) -> Result<Option<Head>> {
@@ -102,7 +107,8 @@ fn parse_head(buffer: &[u8]) -> Result<Option<Head>> {
             None => 0,
         }),
     };
-    Ok(Some(Head { status: response.code.unwrap_or(0), len, length }))
+    let retry_after = value("retry-after").and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok());
+    Ok(Some(Head { status: response.code.unwrap_or(0), len, length, retry_after }))
 }
 
 /// `http://address:port/path` as (`address:port`, `/path`). Only loopback addresses are taken.

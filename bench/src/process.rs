@@ -108,11 +108,24 @@ fn field(text: &str, name: &str) -> f64 {
 /// Busy CPU seconds of the whole machine: everything but idle and waiting for the disk. Stolen time counts
 /// as busy, because to a measurement it is noise like any other.
 pub(crate) fn machine_busy_s() -> f64 {
-    const IDLE_IOWAIT_AND_GUESTS: [usize; 4] = [3, 4, 8, 9];
+    const BUSY: [usize; 6] = [0, 1, 2, 5, 6, STOLEN];
+    machine_s(&BUSY)
+}
+
+/// CPU seconds that the hypervisor gave to other machines while ours wanted them.
+pub(crate) fn machine_stolen_s() -> f64 {
+    machine_s(&[STOLEN])
+}
+
+/// The place of stolen time in the first line of `/proc/stat`.
+const STOLEN: usize = 7;
+
+/// The sum of some fields of the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn machine_s(fields: &[usize]) -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let values = text.lines().next().unwrap_or_default().split_whitespace().skip(1).enumerate();
-    let busy = values.filter(|(i, _)| !IDLE_IOWAIT_AND_GUESTS.contains(i)).map(|(_, v)| v.parse().unwrap_or(0.0));
-    busy.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
+    let ticks = values.filter(|(field, _)| fields.contains(field)).map(|(_, value)| value.parse().unwrap_or(0.0));
+    ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
 }
 
 pub(crate) fn cores() -> usize {

@@ -1,17 +1,25 @@
-//! Automation of this repository: `cargo xtask tidy` checks the rules that the compiler and Clippy do not.
+//! Automation of this repository: `cargo xtask tidy` checks the rules that the compiler and Clippy do not,
+//! `cargo xtask fuzz` tries to break one reader of foreign bytes.
 
+mod fuzz;
 mod tidy;
 mod tree;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy";
+const USAGE: &str = "usage: cargo xtask tidy | fuzz TARGET SECONDS | fuzz-keep TARGET";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
         ["tidy"] => tidy::run(),
+        ["fuzz", target, seconds] => seconds
+            .parse()
+            .map_err(|_| anyhow::anyhow!("{seconds} is not a number of seconds"))
+            .and_then(|seconds| fuzz::run(target, seconds))
+            .map(|()| Vec::new()),
+        ["fuzz-keep", target] => fuzz::keep(target).map(|()| Vec::new()),
         _ => Err(anyhow::anyhow!(USAGE)),
     };
     match result {

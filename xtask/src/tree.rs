@@ -4,8 +4,19 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
 /// What is never looked at: made by tools, not by us.
-const SKIPPED: [&str; 9] =
-    [".git", "target", "node_modules", ".venv", "__pycache__", "posthaste-data", ".tools", ".pytest_cache", "results"];
+const SKIPPED: [&str; 11] = [
+    ".git",
+    "target",
+    "node_modules",
+    ".venv",
+    "__pycache__",
+    "posthaste-data",
+    ".tools",
+    ".pytest_cache",
+    "results",
+    "corpus",
+    "artifacts",
+];
 
 /// A text file: its path from the root, with slashes, and what is in it.
 pub(crate) struct File {
@@ -29,10 +40,16 @@ pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
 }
 
+/// The repository that this program was built in.
+pub(crate) fn root() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the repository")?;
+    Ok(root.to_owned())
+}
+
 impl Tree {
     /// Reads the repository that this program was built in.
     pub(crate) fn read() -> Result<Tree> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the repository")?.to_owned();
+        let root = root()?;
         let mut tree = Tree { root: root.clone(), files: Vec::new() };
         tree.read_dir(&root)?;
         tree.files.sort_by(|one, other| one.path.cmp(&other.path));

@@ -17,6 +17,20 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const DROP_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(5);
 
+/// How a child shows that it is ready.
+pub(super) enum Ready<'a> {
+    /// It answers a GET for this path with 200.
+    Path(&'a str),
+    /// It takes connections.
+    Port,
+}
+
+impl<'a> From<&'a str> for Ready<'a> {
+    fn from(path: &'a str) -> Self {
+        Self::Path(path)
+    }
+}
+
 pub(super) struct Child {
     name: String,
     process: tokio::process::Child,
@@ -24,13 +38,20 @@ pub(super) struct Child {
     /// `http://127.0.0.1:port`
     pub(super) base: String,
     log: PathBuf,
-    /// From the start to the first 200.
+    /// From the start until it was ready.
     pub(super) ready_s: f64,
 }
 
 impl Child {
-    /// Starts `words` and waits until `ready_path` is answered with 200. Output goes to a file in `dir`.
-    pub(super) async fn start(name: &str, words: &[String], port: u16, ready_path: &str, dir: &Path) -> Result<Self> {
+    /// Starts `words` and waits until it is ready. Output goes to a file in `dir`.
+    pub(super) async fn start<'a>(
+        name: &str,
+        words: &[String],
+        port: u16,
+        ready: impl Into<Ready<'a>>,
+        dir: &Path,
+    ) -> Result<Self> {
+        let ready = ready.into();
         let log = dir.join(format!("{name}.out"));
         let output = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
         let start_ns = now_ns();
@@ -40,8 +61,13 @@ impl Child {
         let base = format!("http://127.0.0.1:{port}");
         let mut child = Self { name: name.into(), process, pid, base, log, ready_s: 0.0 };
         loop {
-            let answer = crate::http::get(&child.base, ready_path, &[], Duration::from_secs(1)).await;
-            if matches!(answer, Ok((200, _))) {
+            let is_ready = match ready {
+                Ready::Path(path) => {
+                    matches!(crate::http::get(&child.base, path, &[], Duration::from_secs(1)).await, Ok((200, _)))
+                }
+                Ready::Port => tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok(),
+            };
+            if is_ready {
                 child.ready_s = seconds_between(start_ns, now_ns());
                 return Ok(child);
             }

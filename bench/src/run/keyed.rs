@@ -3,7 +3,7 @@
 //! The same number of messages is published in turn without keys and with them, each time to a fresh server
 //! and over the same connections. The limits of the flow-control keys are checked but never reached.
 
-use super::figure::{Figure, Goal, Rounds, TARGET, delivered_per_s, goal, missing, number, ratio};
+use super::figure::{Figure, Goal, Rounds, cpu_us, delivered_per_s, goal, missing, number, ratio};
 use super::scenario::{Bench, Side};
 use super::work::Work;
 use crate::load::Report;
@@ -61,10 +61,9 @@ fn figures(kind: &Kind, keys: u32, without: &Rounds, with: &Rounds) -> Vec<Figur
     let Kind { scenario, keys: noun, ordered, .. } = *kind;
     let of = |rounds: &Rounds, value: fn(&Report) -> Option<f64>| median(rounds.server.iter().filter_map(value));
     let server = |name: &str, value: Option<f64>| Figure::server(scenario, name, value);
-    let cpu_us = |report: &Report| report.delivery.as_ref()?.cpu_us_per_msg.get(TARGET).copied();
     let p99_ms = |report: &Report| report.publish.map(|publish| publish.p99_ms);
     let (slow, fast) = (of(with, delivered_per_s), of(without, delivered_per_s));
-    let all = Rounds { relay: Vec::new(), server: [&without.server[..], &with.server[..]].concat() };
+    let all = Rounds { reference: Vec::new(), server: [&without.server[..], &with.server[..]].concat() };
     let mut figures = vec![
         server("delivered/s without keys", fast),
         server(&format!("delivered/s with {} {noun}", number(f64::from(keys))), slow),

@@ -1,9 +1,9 @@
 //! What the measurements ran on, in one line, and the date they began.
 
-use crate::process::cores;
-use anyhow::Result;
+use crate::process::{cores, machine_busy_s, machine_stolen_s};
+use anyhow::{Context, Result};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The machine in one line, and what about it makes figures doubtful.
 pub(super) fn describe(work_dir: &Path) -> Result<(String, Vec<String>)> {
@@ -24,6 +24,40 @@ pub(super) fn describe(work_dir: &Path) -> Result<(String, Vec<String>)> {
         warnings.push("this is a debug build of posthaste-bench: use `cargo run --release`".into());
     }
     Ok((line, warnings))
+}
+
+/// Bytes that are free where `path` is.
+pub(super) fn free_bytes(path: &Path) -> Result<u64> {
+    let space = rustix::fs::statvfs(path).with_context(|| format!("cannot ask for the space of {}", path.display()))?;
+    Ok(space.f_bavail * space.f_frsize)
+}
+
+/// What this machine does before the measurements begin.
+pub(super) struct Unrest {
+    pub(super) busy_pct: f64,
+    /// Of that, what the hypervisor gave to others.
+    pub(super) stolen_pct: f64,
+}
+
+impl Unrest {
+    /// Watches the machine for some time in which nothing is measured.
+    pub(super) async fn watch(time: Duration) -> Self {
+        let (busy_s, stolen_s) = (machine_busy_s(), machine_stolen_s());
+        tokio::time::sleep(time).await;
+        let share = |seconds: f64| seconds / (time.as_secs_f64() * cores() as f64) * 100.0;
+        Self { busy_pct: share(machine_busy_s() - busy_s), stolen_pct: share(machine_stolen_s() - stolen_s) }
+    }
+
+    /// What is wrong, when this is more than `limit_pct`.
+    pub(super) fn warning(&self, limit_pct: f64) -> Option<String> {
+        let Self { busy_pct, stolen_pct } = self;
+        (*busy_pct > limit_pct).then(|| {
+            format!(
+                "the machine was {busy_pct:.0}% busy before anything was started ({stolen_pct:.0}% of it stolen by the \
+                 hypervisor): figures of this run will not be comparable"
+            )
+        })
+    }
 }
 
 /// The value of the first `name : value` line.
@@ -63,7 +97,13 @@ pub(super) fn utc(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    #[test]
+    fn unrest_is_told_above_the_limit() {
+        let unrest = Unrest { busy_pct: 40.0, stolen_pct: 3.0 };
+        assert_eq!(unrest.warning(40.0), None);
+        assert!(unrest.warning(15.0).unwrap().contains("40% busy"));
+    }
 
     #[test]
     fn dates_are_right_around_leap_days_and_centuries() {

@@ -2,21 +2,28 @@
 //!
 //! Starts a sink, the signed durable relay and the server as children, each server on a fresh data
 //! directory, lets them do the same work in turn, and reports medians beside their goals. Start at
-//! [`main`]; what is measured is in [`scenario`], [`delayed`], [`keyed`],
-//! [`schedules`] and [`fanout`], the goals are in [`figure`].
+//! [`main`]; what is measured is in [`scenario`], [`delayed`], [`keyed`], [`schedules`], [`fanout`],
+//! [`isolation`], [`overload`] and [`peers`], the goals are in [`figure`].
 
 mod child;
 mod delayed;
 mod fanout;
 mod figure;
+mod fill;
+mod isolation;
 mod keyed;
 mod machine;
+mod overload;
+mod peers;
+mod plot;
 mod scenario;
 mod schedules;
 mod work;
 
 use anyhow::{Context, Result, bail};
 use figure::Figure;
+use machine::Unrest;
+use plot::Plots;
 use scenario::Bench;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -53,9 +60,18 @@ pub(crate) struct Args {
     /// Where the data directories are made: the disk under test.
     #[arg(long, default_value = ".")]
     work_dir: PathBuf,
+    /// Everything: with peers, and with ten million stored messages unless --stored says otherwise.
+    #[arg(long)]
+    all: bool,
+    /// Compare with other systems too, which are installed with npm [default with --all].
+    #[arg(long)]
+    peers: bool,
+    /// Where they are installed.
+    #[arg(long, default_value = "target/bench-peers")]
+    peers_dir: PathBuf,
     /// Delayed messages to store [default: 1000000].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    delayed_count: Option<u32>,
+    #[arg(long, alias = "delayed-count", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    stored: Option<u32>,
     /// Body size of delayed messages.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(35..=100_000))]
     delayed_body_bytes: u32,
@@ -74,6 +90,8 @@ enum Scenario {
     Saturation,
     /// 500 messages per second, open loop.
     Rate,
+    /// Publishes that nothing is delivered of, beside a server that only appends.
+    Publish,
     /// Memory and CPU without load.
     Idle,
     /// A backlog of delayed messages: memory, restart, speed on top of it.
@@ -86,11 +104,18 @@ enum Scenario {
     Schedules,
     /// Publishes to a URL group of 100 endpoints.
     Fanout,
+    /// Healthy destinations beside bad ones, dead ones, and a tenant who floods.
+    Isolation,
+    /// Publishing far beyond what can be stored, to a slow receiver.
+    Overload,
+    /// Other durable systems under the load of `saturation` and `rate`.
+    Peers,
 }
 
 impl Scenario {
-    const ALL: [Scenario; 8] = [
+    const ALL: [Scenario; 12] = [
         Scenario::Saturation,
+        Scenario::Publish,
         Scenario::Rate,
         Scenario::Idle,
         Scenario::Delayed,
@@ -98,6 +123,9 @@ impl Scenario {
         Scenario::Flow,
         Scenario::Schedules,
         Scenario::Fanout,
+        Scenario::Isolation,
+        Scenario::Overload,
+        Scenario::Peers,
     ];
 }
 
@@ -112,7 +140,8 @@ struct Plan {
     settle: Duration,
     /// Over which idle CPU is measured.
     idle: Duration,
-    delayed_count: u32,
+    /// Delayed messages.
+    stored: u32,
     delayed_body_bytes: u32,
     /// Queues, and flow-control keys.
     keys: u32,
@@ -127,8 +156,16 @@ struct Plan {
 
 impl Plan {
     fn new(args: &Args) -> Self {
-        let asked = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
+        let asked = |scenario: &Scenario| match args.only.is_empty() {
+            true => *scenario != Scenario::Peers || args.peers || args.all,
+            false => args.only.contains(scenario),
+        };
         let smoke = args.smoke;
+        let stored = match (smoke, args.all) {
+            (true, _) => 20_000,
+            (false, false) => 1_000_000,
+            (false, true) => 10_000_000,
+        };
         Self {
             scenarios: Scenario::ALL.into_iter().filter(asked).collect(),
             seconds: args.seconds.unwrap_or(if smoke { 1 } else { 10 }),
@@ -136,7 +173,7 @@ impl Plan {
             warm_up_seconds: if smoke { 0.2 } else { 1.0 },
             settle: Duration::from_secs(if smoke { 1 } else { 5 }),
             idle: Duration::from_secs(if smoke { 1 } else { 10 }),
-            delayed_count: args.delayed_count.unwrap_or(if smoke { 20_000 } else { 1_000_000 }),
+            stored: args.stored.unwrap_or(stored),
             delayed_body_bytes: args.delayed_body_bytes,
             keys: args.keys.unwrap_or(if smoke { 100 } else { 10_000 }),
             schedules: args.schedules.unwrap_or(if smoke { 100 } else { 10_000 }),
@@ -159,12 +196,16 @@ struct Outcome {
     /// Messages that were acknowledged and then lost, anywhere.
     lost: u64,
     figures: Vec<Figure>,
+    plots: Plots,
     warnings: Vec<String>,
     /// Scenarios that could not be finished.
     failures: Vec<String>,
     /// The single runs behind the medians.
     runs: Vec<crate::load::Report>,
 }
+
+/// How long the machine is watched before anything is started.
+const UNREST_WATCH: Duration = Duration::from_secs(3);
 
 const EXIT_FAILED: u8 = 1;
 /// A message was lost, or delivered before its time.
@@ -190,15 +231,27 @@ async fn compare(args: &Args) -> Result<Outcome> {
     let plan = Plan::new(args);
     let started = machine::utc(std::time::SystemTime::now());
     let server_command = server_command(args)?;
-    let server = server_command.join(" ");
+    // As it was asked for: results are published, and where this machine keeps its files is nobody's business.
+    let mut server = server_command.clone();
+    if args.server_command.is_none() {
+        server[0] = args.server.display().to_string();
+    }
+    let server = server.join(" ");
     let (machine, mut warnings) = machine::describe(&args.work_dir)?;
     eprintln!("{machine}");
+    if plan.judged {
+        let unrest = Unrest::watch(UNREST_WATCH).await.warning(figure::goal::FOREIGN_CPU_PCT);
+        unrest.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        warnings.extend(unrest);
+    }
     let mut bench = Bench::open(plan.clone(), server_command, &args.work_dir).await?;
 
     let (mut figures, mut failures) = (Vec::new(), Vec::new());
-    for scenario in &plan.scenarios {
+    for (nth, scenario) in (1..).zip(&plan.scenarios) {
+        eprintln!("--- {nth}/{}: {scenario:?}", plan.scenarios.len());
         let found = match scenario {
             Scenario::Saturation => scenario::saturation(&mut bench).await,
+            Scenario::Publish => scenario::publish(&mut bench).await,
             Scenario::Rate => scenario::fixed_rate(&mut bench).await,
             Scenario::Idle => scenario::idle(&mut bench).await,
             Scenario::Delayed => delayed::measure(&mut bench).await,
@@ -206,6 +259,9 @@ async fn compare(args: &Args) -> Result<Outcome> {
             Scenario::Flow => keyed::flow(&mut bench).await,
             Scenario::Schedules => schedules::measure(&mut bench).await,
             Scenario::Fanout => fanout::measure(&mut bench).await,
+            Scenario::Isolation => isolation::measure(&mut bench).await,
+            Scenario::Overload => overload::measure(&mut bench).await,
+            Scenario::Peers => peers::measure(&mut bench, &args.peers_dir).await,
         };
         match found {
             Ok(found) => figures.extend(found),
@@ -221,8 +277,8 @@ async fn compare(args: &Args) -> Result<Outcome> {
     warnings.extend(noise);
     warnings.append(&mut bench.warnings);
     let lost = bench.lost;
-    let runs = std::mem::take(&mut bench.runs);
-    Ok(Outcome { started, machine, plan, server, comparable, lost, figures, warnings, failures, runs })
+    let (runs, plots) = (std::mem::take(&mut bench.runs), std::mem::take(&mut bench.plots));
+    Ok(Outcome { started, machine, plan, server, comparable, lost, figures, plots, warnings, failures, runs })
 }
 
 /// The words that start the server; `{port}` and `{dir}` are filled in at each start.
@@ -241,6 +297,11 @@ fn server_command(args: &Args) -> Result<Vec<String>> {
 fn conclude(args: &Args, outcome: &Outcome) -> Result<ExitCode> {
     let json = serde_json::to_string_pretty(outcome)?;
     let path = write_json(&args.out, if args.smoke { "smoke" } else { "run" }, &outcome.started, &json)?;
+    for (name, picture) in outcome.plots.files() {
+        let path = args.out.join(name);
+        std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("plot: {}", path.display());
+    }
     if args.json {
         println!("{json}");
     } else {
@@ -300,12 +361,20 @@ mod tests {
     #[test]
     fn smoke_is_short_and_unjudged_but_flags_win() {
         let plan = Plan::new(&args("--smoke"));
-        assert_eq!((plan.seconds, plan.rounds, plan.delayed_count, plan.judged), (1, 1, 20_000, false));
-        assert_eq!(plan.scenarios, Scenario::ALL);
+        assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (1, 1, 20_000, false));
+        assert_eq!(plan.scenarios, Scenario::ALL[..11]);
         let plan = Plan::new(&args("--smoke --seconds 2 --only idle,rate"));
         assert_eq!((plan.seconds, plan.scenarios), (2, vec![Scenario::Rate, Scenario::Idle]));
         let plan = Plan::new(&args(""));
-        assert_eq!((plan.seconds, plan.rounds, plan.delayed_count, plan.judged), (10, 3, 1_000_000, true));
+        assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (10, 3, 1_000_000, true));
+    }
+
+    #[test]
+    fn all_means_peers_and_ten_million_stored() {
+        let plan = Plan::new(&args("--all"));
+        assert_eq!((plan.stored, plan.scenarios), (10_000_000, Scenario::ALL.to_vec()));
+        let plan = Plan::new(&args("--all --stored 5 --only peers,delayed"));
+        assert_eq!((plan.stored, plan.scenarios), (5, vec![Scenario::Delayed, Scenario::Peers]));
     }
 
     #[test]
@@ -324,6 +393,7 @@ mod tests {
             comparable: false,
             lost: 2,
             figures: Vec::new(),
+            plots: Plots::default(),
             warnings: vec!["noisy".into()],
             failures: vec!["Idle: broken".into()],
             runs: Vec::new(),

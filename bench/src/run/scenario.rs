@@ -2,12 +2,14 @@
 
 use super::Plan;
 use super::child::{Child, free_port, this_program, tied_command};
-use super::figure::{self, Figure, Goal, Rounds, TARGET, goal, number};
+use super::figure::{self, Figure, Goal, Rounds, TARGET, delivered_per_s, goal, number};
+use super::plot::{OURS, Plots};
 use super::work::Work;
 use crate::account::Account;
 use crate::http::get_ok;
 use crate::load::Report;
 use crate::process::{NamedPid, Usage};
+use crate::stats::median;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Stdio;
@@ -17,12 +19,21 @@ use tempfile::TempDir;
 /// The token of the first development user, as published for `qstash dev`.
 pub(super) const AUTHORIZATION: &str =
     "Authorization: Bearer eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=";
-const RATE_PER_S: u32 = 500;
-const RATE_NAME: &str = "500/s";
+/// Addresses of the sink from 127.0.1.0 on, as so many destinations.
+pub(super) const SINK_ADDRESSES: u8 = 100;
+pub(super) const RATE_PER_S: u32 = 500;
+pub(super) const RATE_NAME: &str = "500/s";
+/// In plots.
+const RELAY_NAME: &str = "signed durable relay";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
+    /// The signed durable relay.
     Relay,
+    /// The server that only appends, syncs and answers.
+    Append,
+    /// Another system.
+    Peer,
     Server,
 }
 
@@ -37,11 +48,14 @@ pub(super) struct Bench {
     pub(super) lost: u64,
     pub(super) warnings: Vec<String>,
     pub(super) runs: Vec<Report>,
+    pub(super) plots: Plots,
 }
 
-/// A started relay or server with its data directory.
+/// A started relay or server with its data directory. Fields drop in order: children before their files.
 pub(super) struct Target {
     pub(super) child: Child,
+    /// Other processes that it needs.
+    pub(super) helpers: Vec<Child>,
     pub(super) side: Side,
     pub(super) dir: TempDir,
 }
@@ -51,15 +65,27 @@ impl Bench {
         let work = tempfile::Builder::new().prefix(".posthaste-bench-").tempdir_in(work_dir);
         let work = work.with_context(|| format!("cannot make a directory in {}", work_dir.display()))?;
         let port = free_port()?;
-        let words = [this_program()?, "sink".into(), "--port".into(), port.to_string()];
+        let words = [
+            this_program()?,
+            "sink".into(),
+            "--port".into(),
+            port.to_string(),
+            format!("--addresses={SINK_ADDRESSES}"),
+        ];
         let sink = Child::start("sink", &words, port, "/_stats", work.path()).await?;
         let (noise, warnings, runs) = (Noise::default(), Vec::new(), Vec::new());
-        Ok(Self { sink, work, plan, server_command, noise, lost: 0, warnings, runs })
+        let plots = Plots::default();
+        Ok(Self { sink, work, plan, server_command, noise, lost: 0, warnings, runs, plots })
     }
 
     /// The sink's base URL.
     pub(super) fn sink(&self) -> &str {
         &self.sink.base
+    }
+
+    /// Where data directories are made.
+    pub(super) fn work_path(&self) -> &Path {
+        self.work.path()
     }
 
     pub(super) fn sink_pid(&self) -> u32 {
@@ -74,10 +100,13 @@ impl Bench {
     /// Starts one side on a data directory that may hold something. Every start has a port of its own.
     pub(super) async fn start_in(&self, side: Side, dir: TempDir) -> Result<Target> {
         const RELAY: &str = "{bench} ref --mode syncrelay --sign --port {port} --dest {sink}/x --file {dir}/relay.log";
-        let relay: Vec<String> = RELAY.split(' ').map(str::to_owned).collect();
-        let (name, template) = match side {
-            Side::Relay => ("relay", &relay),
-            Side::Server => ("server", &self.server_command),
+        const APPEND: &str = "{bench} ref --mode sync --port {port} --file {dir}/append.log";
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect();
+        let (name, template): (_, Vec<String>) = match side {
+            Side::Relay => ("relay", words(RELAY)),
+            Side::Append => ("append", words(APPEND)),
+            Side::Server => ("server", self.server_command.clone()),
+            Side::Peer => bail!("a peer is not started like a server"),
         };
         let port = free_port()?;
         let path = std::path::absolute(dir.path())?;
@@ -90,7 +119,7 @@ impl Bench {
         let words = template.iter().map(|word| words.iter().fold(word.clone(), |w, (from, to)| w.replace(from, to)));
         let words: Vec<String> = words.collect();
         let child = Child::start(name, &words, port, "/ready", dir.path()).await?;
-        Ok(Target { child, side, dir })
+        Ok(Target { child, helpers: Vec::new(), side, dir })
     }
 
     /// Publishes to `target`, waits for arrival, and keeps count of what was lost.
@@ -108,7 +137,7 @@ impl Bench {
         }
         let report: Report = serde_json::from_slice(&output.stdout).context("the load generator's report")?;
         self.take_stock(&report)?;
-        if work.arrives {
+        if work.arrives && target.side != Side::Peer {
             self.lost += report.delivery.as_ref().map_or(report.acked, |delivery| delivery.missing);
         }
         Ok(report)
@@ -126,30 +155,38 @@ impl Bench {
         Ok(())
     }
 
-    /// One measured run after a warm-up with plain messages.
+    /// One measured run after a warm-up: with plain messages, or with the same ones when they do not arrive.
     pub(super) async fn measure(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
-        let warm_up = Work::timed(self.sink(), self.plan.warm_up_seconds, work.rate);
+        let seconds = self.plan.warm_up_seconds;
+        let warm_up = match work.arrives {
+            true => Work::timed(self.sink(), seconds, work.rate),
+            false => Work { seconds, ..work.clone() },
+        };
         self.load(target, &format!("{label}, warm-up"), &warm_up).await?;
         let report = self.load(target, label, work).await?;
-        self.noise.add(label, target.side, report.foreign_cpu_pct);
-        eprintln!("{label}: {}", summary(&report));
-        self.runs.push(report.clone());
+        self.keep(label, target.side, &report);
         Ok(report)
     }
 
-    /// Relay and server in turn, each started afresh for its turn.
-    async fn rounds(&mut self, name: &str, rate: u32) -> Result<Rounds> {
+    /// Tells what a run found, and keeps it for the JSON file.
+    pub(super) fn keep(&mut self, label: &str, side: Side, report: &Report) {
+        self.noise.add(label, side, report.foreign_cpu_pct);
+        eprintln!("{label}: {}", summary(report));
+        self.runs.push(report.clone());
+    }
+
+    /// A reference and the server in turn, each started afresh for its turn.
+    async fn rounds(&mut self, name: &str, reference: Side, work: &Work) -> Result<Rounds> {
         let mut rounds = Rounds::default();
-        let work = Work::timed(self.sink(), f64::from(self.plan.seconds), rate);
         for round in 1..=self.plan.rounds {
-            for side in [Side::Relay, Side::Server] {
+            for side in [reference, Side::Server] {
                 let label = format!("{name} {round}/{}, {side:?}", self.plan.rounds).to_lowercase();
                 let mut target = self.start(side).await?;
-                let report = self.measure(&mut target, &label, &work).await?;
+                let report = self.measure(&mut target, &label, work).await?;
                 self.stop(target).await;
                 match side {
-                    Side::Relay => rounds.relay.push(report),
                     Side::Server => rounds.server.push(report),
+                    Side::Relay | Side::Append | Side::Peer => rounds.reference.push(report),
                 }
             }
         }
@@ -169,11 +206,31 @@ impl Bench {
 }
 
 pub(super) async fn saturation(bench: &mut Bench) -> Result<Vec<Figure>> {
-    Ok(figure::saturation(&bench.rounds("saturation", 0).await?))
+    let work = Work::timed(bench.sink(), f64::from(bench.plan.seconds), 0);
+    let rounds = bench.rounds("saturation", Side::Relay, &work).await?;
+    for (name, reports) in [(RELAY_NAME, &rounds.reference), (OURS, &rounds.server)] {
+        bench
+            .plots
+            .delivered
+            .extend(median(reports.iter().filter_map(delivered_per_s)).map(|rate| (name.into(), rate)));
+    }
+    Ok(figure::saturation(&rounds))
+}
+
+/// Publishes that nothing is delivered of: what the way to the disk can take.
+pub(super) async fn publish(bench: &mut Bench) -> Result<Vec<Figure>> {
+    const SCENARIO: &str = "publish";
+    let work = Work::stored(bench.sink(), f64::from(bench.plan.seconds));
+    Ok(figure::publishes(&bench.rounds(SCENARIO, Side::Append, &work).await?, SCENARIO))
 }
 
 pub(super) async fn fixed_rate(bench: &mut Bench) -> Result<Vec<Figure>> {
-    Ok(figure::fixed_rate(&bench.rounds(RATE_NAME, RATE_PER_S).await?, RATE_NAME))
+    let work = Work::timed(bench.sink(), f64::from(bench.plan.seconds), RATE_PER_S);
+    let rounds = bench.rounds(RATE_NAME, Side::Relay, &work).await?;
+    for (name, reports) in [(RELAY_NAME, &rounds.reference), (OURS, &rounds.server)] {
+        bench.plots.latency.extend(figure::latency(reports).map(|latency| (name.into(), latency)));
+    }
+    Ok(figure::fixed_rate(&rounds, RATE_NAME))
 }
 
 /// A freshly started server that nobody talks to.
@@ -206,6 +263,9 @@ fn summary(report: &Report) -> String {
 #[derive(Default)]
 pub(super) struct Noise(Vec<(String, Side, f64)>);
 
+/// How many noisy runs a warning names.
+const WORST_TOLD: usize = 3;
+
 impl Noise {
     pub(super) fn add(&mut self, label: &str, side: Side, foreign_cpu_pct: f64) {
         self.0.push((label.to_owned(), side, foreign_cpu_pct));
@@ -213,20 +273,26 @@ impl Noise {
 
     /// The worst run of each side.
     pub(super) fn figure(&self) -> Figure {
-        let worst = |of: Side| self.0.iter().filter(|run| run.1 == of).map(|run| run.2).reduce(f64::max);
-        let figure = Figure::both("all", "foreign CPU, %, worst run", worst(Side::Relay), worst(Side::Server));
+        let worst = |server: bool| {
+            self.0.iter().filter(|run| (run.1 == Side::Server) == server).map(|run| run.2).reduce(f64::max)
+        };
+        let figure = Figure::both("all", "foreign CPU, %, worst run", worst(false), worst(true));
         figure.goal(Goal::AtMost(goal::FOREIGN_CPU_PCT))
     }
 
     pub(super) fn warning(&self) -> Option<String> {
-        let noisy = self.0.iter().filter(|run| run.2 > goal::FOREIGN_CPU_PCT);
-        let noisy: Vec<String> = noisy.map(|(label, _, pct)| format!("{label} ({pct}%)")).collect();
+        let mut noisy: Vec<_> = self.0.iter().filter(|run| run.2 > goal::FOREIGN_CPU_PCT).collect();
+        noisy.sort_by(|a, b| b.2.total_cmp(&a.2));
+        let worst: Vec<String> =
+            noisy.iter().take(WORST_TOLD).map(|(label, _, pct)| format!("{label} ({pct}%)")).collect();
         (!noisy.is_empty()).then(|| {
             format!(
-                "results are NOT comparable: other programs used more than {}% of the CPU during {}. \
+                "results are NOT comparable: others used more than {}% of the CPU during {} of {} runs, most during {}. \
                  Run again on a quiet machine.",
                 goal::FOREIGN_CPU_PCT,
-                noisy.join(", ")
+                noisy.len(),
+                self.0.len(),
+                worst.join(", ")
             )
         })
     }
@@ -246,6 +312,6 @@ mod tests {
         let warning = noise.warning().unwrap();
         assert!(warning.contains("NOT comparable") && warning.contains("third (15.1%)"), "{warning}");
         assert!(!warning.contains("first"), "{warning}");
-        assert_eq!((noise.figure().relay, noise.figure().server), (Some(15.0), Some(15.1)));
+        assert_eq!((noise.figure().reference, noise.figure().server), (Some(15.0), Some(15.1)));
     }
 }

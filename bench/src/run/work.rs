@@ -3,10 +3,12 @@
 use super::figure::TARGET;
 use super::scenario::{AUTHORIZATION, Target};
 
-const CONNECTIONS: u32 = 64;
+/// The delay of messages that no measurement waits for.
+pub(super) const FAR: &str = "7d";
+pub(super) const CONNECTIONS: u32 = 64;
 const BODY_BYTES: u32 = 1024;
 /// How long messages may take to arrive after the last publish before they count as missing.
-const DRAIN_SECONDS: u32 = 60;
+pub(super) const DRAIN_SECONDS: u32 = 60;
 /// How long publishing may take when the number of messages ends it.
 const COUNTED_SECONDS: f64 = 600.0;
 
@@ -45,6 +47,12 @@ impl Work {
         }
     }
 
+    /// Messages that are due in a week: stored, not delivered.
+    pub(super) fn stored(sink: &str, seconds: f64) -> Self {
+        let headers = vec![format!("Upstash-Delay: {FAR}")];
+        Self { headers, arrives: false, ..Self::timed(sink, seconds, 0) }
+    }
+
     /// So many plain messages to the sink, as fast as it goes.
     pub(super) fn counted(sink: &str, count: u32) -> Self {
         Self { count: Some(count), ..Self::timed(sink, COUNTED_SECONDS, 0) }
@@ -66,6 +74,8 @@ impl Work {
             format!("--label={label}"),
             "--json".into(),
         ];
+        let helpers = target.helpers.iter().enumerate();
+        words.extend(helpers.map(|(index, helper)| format!("--cpu=helper{index}={}", helper.pid)));
         words.extend(self.headers.iter().map(|header| format!("--header={header}")));
         words.extend(self.count.map(|count| format!("--count={count}")));
         words.extend(self.arrives.then(|| format!("--drain={DRAIN_SECONDS}")));

@@ -8,6 +8,7 @@
 use crate::flow::{Flow, FlowEdit, FlowInfo};
 use crate::limits::{FLOW_IDLE_MS, FLOW_PERIOD_MS_DEFAULT};
 use crate::message::{FlowKey, FlowSpec};
+use crate::planted::{self, Bug};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
@@ -21,6 +22,10 @@ const EXACT_STARTS_MAX: u32 = 1_024;
 const PERIOD_STEPS: u64 = 1_024;
 /// Starts of periods this long are stored with every start: waiting for one after a crash would take too long.
 const STORED_PERIOD_MS_MIN: u64 = 60_000;
+
+/// What is stored of a start is when it was decided. It happened once that was committed, at most about this long
+/// after, and surely before the crash.
+const COMMIT_MS_MAX: u64 = 5_000;
 
 /// All keys.
 #[derive(Debug, Default)]
@@ -61,7 +66,12 @@ impl Flows {
         let id = (flow.tenant, FlowKey::of(flow.tenant, &flow.key));
         let mut key = Key::new(flow, now);
         match key.flow.rate {
-            Some(_) if key.is_stored() => key.starts = Starts::from_stored(std::mem::take(&mut key.flow.starts)),
+            Some(_) if key.is_stored() => {
+                let starts = std::mem::take(&mut key.flow.starts).into_iter();
+                let latest = starts.map(|(decided, count)| (happened_by(decided, now), count));
+                key.starts = Starts::from_stored(latest.collect());
+            }
+            Some(_) if planted::has(Bug::RateForgottenAtRestart) => {}
             Some(rate) => key.starts = Starts::from_stored(vec![(now, rate)]),
             None => {}
         }
@@ -140,10 +150,16 @@ impl Flows {
     pub(crate) fn admits(&mut self, id: FlowId, now: Timestamp) -> Result<(), Blocked> {
         // A key is forgotten only when it has no messages; without one there is no limit.
         let Some(key) = self.keys.get_mut(&id) else { return Ok(()) };
-        if key.flow.paused || key.flow.parallelism.is_some_and(|max| key.in_flight >= max) {
+        if key.flow.paused
+            || key
+                .flow
+                .parallelism
+                .is_some_and(|max| key.in_flight >= max + u32::from(planted::has(Bug::ParallelismOneTooMany)))
+        {
             return Err(Blocked::ForNow);
         }
         let Some(rate) = key.flow.rate else { return Ok(()) };
+        let rate = rate + u32::from(planted::has(Bug::RateOneTooMany));
         key.starts.forget(now, key.flow.period_ms, key.step_ms());
         match key.starts.opens_at(rate, key.flow.period_ms) {
             Some(time) if time > now => Err(Blocked::Until(time)),
@@ -216,7 +232,11 @@ impl Flows {
             let idle_ms = FLOW_IDLE_MS.max(key.flow.period_ms);
             !fixed && key.in_flight == 0 && now.millis_since(key.last_used) >= idle_ms
         };
-        self.keys.iter().filter(|(_, key)| is_idle(key)).map(|(id, _)| *id).take(max).collect()
+        let mut idle: Vec<FlowId> = self.keys.iter().filter(|(_, key)| is_idle(key)).map(|(id, _)| *id).collect();
+        // In an order that the same run has again.
+        idle.sort_unstable();
+        idle.truncate(max);
+        idle
     }
 
     /// Forgets a key, and says its name.
@@ -372,6 +392,12 @@ impl Starts {
     }
 }
 
+/// When a start that was decided before a crash had happened, at the latest.
+fn happened_by(decided: Timestamp, now: Timestamp) -> Timestamp {
+    let commit_ms = if planted::has(Bug::RateCountsFromDecision) { 0 } else { COMMIT_MS_MAX };
+    decided.plus_millis(commit_ms).min(decided.max(now))
+}
+
 /// Times are cut to milliseconds, so one more than the period must lie between two starts.
 fn is_over(time: Timestamp, period_ms: u64, now: Timestamp) -> bool {
     now > time.plus_millis(period_ms)
@@ -473,6 +499,20 @@ mod tests {
             });
             let expected = if period_ms < STORED_PERIOD_MS_MIN { 0 } else { 3 };
             assert_eq!(admitted.count(), expected, "{period_ms}");
+        }
+    }
+
+    #[test]
+    fn after_a_crash_a_start_counts_from_when_it_may_have_happened() {
+        let id = (TenantId(1), FlowKey::of(TenantId(1), "k"));
+        for (restarted_after_ms, opens_after_ms) in [(10, 60_011), (4_000, 64_001), (30_000, 65_001)] {
+            let mut flows = Flows::default();
+            flows.update(ID, &spec(None, Some(1), 60_000), T);
+            assert_eq!(start_all(&mut flows, T, 9), 1);
+            let mut restarted = Flows::default();
+            restarted.restore(flows.take_changed().pop().unwrap(), T.plus_millis(restarted_after_ms));
+            let expected = Err(Blocked::Until(T.plus_millis(opens_after_ms)));
+            assert_eq!(restarted.admits(id, T.plus_millis(restarted_after_ms)), expected, "{restarted_after_ms}");
         }
     }
 

@@ -11,6 +11,8 @@ use crate::appetite::{Appetite, Want};
 use crate::flows::{Blocked, Flows};
 use crate::limits;
 use crate::message::{DueKey, FlowKey, Live, Origin};
+use crate::planted::{self, Bug};
+use crate::share::{self, Crowd};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -133,6 +135,8 @@ struct Line {
     queued: bool,
     /// Stands in `opens` with this time.
     opens_at: Option<Timestamp>,
+    /// Stands in its tenant's `crowd` with this many under way.
+    crowded: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +145,8 @@ struct Tenant {
     in_flight_bytes: u64,
     /// Lanes with something waiting and a free slot, in turn.
     runnable: VecDeque<LaneKey>,
+    /// Lanes of origins that have their share.
+    crowd: Crowd<LaneKey>,
     /// Stands in `turn`.
     queued: bool,
 }
@@ -162,8 +168,9 @@ impl Line {
 
 impl Lanes {
     pub(crate) fn new(settings: Settings) -> Self {
+        let extra = u32::from(planted::has(Bug::OriginOneTooMany));
         Lanes {
-            settings,
+            settings: Settings { origin_in_flight_max: settings.origin_in_flight_max + extra, ..settings },
             lines: HashMap::new(),
             tenants: HashMap::new(),
             turn: VecDeque::new(),
@@ -196,7 +203,9 @@ impl Lanes {
         let room = if held < self.settings.held_max { self.settings.lane_held_max } else { self.floor(key) };
         let line = self.lines.entry(key).or_default();
         if live.place.is_none() && (line.spilled.is_some() || line.waiting.len() >= room) {
-            line.spill(live.due_key());
+            if !planted::has(Bug::SpillForgotten) {
+                line.spill(live.due_key());
+            }
             self.feed(key);
             return false;
         }
@@ -246,8 +255,8 @@ impl Lanes {
                 continue;
             }
             if self.is_closed(key, &live, now) {
-                let is_origin = matches!(key.1, Lane::Origin(_));
-                line_of(&mut self.lines, key).waits_for_bytes = is_origin.then_some(live.id.seq);
+                let waits_for_bytes = matches!(key.1, Lane::Origin(_)) && self.has_place(key);
+                line_of(&mut self.lines, key).waits_for_bytes = waits_for_bytes.then_some(live.id.seq);
                 self.end_turn(key, now);
                 continue;
             }
@@ -284,8 +293,19 @@ impl Lanes {
             self.reopen(live.tenant, flow, now);
         }
         self.queue(key, now);
+        self.thin_out(live.tenant, now);
         self.queue_tenant(live.tenant);
         self.tidy(key);
+    }
+
+    /// A place of a tenant has become free: whoever waits for its share with the least under way may have it.
+    fn thin_out(&mut self, id: TenantId, now: Timestamp) {
+        let first = self.tenants.get(&id).and_then(|tenant| tenant.crowd.first());
+        if let Some((in_flight, key)) = first
+            && self.has_share(key, in_flight)
+        {
+            self.queue(key, now);
+        }
     }
 
     /// The limits of a key may allow more than before.
@@ -343,6 +363,7 @@ impl Lanes {
 
     /// What was read is pushed; from `rest` on, the store may have more.
     pub(crate) fn end_refill(&mut self, key: LaneKey, rest: Option<DueKey>) {
+        let rest = rest.filter(|_| !planted::has(Bug::RefillForgetsRest));
         if let (Some(rest), Some(line)) = (rest, self.lines.get_mut(&key)) {
             line.spill(rest);
         }
@@ -388,11 +409,22 @@ impl Lanes {
         match key.1 {
             Lane::Origin(_) => self.lines.get(&key).is_some_and(|line| {
                 let bytes = line.in_flight_bytes + u64::from(live.body_bytes);
-                line.in_flight >= self.settings.origin_in_flight_max
-                    || (line.in_flight > 0 && bytes > self.settings.origin_in_flight_bytes_max)
+                !self.has_place(key) || (line.in_flight > 0 && bytes > self.settings.origin_in_flight_bytes_max)
             }),
             Lane::Flow(flow) => self.flows.admits((key.0, flow), now).is_err(),
         }
+    }
+
+    /// Whether an origin may have one more under way, bytes aside.
+    fn has_place(&self, key: LaneKey) -> bool {
+        let in_flight = self.lines.get(&key).map_or(0, |line| line.in_flight);
+        in_flight < self.settings.origin_in_flight_max && self.has_share(key, in_flight)
+    }
+
+    /// Whether an origin with so many under way may have one more of its tenant's places.
+    fn has_share(&self, key: LaneKey, in_flight: u32) -> bool {
+        let Settings { origin_in_flight_max, tenant_in_flight_max, .. } = self.settings;
+        share::fits(in_flight, origin_in_flight_max, self.tenant_in_flight(key.0), tenant_in_flight_max)
     }
 
     /// Whether the first of a lane waits for bytes, which none may take away from it.
@@ -417,12 +449,19 @@ impl Lanes {
 
     /// Puts a lane in line if it has something waiting and may start it.
     fn queue(&mut self, key: LaneKey, now: Timestamp) {
+        self.leave_crowd(key);
+        let has_place = self.has_place(key);
         let Some(line) = self.lines.get_mut(&key) else { return };
         if line.queued || line.waiting.is_empty() || line.is_blocked() {
             return;
         }
         let admitted = match key.1 {
             Lane::Origin(_) if line.in_flight >= self.settings.origin_in_flight_max => Err(Blocked::ForNow),
+            Lane::Origin(_) if !has_place => {
+                line.crowded = Some(line.in_flight);
+                self.tenants.entry(key.0).or_default().crowd.add(key, line.in_flight);
+                Err(Blocked::ForNow)
+            }
             Lane::Origin(_) => Ok(()),
             Lane::Flow(flow) => self.flows.admits((key.0, flow), now),
         };
@@ -430,11 +469,18 @@ impl Lanes {
             Err(Blocked::ForNow) => {}
             Err(Blocked::Until(time)) => self.open_at(key, time),
             Ok(()) => {
-                line.queued = true;
+                line_of(&mut self.lines, key).queued = true;
                 self.runnable += 1;
                 self.tenants.entry(key.0).or_default().runnable.push_back(key);
                 self.queue_tenant(key.0);
             }
+        }
+    }
+
+    fn leave_crowd(&mut self, key: LaneKey) {
+        let crowded = self.lines.get_mut(&key).and_then(|line| line.crowded.take());
+        if let (Some(in_flight), Some(tenant)) = (crowded, self.tenants.get_mut(&key.0)) {
+            tenant.crowd.remove(key, in_flight);
         }
     }
 
@@ -475,6 +521,7 @@ impl Lanes {
     /// Forgets a lane that holds nothing.
     fn tidy(&mut self, key: LaneKey) {
         if self.lines.get(&key).is_some_and(Line::is_idle) {
+            self.leave_crowd(key);
             self.lines.remove(&key);
         }
     }

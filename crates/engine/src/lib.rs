@@ -26,11 +26,15 @@ pub mod bulk_action;
 
 pub mod callback;
 
+pub mod lease;
+
 pub mod shard;
 
 mod ending;
 
 mod lanes;
+
+mod share;
 
 mod queues;
 
@@ -39,3 +43,5 @@ mod flows;
 mod appetite;
 
 pub mod limits;
+
+pub mod planted;

@@ -4,9 +4,10 @@
 
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// The settings of a queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     /// Whose.
     pub tenant: TenantId,

@@ -8,6 +8,7 @@
 use crate::appetite::{Appetite, Want};
 use crate::lanes::Settings;
 use crate::message::{Live, Place, QueueKey, Turn};
+use crate::planted::{self, Bug};
 use crate::queue::Queue;
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -149,7 +150,8 @@ impl Queues {
             // What is before it brings it along.
             return Joined::Stored;
         }
-        let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0;
+        let is_early = planted::has(Bug::DelayedJoinsEarly);
+        let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0 || is_early;
         let room = if full || line.queue.paused { 1 } else { self.settings.queue_held_max };
         if has_joined && line.waiting.len() < room {
             line.waiting.insert(key);
@@ -169,14 +171,17 @@ impl Queues {
     /// Gives a free slot to whoever is next: a message, and its callbacks if it had some before a restart.
     pub(crate) fn appoint(&mut self, id: QueueId) -> Vec<Seq> {
         let Some(line) = self.queues.get_mut(&id) else { return Vec::new() };
-        let Some((turn, _)) = line.waiting.first().copied() else { return Vec::new() };
-        if line.queue.paused || line.slots.len() >= line.queue.parallelism as usize {
+        let first = if planted::has(Bug::QueueTakesTheLast) { line.waiting.last() } else { line.waiting.first() };
+        let Some((turn, _)) = first.copied() else { return Vec::new() };
+        let paused = line.queue.paused && !planted::has(Bug::PausedQueueStarts);
+        if paused || line.slots.len() >= line.queue.parallelism as usize {
             return Vec::new();
         }
         let mut members = Vec::new();
-        while let Some((_, seq)) = line.waiting.first().copied().filter(|(other, _)| *other == turn) {
-            line.waiting.pop_first();
-            members.push(seq);
+        let rows = (turn, Seq::MIN)..=(turn, Seq::MAX);
+        while let Some(row) = line.waiting.range(rows.clone()).next().copied() {
+            line.waiting.remove(&row);
+            members.push(row.1);
         }
         line.slots.insert(turn, members.clone());
         self.feed(id);
@@ -192,7 +197,7 @@ impl Queues {
         }
         let Some(members) = line.slots.get_mut(&place.turn) else { return false };
         members.retain(|seq| *seq != live.id.seq);
-        if !members.is_empty() {
+        if !members.is_empty() && !planted::has(Bug::SlotFreedBeforeCallbacks) {
             return false;
         }
         line.slots.remove(&place.turn);
@@ -207,7 +212,8 @@ impl Queues {
         let Some(place) = live.place.filter(|place| place.turn.seq == live.id.seq) else { return false };
         let Some(line) = self.queues.get(&(live.tenant, place.queue)) else { return false };
         let slots = line.queue.parallelism as usize;
-        line.queue.paused || (line.slots.len() > slots && line.slots.range(..place.turn).count() >= slots)
+        let paused = line.queue.paused && !planted::has(Bug::PausedQueueStarts);
+        paused || (line.slots.len() > slots && line.slots.range(..place.turn).count() >= slots)
     }
 
     /// Everybody who is in a slot.

@@ -3,6 +3,7 @@
 use crate::limits::RETRY_DELAY_MS_MAX;
 use crate::message::MessageSpec;
 use crate::outcome::{Outcome, Verdict};
+use crate::planted::{self, Bug};
 use posthaste_wire::retry_after::retry_after_ms;
 use posthaste_wire::retry_delay::RetryDelay;
 use posthaste_wire::time::Timestamp;
@@ -29,9 +30,11 @@ const JITTER_SHARE: f64 = 0.05;
 pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp, random: u64) -> Next {
     match outcome.verdict() {
         Verdict::Success => Next::Done,
-        Verdict::Refused => Next::DeadLetter,
-        Verdict::Failure if retried >= spec.retries => Next::DeadLetter,
-        Verdict::Failure => Next::RetryAt(now.plus_millis(delay_ms(spec, retried, outcome, now, random))),
+        Verdict::Refused if !planted::has(Bug::RefusalIgnored) => Next::DeadLetter,
+        Verdict::Refused | Verdict::Failure if retried >= spec.retries => Next::DeadLetter,
+        Verdict::Refused | Verdict::Failure => {
+            Next::RetryAt(now.plus_millis(delay_ms(spec, retried, outcome, now, random)))
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! [`Schedule::tick`] decides; [`Schedules`] knows in RAM when that is needed, and of nothing else.
 
 use crate::message::MessageSpec;
+use crate::planted::{self, Bug};
 use bytes::Bytes;
 use posthaste_wire::cron::{Cron, InvalidCron};
 use posthaste_wire::id::{MessageId, TenantId};
@@ -105,7 +106,13 @@ impl Schedule {
             Ok(cron) => {
                 // What was due by the rules of a time zone that have changed since is due all the same.
                 let at = cron.latest_between(next.minus_millis(1), now).unwrap_or(next);
-                let state = ScheduleState { next: cron.next_after(now), last: Some(at), ..ScheduleState::default() };
+                let at = if planted::has(Bug::ScheduleCatchesUpWithAll) { next } else { at };
+                let after = match () {
+                    () if planted::has(Bug::ScheduleNotAdvanced) => next.minus_millis(1),
+                    () if planted::has(Bug::ScheduleCatchesUpWithAll) => next,
+                    () => now,
+                };
+                let state = ScheduleState { next: cron.next_after(after), last: Some(at), ..ScheduleState::default() };
                 Tick::Fire { at, state }
             }
             Err(invalid) => {

@@ -21,6 +21,7 @@ pub use crate::lanes::{Lane, LaneKey, Settings};
 use crate::limits::{HOPS_MAX, HORIZON_MS};
 use crate::message::{DedupKey, DueKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
 use crate::outcome::{AttemptError, ErrorClass, Outcome};
+use crate::planted::{self, Bug};
 use crate::queue::Queue;
 use crate::queues::{Joined, QueueId, Queues};
 use crate::retry::{self, Next};
@@ -174,14 +175,17 @@ impl Shard {
         let (tenant, id) = (message.tenant, message.id);
         out.synced = true;
         if let Some((key, stored)) = dedup {
-            if let Some(original) = stored.or_else(|| self.fresh_keys.get(&(tenant, key)).copied()) {
+            let fresh = self.fresh_keys.get(&(tenant, key)).copied().filter(|_| !planted::has(Bug::DedupBlindInBatch));
+            if let Some(original) = stored.or(fresh) {
                 return Accepted { id: original, deduplicated: true };
             }
             self.fresh_keys.insert((tenant, key), id);
             let expires = message.created_at.plus_millis(self.settings.dedup_window_ms);
-            out.ops.push(Op::Remember { tenant, key, id, expires });
+            if !planted::has(Bug::DedupNotRemembered) {
+                out.ops.push(Op::Remember { tenant, key, id, expires });
+            }
         }
-        if let Some(dlq_id) = replaces {
+        if let Some(dlq_id) = replaces.filter(|_| !planted::has(Bug::ReplayKeepsDeadLetter)) {
             out.ops.push(Op::Exhume { tenant, dlq_id });
         }
         let place = message.spec.queue.as_deref().map(|name| self.place_in(name, &message, now, out));
@@ -197,7 +201,7 @@ impl Shard {
             panic!("{:?} was not under way", message.id)
         };
         self.lanes.finish(&live, generation, now);
-        let next = if live.cancel_requested {
+        let next = if live.cancel_requested && !planted::has(Bug::CancelForgottenOnRetry) {
             None
         } else {
             Some(retry::next(&message.spec, live.retried, &outcome, now, chance.random))
@@ -208,7 +212,8 @@ impl Shard {
         if let (Some(spec), Some(_)) = (&message.spec.callback, next) {
             callbacks.push(Arc::new(callback::message(spec, told, chance.callback, now)));
         }
-        if let (Some(spec), Some(_)) = (&message.spec.failure_callback, dlq_id) {
+        let is_told = dlq_id.filter(|_| !planted::has(Bug::FailureCallbackLost));
+        if let (Some(spec), Some(_)) = (&message.spec.failure_callback, is_told) {
             callbacks.push(Arc::new(callback::message(spec, Told { dlq_id, ..told }, chance.failure_callback, now)));
         }
         match next {
@@ -217,7 +222,8 @@ impl Shard {
             Some(Next::DeadLetter) => ending::failed(&live, outcome, now, out),
             Some(Next::RetryAt(due)) => {
                 ending::retried(&live, outcome, due, now, out);
-                let live = Live { due, retried: live.retried + 1, ..live };
+                let retried = if planted::has(Bug::RetryCountReset) { 0 } else { live.retried + 1 };
+                let live = Live { due, retried, ..live };
                 out.ops.push(Op::Update(live));
                 self.arrive(live, now);
             }
@@ -258,7 +264,9 @@ impl Shard {
                 }
             }
             ending::cancelled_waiting(row, now, out);
-            self.leave_queue(row, now, out);
+            if !planted::has(Bug::CancelLeavesTurn) {
+                self.leave_queue(row, now, out);
+            }
         }
         self.dispatch(&[], now, out);
         cancelled
@@ -300,7 +308,7 @@ impl Shard {
         }
         let window = self.loaded.due.minus_millis(HORIZON_MS / 2).max(self.load_not_before);
         let timers = [self.timers.first(), self.queue_timers.first()].map(|first| first.map(|first| first.due));
-        let gates = [self.queues.next_wake(), self.lanes.next_wake()];
+        let gates = [self.queues.next_wake(), self.lanes.next_wake().filter(|_| !planted::has(Bug::RateNotWoken))];
         timers.into_iter().chain(gates).flatten().fold(window, Timestamp::min)
     }
 
@@ -466,7 +474,9 @@ impl Shard {
         let Some(last) = last else { return false };
         self.timers.remove(&last);
         self.held.remove(&last.seq);
-        self.leave_to_load(last, now);
+        if !planted::has(Bug::EvictionForgotten) {
+            self.leave_to_load(last, now);
+        }
         true
     }
 

@@ -6,6 +6,7 @@
 use crate::api::stored_filter;
 use crate::app::App;
 use crate::core::CoreError;
+use crate::crash_point::crash_point;
 use crate::store::{Filter, StoreError};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::limits::LOAD_PAGE;
@@ -116,7 +117,9 @@ async fn step(app: &Arc<App>) -> Result<bool, CancelError> {
     let unfinished = app.read(|store| store.unfinished_bulk_actions()).await?;
     for action in &unfinished {
         let next = advance(app, action.clone()).await?;
+        crash_point("bulk_piece_cancelled");
         app.core.put_bulk_action(next).await?;
+        crash_point("bulk_progress_stored");
     }
     Ok(!unfinished.is_empty())
 }

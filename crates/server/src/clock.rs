@@ -90,7 +90,7 @@ pub fn random<const N: usize>() -> [u8; N] {
 /// A cheap source of random numbers for ids and jitter, seeded by the operating system.
 #[derive(Debug)]
 pub struct Random {
-    pool: [u8; 512],
+    pool: [u8; 4096],
     used: usize,
 }
 
@@ -102,13 +102,18 @@ impl Random {
 
     /// The next number.
     pub fn next_u64(&mut self) -> u64 {
-        if self.used + 8 > self.pool.len() {
+        u64::from_le_bytes(self.bytes())
+    }
+
+    /// The next bytes, fewer than the pool has. No byte is given out twice.
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        if self.used + N > self.pool.len() {
             *self = Random::new();
         }
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&self.pool[self.used..self.used + 8]);
-        self.used += 8;
-        u64::from_le_bytes(bytes)
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.pool[self.used..self.used + N]);
+        self.used += N;
+        bytes
     }
 }
 

@@ -142,6 +142,9 @@ pub struct Settings {
     /// Bytes of disk to keep free: below it nothing new is accepted; 0 switches this off [default: 67108864]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_DISK_RESERVE_BYTES", value_name = "BYTES")]
     pub disk_reserve_bytes: Option<u64>,
+    /// Write to a journal first and to the database a moment later; without it to the database only [default: true]
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_JOURNAL", value_name = "BOOL")]
+    pub journal: Option<bool>,
     /// How long logs and ended messages are kept [default: 7d]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_LOG_RETENTION", value_name = "DURATION")]
     pub log_retention: Option<String>,
@@ -243,6 +246,8 @@ pub struct Config {
     pub message_bytes_max: usize,
     /// Bytes of disk to keep free.
     pub disk_reserve_bytes: u64,
+    /// Whether a journal is in front of the database.
+    pub journal: bool,
     /// How long history and dead letters are kept.
     pub retention: Retention,
     /// Whether `count` in bulk cancels is ignored.
@@ -364,6 +369,7 @@ impl Config {
             quotas: Quotas::resolve(&settings)?,
             message_bytes_max,
             disk_reserve_bytes: settings.disk_reserve_bytes.unwrap_or(limits::DISK_RESERVE_BYTES),
+            journal: settings.journal.unwrap_or(true),
             retention,
             bulk_cancel_ignore_count: settings.bulk_cancel_ignore_count.unwrap_or(false),
             shutdown_grace: Duration::from_millis(grace),
@@ -417,6 +423,7 @@ impl Config {
             set("destination_parallelism", i64::from(self.shard.origin_in_flight_max).into()),
             set("message_bytes_max", (self.message_bytes_max as i64).into()),
             set("disk_reserve_bytes", self.disk_reserve_bytes.cast_signed().into()),
+            set("journal", self.journal.into()),
             set("log_retention", millis(self.retention.history_ms).into()),
             set("dlq_retention", millis(self.retention.dlq_ms).into()),
             set("bulk_cancel_ignore_count", self.bulk_cancel_ignore_count.into()),

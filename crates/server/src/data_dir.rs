@@ -75,6 +75,11 @@ impl DataDir {
     pub fn database(&self) -> PathBuf {
         self.path.join("posthaste.db")
     }
+
+    /// Where the journal in front of it lives.
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
 }
 
 /// How often the free space is looked at.

@@ -1,21 +1,21 @@
 //! The listener: accepts connections, bounds what they may do, and lets them finish at shutdown.
 
-use axum::Router;
+use crate::api::Api;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -29,7 +29,7 @@ const HEADERS_MAX: usize = 1_024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop`, then lets open requests finish for at most `grace`.
-pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, grace: Duration) {
+pub(crate) async fn serve(listener: TcpListener, api: Arc<Api>, stop: CancellationToken, grace: Duration) {
     // HTTP/1.1 only: every official client speaks it, and the head timeout holds from the first byte on.
     let mut builder = Builder::new();
     builder
@@ -46,8 +46,11 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, stop: Cancellat
             () = stop.cancelled() => break,
         };
         let Some((stream, peer, place)) = accepted else { continue };
-        let service = router.clone().map_request(move |request: Request<Incoming>| with_peer(request, peer));
-        let service = TowerToHyperService::new(service);
+        let api = api.clone();
+        let service = service_fn(move |request| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.serve(with_peer(request, peer)).await) }
+        });
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {

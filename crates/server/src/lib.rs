@@ -8,6 +8,7 @@ pub mod quotas;
 pub mod tenants;
 
 pub mod server;
+pub mod simulate;
 
 pub mod app;
 
@@ -28,6 +29,8 @@ pub mod keys;
 pub mod data_dir;
 
 pub mod clock;
+
+pub mod crash_point;
 
 pub mod metrics;
 

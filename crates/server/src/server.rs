@@ -1,19 +1,20 @@
 //! Puts a server together, and takes it apart without losing anything.
 
-use crate::api::{Allowances, BodyBudget, LlmUpstream};
+use crate::api::{Allowances, Api, BodyBudget, LlmUpstream};
 use crate::app::App;
 use crate::bulk::{self, BulkActions};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
+use crate::crash_point::crash_point;
 use crate::data_dir::DiskWatch;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{Deliverer, DeliveryConfig};
+use crate::http;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::tenants::Tokens;
-use crate::{api, http};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub struct Server {
     listeners: Vec<JoinHandle<()>>,
     stop_listening: CancellationToken,
     bulk_worker: JoinHandle<()>,
-    attempts: Attempts,
+    attempts: Arc<Attempts>,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
     _disk_watch: DiskWatch,
 }
@@ -74,7 +75,7 @@ impl Server {
         let llm = to_llm.map(|to_llm| Deliverer::new(to_llm, resolver.clone()).map(Arc::new)).transpose()?;
         let deliverer = Deliverer::new(delivery, resolver)?;
         let (handle, commands) = CoreHandle::new();
-        let attempts = Attempts {
+        let attempts = Arc::new(Attempts {
             runtime: Handle::current(),
             deliverer: Arc::new(deliverer),
             llm: llm.clone(),
@@ -84,7 +85,7 @@ impl Server {
             metrics: metrics.clone(),
             tracker: TaskTracker::new(),
             abandon: CancellationToken::new(),
-        };
+        });
         let mut core =
             Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas)?;
         let disk_low = Arc::new(AtomicBool::new(false));
@@ -113,8 +114,8 @@ impl Server {
             core_running,
         });
         let stop_listening = CancellationToken::new();
-        let router = api::router(app.clone());
-        let serve = |listener| tokio::spawn(http::serve(listener, router.clone(), stop_listening.clone(), grace));
+        let api = Arc::new(Api::new(app.clone()));
+        let serve = |listener| tokio::spawn(http::serve(listener, api.clone(), stop_listening.clone(), grace));
         let listeners = listeners.into_iter().map(serve).collect();
         let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
         Ok(Server {
@@ -158,8 +159,10 @@ impl Server {
     pub async fn stop(self) -> anyhow::Result<()> {
         let grace = self.app.config.shutdown_grace;
         self.stop_listening.cancel();
+        crash_point("stop_begun");
         // If the core has ended already, waiting for it below says why.
         let _ = self.app.core.drain().await;
+        crash_point("stop_drained");
         for listener in self.listeners {
             listener.await.context("the listener failed")?;
         }
@@ -171,6 +174,7 @@ impl Server {
             self.attempts.abandon.cancel();
             self.attempts.tracker.wait().await;
         }
+        crash_point("stop_attempts_ended");
         self.app.core.stop();
         match self.core_ended.await {
             Ok(result) => result.context("while stopping"),

@@ -83,6 +83,16 @@ impl Destination {
         query: Option<&str>,
         url_bytes_max: usize,
     ) -> Result<Destination, InvalidDestination> {
+        Destination::parse_unless_known(remainder, query, url_bytes_max, |_| false)
+    }
+
+    /// The same; a URL that is known to be right is not checked again.
+    pub fn parse_unless_known(
+        remainder: &str,
+        query: Option<&str>,
+        url_bytes_max: usize,
+        is_known: impl FnOnce(&str) -> bool,
+    ) -> Result<Destination, InvalidDestination> {
         if remainder.is_empty() {
             return invalid("a non-empty destination must be provided");
         }
@@ -92,7 +102,9 @@ impl Destination {
         let remainder = decode_if_encoded(remainder)?;
         if let Some((scheme, rest)) = split_http_scheme(&remainder) {
             let url = assemble(scheme, rest, query)?;
-            check_url(&url, url_bytes_max)?;
+            if !is_known(&url) {
+                check_url(&url, url_bytes_max)?;
+            }
             return Ok(Destination::Url(url));
         }
         let remainder = remainder.into_owned();

@@ -1,19 +1,21 @@
-//! What a crate cannot reach, it cannot do: the pure crates stay free of clocks, networks and disks.
+//! What a crate cannot reach, it cannot do: the pure crates stay free of clocks, networks and disks, and what is
+//! shipped has no bugs on purpose.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
 /// A crate and what must not be among its dependencies, near or far.
-const FORBIDDEN: [(&str, &[&str]); 2] = [
+const FORBIDDEN: [(&str, &[&str]); 3] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
+    ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
 ];
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for (part, forbidden) in FORBIDDEN {
-        let names = dependencies(root, part)?;
+        let names = names(&listing(root, part, "{p}")?);
         if !names.iter().any(|name| name == part) {
             bail!("cargo tree does not know {part}");
         }
@@ -21,21 +23,31 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
             format!("{part}: depends on {name}, which it must not; see: cargo tree -p {part} -e normal -i {name}")
         }));
     }
+    problems.extend(planted_bugs(&listing(root, SHIPPED, "{p} {f}")?));
     Ok(problems)
 }
 
-/// The names of everything that a crate is built from.
-fn dependencies(root: &Path, part: &str) -> Result<Vec<String>> {
+/// What is shipped, and the feature that it must not have.
+const SHIPPED: &str = "posthaste";
+const PLANTED_BUGS: &str = "planted-bugs";
+
+fn planted_bugs(listing: &str) -> Option<String> {
+    let line = listing.lines().find(|line| line.contains(PLANTED_BUGS))?;
+    Some(format!("{SHIPPED}: is built with {PLANTED_BUGS}, which is for tests only: {line}"))
+}
+
+/// Everything that a crate is built from, a line each.
+fn listing(root: &Path, part: &str, format: &str) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
         .current_dir(root)
-        .args(["tree", "--locked", "-e", "normal", "--prefix", "none", "--format", "{p}", "-p", part]);
+        .args(["tree", "--locked", "-e", "normal", "--prefix", "none", "--format", format, "-p", part]);
     let output = command.output().context("cargo tree cannot be run")?;
     if !output.status.success() {
         bail!("cargo tree -p {part}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    Ok(names(&String::from_utf8_lossy(&output.stdout)))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// `tokio v1.2.3 (*)` is `tokio`.
@@ -50,6 +62,12 @@ fn intruders<'a>(names: &[String], forbidden: &'a [&str]) -> impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn planted_bugs_are_not_shipped() {
+        assert_eq!(planted_bugs("posthaste v0.1.0 (path)\nposthaste-engine v0.1.0 (path) \n"), None);
+        assert!(planted_bugs("posthaste v0.1.0 (path)\nposthaste-engine v0.1.0 (path) planted-bugs\n").is_some());
+    }
 
     #[test]
     fn intruders_are_found_by_their_whole_name() {

@@ -7,16 +7,17 @@ use crate::tree::{File, Tree};
 use anyhow::Result;
 
 /// Where the time may be read: everything else is told.
-const CLOCKS: [&str; 4] = [
+const CLOCKS: [&str; 5] = [
     "crates/server/src/clock.rs",
     "crates/server/src/core/",
     "crates/server/src/delivery/",
     "crates/server/src/api/mod.rs",
+    "crates/server/src/store/journal/mod.rs",
 ];
 
 /// Tests wait for conditions. These files may pause, and say why.
 const PAUSES: [(&str, &str); 6] = [
-    ("crates/server/tests/crash/cycles.rs", "the moment of a kill is the input of the test"),
+    ("crates/server/tests/crash/kills.rs", "the moment of a kill is the input of the test"),
     ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),
     ("e2e/js/support/wait.js", "the inside of the polling loop"),

@@ -5,6 +5,7 @@ use crate::ending;
 use crate::lanes::LaneKey;
 use crate::limits::HORIZON_MS;
 use crate::message::{DueKey, Live, QueueKey, Turn};
+use crate::planted::{self, Bug};
 use crate::queues::Joined;
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -70,7 +71,7 @@ impl Shard {
     fn wants_lane_load(&self, now: Timestamp) -> Option<Load> {
         let (lane, from, max) = self.lanes.wants_refill(self.held.len())?;
         // What was spilled was due once; after the clock went back it may not be due now.
-        let until = self.latest.max(now);
+        let until = if planted::has(Bug::ClockBackStrandsSpilled) { now } else { self.latest.max(now) };
         let source = Source::Due { lane: Some(lane), after: before(from), until };
         Some(Load { source, max })
     }
@@ -117,10 +118,11 @@ impl Shard {
     /// process ended.
     fn is_settled(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> bool {
         let held = self.held.contains_key(&row.id.seq);
-        if !held && row.cancel_requested {
+        let cancelled = row.cancel_requested && !planted::has(Bug::CancelForgottenAtRestart);
+        if !held && cancelled {
             ending::cancelled_waiting(row, now, out);
         }
-        held || row.cancel_requested
+        held || cancelled
     }
 }
 

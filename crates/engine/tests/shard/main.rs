@@ -115,6 +115,27 @@ proptest! {
 }
 
 #[test]
+fn destinations_that_hang_leave_room_for_the_others() {
+    let mut world = World::new();
+    let publish = |origin| Action::Publish(New { origin, bytes: 1, ..New::default() });
+    let under_way =
+        |world: &World, origin: u64| world.in_flight.iter().filter(|live| live.origin == Origin(origin)).count();
+    for _ in 0..20 {
+        world.act(&publish(0));
+        world.act(&publish(1));
+    }
+    for _ in 0..10 {
+        world.act(&publish(2));
+        assert_eq!(under_way(&world, 2), 1, "of the four places of the tenant, one is left for the healthy one");
+        let healthy = world.in_flight.iter().position(|live| live.origin == Origin(2)).expect("it is under way");
+        world.act(&Action::End { which: healthy, how: How::Ok });
+    }
+    assert_eq!((under_way(&world, 0), under_way(&world, 1)), (2, 1));
+    world.heal();
+    world.check_history();
+}
+
+#[test]
 fn a_backlog_to_one_destination_does_not_hold_up_another() {
     let mut world = World::new();
     let publish = |origin| Action::Publish(New { origin, bytes: 1, ..New::default() });
@@ -242,6 +263,7 @@ fn a_full_shard_still_holds_what_a_lane_could_start_at_once() {
         world.act(&publish(0, 0));
         world.act(&publish(0, 1));
     }
+    world.act(&publish(0, 2));
     assert_eq!(world.shard.held(), CAPS.held_max, "one tenant fills the shard");
     for _ in 0..4 {
         world.act(&publish(1, 0));

@@ -327,6 +327,7 @@ impl World {
             if let Some(flow) = live.flow {
                 self.check_flow(&live, flow);
             }
+            self.check_share(&live);
             self.in_flight.push(live);
         }
         self.check_caps();
@@ -413,6 +414,14 @@ impl World {
             let within = book.starts.iter().filter(|start| now - **start <= period_ms).count();
             assert!(within <= rate as usize, "{within} starts within {period_ms} ms, {rate} allowed");
         }
+    }
+
+    /// A destination takes a second place of its tenant only while it leaves as many as it has.
+    fn check_share(&self, live: &Live) {
+        let of_tenant = || self.in_flight.iter().filter(|other| other.tenant == live.tenant);
+        let own = of_tenant().filter(|other| other.origin == live.origin).count();
+        let left = CAPS.tenant_in_flight_max as usize - of_tenant().count();
+        assert!(own == 0 || own < left, "{own} under way to the destination of {live:?}, {left} places left");
     }
 
     fn check_caps(&self) {

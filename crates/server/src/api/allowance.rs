@@ -47,6 +47,15 @@ pub(super) struct Exhausted {
     pub(super) remaining: u64,
     /// When the next window begins.
     pub(super) reset: Timestamp,
+    /// When that was found out.
+    pub(super) now: Timestamp,
+}
+
+impl Exhausted {
+    /// Seconds until the next window, at least one.
+    pub(super) fn wait_seconds(&self) -> u64 {
+        self.reset.millis_since(self.now).div_ceil(1_000).max(1)
+    }
 }
 
 impl Allowance {
@@ -65,7 +74,7 @@ impl Allowance {
         }
         let remaining = limit.saturating_sub(used.count);
         if count > remaining {
-            return Err(Exhausted { limit, remaining, reset: Timestamp((window + 1) * self.window_ms) });
+            return Err(Exhausted { limit, remaining, reset: Timestamp((window + 1) * self.window_ms), now });
         }
         used.count += count;
         Ok(())
@@ -99,7 +108,8 @@ mod tests {
         let allowance = Allowance::new(Some(3), 1_000);
         let (now, next) = (Timestamp(5_400), Timestamp(6_000));
         assert_eq!(allowance.take(A, 2, now), Ok(()));
-        assert_eq!(allowance.take(A, 2, now), Err(Exhausted { limit: 3, remaining: 1, reset: next }));
+        assert_eq!(allowance.take(A, 2, now), Err(Exhausted { limit: 3, remaining: 1, reset: next, now }));
+        assert_eq!(allowance.take(A, 2, now).map_err(|exhausted| exhausted.wait_seconds()), Err(1));
         assert_eq!(allowance.take(A, 1, now), Ok(()), "what was refused took nothing");
         assert_eq!(allowance.take(B, 3, now), Ok(()));
         assert_eq!(allowance.take(A, 3, next), Ok(()));

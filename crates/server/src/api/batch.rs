@@ -26,14 +26,24 @@ use std::sync::Arc;
 
 /// One item, as the SDKs send it: Python sends nulls, Go sends lists of header values.
 #[derive(Deserialize)]
-struct Item {
-    destination: Option<String>,
+pub(super) struct Item {
+    pub(super) destination: Option<String>,
     #[serde(default)]
     headers: Option<BTreeMap<String, HeaderValues>>,
     #[serde(default)]
-    body: Option<String>,
+    pub(super) body: Option<String>,
     #[serde(default)]
-    queue: Option<String>,
+    pub(super) queue: Option<String>,
+}
+
+impl Item {
+    /// The headers, each value a line of its own.
+    pub(super) fn lines(&self) -> Vec<Line<'_>> {
+        let headers = self.headers.iter().flatten();
+        headers
+            .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())))
+            .collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -107,12 +117,7 @@ struct Prepared {
 
 /// `hops` deliveries led to this request, and thereby to each of its messages.
 fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let items: Vec<&RawValue> = serde_json::from_slice(bytes)
-        .map_err(|error| ApiError::invalid(format!("the batch is not a JSON array of objects: {error}")))?;
-    if items.len() > BATCH_ITEMS_MAX {
-        let text = format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len());
-        return Err(ApiError::invalid(text));
-    }
+    let items = split(bytes)?;
     let mut prepared = Prepared { messages: Vec::with_capacity(items.len()), fates: Vec::with_capacity(items.len()) };
     for (index, item) in items.into_iter().enumerate() {
         let item = read_item(item.get()).map_err(|error| error.at(index))?;
@@ -133,8 +138,19 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Res
     Ok(prepared)
 }
 
+/// The items, none of them read yet.
+pub(super) fn split(bytes: &[u8]) -> Result<Vec<&RawValue>, ApiError> {
+    let items: Vec<&RawValue> = serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::invalid(format!("the batch is not a JSON array of objects: {error}")))?;
+    if items.len() > BATCH_ITEMS_MAX {
+        let text = format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len());
+        return Err(ApiError::invalid(text));
+    }
+    Ok(items)
+}
+
 /// An object: a struct could be read from a list too.
-fn read_item(text: &str) -> Result<Item, ApiError> {
+pub(super) fn read_item(text: &str) -> Result<Item, ApiError> {
     let wrong = "not an object with destination, headers and a body that is text";
     if !text.trim_start().starts_with('{') {
         return Err(ApiError::invalid(wrong));
@@ -146,11 +162,11 @@ fn prepare_item(
     app: &App,
     publisher: &Publisher,
     hops: u32,
-    item: Item,
+    mut item: Item,
 ) -> Result<(Vec<NewMessage>, AnsweredPlaces), Refusal> {
     let malformed = |error: ApiError| Refusal::Malformed(error);
-    let text = item.destination.ok_or_else(|| malformed(ApiError::invalid("destination is missing")))?;
-    let queue = item.queue.filter(|queue| !queue.is_empty()).map(queues::checked_name).transpose();
+    let text = item.destination.take().ok_or_else(|| malformed(ApiError::invalid("destination is missing")))?;
+    let queue = item.queue.take().filter(|queue| !queue.is_empty()).map(queues::checked_name).transpose();
     let queue = queue.map_err(malformed)?;
     let destination = Destination::parse_whole(&text, URL_BYTES_MAX).map_err(|error| malformed(error.into()))?;
     let places = match destination {
@@ -158,12 +174,7 @@ fn prepare_item(
         other => Places::of_url(app, other),
     };
     let places = places.map_err(malformed)?;
-    let headers = item.headers.unwrap_or_default();
-    let lines: Vec<Line<'_>> = headers
-        .iter()
-        .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())))
-        .collect();
-    let mut options = parse_options(app, &lines, &[], &places).map_err(malformed)?;
+    let mut options = parse_options(app, &item.lines(), &[], &places).map_err(malformed)?;
     options.queue = queue.or(options.queue);
     options.hops = options.hops.max(hops);
     if options.cron.is_some() {

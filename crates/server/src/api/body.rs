@@ -27,7 +27,7 @@ const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 1024;
 /// How long a request waits for room before it is refused with 503.
-const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+const ROOM_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a client may take to send a body.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a body over its bound that are read and forgotten.
@@ -64,7 +64,7 @@ impl BodyBudget {
             let common = self.all.clone().acquire_many_owned(permits).await.ok()?;
             Some([own, common])
         };
-        timeout(ROOM_PATIENCE, wait).await.ok().flatten()
+        timeout(ROOM_PATIENCE, Box::pin(wait)).await.ok().flatten()
     }
 }
 
@@ -93,12 +93,15 @@ pub(super) async fn read(
     match timeout(READ_TIMEOUT, reading).await {
         Ok(Ok(held)) => Ok(held),
         Ok(Err(Unread::TooLong)) => {
-            drain(body).await;
+            Box::pin(drain(body)).await;
             Err(over())
         }
-        Ok(Err(Unread::NoRoom)) => Err(ApiError::overloaded(
-            "the server is overloaded: too many bytes are waiting to be stored; nothing was stored, try again",
-        )),
+        Ok(Err(Unread::NoRoom)) => {
+            Box::pin(drain(body)).await;
+            Err(ApiError::overloaded(
+                "the server is overloaded: too many bytes are waiting to be stored; nothing was stored, try again",
+            ))
+        }
         Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         Err(_) => Err(ApiError::invalid("the request body took longer than 60 s; nothing was stored")),
     }
@@ -169,4 +172,23 @@ async fn drain(mut body: Body) {
     };
     // Whoever sends even more, or slower, gets the broken connection.
     let _ = timeout(DRAIN_TIMEOUT, read_on).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantId = TenantId(1);
+    const B: TenantId = TenantId(2);
+
+    #[tokio::test]
+    async fn a_tenant_without_room_waits_a_moment_and_another_does_not() {
+        let budget = BodyBudget::new([A, B].into_iter());
+        let held = budget.take(A, TENANT_BODIES_BYTES_MAX).await;
+        assert!(held.is_some());
+        assert!(budget.take(A, 1).await.is_none(), "its share is used up");
+        assert!(budget.take(B, TENANT_BODIES_BYTES_MAX).await.is_some());
+        drop(held);
+        assert!(budget.take(A, 1).await.is_some());
+    }
 }

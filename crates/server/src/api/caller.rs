@@ -22,7 +22,7 @@ pub(super) fn caller_ip(app: &App, parts: &Parts) -> String {
 ///
 /// Read from the end, because whatever stands before an address that is not trusted is only claimed. Something that
 /// is no address ends it for the same reason.
-fn behind_proxies(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+pub(super) fn behind_proxies(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
     if !is_trusted(&peer) {
         return peer;

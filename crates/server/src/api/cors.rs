@@ -3,9 +3,7 @@
 //! In `dev` only: its credentials are published anyway, and it listens on loopback. In `serve` a browser
 //! sees no such header, so pages of other origins cannot read answers.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE, OPTIONS");
@@ -20,19 +18,16 @@ const ANY: HeaderValue = HeaderValue::from_static("*");
 const REQUEST_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE_NETWORK: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
-/// Answers preflights, without a token, and marks every other answer as readable by all.
-pub(super) async fn permit(request: Request, next: Next) -> Response {
-    let mut response = match *request.method() {
-        Method::OPTIONS => preflight(request.headers()),
-        _ => next.run(request).await,
-    };
+/// Marks an answer as readable by all.
+pub(super) fn permit(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
     response
 }
 
-fn preflight(asked: &HeaderMap) -> Response {
+/// The answer to a preflight, which has no token.
+pub(super) fn preflight(asked: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
@@ -43,5 +38,5 @@ fn preflight(asked: &HeaderMap) -> Response {
     if asked.contains_key(REQUEST_PRIVATE_NETWORK) {
         headers.insert(ALLOW_PRIVATE_NETWORK, HeaderValue::from_static("true"));
     }
-    response
+    permit(response)
 }

@@ -285,8 +285,14 @@ fn replay(
         Dedup::Id(id) => dedup::key_of_id(id),
         Dedup::Content => dedup::key_of_content(&spec.url, &spec.headers, &body),
     });
-    let message =
-        NewMessage { tenant, origin: origin_of(tenant, &spec.url), spec, body, first_due: first_due(overrides), dedup };
+    let message = NewMessage {
+        tenant,
+        origin: origin_of(app, tenant, &spec.url),
+        spec,
+        body,
+        first_due: first_due(overrides),
+        dedup,
+    };
     Ok(Replay { dlq_id: record.letter.dlq_id, message })
 }
 

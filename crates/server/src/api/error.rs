@@ -100,7 +100,9 @@ impl ApiError {
     fn exhausted(message: String, names: [&'static str; 3], exhausted: Exhausted) -> Self {
         let reset_seconds = exhausted.reset.as_millis() / 1_000;
         let values = [exhausted.limit, exhausted.remaining, reset_seconds];
-        let headers = names.into_iter().map(HeaderName::from_static).zip(values.map(HeaderValue::from)).collect();
+        let names = names.into_iter().map(HeaderName::from_static);
+        let mut headers: Vec<_> = names.zip(values.map(HeaderValue::from)).collect();
+        headers.push((header::RETRY_AFTER, HeaderValue::from(exhausted.wait_seconds())));
         ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
     }
 
@@ -138,6 +140,9 @@ impl From<CoreError> for ApiError {
         match error {
             CoreError::Overloaded => ApiError::overloaded(
                 "the server is overloaded: too many requests are waiting; nothing was stored, try again",
+            ),
+            CoreError::Late => ApiError::overloaded(
+                "the server is overloaded: too many of your requests are waiting to be stored; nothing was stored, try again with fewer at once",
             ),
             CoreError::Stopped => ApiError::overloaded(
                 "the server is stopping: it is not known whether this request took effect, try again with the same deduplication id",
@@ -235,4 +240,29 @@ pub(super) fn enveloped(response: Response) -> Response {
         }
     }
     enveloped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_wire::time::Timestamp;
+
+    #[test]
+    fn who_is_refused_for_now_hears_when_to_come_again() {
+        let exhausted = Exhausted { limit: 5, remaining: 0, reset: Timestamp(90_000), now: Timestamp(500) };
+        let cases = [
+            (ApiError::from(CoreError::Overloaded), 503, "1"),
+            (ApiError::from(CoreError::Late), 503, "1"),
+            (ApiError::from(CoreError::Stopped), 503, "1"),
+            (ApiError::daily_quota(exhausted), 429, "90"),
+            (ApiError::burst_quota(exhausted), 429, "90"),
+        ];
+        for (error, status, seconds) in cases {
+            let message = error.message.clone();
+            let response = error.into_response();
+            assert_eq!(response.status().as_u16(), status, "{message}");
+            assert_eq!(response.headers()[header::RETRY_AFTER], seconds, "{message}");
+            assert!(!message.is_empty());
+        }
+    }
 }

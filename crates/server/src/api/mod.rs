@@ -14,6 +14,8 @@ mod dlq;
 mod error;
 mod events;
 mod flow_control;
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod keys;
 mod llm;
@@ -36,15 +38,15 @@ use crate::config::Mode;
 use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::Method;
 use axum::http::uri::PathAndQuery;
-use axum::middleware::{self, Next};
+use axum::http::{Method, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use error::ApiError;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::Instrument;
+use tower::ServiceExt;
 
 pub use openapi::documented_routes;
 
@@ -122,8 +124,8 @@ pub fn route_paths() -> Vec<&'static str> {
     routes().into_iter().map(|(path, _)| path).collect()
 }
 
-/// The router: every route with and without a slash at its end, and what is around all of them.
-pub fn router(app: Arc<App>) -> Router {
+/// The router: every route with and without a slash at its end.
+fn router(app: Arc<App>) -> Router {
     // A forgotten id must never turn "this one" into "all".
     let forgotten_ids: Vec<(&str, MethodRouter<Arc<App>>)> = vec![
         ("/v2/messages/", get(no_id).delete(no_id)),
@@ -148,13 +150,7 @@ pub fn router(app: Arc<App>) -> Router {
     // What is not found is looked for once more, with its resource spelled as above.
     let respelled = router.clone().fallback(no_endpoint).with_state(app.clone());
     let respelled = Router::new().fallback_service(respelled).layer(middleware::map_request(respell));
-    let observe = middleware::from_fn_with_state(app.clone(), observe);
-    let router = router.fallback_service(respelled).layer(observe);
-    let router = match app.config.mode {
-        Mode::Dev => router.layer(middleware::from_fn(cors::permit)),
-        Mode::Serve => router,
-    };
-    router.with_state(app)
+    router.fallback_service(respelled).with_state(app)
 }
 
 /// The resources of the protocol, and the name under which requests for them are counted. Clients write them
@@ -215,24 +211,59 @@ async fn no_endpoint(request: Request) -> ApiError {
     ApiError::not_found("no such endpoint; /openapi.json lists the paths there are")
 }
 
-/// Around every request: a span, a figure, and an error envelope for what the framework refused itself.
-async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let route = kind_of(request.uri().path());
-    let span = tracing::info_span!("request", method = %request.method(), route);
-    let started = Instant::now();
-    let response = match error::refuse_malformed(&request) {
-        Some(refusal) => refusal.into_response(),
-        None => error::enveloped(next.run(request).instrument(span.clone()).await),
-    };
-    let (status, took) = (response.status(), started.elapsed());
-    app.metrics.requested(route, status.as_u16(), took);
-    let _in_span = span.enter();
-    if status.is_server_error() {
-        tracing::warn!(status = status.as_u16(), duration_ms = took.as_millis() as u64, "request failed");
-    } else {
-        tracing::debug!(status = status.as_u16(), duration_ms = took.as_millis() as u64, "request answered");
+/// The whole API: what is around every request, and the routes.
+pub struct Api {
+    app: Arc<App>,
+    router: Router,
+}
+
+impl Api {
+    /// All routes of the server.
+    pub fn new(app: Arc<App>) -> Api {
+        Api { router: router(app.clone()), app }
     }
-    response
+
+    /// Answers a request.
+    pub async fn serve(&self, request: Request) -> Response {
+        match self.app.config.mode {
+            Mode::Dev if request.method() == Method::OPTIONS => cors::preflight(request.headers()),
+            // Only a page says where it is from.
+            Mode::Dev if request.headers().contains_key(header::ORIGIN) => cors::permit(self.observe(request).await),
+            Mode::Dev | Mode::Serve => self.observe(request).await,
+        }
+    }
+
+    /// A figure, a line, and an error envelope for what the framework refused itself.
+    async fn observe(&self, request: Request) -> Response {
+        let route = kind_of(request.uri().path());
+        let method = request.method().clone();
+        let started = Instant::now();
+        let response = match error::refuse_malformed(&request) {
+            Some(refusal) => refusal.into_response(),
+            None => error::enveloped(self.route(request).await),
+        };
+        let (status, took) = (response.status(), started.elapsed());
+        self.app.metrics.requested(route, status.as_u16(), took);
+        let (status, duration_ms) = (status.as_u16(), took.as_millis() as u64);
+        if status >= 500 {
+            tracing::warn!(%method, route, status, duration_ms, "request failed");
+        } else {
+            tracing::debug!(%method, route, status, duration_ms, "request answered");
+        }
+        response
+    }
+
+    /// The request that there are most of does not need to be looked for.
+    async fn route(&self, request: Request) -> Response {
+        if request.method() == Method::POST && request.uri().path().starts_with("/v2/publish/") {
+            return publish::publish(State(self.app.clone()), request).await.into_response();
+        }
+        // What is large and rare is boxed, here and below: a future is moved with every request.
+        match Box::pin(self.router.clone().oneshot(request)).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
 }
 
 /// A short name for what is asked; the path itself may hold secrets of the destination.

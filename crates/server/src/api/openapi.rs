@@ -254,7 +254,9 @@ fn meaning_of(status: u16) -> &'static str {
         413 => "The body is too large.",
         414 => "The path and query are too long.",
         417 => "An Expect header other than 100-continue.",
-        429 => "Too many requests per second, or messages per day; the headers say when to go on.",
+        429 => {
+            "Too many requests per second, or messages per day; the headers say when to go on, `Retry-After` among them."
+        }
         431 => "The headers are too many or too large.",
         500 => "Stored data could not be read.",
         502 => "The language model did not answer.",

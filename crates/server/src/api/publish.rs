@@ -110,7 +110,7 @@ async fn accept(
     let mut sent = Sent::read(app, tenant, parts, body, destination).await?;
     sent.options.queue = queue.or(sent.options.queue);
     if sent.options.cron.is_some() {
-        return schedules::make(app, sent).await;
+        return Box::pin(schedules::make(app, sent)).await;
     }
     let Sent { publisher, places, options, body } = sent;
     let messages = prepare(app, &publisher, &places, &options, &body.bytes).map_err(Refusal::into_error)?;
@@ -143,12 +143,16 @@ impl Sent {
     ) -> Result<Sent, ApiError> {
         refuse_when_disk_is_low(app)?;
         let query = destination::split_query(parts.uri.query());
-        let destination = Destination::parse(destination, query.destination.as_deref(), limits::URL_BYTES_MAX)?;
+        let is_known = |url: &str| app.config.egress.targets.contains(url);
+        let (own_query, max) = (query.destination.as_deref(), limits::URL_BYTES_MAX);
+        let destination = Destination::parse_unless_known(destination, own_query, max, is_known)?;
         let max = app.config.message_bytes_max;
         let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
         let body = body::read(app, tenant, &parts.headers, body, max, over).await?;
         let places = match destination {
-            Destination::Group(name) => app.read(move |store| Ok(Places::of_group(store, tenant, name))).await??,
+            Destination::Group(name) => {
+                Box::pin(app.read(move |store| Ok(Places::of_group(store, tenant, name)))).await??
+            }
             other => Places::of_url(app, other)?,
         };
         let mut lines: Vec<Line<'_>> =
@@ -177,7 +181,7 @@ pub(super) async fn store(
         Ok(accepted) => accepted.iter().filter(|accepted| !accepted.deduplicated).count() as u64,
         // It may have been stored just before.
         Err(CoreError::Stopped) => count,
-        Err(CoreError::Overloaded | CoreError::Quota(_)) => 0,
+        Err(CoreError::Overloaded | CoreError::Late | CoreError::Quota(_)) => 0,
     };
     app.allowances.messages.give_back(tenant, count - stored, now);
     Ok(accepted?)
@@ -290,7 +294,7 @@ pub(super) fn publish_limits(app: &App) -> PublishLimits {
 }
 
 /// The bounds of the engine, for the parser.
-const PUBLISH_LIMITS: PublishLimits = PublishLimits {
+pub(super) const PUBLISH_LIMITS: PublishLimits = PublishLimits {
     delay_ms_max: limits::DELAY_MS_MAX,
     timeout_ms_min: limits::TIMEOUT_MS_MIN,
     timeout_ms_max: limits::TIMEOUT_MS_MAX,
@@ -333,7 +337,7 @@ pub(super) fn prepare(
     let tenant = publisher.tenant;
     let message = |(endpoint, common): (&Endpoint, MessageSpec)| NewMessage {
         tenant,
-        origin: origin_of(tenant, &endpoint.url),
+        origin: origin_of(app, tenant, &endpoint.url),
         dedup: dedup_key(options, places.topic.as_deref(), &endpoint.url, body),
         first_due: first_due(options),
         body: body.clone(),
@@ -461,8 +465,11 @@ pub(super) fn refused_destination(refusal: &egress::Refusal) -> ApiError {
 }
 
 /// The lane that messages to this URL wait in.
-pub(super) fn origin_of(tenant: TenantId, url: &str) -> Origin {
-    Origin::of_url(tenant, url)
+pub(super) fn origin_of(app: &App, tenant: TenantId, url: &str) -> Origin {
+    match app.config.egress.targets.parse(url) {
+        Ok(target) => Origin::of(tenant, &target.origin),
+        Err(_) => Origin::of_url(tenant, url),
+    }
 }
 
 /// Not-Before wins over Delay.

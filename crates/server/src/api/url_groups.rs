@@ -96,6 +96,15 @@ pub(super) async fn set_headers(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let (tenant, body) = read(&app, request).await?;
+    let headers = default_headers(&body)?;
+    // What would be refused at every publish is refused now.
+    let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    options::parse(lines, &publish_limits(&app), app.clock.now())?;
+    edit(&app, tenant, name, Edit::SetHeaders(headers)).await
+}
+
+/// The headers in a body, each value a line of its own.
+pub(super) fn default_headers(body: &Map<String, Value>) -> Result<Vec<(String, String)>, ApiError> {
     let Some(Value::Object(given)) = body.get("headers") else {
         return Err(ApiError::invalid("headers must be an object of header names and values"));
     };
@@ -116,10 +125,7 @@ pub(super) async fn set_headers(
             headers.push((name.clone(), text.to_owned()));
         }
     }
-    // What would be refused at every publish is refused now.
-    let lines = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    options::parse(lines, &publish_limits(&app), app.clock.now())?;
-    edit(&app, tenant, name, Edit::SetHeaders(headers)).await
+    Ok(headers)
 }
 
 async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Result<Json<Value>, ApiError> {
@@ -174,25 +180,27 @@ fn reader(app: &App, request: &Request) -> Result<TenantId, ApiError> {
 /// Who wants to change something, and the JSON object that says what; an empty body is an empty object.
 async fn read(app: &Arc<App>, request: Request) -> Result<(TenantId, Map<String, Value>), ApiError> {
     let SmallRequest { tenant, body, .. } = read_small(app, request).await?;
-    if body.bytes.iter().all(u8::is_ascii_whitespace) {
-        return Ok((tenant, Map::new()));
+    Ok((tenant, object(&body.bytes)?))
+}
+
+pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Map::new());
     }
-    let object = serde_json::from_slice(&body.bytes)
-        .map_err(|error| ApiError::invalid(format!("the body is not a JSON object: {error}")))?;
-    Ok((tenant, object))
+    serde_json::from_slice(bytes).map_err(|error| ApiError::invalid(format!("the body is not a JSON object: {error}")))
 }
 
 /// An endpoint as the SDKs send it.
 #[derive(Deserialize)]
-struct Item {
+pub(super) struct Item {
     #[serde(default)]
-    url: Option<String>,
+    pub(super) url: Option<String>,
     #[serde(default)]
-    name: Option<String>,
+    pub(super) name: Option<String>,
 }
 
 /// The list of endpoints in a body, if it has one; an empty one is a mistake.
-fn endpoints(body: &Map<String, Value>) -> Result<Option<Vec<Item>>, ApiError> {
+pub(super) fn endpoints(body: &Map<String, Value>) -> Result<Option<Vec<Item>>, ApiError> {
     let Some(value) = body.get("endpoints") else { return Ok(None) };
     let wrong = |error| ApiError::invalid(format!("endpoints must be a list of {{url, name}}: {error}"));
     // As objects first: a struct could be read from a list too.
@@ -217,7 +225,7 @@ fn endpoint(app: &App, item: Item) -> Result<Endpoint, ApiError> {
     Ok(Endpoint { url: without_fragment(&url).to_owned(), name })
 }
 
-fn removal(items: Vec<Item>) -> Result<Edit, ApiError> {
+pub(super) fn removal(items: Vec<Item>) -> Result<Edit, ApiError> {
     let named = |item: Item| {
         let (url, name) = (item.url.filter(|url| !url.is_empty()), item.name.filter(|name| !name.is_empty()));
         match (&url, &name) {

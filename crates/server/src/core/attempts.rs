@@ -1,7 +1,8 @@
 //! Starts attempts on the async runtime and reports how they ended.
 
 use super::CoreHandle;
-use crate::clock::{Clock, random};
+use crate::clock::Clock;
+use crate::crash_point::crash_point;
 use crate::delivery::{Attempt, Deliverer};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -15,13 +16,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
 /// The built-in API of language models, as messages name it.
 pub const API_LLM: &str = "llm";
 
-/// What an attempt needs. Cheap to clone.
-#[derive(Clone)]
+/// What an attempt needs.
 pub struct Attempts {
     /// Where attempts run.
     pub runtime: Handle,
@@ -45,55 +44,67 @@ pub struct Attempts {
 
 impl Attempts {
     /// Starts one attempt. The only thing that can fail is reading the tenant's keys.
-    pub(super) fn start(&self, live: Live, message: Arc<Message>) -> Result<(), StoreError> {
+    pub(super) fn start(
+        self: &Arc<Self>,
+        live: Live,
+        message: Arc<Message>,
+        nonce: [u8; 20],
+    ) -> Result<(), StoreError> {
         let keys = self.keys.of(message.tenant)?;
         let this = self.clone();
-        let span = tracing::info_span!("attempt", msg.id = %message.id, tenant = live.tenant.0, retried = live.retried);
         let task = async move {
             let started = Instant::now();
+            crash_point("attempt_started");
             tokio::select! {
-                outcome = this.attempt(&live, &message, &keys) => {
-                    this.report(&message, &outcome, started.elapsed());
+                outcome = this.attempt(&live, &message, &keys, nonce) => {
+                    crash_point("attempt_answered");
+                    this.report(&live, &message, &outcome, started.elapsed());
                     this.core.ended(message, outcome);
                 }
                 () = this.abandon.cancelled() => {
-                    tracing::info!("attempt handed back: the server is stopping");
+                    tracing::info!(msg.id = %live.id, tenant = live.tenant.0, "attempt handed back: the server is stopping");
                 }
             }
         };
-        self.tracker.spawn_on(task.instrument(span), &self.runtime);
+        self.tracker.spawn_on(task, &self.runtime);
         Ok(())
     }
 
-    async fn attempt(&self, live: &Live, message: &Message, keys: &SigningKeys) -> Outcome {
+    async fn attempt(&self, live: &Live, message: &Message, keys: &SigningKeys, nonce: [u8; 20]) -> Outcome {
         let attempt = Attempt {
             message,
             retried: live.retried,
             keys,
             now: self.clock.now(),
-            nonce: random(),
+            nonce,
             timeout_ms: message.spec.timeout_ms.unwrap_or(TIMEOUT_MS_MAX),
             needs_body: message.spec.callback.is_some(),
         };
         match message.spec.api.as_deref() {
             None => self.deliverer.attempt(&attempt).await,
             Some(api) => match self.llm.as_ref().filter(|_| api == API_LLM) {
-                Some(llm) => llm.attempt(&attempt).await,
+                Some(llm) => Box::pin(llm.attempt(&attempt)).await,
                 None => no_upstream(api),
             },
         }
     }
 
-    fn report(&self, message: &Message, outcome: &Outcome, took: Duration) {
+    /// The lines name their message themselves: a span around every attempt would cost more than writing none.
+    fn report(&self, live: &Live, message: &Message, outcome: &Outcome, took: Duration) {
         self.metrics.attempted(outcome, took);
+        let (id, tenant, retried) = (live.id, live.tenant.0, live.retried);
         let duration_ms = outcome.duration_ms;
-        let origin = || posthaste_wire::destination::origin(&message.spec.url).unwrap_or_default();
-        match (&outcome.result, outcome.verdict()) {
-            (Ok(response), Verdict::Success) => tracing::debug!(status = response.status, duration_ms, "delivered"),
-            (Ok(response), _) => {
-                tracing::info!(origin = origin(), status = response.status, duration_ms, "attempt failed");
+        let status = outcome.result.as_ref().map_or(0, |response| response.status);
+        if outcome.verdict() == Verdict::Success {
+            tracing::debug!(msg.id = %id, tenant, retried, status, duration_ms, "delivered");
+            return;
+        }
+        let origin = posthaste_wire::destination::origin(&message.spec.url).unwrap_or_default();
+        match &outcome.result {
+            Ok(_) => tracing::info!(msg.id = %id, tenant, retried, origin, status, duration_ms, "attempt failed"),
+            Err(error) => {
+                tracing::info!(msg.id = %id, tenant, retried, origin, error = error.message, duration_ms, "attempt failed");
             }
-            (Err(error), _) => tracing::info!(origin = origin(), error = error.message, duration_ms, "attempt failed"),
         }
     }
 }

@@ -6,15 +6,18 @@
 //!
 //! Start at [`Core::run`] in `run.rs`. What the commands mean is decided in `posthaste_engine`.
 
+mod admission;
 mod attempts;
 mod clock_watch;
 mod limits;
 mod run;
 mod schedules;
 
+pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
 
+use admission::{Admission, Place};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use posthaste_engine::bulk_action::BulkAction;
@@ -26,10 +29,7 @@ use posthaste_engine::shard::Accepted;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-
-/// Requests that may wait for the core at once; one more is refused with 503.
-pub const WAITING_MAX: usize = 8_192;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// A message that is about to get its id.
 #[derive(Clone, Debug)]
@@ -185,7 +185,7 @@ pub struct Replay {
 /// A way to answer, and the place in the waiting line that is freed with it.
 pub(crate) struct Reply<T> {
     sender: oneshot::Sender<T>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
     _room: Option<Room>,
 }
 
@@ -203,7 +203,7 @@ impl<T> Reply<T> {
 #[derive(Clone)]
 pub struct CoreHandle {
     commands: Sender<Command>,
-    places: Arc<Semaphore>,
+    admission: Admission,
 }
 
 /// Why the core did not do what was asked.
@@ -212,6 +212,9 @@ pub enum CoreError {
     /// Nothing was stored; trying again later helps.
     #[error("too many requests are waiting")]
     Overloaded,
+    /// The tenant's turn did not come in time. Nothing was stored; trying again later helps.
+    #[error("too many requests of this tenant are waiting")]
+    Late,
     /// The core has ended: the outcome is unknown.
     #[error("the server is stopping")]
     Stopped,
@@ -224,14 +227,15 @@ impl CoreHandle {
     /// A handle, and the other end for [`Core`].
     pub(crate) fn new() -> (CoreHandle, Receiver<Command>) {
         let (commands, receiver) = unbounded();
-        let places = Arc::new(Semaphore::new(WAITING_MAX));
-        (CoreHandle { commands, places }, receiver)
+        (CoreHandle { commands, admission: Admission::new() }, receiver)
     }
 
     /// Stores messages; the answer has the order of the messages. `room` is what their bodies take; it is
     /// given back when they are stored, even if the caller has gone by then.
     pub async fn publish(&self, messages: Vec<NewMessage>, room: Room) -> Result<Vec<Accepted>, CoreError> {
-        Ok(self.ask(Some(room), |reply| Command::Publish { messages, reply }).await??)
+        let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
+        let place = self.admission.wait(tenant).await?;
+        Ok(self.ask_from(place, Some(room), |reply| Command::Publish { messages, reply }).await??)
     }
 
     /// Cancels these messages; says how many were live and not cancelled before.
@@ -334,7 +338,15 @@ impl CoreHandle {
     }
 
     async fn ask<T>(&self, room: Option<Room>, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CoreError> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| CoreError::Overloaded)?;
+        self.ask_from(self.admission.enter()?, room, command).await
+    }
+
+    async fn ask_from<T>(
+        &self,
+        place: Place,
+        room: Option<Room>,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, CoreError> {
         let (sender, receiver) = oneshot::channel();
         self.commands.send(command(Reply { sender, _place: place, _room: room })).map_err(|_| CoreError::Stopped)?;
         receiver.await.map_err(|_| CoreError::Stopped)

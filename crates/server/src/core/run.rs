@@ -4,6 +4,7 @@ use super::clock_watch::ClockWatch;
 use super::schedules::Firing;
 use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply};
 use crate::clock::{Clock, Random};
+use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
@@ -41,7 +42,7 @@ pub struct Core {
     pub(super) shard: Shard,
     pub(super) epoch: Epoch,
     pub(super) commands: Receiver<Command>,
-    pub(super) attempts: Attempts,
+    pub(super) attempts: Arc<Attempts>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     pub(super) retention: Retention,
@@ -84,17 +85,19 @@ impl Core {
         store: Arc<dyn Store>,
         settings: Settings,
         commands: Receiver<Command>,
-        attempts: Attempts,
+        attempts: Arc<Attempts>,
         retention: Retention,
         quotas: Quotas,
     ) -> Result<Core, StoreError> {
         let (clock, metrics) = (attempts.clock.clone(), attempts.metrics.clone());
         let now = clock.now();
         let epoch = store.lease(SHARD, now)?;
+        crash_point("start_leased");
         let last_seq = store.last_seq()?;
         let firing = Firing::load(store.as_ref())?;
         let mut shard = Shard::new(settings);
         shard.restore(store.queues(None)?, store.flows()?, now);
+        crash_point("start_restored");
         Ok(Core {
             store,
             shard,
@@ -128,6 +131,7 @@ impl Core {
 
     /// One round: what has arrived, what has become due, one page of what must be loaded.
     fn step(&mut self) -> Result<Flow, CoreFailure> {
+        self.store.check()?;
         let mut flow = Flow::Go;
         let mut next = self.wait();
         let mut taken = 0;
@@ -141,12 +145,11 @@ impl Core {
                 next = self.commands.try_recv().ok();
             }
         }
-        let now = self.clock.now();
-        self.shard.wake(now, &mut self.batch.out);
+        self.shard.wake(self.clock.now(), &mut self.batch.out);
         self.commit()?;
-        self.fire_schedules(now)?;
-        self.load(now)?;
-        self.retain(now)?;
+        self.fire_schedules()?;
+        self.load()?;
+        self.retain(self.clock.now())?;
         Ok(flow)
     }
 
@@ -177,20 +180,26 @@ impl Core {
         match command {
             Command::Publish { messages, reply } => self.publish(messages, reply, now)?,
             Command::Ended { message, outcome } => {
+                crash_point("outcome_arrived");
                 self.batch.body_bytes += told_bytes(&message, &outcome);
                 let random = self.random.next_u64();
                 let chance = Chance { random, callback: self.next_id(now), failure_callback: self.next_id(now) };
                 self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
+                crash_point("outcome_decided");
+                if ENABLED {
+                    self.batch.answers.push(Box::new(|| crash_point("outcome_committed")));
+                }
             }
             Command::Cancel { tenant, ids, reply } => {
                 self.commit()?;
                 let rows = self.store.find_live(tenant, &ids)?;
-                let cancelled = self.shard.cancel(&rows, now, &mut self.batch.out);
+                let cancelled = self.shard.cancel(&rows, self.clock.now(), &mut self.batch.out);
+                crash_point("cancel_decided");
                 self.metrics.cancelled(cancelled);
                 self.batch.answers.push(Box::new(move || reply.send(cancelled)));
             }
             Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
-            Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply, now)?,
+            Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply)?,
             Command::PutSchedule { schedule, reply } => self.put_schedule(*schedule, reply, now)?,
             Command::PauseSchedule { tenant, id, paused, reply } => {
                 self.pause_schedule(tenant, id, paused, reply, now)?;
@@ -229,6 +238,7 @@ impl Core {
         let duplicates = self.find_duplicates(messages.iter(), now)?;
         let accept = |(message, stored)| self.accept(message, stored, None, now);
         let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
+        crash_point("publish_accepted");
         self.metrics.published(&accepted);
         self.batch.answers.push(Box::new(move || reply.send(Ok(accepted))));
         Ok(())
@@ -288,10 +298,10 @@ impl Core {
         tenant: TenantId,
         replays: Vec<Replay>,
         reply: Reply<Vec<Option<Accepted>>>,
-        now: Timestamp,
     ) -> Result<(), CoreFailure> {
         let ids = replays.iter().map(|replay| replay.dlq_id).collect();
         let mut existing: HashSet<DlqId> = self.existing_dead_letters(tenant, ids)?.into_iter().collect();
+        let now = self.clock.now();
         let duplicates = self.find_duplicates(replays.iter().map(|replay| &replay.message), now)?;
         let accept = |(replay, stored): (Replay, _)| {
             let exists = existing.remove(&replay.dlq_id);
@@ -312,24 +322,35 @@ impl Core {
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
     pub(super) fn commit(&mut self) -> Result<(), CoreFailure> {
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        if is_planted(ANSWER_BEFORE_COMMIT) {
+            batch.answers.drain(..).for_each(|answer| answer());
+        }
         if !batch.out.ops.is_empty() {
             self.write(&batch.out)?;
         } else if self.unsynced_since.is_some_and(|since| since.elapsed() >= FLUSH_AFTER) {
+            crash_point("before_flush");
             self.store.flush()?;
+            crash_point("after_flush");
             self.unsynced_since = None;
         }
         for answer in batch.answers {
             answer();
+            crash_point("between_answers");
         }
-        self.start(batch.out.effects)
+        crash_point("after_answer");
+        self.start(batch.out.effects)?;
+        crash_point("after_start");
+        Ok(())
     }
 
     fn write(&mut self, out: &Output) -> Result<(), CoreFailure> {
         let started = Instant::now();
         let flush = self.unsynced_since.is_some_and(|since| started.duration_since(since) >= FLUSH_AFTER);
         let durability = if out.synced || flush { Durability::Synced } else { Durability::Lazy };
+        crash_point("before_commit");
         self.store.commit(SHARD, self.epoch, &out.ops, durability)?;
+        crash_point("after_commit");
         self.metrics.committed(&out.ops, durability, started.elapsed());
         for letter in out.ops.iter().filter_map(buried) {
             let status = letter.response.as_ref().map_or(0, |response| response.status);
@@ -349,7 +370,9 @@ impl Core {
         let mut missing = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Start { live, message: Some(message) } => self.attempts.start(live, message)?,
+                Effect::Start { live, message: Some(message) } => {
+                    self.attempts.start(live, message, self.random.bytes())?
+                }
                 Effect::Start { live, message: None } => missing.push(live),
             }
         }
@@ -357,7 +380,7 @@ impl Core {
             let ids: Vec<MessageId> = missing.iter().map(|live| live.id).collect();
             let messages = self.store.load_messages(&ids)?;
             for (live, message) in missing.into_iter().zip(messages) {
-                self.attempts.start(live, message)?;
+                self.attempts.start(live, message, self.random.bytes())?;
             }
         }
         self.metrics.set_load(self.shard.in_flight(), self.shard.held());
@@ -366,16 +389,20 @@ impl Core {
 
     /// Reads a few pages of what the shard asks for. Each is committed before the next is read, because a
     /// load must see all that the shard has decided.
-    fn load(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
+    fn load(&mut self) -> Result<(), CoreFailure> {
         let mut rows_read = 0;
+        // A commit takes time, and keys count from its end: no decision is made with the time before it.
+        let mut now = self.clock.now();
         while rows_read < LOAD_ROWS_MAX
             && let Some(load) = self.shard.wants_load(now)
         {
             let rows = self.store.load(SHARD, &load)?;
+            crash_point("page_loaded");
             rows_read += rows.len() + 1;
             self.shard.loaded(&load, &rows, now, &mut self.batch.out);
             if !self.batch.out.ops.is_empty() {
                 self.commit()?;
+                now = self.clock.now();
             }
         }
         Ok(())
@@ -388,10 +415,12 @@ impl Core {
         }
         self.retain_at = uptime + RETENTION_EVERY;
         self.forget_idle_flows(now)?;
-        if !self.clock_watch.trusts(now, uptime) {
+        if !self.clock_watch.trusts(now, uptime) && !is_planted(HASTE) {
             return Ok(());
         }
+        crash_point("before_retain");
         let retained = self.store.retain(&self.retention, now)?;
+        crash_point("after_retain");
         if retained.buckets_dropped > 0 {
             tracing::info!(buckets = retained.buckets_dropped, "dropped history that is past its retention");
         }

@@ -5,6 +5,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
 use super::{FirstDue, NewMessage, QuotaExceeded, Reply};
+use crate::crash_point::crash_point;
 use crate::store::{Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{MessageSpec, Origin};
@@ -110,7 +111,8 @@ impl Core {
     }
 
     /// Fires a bounded number of the schedules whose time has come. Nothing may be uncommitted.
-    pub(super) fn fire_schedules(&mut self, now: Timestamp) -> Result<(), CoreFailure> {
+    pub(super) fn fire_schedules(&mut self) -> Result<(), CoreFailure> {
+        let now = self.clock.now();
         if self.firing.next_wake() > now {
             return Ok(());
         }
@@ -121,7 +123,8 @@ impl Core {
                 self.firing.schedules.remove(tenant, &id);
                 continue;
             };
-            messages += self.fire(&schedule, now)?;
+            messages += self.fire(&schedule, self.clock.now())?;
+            crash_point("schedule_fired");
             if messages >= FIRED_MESSAGES_MAX {
                 break;
             }
@@ -129,7 +132,9 @@ impl Core {
                 self.commit()?;
             }
         }
-        self.commit()
+        self.commit()?;
+        crash_point("schedules_committed");
+        Ok(())
     }
 
     /// Fires one schedule; says how many messages it made.

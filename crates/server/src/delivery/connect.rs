@@ -55,25 +55,12 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(config: &DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Connector, ConfigError> {
-        let mut http1 = http1::Builder::new();
-        http1
-            .title_case_headers(true)
-            .max_buf_size(limits::RESPONSE_HEADER_BYTES_MAX)
-            .max_header_size(limits::RESPONSE_HEADER_BYTES_MAX);
-        let mut http2 = http2::Builder::new(TokioExecutor::new());
-        http2
-            .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(limits::RESPONSE_HEADER_BYTES_MAX).unwrap_or(u32::MAX))
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT);
         Ok(Connector {
             policy: config.egress.clone(),
             resolver,
             tls: TlsConnector::from(Arc::new(tls_config(config.extra_ca_pem.as_deref())?)),
-            http1,
-            http2,
+            http1: http1_builder(),
+            http2: http2_builder(),
             dns_timeout: config.dns_timeout,
             connect_timeout: config.connect_timeout,
             tls_timeout: config.tls_timeout,
@@ -151,6 +138,27 @@ impl Connector {
         tokio::spawn(connection);
         Ok(Connection::Http2 { sender })
     }
+}
+
+pub(super) fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .title_case_headers(true)
+        .max_buf_size(limits::RESPONSE_HEADER_BYTES_MAX)
+        .max_header_size(limits::RESPONSE_HEADER_BYTES_MAX);
+    builder
+}
+
+pub(super) fn http2_builder() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(limits::RESPONSE_HEADER_BYTES_MAX).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    builder
 }
 
 /// The public CA set and the operator's own.

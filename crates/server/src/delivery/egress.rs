@@ -5,9 +5,10 @@
 //! refused by it); [`EgressPolicy::check_addresses`] runs on the answers, right before connecting.
 
 use super::address::{self, AddressKind};
-use super::target::{Target, TargetHost};
+use super::target::{Target, TargetHost, Targets};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 /// What is allowed on top of the public internet, and what is our own. The default allows nothing more.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,8 @@ pub struct EgressPolicy {
     /// at the time of the check. An address that only leads here from outside (NAT, a load balancer) is not
     /// known to the machine: it belongs in this list as well, or its name in `own_hosts`.
     pub own_addrs: Vec<SocketAddr>,
+    /// What was read lately.
+    pub targets: Arc<Targets>,
 }
 
 /// Why a destination is refused. The text follows `invalid destination url: ` in an API answer.
@@ -69,11 +72,18 @@ const LOCAL_SUFFIXES: [&str; 6] = ["localhost", "local", "internal", "home.arpa"
 impl EgressPolicy {
     /// Everything that can be decided without DNS.
     pub fn check_url(&self, url: &str) -> Result<(), Refusal> {
-        self.check_target(&Target::parse(url)?)
+        self.checked_target(url).map(drop)
+    }
+
+    /// The same, and the destination taken apart.
+    pub fn checked_target(&self, url: &str) -> Result<Arc<Target>, Refusal> {
+        let target = self.targets.parse(url)?;
+        self.check_target(&target)?;
+        Ok(target)
     }
 
     /// As [`EgressPolicy::check_url`], for a destination already taken apart.
-    pub fn check_target(&self, target: &Target) -> Result<(), Refusal> {
+    fn check_target(&self, target: &Target) -> Result<(), Refusal> {
         match &target.host {
             TargetHost::Address(address) => {
                 let loopback = self.allow_loopback && address::kind(*address) == Some(AddressKind::Loopback);

@@ -41,10 +41,17 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
         return failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)));
     }
     if let Some(io) = find::<io::Error>(error) {
+        // What hyper says of chunks that make no sense.
+        if matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) {
+            return failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {io}"));
+        }
         return failure(ErrorClass::Closed, format!("the connection broke before the answer: {}", io.kind()));
     }
     if error.is_incomplete_message() || error.is_closed() || error.is_canceled() || error.is_timeout() {
         return failure(ErrorClass::Closed, "the connection was closed before the answer");
+    }
+    if unprocessed(error) {
+        return failure(ErrorClass::Closed, "the receiver closed the connection before it looked at the request");
     }
     failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)))
 }

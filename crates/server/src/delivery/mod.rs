@@ -25,6 +25,9 @@ mod response;
 
 mod failure;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 use bytes::Bytes;
 use connect::Connector;
 use egress::EgressPolicy;
@@ -203,11 +206,9 @@ impl Deliverer {
     }
 
     /// Where to connect, checked: the upstream if there is one, else the URL of the message.
-    fn target(&self, url: &str) -> Result<Target, AttemptError> {
+    fn target(&self, url: &str) -> Result<Arc<Target>, AttemptError> {
         let url = self.upstream.as_ref().map_or(url, |upstream| &upstream.url);
-        let target = Target::parse(url).map_err(|refusal| failure::refused(&refusal))?;
-        self.policy.check_target(&target).map_err(|refusal| failure::refused(&refusal))?;
-        Ok(target)
+        self.policy.checked_target(url).map_err(|refusal| failure::refused(&refusal))
     }
 
     /// Sends the request and waits for the head of the answer.
@@ -229,7 +230,8 @@ impl Deliverer {
                 Err(unanswered) => return Err(unanswered.error),
             }
         }
-        let mut connection = self.connector.open(target).await?;
+        // Boxed: most attempts do not need it, and every attempt is moved.
+        let mut connection = Box::pin(self.connector.open(target)).await?;
         self.pool.share(key, &connection);
         let request = prepared.request(target, connection.is_http2())?;
         match connection.send(request).await {

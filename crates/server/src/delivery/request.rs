@@ -9,7 +9,7 @@ use http::uri::{Parts, Scheme};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
-use posthaste_wire::encoding::header_bytes;
+use posthaste_wire::encoding::{header_bytes, hex};
 use posthaste_wire::header as wire;
 use posthaste_wire::signature::{self, Claims};
 
@@ -118,7 +118,7 @@ async fn sign(attempt: &Attempt<'_>) -> Result<String, AttemptError> {
         url: &attempt.message.spec.url,
         issued_at: attempt.now,
         expires_at: attempt.now.plus_millis(signature::LIFETIME_SECONDS * 1_000),
-        jwt_id: &format!("jwt_{}", bs58::encode(attempt.nonce).into_string()),
+        jwt_id: &format!("jwt_{}", hex(&attempt.nonce)),
         body_hash: &body_hash(&attempt.message.body).await?,
         hops: attempt.message.spec.hops,
     };

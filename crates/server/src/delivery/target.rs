@@ -6,7 +6,10 @@
 use super::egress::Refusal;
 use http::uri::{Authority, PathAndQuery};
 use posthaste_engine::limits;
+use posthaste_wire::destination;
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use url::{Host, Url};
 
 /// A destination as the delivery client needs it.
@@ -22,6 +25,46 @@ pub struct Target {
     pub authority: Authority,
     /// What is asked for.
     pub path: PathAndQuery,
+    /// One spelling for all URLs that lead to the same server, as messages are counted by.
+    pub origin: String,
+}
+
+/// Destinations that were read lately: a URL is read when a message to it is published and again at each attempt.
+#[derive(Debug, Default)]
+pub struct Targets {
+    known: Mutex<HashMap<String, Arc<Target>>>,
+}
+
+/// Destinations that are remembered; when there are more, all are forgotten.
+const TARGETS_MAX: usize = 1_024;
+/// A longer URL is not remembered.
+const TARGET_BYTES_MAX: usize = 256;
+
+impl Targets {
+    /// Whether this URL was read lately.
+    pub fn contains(&self, text: &str) -> bool {
+        self.lock().contains_key(text)
+    }
+
+    /// As [`Target::parse`].
+    pub fn parse(&self, text: &str) -> Result<Arc<Target>, Refusal> {
+        if let Some(target) = self.lock().get(text) {
+            return Ok(target.clone());
+        }
+        let target = Arc::new(Target::parse(text)?);
+        if text.len() <= TARGET_BYTES_MAX {
+            let mut known = self.lock();
+            if known.len() >= TARGETS_MAX {
+                known.clear();
+            }
+            known.insert(text.to_owned(), target.clone());
+        }
+        Ok(target)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Target>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The host of a [`Target`].
@@ -61,7 +104,8 @@ impl Target {
         };
         let authority = authority_of(&host, url.port()).ok_or_else(|| malformed("host"))?;
         let path = path_and_query(rest).ok_or_else(|| malformed("path"))?;
-        Ok(Target { https, host, port, authority, path })
+        let origin = destination::origin(text).ok_or_else(|| malformed("host"))?;
+        Ok(Target { https, host, port, authority, path, origin })
     }
 }
 

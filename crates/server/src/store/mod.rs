@@ -1,9 +1,10 @@
 //! The seam to durable storage: every write of the system is one [`Store::commit`].
 //!
 //! Calls block; the core thread and `spawn_blocking` make them. Backends: [`sqlite`] (the embedded
-//! default) and [`memory`] (the reference model that tests compare with). One conformance suite in
-//! `tests/store` runs on all of them and is the specification of this trait.
+//! database), [`journal`] (the default: a journal in front of it) and [`memory`] (the reference model that tests
+//! compare with). One conformance suite in `tests/store` runs on all of them and is the specification of this trait.
 
+pub mod journal;
 pub mod memory;
 pub mod sqlite;
 
@@ -157,6 +158,11 @@ pub trait Store: Send + Sync {
 
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
+
+    /// An error if writing has failed behind the back of its callers: stop.
+    fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Proves that a write would be accepted, without leaving anything behind.
     fn probe(&self) -> Result<(), StoreError>;

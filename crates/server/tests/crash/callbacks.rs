@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 
 pub(crate) fn check(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut told: HashMap<(&str, u64, bool), HashSet<&str>> = HashMap::new();
+    // An outcome that a power cut made forgotten happens again, and is told again.
+    let mut told: HashMap<(&str, u64, bool, usize), HashSet<&str>> = HashMap::new();
     let mut delivered: HashSet<&str> = HashSet::new();
     let mut failed: HashSet<&str> = HashSet::new();
     let wanted: HashSet<&str> =
@@ -16,7 +17,9 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
         if !wanted.contains(key) || !callback.arrival.intact {
             violations.push(Violation::Phantom(key.to_owned()));
         }
-        told.entry((&callback.source, callback.retried, callback.is_failure)).or_default().insert(&callback.arrival.id);
+        let cuts = history.cuts_before(callback.arrival.began_us);
+        let outcome = (callback.source.as_str(), callback.retried, callback.is_failure, cuts);
+        told.entry(outcome).or_default().insert(&callback.arrival.id);
         if callback.is_failure {
             failed.insert(&callback.source);
         } else if callback.status == 200 {

@@ -51,6 +51,10 @@ pub(crate) enum Violation {
     CallbackTwice(String),
     /// A schedule made two messages for one time.
     FiredTwice(String),
+    /// Sent and acknowledged when there was no disk any more.
+    Baseless(String),
+    /// After a start the server has fewer messages than are outstanding: how many of each.
+    Unaccounted(String),
 }
 
 impl Violation {
@@ -75,7 +79,9 @@ impl Violation {
             | Violation::OverParallelism(key)
             | Violation::CallbackLost(key)
             | Violation::CallbackTwice(key)
-            | Violation::FiredTwice(key) => key,
+            | Violation::FiredTwice(key)
+            | Violation::Baseless(key)
+            | Violation::Unaccounted(key) => key,
         }
     }
 }
@@ -84,16 +90,6 @@ impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{self:?}")
     }
-}
-
-/// How many violations there are of each kind.
-pub(crate) fn count_kinds(violations: &[Violation]) -> BTreeMap<String, usize> {
-    let mut kinds = BTreeMap::new();
-    for violation in violations {
-        let name = violation.to_string().split('(').next().unwrap_or_default().to_owned();
-        *kinds.entry(name).or_default() += 1;
-    }
-    kinds
 }
 
 /// Figures for people, and to see that a run did something at all.
@@ -110,6 +106,19 @@ pub(crate) struct Counts {
     pub(crate) refused: usize,
 }
 
+impl Counts {
+    /// Adds those of another run.
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.acknowledged += other.acknowledged;
+        self.delivered += other.delivered;
+        self.duplicates += other.duplicates;
+        self.dead += other.dead;
+        self.cancelled += other.cancelled;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+    }
+}
+
 /// What is known about one key.
 #[derive(Default)]
 struct Subject<'a> {
@@ -120,11 +129,7 @@ struct Subject<'a> {
 impl<'a> Subject<'a> {
     /// The ids it was acknowledged under; more than one is a fault.
     fn acknowledged(&self) -> HashSet<&'a str> {
-        let id = |publish: &&'a Publish| match &publish.answer {
-            Answer::Acknowledged { id } => Some(id.as_str()),
-            Answer::Overloaded | Answer::Unexpected(_) | Answer::Unknown => None,
-        };
-        self.publishes.iter().filter_map(id).collect()
+        self.publishes.iter().filter_map(|publish| publish.answer.id()).collect()
     }
 
     fn delivered(&self) -> usize {
@@ -180,7 +185,7 @@ fn check_messages(history: &History) -> Vec<Violation> {
         }
         let letters = dead.get(id).copied().unwrap_or(0);
         let is_known = !acknowledged.is_empty();
-        let may_be_cancelled = cancelled.is_some() || history.cancel_sent.iter().any(|sent| sent == id);
+        let may_be_cancelled = cancelled.is_some() || history.cancel_sent.contains(id);
         if is_known && subject.delivered() == 0 && letters == 0 && !may_be_cancelled {
             complain(Violation::Lost);
         }
@@ -293,7 +298,7 @@ mod tests {
                 unknown,
             ],
             cancels: HashMap::from([("msg_cancelled".to_owned(), 1_010)]),
-            cancel_sent: vec!["msg_cancelled".to_owned()],
+            cancel_sent: HashSet::from(["msg_cancelled".to_owned()]),
             arrivals: vec![
                 arrival("plain", 1_005, 200),
                 arrival("plain", 1_500, 200),

@@ -89,9 +89,14 @@ impl Client {
 
     /// How many messages have not ended, by the server's own count.
     pub(crate) async fn pending(&self, server: SocketAddr) -> u64 {
-        let metrics = self.get(server, "/metrics").await;
+        self.try_pending(server).await.unwrap_or_else(|| panic!("no answer to /metrics"))
+    }
+
+    /// The same; `None` when no answer came.
+    pub(crate) async fn try_pending(&self, server: SocketAddr) -> Option<u64> {
+        let metrics = self.send(Method::GET, server, "/metrics", &[], Bytes::new()).await?;
         let text = String::from_utf8_lossy(&metrics.body).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix("posthaste_pending "));
-        line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no posthaste_pending in {text}"))
+        Some(line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no posthaste_pending in {text}")))
     }
 }

@@ -1,6 +1,6 @@
 //! What happened in a run, as seen from outside: what was asked, what was answered, what arrived.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Milliseconds since the run began.
 pub(crate) type Millis = u64;
@@ -80,6 +80,16 @@ pub(crate) enum Answer {
     Unknown,
 }
 
+impl Answer {
+    /// The id of a message that was acknowledged.
+    pub(crate) fn id(&self) -> Option<&str> {
+        match self {
+            Answer::Acknowledged { id } => Some(id),
+            Answer::Overloaded | Answer::Unexpected(_) | Answer::Unknown => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Publish {
     pub(crate) key: String,
@@ -132,14 +142,35 @@ pub(crate) struct Pause {
     pub(crate) until: Millis,
 }
 
+/// The time from a power cut to the end of the server that had no power. What it said in this time it could not have
+/// said on a machine without power, and a sync that the cut interrupts may claim to have succeeded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Void {
+    /// When the cut began, and when it was done.
+    pub(crate) cut: (Millis, Millis),
+    pub(crate) gone_us: Micros,
+}
+
+impl Void {
+    /// An answer may be read a little after the server is gone.
+    const READ_LATE_MS: Millis = 20;
+
+    fn contains(&self, sent_at: Millis, answered_at: Millis) -> bool {
+        sent_at <= self.gone_us / 1_000 + Void::READ_LATE_MS && answered_at >= self.cut.0
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) publishes: Vec<Publish>,
     /// When the cancel of a message was acknowledged, by message id. Unanswered cancels are not here.
     pub(crate) cancels: HashMap<String, Millis>,
     /// Ids whose cancel was sent, answered or not.
-    pub(crate) cancel_sent: Vec<String>,
+    pub(crate) cancel_sent: HashSet<String>,
     pub(crate) pauses: Vec<Pause>,
+    /// Times without power. Outcomes of the last moment before may be forgotten, so a message may come again after it,
+    /// and tell of itself again.
+    pub(crate) voids: Vec<Void>,
     /// Requests that brought a published message.
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) callbacks: Vec<Callback>,
@@ -151,4 +182,78 @@ pub(crate) struct History {
     pub(crate) dead_letters: Vec<String>,
     /// Ids of the log lines DELIVERED, FAILED and CANCELED at the end.
     pub(crate) ends: Vec<(String, &'static str)>,
+}
+
+impl History {
+    /// Takes back what was answered without power: nobody knows about it. Returns the keys of messages that were
+    /// acknowledged although there was surely no disk any more when they were sent.
+    pub(crate) fn take_back_answers(&mut self) -> Vec<String> {
+        let mut baseless = Vec::new();
+        for void in &self.voids {
+            let answered = self.publishes.iter_mut().filter(|publish| publish.answer != Answer::Unknown);
+            for publish in answered.filter(|publish| void.contains(publish.sent_at, publish.answered_at)) {
+                // A duplicate needs no disk.
+                if publish.sent_at > void.cut.1 && publish.answer.id().is_some() && publish.kind != Kind::Dedup {
+                    baseless.push(publish.key.clone());
+                }
+                publish.answer = Answer::Unknown;
+            }
+            self.cancels.retain(|_, at| !void.contains(*at, *at));
+        }
+        baseless
+    }
+
+    /// Takes back what arrived without power and is not known otherwise: such a message was never on disk.
+    pub(crate) fn take_back_arrivals(&mut self) {
+        let is_in_power = |arrival: &&Arrival| self.had_power(arrival.at(), arrival.at());
+        let mut known: HashSet<String> = self.ends.iter().map(|(id, _)| id.clone()).collect();
+        known.extend(self.publishes.iter().filter_map(|publish| publish.answer.id().map(str::to_owned)));
+        known.extend(self.fired_at.keys().cloned());
+        known.extend(self.arrivals.iter().chain(&self.fired).filter(is_in_power).map(|arrival| arrival.id.clone()));
+        self.arrivals.retain(|arrival| known.contains(&arrival.id));
+        self.fired.retain(|arrival| known.contains(&arrival.id));
+    }
+
+    /// Whether an answer meant something.
+    pub(crate) fn had_power(&self, sent_at: Millis, answered_at: Millis) -> bool {
+        !self.voids.iter().any(|void| void.contains(sent_at, answered_at))
+    }
+
+    /// How many times the power had been cut by then.
+    pub(crate) fn cuts_before(&self, at_us: Micros) -> usize {
+        self.voids.iter().filter(|void| void.gone_us <= at_us).count()
+    }
+}
+
+#[test]
+fn what_was_said_without_power_counts_for_nothing() {
+    let publish = |key: &str, sent_at, answered_at| {
+        let (kind, terms, answer) = (Kind::Flaky, Terms::default(), Answer::Acknowledged { id: key.to_owned() });
+        Publish { key: key.to_owned(), kind, terms, sent_at, answered_at, answer }
+    };
+    let arrival = |key: &str, at: Millis| {
+        let (key, id, began_us) = (key.to_owned(), key.to_owned(), at * 1_000);
+        Arrival { key, id, began_us, ended_us: began_us, status: 200, intact: true }
+    };
+    let mut history = History {
+        publishes: vec![
+            publish("before", 1, 9),
+            publish("during", 9, 12),
+            publish("after", 13, 14),
+            publish("again", 100, 110),
+        ],
+        arrivals: vec![arrival("before", 11), arrival("during", 11), arrival("late", 11), arrival("late", 200)],
+        cancels: HashMap::from([("early".to_owned(), 9), ("late".to_owned(), 10)]),
+        voids: vec![Void { cut: (10, 12), gone_us: 20_000 }],
+        ..History::default()
+    };
+    assert_eq!(history.take_back_answers(), ["after"]);
+    let known: Vec<bool> = history.publishes.iter().map(|publish| publish.answer.id().is_some()).collect();
+    assert_eq!(known, [true, false, false, true]);
+    assert!(history.cancels.contains_key("early") && !history.cancels.contains_key("late"));
+    assert!(history.had_power(9, 9) && !history.had_power(9, 10) && history.had_power(100, 110));
+    assert_eq!((history.cuts_before(19_999), history.cuts_before(20_000)), (0, 1));
+    history.take_back_arrivals();
+    let keys: Vec<&str> = history.arrivals.iter().map(|arrival| arrival.key.as_str()).collect();
+    assert_eq!(keys, ["before", "late", "late"]);
 }

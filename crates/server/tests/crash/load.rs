@@ -4,6 +4,7 @@ use crate::client::{Client, Response};
 use crate::history::{
     Answer, FLOWS, FlowLimits, History, Kind, LONG_WINDOW, Publish, QUEUE_SLOTS, SHORT_WINDOW, Terms,
 };
+use crate::operator::{DOOMED, DOOMED_KIND};
 use crate::random::Random;
 use crate::witness::{Witness, body_of, flow_name, member_key};
 use bytes::Bytes;
@@ -28,17 +29,20 @@ pub(crate) struct Load {
     pub(crate) phase: watch::Sender<Phase>,
     /// Publishes acknowledged so far.
     pub(crate) acknowledged: watch::Sender<u64>,
+    /// How many schedules there are.
+    pub(crate) schedules: usize,
     history: Mutex<History>,
     keys: AtomicU64,
 }
 
 impl Load {
-    pub(crate) fn new(witness: Arc<Witness>) -> Arc<Load> {
+    pub(crate) fn new(witness: Arc<Witness>, schedules: usize) -> Arc<Load> {
         Arc::new(Load {
             client: Client::new(),
             witness,
             phase: watch::Sender::new(Phase::Down),
             acknowledged: watch::Sender::new(0),
+            schedules,
             history: Mutex::default(),
             keys: AtomicU64::new(0),
         })
@@ -118,14 +122,15 @@ impl Load {
         for place in 0..GROUP_SIZE {
             let answer = answer_of(response.as_ref(), |told| told[place]["messageId"].as_str().map(str::to_owned));
             let key = member_key(&key, &place.to_string());
-            self.answered(Publish {
+            let publish = Publish {
                 key,
                 kind: Kind::Member,
                 terms: Terms::default(),
                 sent_at,
                 answered_at: self.witness.now(),
                 answer,
-            });
+            };
+            self.answered(server, publish);
         }
     }
 
@@ -137,7 +142,9 @@ impl Load {
         else {
             return;
         };
-        self.note(|history| history.cancel_sent.push(id.clone()));
+        self.note(|history| {
+            history.cancel_sent.insert(id.clone());
+        });
         let target = format!("/v2/messages/{id}");
         let answer = self.client.send(Method::DELETE, server, &target, &[], Bytes::new()).await;
         if answer.is_some_and(|answer| answer.status == 202) {
@@ -174,21 +181,35 @@ impl Load {
         let response = self.client.send(Method::POST, server, &target, &headers, body_of(key).into()).await;
         let answer = answer_of(response.as_ref(), |told| told["messageId"].as_str().map(str::to_owned));
         let answered_at = self.witness.now();
-        self.answered(Publish { key: key.to_owned(), kind, terms, sent_at, answered_at, answer: answer.clone() });
+        let publish = Publish { key: key.to_owned(), kind, terms, sent_at, answered_at, answer: answer.clone() };
+        self.answered(server, publish);
         answer
     }
 
     async fn batch(&self, server: SocketAddr, count: u64) {
+        self.batch_of(server, count, Kind::Plain { delay_ms: 0 }, json!({})).await;
+    }
+
+    /// A batch of messages that are to be cancelled together.
+    pub(crate) async fn doomed(&self, server: SocketAddr, count: u64) {
+        let delay = format!("{}s", DOOMED_KIND.delay_ms() / 1_000);
+        let headers = json!({ "upstash-label": DOOMED, "upstash-delay": delay });
+        self.batch_of(server, count, DOOMED_KIND, headers).await;
+    }
+
+    async fn batch_of(&self, server: SocketAddr, count: u64, kind: Kind, headers: Value) {
         let sent_at = self.witness.now();
         let keys: Vec<String> = (0..count).map(|_| self.new_key()).collect();
-        let kind = Kind::Plain { delay_ms: 0 };
-        let item = |key: &String| json!({ "destination": self.url(key, kind, Terms::default()), "body": body_of(key) });
-        let body = serde_json::Value::from(keys.iter().map(item).collect::<Vec<_>>()).to_string();
+        let item = |key: &String| {
+            let destination = self.url(key, kind, Terms::default());
+            json!({ "destination": destination, "body": body_of(key), "headers": headers })
+        };
+        let body = Value::from(keys.iter().map(item).collect::<Vec<_>>()).to_string();
         let response = self.client.send(Method::POST, server, "/v2/batch", &[], body.into()).await;
         for (index, key) in keys.into_iter().enumerate() {
             let answer = answer_of(response.as_ref(), |told| told[index]["messageId"].as_str().map(str::to_owned));
             let (terms, answered_at) = (Terms::default(), self.witness.now());
-            self.answered(Publish { key, kind, terms, sent_at, answered_at, answer });
+            self.answered(server, Publish { key, kind, terms, sent_at, answered_at, answer });
         }
     }
 
@@ -206,12 +227,26 @@ impl Load {
         }
     }
 
-    fn answered(&self, publish: Publish) {
+    fn answered(&self, server: SocketAddr, publish: Publish) {
         let acknowledged = matches!(publish.answer, Answer::Acknowledged { .. });
+        if publish.answer == Answer::Unknown {
+            self.is_gone(server);
+        }
         self.note(|history| history.publishes.push(publish));
         if acknowledged {
             self.acknowledged.send_modify(|count| *count += 1);
         }
+    }
+
+    /// Nobody asks a server any more that did not answer.
+    fn is_gone(&self, server: SocketAddr) {
+        self.phase.send_if_modified(|phase| {
+            let is_its = *phase == Phase::Up(server);
+            if is_its {
+                *phase = Phase::Down;
+            }
+            is_its
+        });
     }
 
     pub(crate) fn note(&self, note: impl FnOnce(&mut History)) {

@@ -1,14 +1,27 @@
-//! The real binary, killed and starved: nothing that was acknowledged may be lost.
+//! The torture: the real binary, killed, starved and cut off; nothing that was acknowledged may be lost.
 //!
-//! `cycles` publishes a mixed load, kills the process with SIGKILL at random moments, starts it again on
-//! the same data, and lets `checker` judge the whole `history`. `faults` takes the disk away instead.
-//! The witness of deliveries is the receiver in this process, not the server.
-//!
-//! `CRASH_SEED` repeats a run, `CRASH_CYCLES` makes it longer:
-//! `CRASH_SEED=7 CRASH_CYCLES=200 cargo test -p posthaste --test crash`
+//! Start at `torture`, which runs every kind of fault (one file each) and prints a table. A kind makes `round`s: a mixed
+//! load, a server that dies again and again, and a judgement of the whole `history` by `checker`. `descriptors` takes
+//! away what a connection needs. The witness of deliveries is the receiver in this process, not the server. `./torture`
+//! is the long form, `docs/reliability/torture.md` says what is done and checked.
 
-mod cycles;
-mod faults;
+mod torture;
+
+mod descriptors;
+mod disk;
+mod full;
+mod kills;
+mod minute;
+mod planted;
+mod points;
+mod power;
+mod upgrade;
+
+mod audit;
+mod plan;
+mod report;
+mod round;
+mod tools;
 
 mod callbacks;
 mod checker;

@@ -2,20 +2,26 @@
 //! them, and clears up at the end.
 
 use crate::client::Client;
-use crate::history::{Answer, LONG_WINDOW, Pause, QUEUE_SLOTS};
+use crate::history::{Kind, LONG_WINDOW, Millis, Pause, QUEUE_SLOTS};
 use crate::load::{GROUP, GROUP_SIZE, Load, Phase, queue_name};
 use crate::random::Random;
 use crate::witness::{body_of, flow_name};
 use bytes::Bytes;
 use hyper::Method;
 use serde_json::json;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// More than fire in one round of the server, so that a kill can come between two of them.
-pub(crate) const SCHEDULES: usize = 300;
 /// The label of what schedules fire, to find it in the log.
 pub(crate) const FIRED: &str = "fired";
+/// The label of what is cancelled in the background.
+pub(crate) const DOOMED: &str = "doomed";
+/// Due long after it is cancelled.
+const DOOMED_DELAY_MS: Millis = 120_000;
+pub(crate) const DOOMED_KIND: Kind = Kind::Cancelled { delay_ms: DOOMED_DELAY_MS };
+const DOOMED_BATCHES: usize = 11;
+const DOOMED_BATCH: u64 = 100;
 /// A pause lasts until some number of messages below this, and above this half, has been acknowledged.
 const PAUSE_MESSAGES: u64 = 600;
 
@@ -30,7 +36,7 @@ pub(crate) async fn prepare(load: &Load, server: SocketAddr) {
         let settings = json!({ "queueName": queue_name(queue), "parallelism": slots });
         post(&load.client, server, "/v2/queues", &[], settings.to_string()).await;
     }
-    for schedule in 0..SCHEDULES {
+    for schedule in 0..load.schedules {
         let id = format!("s{schedule}");
         let target = format!("/v2/schedules/http://{witness}/schedule/{id}");
         let headers = [
@@ -48,6 +54,7 @@ pub(crate) async fn prepare(load: &Load, server: SocketAddr) {
 pub(crate) async fn pause_queues(load: Arc<Load>, mut random: Random) {
     while let Some(server) = load.server().await {
         let queue = random.below(QUEUE_SLOTS.len() as u64) as usize;
+        let sent_at = load.witness.now();
         let is_paused = switch(&load.client, server, queue, "pause").await;
         let from = load.witness.now();
         let target = *load.acknowledged.borrow() + PAUSE_MESSAGES / 2 + random.below(PAUSE_MESSAGES / 2);
@@ -58,7 +65,11 @@ pub(crate) async fn pause_queues(load: Arc<Load>, mut random: Random) {
         }
         if is_paused {
             let until = load.witness.now();
-            load.note(|history| history.pauses.push(Pause { queue, from, until }));
+            load.note(|history| {
+                if history.had_power(sent_at, from) {
+                    history.pauses.push(Pause { queue, from, until });
+                }
+            });
         }
         while let Some(server) = load.server().await {
             if switch(&load.client, server, queue, "resume").await {
@@ -79,7 +90,7 @@ async fn switch(client: &Client, server: SocketAddr, queue: usize, verb: &str) -
 /// hold for minutes is cancelled.
 pub(crate) async fn clear_up(load: &Load, server: SocketAddr) {
     let client = &load.client;
-    for schedule in 0..SCHEDULES {
+    for schedule in 0..load.schedules {
         expect(client, Method::DELETE, server, &format!("/v2/schedules/s{schedule}"), 200).await;
     }
     for queue in 0..QUEUE_SLOTS.len() {
@@ -87,15 +98,35 @@ pub(crate) async fn clear_up(load: &Load, server: SocketAddr) {
     }
     load.note(|history| {
         let held = history.publishes.iter().filter(|publish| publish.terms.flow == Some(LONG_WINDOW));
-        let ids = held.filter_map(|publish| match &publish.answer {
-            Answer::Acknowledged { id } => Some(id.clone()),
-            Answer::Overloaded | Answer::Unexpected(_) | Answer::Unknown => None,
-        });
-        let ids: Vec<String> = ids.collect();
-        history.cancel_sent.extend(ids);
+        let (keys, answers): (HashSet<&str>, Vec<_>) =
+            held.map(|publish| (publish.key.as_str(), publish.answer.id().map(str::to_owned))).unzip();
+        // Of one whose answer did not come only the receiver may know the id.
+        let arrived = history.arrivals.iter().filter(|arrival| keys.contains(arrival.key.as_str()));
+        let arrived: Vec<String> = arrived.map(|arrival| arrival.id.clone()).collect();
+        history.cancel_sent.extend(answers.into_iter().flatten().chain(arrived));
     });
     let target = format!("/v2/messages?flowControlKey={}", flow_name(LONG_WINDOW));
     expect(client, Method::DELETE, server, &target, 202).await;
+    expect(client, Method::DELETE, server, &format!("/v2/messages?label={DOOMED}"), 202).await;
+}
+
+/// Publishes more messages than one piece of a bulk cancel takes, and cancels them in the background.
+pub(crate) async fn cancel_in_background(load: &Load, server: SocketAddr) {
+    for _ in 0..DOOMED_BATCHES {
+        load.doomed(server, DOOMED_BATCH).await;
+    }
+    let mut ids = Vec::new();
+    load.note(|history| {
+        let doomed = history.publishes.iter().filter(|publish| publish.kind == DOOMED_KIND);
+        ids = doomed.filter_map(|publish| publish.answer.id().map(str::to_owned)).collect();
+        history.cancel_sent.extend(ids.iter().cloned());
+    });
+    let target = format!("/v2/messages?label={DOOMED}&async=true");
+    let answer = load.client.send(Method::DELETE, server, &target, &[], Bytes::new()).await;
+    if answer.is_some_and(|answer| answer.status == 202) {
+        let at = load.witness.now();
+        load.note(|history| history.cancels.extend(ids.into_iter().map(|id| (id, at))));
+    }
 }
 
 async fn post(client: &Client, server: SocketAddr, target: &str, headers: &[(&str, String)], body: String) {

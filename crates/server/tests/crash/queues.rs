@@ -1,7 +1,8 @@
 //! What queues promise: order, slots, and that a paused queue starts nothing. Pure.
 //!
 //! A message has its slot from its first request to the end of its last one, over all retries, repetitions
-//! after a crash, and callbacks.
+//! after a crash, and callbacks. A power cut may make the server forget that a message had ended: what comes after
+//! it is a stay of its own.
 
 use crate::checker::Violation;
 use crate::history::{Answer, History, Micros, Millis, QUEUE_SLOTS};
@@ -11,7 +12,9 @@ use std::collections::HashMap;
 /// A request may arrive this long after the pause of its queue was acknowledged: it was under way.
 const UNDER_WAY_MS: Millis = 250;
 
-/// A message of a queue at the witness.
+/// A message of a queue at the witness, by its key and the power cuts before.
+type Stays<'a> = HashMap<(&'a str, usize), Stay>;
+
 struct Stay {
     queue: usize,
     began_us: Micros,
@@ -23,8 +26,8 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (queue, slots) in QUEUE_SLOTS.into_iter().enumerate() {
         let of_queue = stays.iter().filter(|(_, stay)| stay.queue == queue);
-        let spans =
-            of_queue.map(|(key, stay)| Span { key, began_us: stay.began_us, ended_us: stay.ended_us }).collect();
+        let spans = of_queue.map(|((key, _), stay)| Span { key, began_us: stay.began_us, ended_us: stay.ended_us });
+        let spans = spans.collect();
         violations.extend(beyond(spans, slots).into_iter().map(|key| Violation::Crowded(key.to_owned())));
         // With more slots than one, requests may overtake one another on their way.
         if slots == 1 {
@@ -35,15 +38,16 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
     violations
 }
 
-fn stays(history: &History) -> HashMap<&str, Stay> {
-    let mut stays: HashMap<&str, Stay> = HashMap::new();
+fn stays(history: &History) -> Stays<'_> {
+    let mut stays = Stays::new();
     let queued = history.publishes.iter().filter_map(|publish| Some((publish.key.as_str(), publish.terms.queue?)));
     let queues: HashMap<&str, usize> = queued.collect();
     let callbacks = history.callbacks.iter().map(|callback| &callback.arrival);
     for arrival in history.arrivals.iter().chain(callbacks) {
         let Some(&queue) = queues.get(arrival.key.as_str()) else { continue };
         let (began_us, ended_us) = (arrival.began_us, arrival.ended_us);
-        let stay = stays.entry(&arrival.key).or_insert(Stay { queue, began_us, ended_us });
+        let stay =
+            stays.entry((&arrival.key, history.cuts_before(began_us))).or_insert(Stay { queue, began_us, ended_us });
         stay.began_us = stay.began_us.min(began_us);
         stay.ended_us = stay.ended_us.max(ended_us);
     }
@@ -51,7 +55,12 @@ fn stays(history: &History) -> HashMap<&str, Stay> {
 }
 
 /// Messages that came before one that was acknowledged before they were sent.
-fn overtakers(history: &History, stays: &HashMap<&str, Stay>, queue: usize) -> Vec<String> {
+fn overtakers(history: &History, stays: &Stays<'_>, queue: usize) -> Vec<String> {
+    let mut began: HashMap<&str, Micros> = HashMap::new();
+    for ((key, _), stay) in stays.iter().filter(|(_, stay)| stay.queue == queue) {
+        let first = began.entry(key).or_insert(stay.began_us);
+        *first = stay.began_us.min(*first);
+    }
     let of_queue = || history.publishes.iter().filter(|publish| publish.terms.queue == Some(queue));
     let mut acknowledged: Vec<_> =
         of_queue().filter(|publish| matches!(publish.answer, Answer::Acknowledged { .. })).collect();
@@ -62,22 +71,24 @@ fn overtakers(history: &History, stays: &HashMap<&str, Stay>, queue: usize) -> V
     let (mut latest, mut found) = (0, Vec::new());
     for publish in sent {
         while let Some(before) = earlier.next_if(|before| before.answered_at < publish.sent_at) {
-            latest = latest.max(stays.get(before.key.as_str()).map_or(Micros::MAX, |stay| stay.began_us));
+            latest = latest.max(began.get(before.key.as_str()).copied().unwrap_or(Micros::MAX));
         }
-        if stays.get(publish.key.as_str()).is_some_and(|stay| stay.began_us < latest) {
+        if began.get(publish.key.as_str()).is_some_and(|began_us| *began_us < latest) {
             found.push(publish.key.clone());
         }
     }
     found
 }
 
-fn started_while_paused(history: &History, stays: &HashMap<&str, Stay>) -> Vec<Violation> {
+fn started_while_paused(history: &History, stays: &Stays<'_>) -> Vec<Violation> {
+    let queues: HashMap<&str, usize> = stays.iter().map(|((key, _), stay)| (*key, stay.queue)).collect();
     let mut violations = Vec::new();
     for pause in &history.pauses {
         let is_in = |at: Millis| at > pause.from + UNDER_WAY_MS && at < pause.until;
-        let started = history.arrivals.iter().filter(|arrival| {
-            is_in(arrival.at()) && stays.get(arrival.key.as_str()).is_some_and(|stay| stay.queue == pause.queue)
-        });
+        let started = history
+            .arrivals
+            .iter()
+            .filter(|arrival| is_in(arrival.at()) && queues.get(arrival.key.as_str()) == Some(&pause.queue));
         violations.extend(started.map(|arrival| Violation::StartedWhilePaused(arrival.key.clone())));
     }
     violations
@@ -86,7 +97,7 @@ fn started_while_paused(history: &History, stays: &HashMap<&str, Stay>) -> Vec<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Arrival, Callback, Kind, Pause, Publish, Terms};
+    use crate::history::{Arrival, Callback, Kind, Pause, Publish, Terms, Void};
 
     fn publish(key: &str, sent_at: Millis, answered_at: Millis) -> Publish {
         let terms = Terms { queue: Some(0), callback: true, flow: None };
@@ -125,6 +136,15 @@ mod tests {
     #[test]
     fn a_sound_history_has_no_violation() {
         assert_eq!(check(&sound()), []);
+    }
+
+    #[test]
+    fn only_a_power_cut_lets_a_message_come_again_after_the_next_one() {
+        let mut history = sound();
+        history.arrivals.push(arrival("a", 1_000, 1_004));
+        assert!(check(&history).contains(&Violation::Crowded("c".to_owned())));
+        history.voids = vec![Void { cut: (940, 945), gone_us: 950_000 }];
+        assert_eq!(check(&history), []);
     }
 
     #[test]

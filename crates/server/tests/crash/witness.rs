@@ -108,7 +108,7 @@ impl Witness {
         self.now_us() / 1_000
     }
 
-    fn now_us(&self) -> Micros {
+    pub(crate) fn now_us(&self) -> Micros {
         self.started.elapsed().as_micros() as Micros
     }
 

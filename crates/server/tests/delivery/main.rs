@@ -3,9 +3,12 @@
 //!
 //! Receivers are scripts on loopback (see `support`); nothing sleeps, slow receivers meet short timeouts.
 
+mod cases;
 mod receivers;
 mod request;
 mod reuse;
+mod script;
+mod secure_cases;
 mod ssrf;
 mod support;
 mod tls;

@@ -1,45 +1,26 @@
-//! The catalogue of misbehaving receivers, `receivers.json`: what becomes of an attempt with each.
+//! What becomes of one attempt with each receiver of the catalogue (`cases`), and what lies at its edges.
 //!
-//! The file says how the outcome counts; the tables here say how the receiver behaves and what exactly
-//! comes out. TLS and HTTP/2 are in `tls`, connection reuse in `reuse`.
+//! What becomes of the message is tested in `receivers`, the test beside this one.
 
-use crate::support::{
-    OK, Receiver, ScriptedDns, Step, answer, attempt, attempt_within, config, deliverer, message, send,
+use crate::cases::{
+    Answer, Expect, Fails, Truncated, body_cases, bytes, connection_and_header_cases, entry, floods, head,
+    marker_cases, status_cases, then_hangs,
 };
+use crate::script::{OK, Receiver, Step, answer, send};
+use crate::support::{ScriptedDns, attempt, attempt_within, config, deliverer, message};
 use posthaste::delivery::Deliverer;
 use posthaste_engine::limits;
 use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
-use serde_json::Value;
 use std::net::TcpListener as StdListener;
 use std::time::Duration;
 
-/// What comes out of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expect {
-    /// A whole answer with this status.
-    Answer(u16),
-    /// An answer with this status and only a part of its body.
-    Truncated(u16),
-    /// No answer.
-    Fails(ErrorClass),
-}
-use Expect::{Answer, Fails, Truncated};
-
-impl Expect {
-    pub(crate) fn of(outcome: &Outcome) -> Expect {
-        match &outcome.result {
-            Ok(response) if response.truncated => Truncated(response.status),
-            Ok(response) => Answer(response.status),
-            Err(error) => Fails(error.class),
-        }
+/// What came out of an attempt.
+pub(crate) fn expect_of(outcome: &Outcome) -> Expect {
+    match &outcome.result {
+        Ok(response) if response.truncated => Truncated(response.status),
+        Ok(response) => Answer(response.status),
+        Err(error) => Fails(error.class),
     }
-}
-
-/// The entry of the catalogue.
-pub(crate) fn entry(id: &str) -> Value {
-    let file: Value = serde_json::from_str(include_str!("../../../../vectors/receivers.json")).expect("JSON");
-    let receivers = file["receivers"].as_array().expect("receivers");
-    receivers.iter().find(|entry| entry["id"] == id).unwrap_or_else(|| panic!("no receiver {id}")).clone()
 }
 
 /// The outcome counts as the catalogue says.
@@ -58,119 +39,12 @@ fn timeout_for(script: &[Step]) -> u64 {
     if script.iter().any(|step| matches!(step, Step::Hang)) { 300 } else { 10_000 }
 }
 
-fn head(lines: &str) -> String {
-    format!("HTTP/1.1 200 OK\r\n{lines}\r\n")
-}
-
-fn then_hangs(text: &str) -> Vec<Step> {
-    vec![Step::Read, send(text), Step::Hang]
-}
-
-fn bytes(bytes: &[u8]) -> Vec<Step> {
-    vec![Step::Read, Step::Send(bytes.to_vec())]
-}
-
-fn floods(start: &str, again: Vec<u8>) -> Vec<Step> {
-    vec![Step::Read, send(start), Step::Flood(again)]
-}
-
-/// Bytes without a pattern, the same every time.
-fn noise(count: usize) -> Vec<u8> {
-    let next = |state: &mut u64| {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        Some((*state >> 33) as u8)
-    };
-    std::iter::successors(Some(7_u64), |state| Some(state.wrapping_mul(31).wrapping_add(11)))
-        .scan(1_u64, |state, _| next(state))
-        .take(count)
-        .collect()
-}
-
-fn connection_and_header_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
-    vec![
-        ("conn-rst-after-accept", vec![Step::Reset], Fails(ErrorClass::Closed)),
-        ("conn-fin-after-accept", vec![], Fails(ErrorClass::Closed)),
-        ("drip-headers", then_hangs("HTTP/1.1 200 OK\r\nX-Sl"), Fails(ErrorClass::Timeout)),
-        ("late-ok", vec![Step::Read, Step::Hang], Fails(ErrorClass::Timeout)),
-        ("header-no-colon", answer(&head("X-Nothing\r\nContent-Length: 0\r\n")), Fails(ErrorClass::Protocol)),
-        ("header-obs-fold", answer(&head("X-A: 1\r\n 2\r\nContent-Length: 0\r\n")), Fails(ErrorClass::Protocol)),
-        ("header-8bit", bytes(b"HTTP/1.1 200 OK\r\nX-A: caf\xe9\r\nContent-Length: 0\r\n\r\n"), Answer(200)),
-        (
-            "dup-content-length",
-            answer(&head("Content-Length: 1\r\nContent-Length: 2\r\n")),
-            Fails(ErrorClass::Protocol),
-        ),
-        (
-            "cl-and-te",
-            answer(&head("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")),
-            Fails(ErrorClass::Protocol),
-        ),
-        ("cl-huge", then_hangs(&head("Content-Length: 9223372036854775807\r\n")), Truncated(200)),
-        ("http09", answer("hello, this is not HTTP\r\n\r\n"), Fails(ErrorClass::Protocol)),
-        ("http10", answer("HTTP/1.0 200 OK\r\n\r\nuntil the end"), Answer(200)),
-        ("http-version-9", answer("HTTP/9.9 200 OK\r\n\r\n"), Fails(ErrorClass::Protocol)),
-        ("status-letters", answer("HTTP/1.1 2OO OK\r\n\r\n"), Fails(ErrorClass::Protocol)),
-        ("status-600", answer("HTTP/1.1 600 Odd\r\nContent-Length: 0\r\n\r\n"), Answer(600)),
-        ("garbage-first", bytes(&noise(1024 * 1024)), Fails(ErrorClass::Protocol)),
-        ("one-100", answer(&format!("HTTP/1.1 100 Continue\r\n\r\n{OK}")), Answer(200)),
-        (
-            "upgrade-101",
-            answer("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"),
-            Answer(101),
-        ),
-        ("102-then-hang", then_hangs(&"HTTP/1.1 102 Processing\r\n\r\n".repeat(5)), Fails(ErrorClass::Timeout)),
-        ("expect-ignored", answer(OK), Answer(200)),
-    ]
-}
-
-fn body_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
-    let chunked = head("Transfer-Encoding: chunked\r\n");
-    let gzip = "Content-Encoding: gzip\r\nContent-Length: 10\r\n";
-    vec![
-        ("drip-body", then_hangs(&(head("Content-Length: 100\r\n") + "x")), Truncated(200)),
-        ("huge-body", floods(&head("Content-Length: 10737418240\r\n"), vec![b'x'; 65_536]), Truncated(200)),
-        ("endless-chunked", floods(&chunked, b"4\r\nendl\r\n".repeat(1_000)), Truncated(200)),
-        (
-            "reset-mid-body",
-            vec![Step::Read, send(&(head("Content-Length: 10\r\n") + "half")), Step::Reset],
-            Truncated(200),
-        ),
-        ("short-body", answer(&(head("Content-Length: 100\r\n") + "ten bytes.")), Truncated(200)),
-        ("bad-chunk-size", answer(&format!("{chunked}zz\r\nhello\r\n0\r\n\r\n")), Truncated(200)),
-        ("chunk-overflow", answer(&format!("{chunked}FFFFFFFFFFFFFFFFF\r\nhello\r\n")), Truncated(200)),
-        ("trailer-flood", floods(&format!("{chunked}0\r\n"), b"X-Trailer: 1\r\n".repeat(1_000)), Truncated(200)),
-        ("no-last-chunk", answer(&format!("{chunked}5\r\nhello\r\n")), Truncated(200)),
-        ("gzip-bomb", bytes(&[head(gzip).as_bytes(), b"\x1f\x8b\x08\0\0\0\0\0\0\0"].concat()), Answer(200)),
-        ("invalid-utf8", bytes(&[head("Content-Length: 3\r\n").as_bytes(), b"\xff\xfe\xfd"].concat()), Answer(200)),
-        ("nul-body", bytes(&[head("Content-Length: 3\r\n").as_bytes(), b"\0\0\0"].concat()), Answer(200)),
-        ("html-js-body", answer("HTTP/1.1 500 Oops\r\nContent-Length: 17\r\n\r\n<script></script>"), Answer(500)),
-        ("fail-after-side-effect", answer("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"), Answer(500)),
-    ]
-}
-
-fn marker_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
-    let marked = |status: u16, lines: &str| answer(&format!("HTTP/1.1 {status} X\r\n{lines}Content-Length: 0\r\n\r\n"));
-    let twice = "Upstash-NonRetryable-Error: true\r\nUpstash-NonRetryable-Error: false\r\n";
-    vec![
-        ("489-header", marked(489, "Upstash-NonRetryable-Error: true\r\n"), Answer(489)),
-        ("489-no-header", marked(489, ""), Answer(489)),
-        ("489-header-false", marked(489, "Upstash-NonRetryable-Error: false\r\n"), Answer(489)),
-        ("489-header-case", marked(489, "upstash-nonretryable-error: TRUE\r\n"), Answer(489)),
-        ("489-header-twice", marked(489, twice), Answer(489)),
-        ("200-header", marked(200, "Upstash-NonRetryable-Error: true\r\n"), Answer(200)),
-        ("429-retry-after", marked(429, "Retry-After: 7\r\n"), Answer(429)),
-        ("503-retry-after-date", marked(503, "Retry-After: Wed, 21 Oct 2099 07:28:00 GMT\r\n"), Answer(503)),
-        ("429-retry-after-huge", marked(429, "Retry-After: 999999999\r\n"), Answer(429)),
-        ("429-retry-after-negative", marked(429, "Retry-After: -1\r\n"), Answer(429)),
-    ]
-}
-
 async fn assert_all(cases: Vec<(&'static str, Vec<Step>, Expect)>) {
     for (id, script, expected) in cases {
         let timeout_ms = timeout_for(&script);
         let receiver = Receiver::start(vec![script.clone()]).await;
         let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), timeout_ms, false).await;
-        assert_eq!(Expect::of(&outcome), expected, "{id}: {outcome:?}");
+        assert_eq!(expect_of(&outcome), expected, "{id}: {outcome:?}");
         assert_counts(id, &outcome);
         assert_eq!(receiver.connections(), 1, "{id}: a fresh connection is never retried");
 
@@ -200,17 +74,13 @@ async fn statuses_with_special_headers_count_as_the_catalogue_says() {
 
 #[tokio::test]
 async fn every_status_of_the_catalogue_counts_as_it_says() {
-    let file: Value = serde_json::from_str(include_str!("../../../../vectors/receivers.json")).unwrap();
-    let ids = file["receivers"].as_array().unwrap().iter().filter_map(|entry| entry["id"].as_str());
-    let statuses: Vec<(&str, u16)> =
-        ids.filter_map(|id| Some((id, id.strip_prefix("st-")?.parse().unwrap()))).collect();
-    assert!(statuses.len() >= 40);
-    for (id, status) in statuses {
-        let text = format!("HTTP/1.1 {status} X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n");
-        let receiver = Receiver::start(vec![answer(&text)]).await;
+    let cases = status_cases();
+    assert!(cases.len() >= 40);
+    for (id, script, expected) in cases {
+        let receiver = Receiver::start(vec![script]).await;
         let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
-        assert_eq!(Expect::of(&outcome), Answer(status), "{id}");
-        assert_counts(id, &outcome);
+        assert_eq!(expect_of(&outcome), expected, "{id}");
+        assert_counts(&id, &outcome);
     }
 }
 
@@ -229,7 +99,7 @@ async fn nothing_listens_and_nothing_resolves() {
     assert_eq!((error.class, error.message.as_str()), (ErrorClass::Dns, "unable to resolve host: nxdomain.example"));
 
     let empty = Deliverer::new(config(), ScriptedDns::of("empty.example", [&[]])).unwrap();
-    assert_eq!(Expect::of(&attempt(&empty, &message("http://empty.example/")).await), Fails(ErrorClass::Dns));
+    assert_eq!(expect_of(&attempt(&empty, &message("http://empty.example/")).await), Fails(ErrorClass::Dns));
 
     let slow = Deliverer::new(config(), ScriptedDns::hanging()).unwrap();
     let outcome = attempt(&slow, &message("http://slow.example/")).await;
@@ -246,7 +116,7 @@ async fn many_and_changing_addresses_are_coped_with() {
     let deliverer = Deliverer::new(config(), ScriptedDns::of("many.example", [&many])).unwrap();
     let outcome = attempt(&deliverer, &message(&format!("http://many.example:{port}/"))).await;
     assert_counts("conn-dns-many", &outcome);
-    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Connect));
+    assert_eq!(expect_of(&outcome), Fails(ErrorClass::Connect));
 
     // A dead address costs nothing but a moment; here ::1 and 127.0.0.2 have no listener.
     let receiver = Receiver::start(vec![answer(OK)]).await;
@@ -276,11 +146,11 @@ async fn interim_answers_are_limited() {
         let last = if count == 16 { send(OK) } else { Step::Hang };
         let receiver = Receiver::start(vec![vec![Step::Read, send(&interim.repeat(count)), last]]).await;
         let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
-        assert_eq!(Expect::of(&outcome), expected, "{count}");
+        assert_eq!(expect_of(&outcome), expected, "{count}");
     }
     let receiver = Receiver::start(vec![floods(interim, interim.repeat(100).into())]).await;
     let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
-    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Protocol));
+    assert_eq!(expect_of(&outcome), Fails(ErrorClass::Protocol));
 }
 
 #[tokio::test]
@@ -296,11 +166,11 @@ async fn heads_are_limited_in_lines_and_bytes() {
     for (lines, expected) in cases {
         let receiver = Receiver::start(vec![answer(&head(&(lines.clone() + "Content-Length: 0\r\n")))]).await;
         let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
-        assert_eq!(Expect::of(&outcome), expected, "{} bytes", lines.len());
+        assert_eq!(expect_of(&outcome), expected, "{} bytes", lines.len());
     }
     let receiver = Receiver::start(vec![floods("HTTP/1.1 200 OK\r\nX-A: ", vec![b'x'; 65_536])]).await;
     let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
-    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Protocol));
+    assert_eq!(expect_of(&outcome), Fails(ErrorClass::Protocol));
 }
 
 #[tokio::test]
@@ -355,7 +225,7 @@ async fn terminal_codes_in_a_header_never_reach_a_log() {
     };
     let outcome = of_value(b"\x1b[31mred\x1b[0m").await;
     assert_eq!(entry("header-ansi")["expect"], "success", "changed in the catalogue");
-    assert_eq!(Expect::of(&outcome), Fails(ErrorClass::Protocol));
+    assert_eq!(expect_of(&outcome), Fails(ErrorClass::Protocol));
     assert!(!outcome.result.unwrap_err().message.contains('\x1b'));
 
     let outcome = of_value(b"\x9b31mred").await;

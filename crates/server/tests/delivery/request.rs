@@ -1,6 +1,7 @@
 //! What the receiver gets: URL, method, headers, body and signature.
 
-use crate::support::{NOW, OK, Receiver, answer, attempt, deliverer, message};
+use crate::script::{OK, Receiver, answer};
+use crate::support::{NOW, attempt, deliverer, message};
 use bytes::Bytes;
 use posthaste_engine::outcome::ErrorClass;
 use posthaste_wire::signature::{self, Claims, SigningKey};

@@ -1,6 +1,7 @@
 //! Connections that are used again: by whom, when, and what happens when they break.
 
-use crate::support::{OK, Receiver, ScriptedDns, Step, answer, attempt, config, deliverer, message, send};
+use crate::script::{OK, Receiver, Step, answer, send};
+use crate::support::{ScriptedDns, attempt, config, deliverer, message};
 use posthaste::delivery::{Deliverer, DeliveryConfig};
 use posthaste_engine::outcome::ErrorClass;
 use posthaste_wire::id::TenantId;

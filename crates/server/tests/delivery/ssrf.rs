@@ -1,6 +1,7 @@
 //! Where a delivery may not go: the vectors of `ssrf.json`, and proof that nothing is ever dialled there.
 
-use crate::support::{OK, Receiver, ScriptedDns, Step, answer, attempt, config, message};
+use crate::script::{OK, Receiver, Step, answer};
+use crate::support::{ScriptedDns, attempt, config, message};
 use posthaste::delivery::egress::{EgressPolicy, Refusal};
 use posthaste::delivery::target::{Target, TargetHost};
 use posthaste::delivery::{Deliverer, DeliveryConfig};

@@ -65,7 +65,9 @@ async fn messages_are_counted_by_tenant_and_day() {
     assert_eq!(refused.error(), "quota maxRequestsPerDay exceeded, current limit: 5");
     let expected = [Some("5"), Some("1"), Some(NEXT_DAY)].map(|value| value.map(str::to_owned));
     assert_eq!(limits(&refused, "ratelimit-"), expected);
+    assert_eq!(refused.header("retry-after"), Some("43200"), "until midnight");
     assert_eq!(limits(&refused, "burst-ratelimit-"), [None, None, None]);
+    assert_eq!(refused.header("retry-after"), Some("43200"), "noon to midnight");
     waiting(&server).expect(200).await;
     waiting(&server).expect(429).await.error();
     waiting(&server).token(TOKEN_B).expect(200).await;
@@ -84,6 +86,7 @@ async fn requests_are_counted_by_tenant_and_second() {
     refused.error();
     let expected = [Some("2"), Some("0"), Some("1780315201")].map(|value| value.map(str::to_owned));
     assert_eq!(limits(&refused, "burst-ratelimit-"), expected);
+    assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(limits(&refused, "ratelimit-"), [None, None, None], "the SDKs would take it for the daily one");
     // Messages are not held up, nor are other tenants, and a wrong token uses up nothing.
     waiting(&server).expect(200).await;

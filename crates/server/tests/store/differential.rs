@@ -1,9 +1,11 @@
-//! Random histories on the reference model and on SQLite: both must answer every question alike.
+//! Random histories on the reference model and on SQLite, with and without a journal: both must answer every
+//! question alike, also after the process was killed.
 //!
 //! Log lines are numbered differently, so pages are compared by content and each store gets its own
 //! cursors back.
 
 use crate::support::*;
+use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Store, StoreError};
@@ -20,7 +22,9 @@ use posthaste_wire::time::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 const URLS: [&str; 3] = ["https://a.example/x", "https://a.example:8443/y?q=1", "http://b.example/x"];
 const LABELS: [&str; 3] = ["red", "green", "blue"];
@@ -70,6 +74,8 @@ enum Step {
     DeliverTogether {
         which: Vec<Index>,
     },
+    /// The process is killed, and another one takes over.
+    Kill,
     Pass {
         millis: u64,
     },
@@ -146,6 +152,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => which().prop_map(|which| Step::Deliver { which }),
         2 => (which(), status()).prop_map(|(which, status)| Step::Bury { which, status }),
         1 => which().prop_map(|which| Step::Exhume { which }),
+        1 => Just(Step::Kill),
         1 => prop::collection::vec(which(), 1..4).prop_map(|which| Step::DeliverTogether { which }),
         4 => select(vec![1, SECOND, limits::DEDUP_WINDOW_MS - 1, 3 * HOUR, 6 * HOUR, DAY, 3 * DAY, 9 * DAY])
             .prop_map(|millis| Step::Pass { millis }),
@@ -195,7 +202,9 @@ fn ask_filter() -> impl Strategy<Value = AskFilter> {
 /// The two stores, and what was done to them.
 struct Pair {
     model: MemoryStore,
-    sqlite: SqliteStore,
+    subject: Box<dyn Store>,
+    has_journal: bool,
+    directory: tempfile::TempDir,
     epoch: Epoch,
     now: Timestamp,
     last: Seq,
@@ -206,16 +215,37 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(directory: &tempfile::TempDir) -> Pair {
+    fn new(has_journal: bool) -> Pair {
         let model = MemoryStore::new();
-        let sqlite = SqliteStore::open(&directory.path().join("posthaste.db"), SqliteOptions::default()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let subject = open(directory.path(), has_journal);
         let epoch = model.lease(SHARD, T0).unwrap();
-        assert_eq!(sqlite.lease(SHARD, T0).unwrap(), epoch);
+        assert_eq!(subject.lease(SHARD, T0).unwrap(), epoch);
         for name in ["one", "two"] {
-            assert_eq!(model.tenant(name).unwrap(), sqlite.tenant(name).unwrap());
+            assert_eq!(model.tenant(name).unwrap(), subject.tenant(name).unwrap());
         }
-        let (messages, letters, bulk_actions) = (Vec::new(), Vec::new(), Vec::new());
-        Pair { model, sqlite, epoch, now: T0, last: Seq::MIN, commits: 0, messages, letters, bulk_actions }
+        Pair {
+            model,
+            subject,
+            has_journal,
+            directory,
+            epoch,
+            now: T0,
+            last: Seq::MIN,
+            commits: 0,
+            messages: Vec::new(),
+            letters: Vec::new(),
+            bulk_actions: Vec::new(),
+        }
+    }
+
+    /// Goes on with a copy of the files as they are now, which is what a kill leaves behind.
+    fn kill(&mut self) {
+        let copy = tempfile::tempdir().unwrap();
+        copy_all(self.directory.path(), copy.path());
+        self.subject = open(copy.path(), self.has_journal);
+        self.directory = copy;
+        self.epoch = self.both(|store| store.lease(SHARD, self.now)).unwrap();
     }
 
     /// Both stores must answer alike; errors are alike when they ask the same of the caller.
@@ -226,9 +256,9 @@ impl Pair {
             StoreError::Unknown(_) => "unknown",
             StoreError::Unavailable(_) => "unavailable",
         };
-        let (model, sqlite) = (ask(&self.model).map_err(name), ask(&self.sqlite).map_err(name));
-        assert_eq!(model, sqlite);
-        sqlite
+        let (model, subject) = (ask(&self.model).map_err(name), ask(self.subject.as_ref()).map_err(name));
+        assert_eq!(model, subject);
+        subject
     }
 
     fn commit(&mut self, ops: &[Op]) -> bool {
@@ -282,10 +312,11 @@ impl Pair {
                 let ends = messages.iter().flat_map(|message| self.delivered(message));
                 self.commit(&ends.collect::<Vec<_>>());
             }
+            Step::Kill => self.kill(),
             Step::Pass { millis } => self.now = self.now.plus_millis(*millis),
             Step::Retain { history_ms, dlq_ms } => {
                 retain_all(&self.model, *history_ms, *dlq_ms, self.now);
-                retain_all(&self.sqlite, *history_ms, *dlq_ms, self.now);
+                retain_all(self.subject.as_ref(), *history_ms, *dlq_ms, self.now);
             }
             Step::Ask { filter, count, order } => self.ask(filter, *count, *order),
             Step::Reschedule { which, .. }
@@ -457,6 +488,42 @@ impl Pair {
     }
 }
 
+/// Nothing is applied but what a question asks for, so that the copy of a kill is of one moment.
+fn open(directory: &Path, has_journal: bool) -> Box<dyn Store> {
+    let file = directory.join("posthaste.db");
+    if !has_journal {
+        return Box::new(SqliteStore::open(&file, SqliteOptions::default()).unwrap());
+    }
+    let options = JournalOptions { apply_after: Duration::MAX, ..JournalOptions::default() };
+    Box::new(JournalStore::open(&file, &directory.join("journal"), options).unwrap())
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_all(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn compare(steps: &[Step], has_journal: bool) {
+    let mut pair = Pair::new(has_journal);
+    for step in steps {
+        pair.apply(step);
+    }
+    pair.check();
+    let everything = AskFilter::default();
+    pair.ask(&everything, 3, Order::LatestFirst);
+    pair.ask(&everything, 4, Order::EarliestFirst);
+    pair.kill();
+    pair.check();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default()
@@ -464,14 +531,11 @@ proptest! {
 
     #[test]
     fn sqlite_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
-        let directory = tempfile::tempdir().unwrap();
-        let mut pair = Pair::new(&directory);
-        for step in &steps {
-            pair.apply(step);
-        }
-        pair.check();
-        let everything = AskFilter::default();
-        pair.ask(&everything, 3, Order::LatestFirst);
-        pair.ask(&everything, 4, Order::EarliestFirst);
+        compare(&steps, false);
+    }
+
+    #[test]
+    fn the_journal_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
+        compare(&steps, true);
     }
 }

@@ -259,13 +259,13 @@ fn only_the_owner_may_read_the_files() {
 fn a_file_of_a_later_release_is_refused_unchanged() {
     let files = Files::new();
     files.open().close();
-    files.pragma("PRAGMA user_version = 3");
+    files.pragma("PRAGMA user_version = 4");
     let before = std::fs::read(files.path()).unwrap();
     let error = files.refusal();
-    assert!(matches!(error, OpenError::Newer { found: 3, supported: 2 }), "{error:?}");
+    assert!(matches!(error, OpenError::Newer { found: 4, supported: 3 }), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the store has format 3, but this release knows only up to 2: upgrade the posthaste binary"
+        "the store has format 4, but this release knows only up to 3: upgrade the posthaste binary"
     );
     assert_eq!(std::fs::read(files.path()).unwrap(), before);
 }
@@ -305,7 +305,8 @@ fn a_missing_directory_is_an_io_error() {
 fn a_full_disk_stops_the_writer_and_nothing_else() {
     let files = Files::new();
     let kept = {
-        let store = SqliteStore::open(&files.path(), SqliteOptions { pages_max: Some(60) }).unwrap();
+        let store = SqliteStore::open(&files.path(), SqliteOptions { pages_max: Some(60), ..SqliteOptions::default() })
+            .unwrap();
         let rig = Rig::new(&store);
         let kept = rig.publish(T0);
         let large = rig.draft(T0, |message| message.body = Bytes::from(vec![b'x'; 1024 * 1024]));

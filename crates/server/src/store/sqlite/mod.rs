@@ -2,14 +2,18 @@
 //!
 //! Start at [`SqliteStore::open`]; `schema` says what is in the file, `write` how a commit gets there,
 //! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule` and `bulk_action` do both for what
-//! their names say, `retention` lets go. The lock on the data directory is taken elsewhere.
+//! their names say, `pending` takes what a journal has gathered, `retention` lets go. The lock on the data directory
+//! is taken elsewhere.
 
 mod bulk_action;
 mod codec;
 mod error;
 mod flow;
+#[doc(hidden)]
+pub mod fuzzing;
 mod list;
 mod live;
+mod pending;
 mod queue;
 mod read;
 mod retention;
@@ -23,6 +27,7 @@ use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
     Retained, Retention, ShardId, SigningKeys, Store, StoreError,
 };
+use crate::crash_point::crash_point;
 use error::{Failure, Outcome};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
@@ -64,6 +69,8 @@ const SETUP_READER: &str = "PRAGMA cache_size = -2048; PRAGMA query_only = ON;";
 pub struct SqliteOptions {
     /// The file may not grow beyond this many pages of 8 KiB; without a bound the disk is the bound.
     pub pages_max: Option<u32>,
+    /// The WAL is moved into the file only by `checkpoint`.
+    pub checkpoints_by_hand: bool,
 }
 
 /// A store in one file.
@@ -99,8 +106,13 @@ impl SqliteStore {
 
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = connect(path, flags, SETUP).map_err(refused)?;
+        crash_point("start_file_made");
         schema::prepare(&connection, path)?;
+        crash_point("start_schema_ready");
         connection.execute_batch(SETUP_WRITER).map_err(refused)?;
+        if options.checkpoints_by_hand {
+            connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(refused)?;
+        }
         if let Some(pages) = options.pages_max {
             connection.execute_batch(&format!("PRAGMA max_page_count = {pages}")).map_err(refused)?;
         }
@@ -184,8 +196,10 @@ impl Drop for SqliteStore {
         // No `PRAGMA optimize`: statistics of tables that come and go would only make plans change.
         let writer = self.writer();
         if !writer.is_poisoned() {
+            crash_point("stop_before_checkpoint");
             // Best effort: what is in the WAL is safe there.
             let _ = writer.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+            crash_point("stop_after_checkpoint");
         }
     }
 }
@@ -228,7 +242,8 @@ impl Store for SqliteStore {
         keys: &[(TenantId, DedupKey)],
         now: Timestamp,
     ) -> Result<Vec<Option<MessageId>>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.find_duplicates(keys, now))
+        let windows = self.find_windows(keys, now)?;
+        Ok(windows.into_iter().map(|window| window.map(|(id, _)| id)).collect())
     }
 
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {

@@ -57,7 +57,7 @@ impl Writer {
     }
 }
 
-fn decode(row: &Row<'_>) -> Outcome<Queue> {
+pub(super) fn decode(row: &Row<'_>) -> Outcome<Queue> {
     Ok(Queue {
         tenant: TenantId(row.get(0)?),
         name: row.get(1)?,

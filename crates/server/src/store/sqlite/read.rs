@@ -53,25 +53,25 @@ impl Snapshot<'_> {
         Ok(counts)
     }
 
-    pub(super) fn find_duplicates(
+    pub(super) fn find_windows(
         &self,
         keys: &[(TenantId, DedupKey)],
         now: Timestamp,
-    ) -> Outcome<Vec<Option<MessageId>>> {
+    ) -> Outcome<Vec<Option<(MessageId, Timestamp)>>> {
         // Tables go by the end of the window, so those before `now` hold nothing that counts.
         let latest = latest_duplicate_window(now);
         let buckets = self.buckets.between(Kind::Dedup, now, latest);
         let mut found = vec![None; keys.len()];
         for bucket in buckets.into_iter().rev() {
             let sql = format!(
-                "SELECT seq, tag FROM dedup_{bucket}
+                "SELECT seq, tag, expires FROM dedup_{bucket}
                  WHERE tenant = ?1 AND key = ?2 AND expires > ?3 AND expires <= ?4"
             );
             let mut statement = self.connection.prepare_cached(&sql)?;
             for ((tenant, key), found) in keys.iter().zip(&mut found).filter(|(_, found)| found.is_none()) {
                 let mut rows = statement.query(params![tenant.0, &key.0[..], int(now.0), int(latest.0)])?;
                 if let Some(row) = rows.next()? {
-                    *found = Some(codec::id(row, 0)?);
+                    *found = Some((codec::id(row, 0)?, codec::time(row, 2)?));
                 }
             }
         }

@@ -9,6 +9,7 @@ use super::codec::int;
 use super::error::Outcome;
 use super::schema::Kind;
 use super::write::{Delta, Writer};
+use crate::crash_point::crash_point;
 use crate::store::bucket::is_over;
 use crate::store::{Retained, Retention};
 use posthaste_engine::limits;
@@ -39,6 +40,7 @@ impl Writer {
                 self.buckets.drop_table(&self.connection, kind, bucket)?;
                 buckets_dropped = 1;
             }
+            crash_point("retention_in_transaction");
         } else {
             self.drop_bulk_actions(now)?;
         }

@@ -73,7 +73,7 @@ impl Writer {
     }
 }
 
-fn decode(row: &Row<'_>) -> Outcome<Schedule> {
+pub(super) fn decode(row: &Row<'_>) -> Outcome<Schedule> {
     Ok(Schedule {
         tenant: TenantId(row.get(0)?),
         id: row.get(1)?,

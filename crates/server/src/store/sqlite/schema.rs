@@ -14,7 +14,7 @@ use std::path::Path;
 /// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
 const APPLICATION_ID: i64 = 0x5048_7374;
 /// The format that this release writes.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 const CREATE: &str = "
 CREATE TABLE meta(                  -- facts about the file itself
@@ -123,6 +123,13 @@ CREATE INDEX bulk_action_tenant ON bulk_action(tenant);
 CREATE INDEX bulk_action_unfinished ON bulk_action(id) WHERE completed = 0;
 ";
 
+/// What came with format 3. A release that does not look into the journal must not open the file.
+const ADDED_IN_3: &str = "
+INSERT INTO meta VALUES
+    ('journal', 0),                 -- last batch of the journal that is in this file
+    ('journal_key', random());      -- secret: what the checksums of the journal start with
+";
+
 /// Makes the tables of a new file, brings those of an older release up to date, refuses others.
 pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let refused = |source: rusqlite::Error| match source.sqlite_error_code() {
@@ -135,7 +142,10 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
     match (application_id, version) {
         (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
         (APPLICATION_ID, VERSION) => Ok(()),
-        (APPLICATION_ID, 1) => upgrade_from_1(connection).map_err(refused),
+        (APPLICATION_ID, 1) => {
+            upgrade(connection, &[WIDEN_LIVE, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3]).map_err(refused)
+        }
+        (APPLICATION_ID, 2) => upgrade(connection, &[ADDED_IN_3]).map_err(refused),
         (APPLICATION_ID, found) if found > VERSION => Err(OpenError::Newer { found, supported: VERSION }),
         _ => Err(OpenError::NotOurs { path: path.to_owned() }),
     }
@@ -143,16 +153,15 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
 
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE} {LIVE_INDEXES} {ADDED_IN_2}
+        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3}
          PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
     ))
 }
 
 /// All or nothing: when a statement fails, the connection is closed and thereby the transaction undone.
-fn upgrade_from_1(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch(&format!(
-        "BEGIN IMMEDIATE; {WIDEN_LIVE} {LIVE_INDEXES} {ADDED_IN_2} PRAGMA user_version = {VERSION}; COMMIT;"
-    ))
+fn upgrade(connection: &Connection, steps: &[&str]) -> rusqlite::Result<()> {
+    let steps = steps.concat();
+    connection.execute_batch(&format!("BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT;"))
 }
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
@@ -182,6 +191,11 @@ impl Kind {
             Kind::DeadLetter => DLQ_BUCKET_MS,
             Kind::Dedup => limits::DEDUP_WINDOW_MS,
         }
+    }
+
+    /// The number of the table for this time.
+    pub(super) fn bucket_of(self, at: Timestamp) -> u64 {
+        bucket_of(at, self.length_ms())
     }
 
     fn prefix(self) -> &'static str {
@@ -283,7 +297,7 @@ impl Buckets {
 
     /// The table for this time, made if it is not there.
     pub(super) fn ensure(&mut self, connection: &Connection, kind: Kind, at: Timestamp) -> Outcome<u64> {
-        let bucket = bucket_of(at, kind.length_ms());
+        let bucket = kind.bucket_of(at);
         if !self.of(kind).contains(&bucket) {
             connection.execute_batch(&kind.create_sql(bucket))?;
             self.known[kind as usize].insert(bucket);

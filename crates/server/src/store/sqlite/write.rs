@@ -8,6 +8,7 @@ use super::codec::{bits, int, state_number, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
 use super::schema::{Buckets, Kind};
+use crate::crash_point::{ANSWER_BEFORE_SYNC, crash_point, is_planted};
 use crate::store::{Durability, Epoch, ShardId, StoreError};
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::limits::GROUP_ENDPOINTS_MAX;
@@ -20,11 +21,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 /// How many low bits of a log line's number count lines; the rest counts the times the file was opened.
 const LINE_COUNTER_BITS: u32 = 40;
 
-const INSERT_LIVE: &str =
+pub(super) const INSERT_LIVE: &str =
     "INSERT INTO live(seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard,
                       queue, turn_at, turn_seq, flow)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
-const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
+pub(super) const UPDATE_LIVE: &str =
+    "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
     cancel_requested = ?8, queue = ?10, turn_at = ?11, turn_seq = ?12, flow = ?13
     WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
@@ -55,11 +57,11 @@ pub(super) struct Writer {
 impl Writer {
     /// Takes a prepared connection and counts this opening of the file.
     pub(super) fn new(connection: Connection) -> Outcome<Writer> {
-        let opens: i64 = connection.query_row(
-            "UPDATE meta SET value = value + 1 WHERE key = 'opens' RETURNING value",
-            [],
-            |row| row.get(0),
-        )?;
+        const SQL: &str = "UPDATE meta SET value = value + 1 WHERE key = 'opens' RETURNING value";
+        // A commit of its own, so that its failure is seen: what `query_row` leaves to be committed fails silently.
+        let transaction = connection.unchecked_transaction()?;
+        let opens: i64 = transaction.query_row(SQL, [], |row| row.get(0))?;
+        transaction.commit()?;
         Ok(Writer {
             buckets: Buckets::load(&connection)?,
             connection,
@@ -89,7 +91,7 @@ impl Writer {
         let touch = durability == Durability::Synced && self.lazy_outstanding;
         let touched = if touch { self.run(TOUCH) } else { Ok(()) };
         let failure = match touched.and_then(|()| work(self)) {
-            Ok(value) => match self.run("COMMIT") {
+            Ok(value) => match self.commit() {
                 Ok(()) => {
                     self.lazy_outstanding = durability == Durability::Lazy;
                     return Ok(value);
@@ -118,6 +120,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Changes a page, so that a sync is made of the transaction.
+    pub(super) fn touch(&self) -> Outcome<()> {
+        self.run(TOUCH)
+    }
+
     /// Tries a write and takes it back; nothing is synced.
     pub(super) fn probe(&mut self) -> Result<(), StoreError> {
         if self.poisoned {
@@ -133,6 +140,9 @@ impl Writer {
     /// what earlier lazy ones appended is on disk with it; a checkpoint syncs the WAL first, too.
     /// The setting holds per connection and can only change between transactions.
     fn set_durability(&mut self, durability: Durability) -> Outcome<()> {
+        if is_planted(ANSWER_BEFORE_SYNC) {
+            return Ok(self.connection.execute_batch("PRAGMA synchronous = OFF")?);
+        }
         if self.durability != durability {
             self.connection.execute_batch(match durability {
                 Durability::Lazy => "PRAGMA synchronous = NORMAL",
@@ -140,6 +150,13 @@ impl Writer {
             })?;
             self.durability = durability;
         }
+        Ok(())
+    }
+
+    fn commit(&self) -> Outcome<()> {
+        crash_point("sqlite_before_commit");
+        self.run("COMMIT")?;
+        crash_point("sqlite_after_commit");
         Ok(())
     }
 
@@ -204,25 +221,35 @@ impl Writer {
     }
 
     fn insert(&mut self, message: &Message) -> Outcome<()> {
-        let bucket = self.buckets.ensure(&self.connection, Kind::Message, message.id.seq.time())?;
-        let sql = format!(
-            "INSERT INTO message_{bucket}(seq, tag, tenant, created_at, not_before, url, spec, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
-        );
-        self.connection.prepare_cached(&sql)?.execute(params![
-            int(message.id.seq.0),
-            bits(message.id.tag),
-            message.tenant.0,
-            int(message.created_at.0),
-            int(message.not_before.0),
-            message.spec.url,
-            to_json("message", &message.spec)?,
-            &message.body[..],
-        ])?;
+        self.insert_all(&[message])
+    }
+
+    /// Writes messages, best in the order of their positions. One statement serves all that go into one table.
+    pub(super) fn insert_all(&mut self, messages: &[&Message]) -> Outcome<()> {
+        let bucket_of = |message: &Message| Kind::Message.bucket_of(message.id.seq.time());
+        for messages in messages.chunk_by(|a, b| bucket_of(a) == bucket_of(b)) {
+            let bucket = self.buckets.ensure(&self.connection, Kind::Message, messages[0].id.seq.time())?;
+            let mut statement = self.connection.prepare_cached(&format!(
+                "INSERT INTO message_{bucket}(seq, tag, tenant, created_at, not_before, url, spec, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+            ))?;
+            for message in messages {
+                statement.execute(params![
+                    int(message.id.seq.0),
+                    bits(message.id.tag),
+                    message.tenant.0,
+                    int(message.created_at.0),
+                    int(message.not_before.0),
+                    message.spec.url,
+                    to_json("message", &message.spec)?,
+                    &message.body[..],
+                ])?;
+            }
+        }
         Ok(())
     }
 
-    fn write_live(&self, sql: &str, shard: ShardId, live: &Live) -> Outcome<usize> {
+    pub(super) fn write_live(&self, sql: &str, shard: ShardId, live: &Live) -> Outcome<usize> {
         Ok(self.connection.prepare_cached(sql)?.execute(params![
             int(live.id.seq.0),
             bits(live.id.tag),
@@ -240,7 +267,7 @@ impl Writer {
         ])?)
     }
 
-    fn remove_live(&self, shard: ShardId, id: MessageId) -> Outcome<()> {
+    pub(super) fn remove_live(&self, shard: ShardId, id: MessageId) -> Outcome<()> {
         let mut statement = self.connection.prepare_cached(DELETE_LIVE)?;
         match statement.execute(params![int(id.seq.0), bits(id.tag), shard.0])? {
             1 => Ok(()),
@@ -249,24 +276,40 @@ impl Writer {
     }
 
     fn log(&mut self, event: &Event) -> Outcome<()> {
-        let bucket = self.buckets.ensure(&self.connection, Kind::Event, event.at)?;
-        let detail = if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) };
-        let sql =
-            format!("INSERT INTO event_{bucket}(tenant, at, n, seq, state, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
-        self.connection.prepare_cached(&sql)?.execute(params![
-            event.tenant.0,
-            int(event.at.0),
-            int(self.next_line),
-            int(event.id.seq.0),
-            state_number(event.state),
-            detail,
-        ])?;
-        self.next_line += 1;
+        self.log_all(std::slice::from_ref(event))
+    }
+
+    /// Writes log lines in their order. One statement serves all that go into one table.
+    pub(super) fn log_all(&mut self, events: &[Event]) -> Outcome<()> {
+        for events in events.chunk_by(|a, b| Kind::Event.bucket_of(a.at) == Kind::Event.bucket_of(b.at)) {
+            let bucket = self.buckets.ensure(&self.connection, Kind::Event, events[0].at)?;
+            let mut statement = self.connection.prepare_cached(&format!(
+                "INSERT INTO event_{bucket}(tenant, at, n, seq, state, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+            ))?;
+            for event in events {
+                let detail = if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) };
+                statement.execute(params![
+                    event.tenant.0,
+                    int(event.at.0),
+                    int(self.next_line),
+                    int(event.id.seq.0),
+                    state_number(event.state),
+                    detail,
+                ])?;
+                self.next_line += 1;
+            }
+        }
         Ok(())
     }
 
     /// Of two windows of one key the one that ends later counts.
-    fn remember(&mut self, tenant: TenantId, key: &DedupKey, id: MessageId, expires: Timestamp) -> Outcome<()> {
+    pub(super) fn remember(
+        &mut self,
+        tenant: TenantId,
+        key: &DedupKey,
+        id: MessageId,
+        expires: Timestamp,
+    ) -> Outcome<()> {
         let bucket = self.buckets.ensure(&self.connection, Kind::Dedup, expires)?;
         let sql = format!(
             "INSERT INTO dedup_{bucket}(tenant, key, seq, tag, expires) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -279,7 +322,7 @@ impl Writer {
     }
 
     /// Copies the message, so that the dead letter outlives the history.
-    fn bury(&mut self, letter: &DeadLetter) -> Outcome<()> {
+    pub(super) fn bury(&mut self, letter: &DeadLetter) -> Outcome<()> {
         let bucket = self.buckets.ensure(&self.connection, Kind::DeadLetter, letter.dlq_id.at)?;
         let response = letter.response.as_ref().map(|response| to_json("response", response)).transpose()?;
         for place in self.buckets.places_of(letter.id.seq) {
@@ -340,6 +383,6 @@ impl Writer {
     }
 }
 
-fn absent(id: MessageId) -> Failure {
+pub(super) fn absent(id: MessageId) -> Failure {
     Failure::corrupt("live message", format!("{id} is not there"))
 }

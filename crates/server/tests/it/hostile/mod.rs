@@ -1,9 +1,13 @@
 //! Hostile inputs, from `vectors/api-inputs.json`: what each case expects is said there, not here.
 //!
-//! `table` sends the well-formed requests, `raw` the hand-written bytes. Every case of the file is run
-//! by one of them or stands in [`SKIPPED`] with a reason.
+//! `table` sends the well-formed requests, `raw` the hand-written bytes, `slow` what takes its time, `limits` makes
+//! load. `absent` has the cases about features that this version lacks, and asserts what is answered instead. Every
+//! case of the file is run by exactly one of them, or by a test of another suite that [`ELSEWHERE`] names.
 
+mod absent;
+mod limits;
 mod raw;
+mod slow;
 mod table;
 
 use crate::support::{Setup, TestServer};
@@ -12,30 +16,20 @@ use std::collections::HashSet;
 
 const VECTORS: &str = include_str!("../../../../../vectors/api-inputs.json");
 
-/// Cases that cannot be run here, by id or by the beginning of it.
-const SKIPPED: [(&str, &str); 19] = [
-    // Other endpoints.
-    ("dst-group-10000", "a group has at most 100 endpoints"),
-    ("dst-group-empty", "a group without endpoints does not exist"),
-    ("queue-too-many", "a tenant may have 100,000 queues: see `api::queues`"),
-    ("topic-many", "a body of this size is refused before it is read: see `api::url_groups`"),
-    ("wf-notify-none", "workflows are not in this version"),
-    ("wf-waiters-sql", "workflows are not in this version"),
-    ("wf-resume-missing", "workflows are answered with 501 in this version"),
-    ("con-", "there is no console in this version"),
-    // Decided otherwise.
-    ("v1-path", "the contract (2.4) wants /v1/publish as an alias; api/publish.rs tests that it works"),
-    // Not a matter of one request.
-    ("lim-", "load tests; bench/ and e2e/ have them"),
-    ("batch-100mb", "sends 100 MiB; the limit is the same code as for bodies, see b-endless"),
-    ("raw-slow-headers", "takes 10 s of real time"),
-    ("raw-idle", "takes a minute and 10,000 connections"),
-    ("raw-h2-continuation", "needs an HTTP/2 client that breaks the rules"),
-    ("raw-h2-settings-flood", "needs an HTTP/2 client that breaks the rules"),
-    ("raw-h2-zero-window", "needs an HTTP/2 client that breaks the rules, and 30 s"),
-    ("raw-h2-pseudo-dup", "needs an HTTP/2 client that breaks the rules"),
-    ("raw-tls-sni-mismatch", "this server does not speak TLS itself"),
-    ("dlq-bulk-10000", "10,000 dead letters take too long here; api/dlq.rs has 120 in two pages"),
+/// How many cases there are, so that none is lost with a new version of the file.
+const CASES: usize = 280;
+
+/// Cases that need a process or a disk of their own: the source of the test that runs each, and its name.
+const ELSEWHERE: [(&str, &str, &str); 5] = [
+    ("lim-disk-95", include_str!("../../crash/full.rs"), "falls_below_its_reserve"),
+    ("lim-fd-limit", include_str!("../../crash/descriptors.rs"), "a_server_without_descriptors_waits_and_recovers"),
+    ("lim-store-stalled", include_str!("../../crash/disk.rs"), "run_slow"),
+    (
+        "lim-log-retention",
+        include_str!("../../store/conformance/retention.rs"),
+        "retention_has_no_leftovers_in_large_buckets",
+    ),
+    ("lim-message-count", include_str!("../load.rs"), "a_backlog_larger_than_memory_survives_a_restart"),
 ];
 
 /// One case of the file.
@@ -49,41 +43,69 @@ impl Case {
         self.value[name].as_str().unwrap_or_default()
     }
 
-    fn is_raw(&self) -> bool {
-        raw::IDS.contains(&self.id.as_str())
-    }
-
     /// Which statuses are right; none means that the connection is closed.
     fn expected(&self) -> Vec<u16> {
         let statuses = self.value["expect_status"].as_array().expect("expect_status is a list");
         statuses.iter().filter_map(Value::as_u64).map(|status| status as u16).collect()
     }
+
+    /// Whether `table` runs it.
+    fn is_plain(&self) -> bool {
+        !set_apart().any(|id| id == self.id)
+    }
 }
 
-/// The cases that are not skipped.
+/// The ids of all cases that do not belong to `table`.
+fn set_apart() -> impl Iterator<Item = &'static str> {
+    let elsewhere = ELSEWHERE.iter().map(|(id, ..)| *id);
+    let with_tests = limits::IDS.iter().chain(slow::IDS).chain(&raw::IDS).copied();
+    with_tests.chain(absent::ids()).chain(elsewhere)
+}
+
 fn cases() -> Vec<Case> {
     let file: Value = serde_json::from_str(VECTORS).expect("the vectors are JSON");
     let all = file["cases"].as_array().expect("cases are a list");
     let case =
         |value: &Value| Case { id: value["id"].as_str().expect("a case has an id").to_owned(), value: value.clone() };
-    all.iter().map(case).filter(|case| !is_skipped(&case.id)).collect()
+    all.iter().map(case).collect()
 }
 
-fn is_skipped(id: &str) -> bool {
-    SKIPPED.iter().any(|(skipped, _)| if skipped.ends_with('-') { id.starts_with(skipped) } else { id == *skipped })
+fn case(id: &str) -> Case {
+    cases().into_iter().find(|case| case.id == id).unwrap_or_else(|| panic!("there is no case {id}"))
 }
+
+/// Tests that are the case they are named with: the name of a function, which is given the case.
+macro_rules! tests_of_cases {
+    ($($id:literal => $name:ident,)*) => {
+        /// The cases of this module, each with a test of its own.
+        pub(super) const IDS: &[&str] = &[$($id),*];
+
+        mod tests {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$name(super::super::case($id)).await;
+                }
+            )*
+        }
+    };
+}
+use tests_of_cases;
 
 #[test]
-fn every_skip_names_a_case_and_has_a_reason() {
-    let file: Value = serde_json::from_str(VECTORS).expect("the vectors are JSON");
-    let ids: HashSet<&str> =
-        file["cases"].as_array().expect("a list").iter().filter_map(|case| case["id"].as_str()).collect();
-    for (skipped, reason) in SKIPPED {
-        let exists = ids.iter().any(|id| if skipped.ends_with('-') { id.starts_with(skipped) } else { *id == skipped });
-        assert!(exists && !reason.is_empty(), "{skipped}");
+fn every_case_is_run_once() {
+    let all: Vec<String> = cases().into_iter().map(|case| case.id).collect();
+    assert_eq!(all.len(), CASES);
+    let known: HashSet<&str> = all.iter().map(String::as_str).collect();
+    let mut seen = HashSet::new();
+    for id in set_apart() {
+        assert!(known.contains(id), "there is no case {id}");
+        assert!(seen.insert(id), "{id} is run twice");
     }
-    for id in raw::IDS {
-        assert!(ids.contains(id) && !is_skipped(id), "{id}");
+    let plain = cases().iter().filter(|case| case.is_plain()).count();
+    assert_eq!(plain + seen.len(), CASES);
+    for (id, source, test) in ELSEWHERE {
+        assert!(source.contains(&format!("fn {test}(")), "{id}: the test {test} is gone");
     }
 }
 

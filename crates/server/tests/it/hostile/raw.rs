@@ -6,12 +6,14 @@ use super::{Case, accepted, cases, hardened};
 use crate::support::http::read_answer;
 use crate::support::server::TOKEN;
 use crate::support::{TestServer, within};
+use rustls::pki_types::ServerName;
 use std::io;
+use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 /// The cases of this module. The last two have tests of their own.
-pub(super) const IDS: [&str; 28] = [
+pub(super) const IDS: [&str; 33] = [
     "auth-nul",
     "b-cut",
     "h-fwd-8bit",
@@ -38,20 +40,28 @@ pub(super) const IDS: [&str; 28] = [
     "raw-long-line",
     "raw-many-headers",
     "raw-big-header",
+    "raw-h2-continuation",
+    "raw-h2-settings-flood",
+    "raw-h2-zero-window",
+    "raw-h2-pseudo-dup",
+    "raw-tls-sni-mismatch",
     "raw-pipeline",
     "raw-half-close",
 ];
 
 /// The cases that are one exchange of bytes.
 fn exchanges() -> impl Iterator<Item = Case> {
-    cases().into_iter().filter(|case| case.is_raw() && !["raw-pipeline", "raw-half-close"].contains(&case.id.as_str()))
+    let exchanges = &IDS[..IDS.len() - 2];
+    cases().into_iter().filter(|case| exchanges.contains(&case.id.as_str()))
 }
 
 /// Where the HTTP library decides otherwise than the vectors: what is seen instead, and why we live with it.
-const DIFFERS: [(&str, Seen, &str); 3] = [
+const DIFFERS: [(&str, Seen, &str); 5] = [
     ("b-cut", Seen::Status(400), "the client closed only its half, so it can be told that nothing was stored"),
     ("raw-te-cl", Seen::Status(200), "hyper goes by Transfer-Encoding and drops Content-Length before we see it"),
     ("raw-lf-only", Seen::Status(200), "httparse takes a bare LF for a line end, as RFC 9112 allows"),
+    ("raw-h2-pseudo-dup", Seen::Closed, "the listener speaks HTTP/1.1 only: the preface ends the connection"),
+    ("raw-tls-sni-mismatch", Seen::Status(400), "the listener speaks no TLS: a ClientHello is no request"),
 ];
 
 /// What came back for hand-written bytes.
@@ -182,6 +192,18 @@ fn bytes_of(server: &TestServer, id: &str) -> Vec<u8> {
         "raw-connect" => b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n\r\n".to_vec(),
         "raw-http09" => b"GET /\r\n\r\n".to_vec(),
         "raw-http2-preface-on-h1" => b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_vec(),
+        "raw-h2-continuation" => {
+            let first = frame(1, 0, 1, &[0x82; 16]);
+            http2(&[first, frame(9, 0, 1, &[0x82; 1_024]).repeat(1_000)])
+        }
+        "raw-h2-settings-flood" => http2(&[frame(4, 0, 0, &[]).repeat(100_000)]),
+        "raw-h2-zero-window" => {
+            let window = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+            // GET, http, /, and an authority in plain text.
+            http2(&[window, frame(1, 5, 1, &[0x82, 0x86, 0x84, 0x41, 1, b'x'])])
+        }
+        "raw-h2-pseudo-dup" => http2(&[frame(1, 5, 1, &[0x82, 0x86, 0x84, 0x84, 0x41, 1, b'x'])]),
+        "raw-tls-sni-mismatch" => client_hello("other.example"),
         "raw-long-line" => server.get(&format!("/{}", "a".repeat(64 * 1024))).bytes(),
         "raw-many-headers" => {
             (0..1_000).fold(server.get("/v2/keys"), |get, n| get.header(format!("X-{n}"), "1")).bytes()
@@ -189,6 +211,31 @@ fn bytes_of(server: &TestServer, id: &str) -> Vec<u8> {
         "raw-big-header" => server.get("/v2/keys").header("X-Big", "a".repeat(1024 * 1024)).bytes(),
         _ => panic!("no bytes for {id}"),
     }
+}
+
+/// An HTTP/2 connection that begins without being asked for: the preface, empty settings, and frames.
+fn http2(frames: &[Vec<u8>]) -> Vec<u8> {
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frames.concat()].concat()
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("frames are short").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// What a TLS client says first, as rustls says it.
+fn client_hello(name: &str) -> Vec<u8> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the versions are known")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).expect("memory takes it");
+    hello
 }
 
 /// Sends bytes, then nothing more, and says what came back.

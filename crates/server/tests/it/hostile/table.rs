@@ -1,8 +1,10 @@
 //! The cases that any HTTP client could send, filled in and sent one after the other.
 
-use super::{BODY_LIMIT, Case, accepted, cases, hardened};
+use super::{BODY_LIMIT, CASES, Case, accepted, case, cases, hardened, set_apart};
 use crate::support::server::{READ_ONLY, TOKEN, TOKEN_B, message_id};
 use crate::support::{Answer, Request, TestServer};
+use posthaste_engine::limits::{BATCH_BYTES_MAX, GROUP_ENDPOINTS_MAX};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -10,9 +12,12 @@ use tokio::task::JoinSet;
 /// Requests at once; the vectors ask for up to 1,000, a process has not that many descriptors.
 const AT_ONCE: usize = 100;
 
-/// Where the HTTP library answers before our code sees the request: the status, and no body.
-const DIFFERS: [(&str, u16, &str); 2] =
-    [("auth-long", 431, "a head over 512 KiB"), ("bulk-many-ids", 414, "a request line over 64 KiB")];
+/// Where something else is answered than the vectors say, or before our code sees the request (then without a body).
+const DIFFERS: [(&str, u16, &str); 3] = [
+    ("auth-long", 431, "the library: a head over 512 KiB"),
+    ("bulk-many-ids", 414, "the library: a request line over 64 KiB"),
+    ("v1-path", 200, "the hosted service has the first version of this path too, and old clients use it"),
+];
 
 #[tokio::test]
 async fn hostile_requests_are_answered_as_the_vectors_say() {
@@ -21,7 +26,7 @@ async fn hostile_requests_are_answered_as_the_vectors_say() {
     let mut wrong = Vec::new();
     let mut count = 0;
     for case in cases() {
-        if case.is_raw() || case.value.get("setting").is_some() {
+        if !case.is_plain() || case.value.get("setting").is_some() {
             continue;
         }
         count += 1;
@@ -30,7 +35,7 @@ async fn hostile_requests_are_answered_as_the_vectors_say() {
         }
     }
     assert!(wrong.is_empty(), "{} of {count} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 150, "only {count} cases were run");
+    assert_eq!(count, CASES - set_apart().count() - 1, "one case has a setting");
     server.finish_with_pending().await;
 }
 
@@ -38,7 +43,7 @@ async fn hostile_requests_are_answered_as_the_vectors_say() {
 async fn a_token_in_the_query_is_refused_where_it_is_switched_off() {
     let server = hardened(false).await;
     let filler = Filler::prepare(&server).await;
-    let case = cases().into_iter().find(|case| case.id == "auth-query-off").expect("the case is in the file");
+    let case = case("auth-query-off");
     assert_eq!(case.text("setting"), "auth.query_token=false");
     assert_eq!(run(&server, &filler, &case).await, Ok(()));
     server.finish_with_pending().await;
@@ -50,7 +55,8 @@ async fn run(server: &TestServer, filler: &Filler, case: &Case) -> Result<(), St
     let expected = case.expected();
     let answers = send(server, filler, case).await;
     if let Some((_, status, _)) = DIFFERS.iter().find(|(id, ..)| *id == case.id) {
-        let as_known = answers.iter().all(|answer| answer.status == *status && answer.body.is_empty());
+        let is_known = |answer: &Answer| answer.status == *status && (*status < 400 || answer.body.is_empty());
+        let as_known = answers.iter().all(is_known);
         return if as_known { Ok(()) } else { Err(format!("no longer differs: {answers:?}")) };
     }
     for answer in &answers {
@@ -81,7 +87,7 @@ fn stored(server: &TestServer) -> (f64, u64) {
 
 fn check_error(answer: &Answer) -> Result<(), String> {
     let text = answer.text();
-    let envelope: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let envelope: Value = serde_json::from_str(&text).unwrap_or_default();
     if !envelope["error"].is_string() {
         return Err(format!("{} without an error in JSON: {text:.300}", answer.status));
     }
@@ -137,6 +143,9 @@ impl Filler {
             });
             letters.push(letter.await);
         }
+        add_endpoints(server, "largest", GROUP_ENDPOINTS_MAX).await;
+        add_endpoints(server, "emptied", 1).await;
+        server.delete("/v2/topics/emptied/endpoints").json(&endpoints(1)).expect(200).await;
         server.enqueue("busy", "https://example.com/hook").header("Upstash-Delay", "1h").expect(200).await;
         server.post("/v2/flowControl/key-of-b/pin?rate=1").token(TOKEN_B).expect(200).await;
         let schedule = server.post("/v2/schedules/https://example.com/hook").token(TOKEN_B);
@@ -151,6 +160,8 @@ impl Filler {
             ("own_url", format!("http://{}", server.address)),
             ("pending", pending),
             ("msg_of_tenant_b", pending_b),
+            ("group_with_10000_endpoints", "largest".to_owned()),
+            ("group_without_endpoints", "emptied".to_owned()),
             ("busy", "busy".to_owned()),
             ("schedule_of_tenant_b", "schedule-of-b".to_owned()),
             ("key_of_tenant_b", "key-of-b".to_owned()),
@@ -214,6 +225,8 @@ impl Filler {
             "n" => return Some(n.to_string().into_bytes()),
             "bytes 0..255" => return Some((0..=255).collect()),
             "gzip bomb" => return Some(GZIP_BOMB.to_vec()),
+            "100 MB" => return Some(vec![b' '; BATCH_BYTES_MAX + 1]),
+            "100001 items" => return Some(vec![r#"{"url":"https://example.com"}"#; 100_001].join(",").into_bytes()),
             "[item*10001]" => {
                 let items = vec![r#"{"destination":"https://example.com"}"#; 10_001].join(",");
                 return Some(format!("[{items}]").into_bytes());
@@ -225,6 +238,16 @@ impl Filler {
         let what = if what == "NUL" { "\0" } else { what };
         Some(what.repeat(count).into_bytes())
     }
+}
+
+/// Endpoints of a URL group, as a body.
+fn endpoints(count: usize) -> Value {
+    let endpoint = |n| json!({ "url": format!("https://example.com/{n}") });
+    json!({ "endpoints": (0..count).map(endpoint).collect::<Vec<Value>>() })
+}
+
+async fn add_endpoints(server: &TestServer, group: &str, count: usize) {
+    server.post(&format!("/v2/topics/{group}/endpoints")).json(&endpoints(count)).expect(200).await;
 }
 
 /// The head of a gzip stream and the beginning of a very long run of zeros.

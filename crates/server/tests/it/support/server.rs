@@ -5,6 +5,7 @@ use posthaste::clock::Clock;
 use posthaste::config::{Config, Mode, Settings};
 use posthaste::delivery::resolve::{Lookup, Resolve};
 use posthaste::server::{Parts, Server};
+use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Counts, Store};
@@ -35,13 +36,15 @@ pub(crate) const CURRENT_KEY_B: &str = "sig_current_of_tenant_b_Tp2";
 /// Where a test server keeps its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
+    /// As by default.
+    Journal,
     Sqlite,
     Memory,
 }
 
 impl Backend {
     /// For stories that must hold on every backend.
-    pub(crate) const ALL: [Backend; 2] = [Backend::Sqlite, Backend::Memory];
+    pub(crate) const ALL: [Backend; 3] = [Backend::Journal, Backend::Sqlite, Backend::Memory];
 }
 
 /// How a test server is made.
@@ -62,7 +65,7 @@ impl Setup {
             shutdown_grace: Some("1s".to_owned()),
             ..Settings::default()
         };
-        Setup { mode: Mode::Dev, backend: Backend::Sqlite, settings, manual_clock: true }
+        Setup { mode: Mode::Dev, backend: Backend::Journal, settings, manual_clock: true }
     }
 
     /// As `posthaste serve` runs, with loopback allowed as a private network would be.
@@ -154,6 +157,13 @@ impl TestServer {
         self.stop().await;
     }
 
+    /// Stops the server as soon as every message has ended, and gives all bytes of its files, as text.
+    pub(crate) async fn finish_and_read_files(mut self) -> String {
+        eventually("no live message is left", || async { (self.counts().live == 0).then_some(()) }).await;
+        self.stop().await;
+        read_files(self.dir.path())
+    }
+
     /// Stops the server and starts another one on what it left behind.
     pub(crate) async fn restart(self) -> TestServer {
         self.restart_after(0).await
@@ -171,7 +181,7 @@ impl TestServer {
         let dir = std::mem::replace(&mut self.dir, dir.expect("a temporary directory can be made"));
         let store = match setup.backend {
             Backend::Memory => self.store.clone(),
-            Backend::Sqlite => {
+            Backend::Journal | Backend::Sqlite => {
                 drop(self);
                 open(setup.backend, dir.path())
             }
@@ -380,9 +390,26 @@ pub(crate) fn message_id(answer: &Answer) -> String {
     answer.json()["messageId"].as_str().unwrap_or_else(|| panic!("no id in {}", answer.text())).to_owned()
 }
 
+/// All bytes of the files in a directory and below, as text.
+fn read_files(dir: &Path) -> String {
+    let entries = std::fs::read_dir(dir).expect("the directory can be read");
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            return read_files(&path);
+        }
+        String::from_utf8_lossy(&std::fs::read(path).expect("a file can be read")).into_owned()
+    };
+    entries.map(read).collect()
+}
+
 fn open(backend: Backend, dir: &Path) -> Arc<dyn Store> {
     match backend {
         Backend::Memory => Arc::new(MemoryStore::new()),
+        Backend::Journal => {
+            let store = JournalStore::open(&dir.join("posthaste.db"), &dir.join("journal"), JournalOptions::default());
+            Arc::new(store.expect("the database can be opened"))
+        }
         Backend::Sqlite => {
             let store = SqliteStore::open(&dir.join("posthaste.db"), SqliteOptions::default());
             Arc::new(store.expect("the database can be opened"))

@@ -8,6 +8,7 @@ mod rules;
 mod waiting;
 
 use posthaste::store::Store;
+use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 
@@ -18,6 +19,9 @@ macro_rules! claims {
         }
         mod on_sqlite {
             $($(#[test] fn $claim() { super::on_file(super::$group::$claim); })*)*
+        }
+        mod on_journal {
+            $($(#[test] fn $claim() { super::on_journal_and_file(super::$group::$claim); })*)*
         }
     };
 }
@@ -79,6 +83,13 @@ claims! {
         retention_has_no_leftovers_in_large_buckets
         finished_bulk_actions_go_after_a_week
     ;
+}
+
+fn on_journal_and_file(claim: fn(&dyn Store)) {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, journal) = (directory.path().join("posthaste.db"), directory.path().join("journal"));
+    let store = JournalStore::open(&file, &journal, JournalOptions::default()).unwrap();
+    claim(&store);
 }
 
 fn on_file(claim: fn(&dyn Store)) {

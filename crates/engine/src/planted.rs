@@ -1,0 +1,112 @@
+//! Bugs that can be planted on purpose, to prove that the simulation finds them.
+//!
+//! Without the feature `planted-bugs` nothing can be planted and every check compiles to `false`.
+
+/// A bug of the engine, by what it does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A queue gives a free slot to the last that waits.
+    QueueTakesTheLast,
+    /// A slot is free although callbacks of its message have not ended.
+    SlotFreedBeforeCallbacks,
+    /// A paused queue goes on.
+    PausedQueueStarts,
+    /// A rate lets one more start.
+    RateOneTooMany,
+    /// After a restart the starts of a short period are forgotten.
+    RateForgottenAtRestart,
+    /// After a restart starts count from when they were decided, not from when they happened.
+    RateCountsFromDecision,
+    /// Nobody looks again when a rate allows more.
+    RateNotWoken,
+    /// A key lets one more be under way.
+    ParallelismOneTooMany,
+    /// A lane does not remember that it spilled.
+    SpillForgotten,
+    /// What was read of a spilled lane is taken for all of it.
+    RefillForgetsRest,
+    /// A timer that is forgotten for lack of room is not asked for again.
+    EvictionForgotten,
+    /// A retry begins to count anew.
+    RetryCountReset,
+    /// A message that was cancelled while under way is retried all the same.
+    CancelForgottenOnRetry,
+    /// A cancel that was recorded before a crash is forgotten after it.
+    CancelForgottenAtRestart,
+    /// A receiver that forbids further attempts is not heard.
+    RefusalIgnored,
+    /// Duplicate keys are not stored.
+    DedupNotRemembered,
+    /// Duplicates within one batch are not seen.
+    DedupBlindInBatch,
+    /// A failure callback is not made.
+    FailureCallbackLost,
+    /// A dead letter that is published again stays.
+    ReplayKeepsDeadLetter,
+    /// A schedule that has fired keeps its next time.
+    ScheduleNotAdvanced,
+    /// A schedule catches up with every time it missed.
+    ScheduleCatchesUpWithAll,
+    /// What was due once is not asked for after the clock went back.
+    ClockBackStrandsSpilled,
+    /// A delayed message of a queue joins it too early.
+    DelayedJoinsEarly,
+    /// A cap per destination lets one more be under way.
+    OriginOneTooMany,
+    /// A cancelled message that waits is not taken out of its queue.
+    CancelLeavesTurn,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 25] = [
+        Bug::QueueTakesTheLast,
+        Bug::SlotFreedBeforeCallbacks,
+        Bug::PausedQueueStarts,
+        Bug::RateOneTooMany,
+        Bug::RateForgottenAtRestart,
+        Bug::RateCountsFromDecision,
+        Bug::RateNotWoken,
+        Bug::ParallelismOneTooMany,
+        Bug::SpillForgotten,
+        Bug::RefillForgetsRest,
+        Bug::EvictionForgotten,
+        Bug::RetryCountReset,
+        Bug::CancelForgottenOnRetry,
+        Bug::CancelForgottenAtRestart,
+        Bug::RefusalIgnored,
+        Bug::DedupNotRemembered,
+        Bug::DedupBlindInBatch,
+        Bug::FailureCallbackLost,
+        Bug::ReplayKeepsDeadLetter,
+        Bug::ScheduleNotAdvanced,
+        Bug::ScheduleCatchesUpWithAll,
+        Bug::ClockBackStrandsSpilled,
+        Bug::DelayedJoinsEarly,
+        Bug::OriginOneTooMany,
+        Bug::CancelLeavesTurn,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug in everything that this thread decides, in the place of the one before.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether this bug is planted.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn has(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// No bug is ever planted.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn has(_bug: Bug) -> bool {
+    false
+}

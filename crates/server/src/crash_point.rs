@@ -1,0 +1,144 @@
+//! Named places at which a test can make the process die, and bugs that a test can plant.
+//!
+//! Both exist only in builds with debug assertions or with the feature `crash-points`; in a release build
+//! [`crash_point`] is empty, [`is_planted`] is `false`, and no environment variable is read. The torture
+//! (`crates/server/tests/crash`) dies at every place of [`ALL`], and shows that every bug of [`PLANTS`] is found.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where to die: `name:n`, at the n-th passing of that place.
+pub const CRASH_AT: &str = "POSTHASTE_CRASH_AT";
+/// Which bug to have: one of [`PLANTS`].
+pub const PLANT: &str = "POSTHASTE_PLANT";
+
+/// Whether this build has crash points.
+pub const ENABLED: bool = cfg!(any(debug_assertions, feature = "crash-points"));
+
+/// Callers are answered before what they asked for is committed: a kill loses it.
+pub const ANSWER_BEFORE_COMMIT: &str = "answer_before_commit";
+/// What is committed is handed to the system and not synced: a kill loses nothing, a power cut does.
+pub const ANSWER_BEFORE_SYNC: &str = "answer_before_sync";
+/// The bugs that can be planted.
+pub const PLANTS: [&str; 2] = [ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC];
+/// No bug, but planted in the same way: what a server does only after minutes (retention) it does at once.
+pub const HASTE: &str = "haste";
+
+/// Every crash point. Those that begin with `start_` and `stop_` are passed once in a life, `bulk_` in a bulk cancel,
+/// `schedule` when schedules fire, `retention_` when history is old.
+pub const ALL: [&str; 48] = [
+    "start_locked",
+    "start_file_made",
+    "start_schema_ready",
+    "start_journal_found",
+    "start_journal_applied",
+    "start_journal_removed",
+    "start_leased",
+    "start_restored",
+    "start_serving",
+    "publish_accepted",
+    "before_commit",
+    "journal_before_append",
+    "journal_appended",
+    "journal_synced",
+    "journal_next_segment",
+    "journal_before_apply",
+    "journal_applied",
+    "journal_released",
+    "sqlite_before_commit",
+    "sqlite_after_commit",
+    "after_commit",
+    "between_answers",
+    "after_answer",
+    "after_start",
+    "attempt_started",
+    "attempt_answered",
+    "outcome_arrived",
+    "outcome_decided",
+    "outcome_committed",
+    "before_flush",
+    "after_flush",
+    "page_loaded",
+    "cancel_decided",
+    "bulk_piece_cancelled",
+    "bulk_progress_stored",
+    "schedule_fired",
+    "schedules_committed",
+    "before_retain",
+    "after_retain",
+    "retention_in_transaction",
+    "stop_begun",
+    "stop_drained",
+    "stop_attempts_ended",
+    "stop_journal_settled",
+    "stop_journal_removed",
+    "stop_before_checkpoint",
+    "stop_after_checkpoint",
+    "stop_done",
+];
+
+/// The point at which this process is to die.
+struct Armed {
+    name: String,
+    /// Passings left, this one included.
+    left: AtomicU64,
+}
+
+static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
+static PLANTED: OnceLock<Option<String>> = OnceLock::new();
+
+/// Dies here, without any chance to tidy up, if a test has asked for it.
+#[inline]
+pub fn crash_point(name: &'static str) {
+    if ENABLED {
+        debug_assert!(ALL.contains(&name), "{name} is not in crash_point::ALL");
+        if let Some(armed) = ARMED.get_or_init(|| std::env::var(CRASH_AT).ok().map(|text| parse(&text)))
+            && armed.name == name
+            && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            die();
+        }
+    }
+}
+
+/// Whether a test has planted this bug.
+#[inline]
+pub fn is_planted(name: &'static str) -> bool {
+    ENABLED && PLANTED.get_or_init(|| std::env::var(PLANT).ok()).as_deref() == Some(name)
+}
+
+/// A wrong value stops the process: a test that asks for a place that is not there would prove nothing.
+fn parse(text: &str) -> Armed {
+    let parts = text.split_once(':').and_then(|(name, n)| Some((name, n.parse().ok().filter(|n| *n > 0)?)));
+    match parts {
+        Some((name, left)) if ALL.contains(&name) => Armed { name: name.to_owned(), left: AtomicU64::new(left) },
+        _ => panic!("{CRASH_AT}={text} is not NAME:N with N > 0 and NAME one of {ALL:?}"),
+    }
+}
+
+/// SIGKILL to ourselves: nothing runs after it, no handler, no destructor.
+fn die() -> ! {
+    // Cannot fail: a process may always signal itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_and_a_number_are_understood_and_nothing_else_is() {
+        let armed = parse("after_commit:3");
+        assert_eq!((armed.name.as_str(), armed.left.into_inner()), ("after_commit", 3));
+        for wrong in ["after_commit", "after_commit:0", "after_commit:x", "nowhere:1", ""] {
+            assert!(std::panic::catch_unwind(|| parse(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let unique: std::collections::HashSet<&str> = ALL.into_iter().collect();
+        assert_eq!(unique.len(), ALL.len());
+    }
+}

@@ -1,0 +1,60 @@
+//! An answer of a receiver over a pipe in memory, for the targets of `fuzz/`. Nothing else calls it.
+
+use super::connect::http1_builder;
+use super::pool::Connection;
+use super::response::{self, Ending};
+use super::stream::Activity;
+use super::{connect::http2_builder, failure};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper_util::rt::TokioIo;
+use posthaste_engine::event::Response;
+use posthaste_engine::outcome::AttemptError;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
+
+/// How an answer is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Over HTTP/2, already agreed on.
+    pub http2: bool,
+    /// The body of the answer is the point.
+    pub needs_body: bool,
+    /// The method of the request; some answers have no body because of it.
+    pub get: bool,
+    /// How long the whole may take.
+    pub patience: Duration,
+}
+
+/// Sends one request over `stream` as an attempt does, and reads the answer. The second part says whether the
+/// connection could be used again.
+pub async fn exchange<S>(stream: S, asked: Asked) -> Result<(Response, bool), AttemptError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let deadline = Instant::now() + asked.patience;
+    let stream = TokioIo::new(stream);
+    let mut connection = if asked.http2 {
+        let opened = http2_builder().handshake(stream).await;
+        let (sender, driver) = opened.map_err(|error| failure::exchange(&error))?;
+        tokio::spawn(driver);
+        Connection::Http2 { sender }
+    } else {
+        let opened = http1_builder().handshake(stream).await;
+        let (sender, driver) = opened.map_err(|error| failure::exchange(&error))?;
+        tokio::spawn(driver);
+        Connection::Http1 { sender, activity: Arc::new(Activity::default()) }
+    };
+    let mut request = Request::new(Full::new(Bytes::from_static(b"published")));
+    *request.method_mut() = if asked.get { Method::GET } else { Method::POST };
+    *request.uri_mut() = http::Uri::from_static(if asked.http2 { "https://receiver.example/" } else { "/" });
+    let answer = match timeout_at(deadline, connection.send(request)).await {
+        Ok(answer) => answer.map_err(|unanswered| unanswered.error)?,
+        Err(_) => return Err(failure::timed_out()),
+    };
+    let (response, ending) = response::read(answer, asked.needs_body, deadline).await?;
+    Ok((response, ending == Ending::Complete))
+}

@@ -1,0 +1,378 @@
+//! One batch of ops as bytes: what is checked when it is read back, and how ops look inside.
+//!
+//! Numbers are little-endian; what the engine may extend is JSON, as in the database. `MAGIC` changes when
+//! the rest does.
+
+use crate::store::ShardId;
+use bytes::Bytes;
+use posthaste_engine::event::{DeadLetter, Event, Op, State};
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
+use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// "PHj1": where a frame starts, and how it is written.
+const MAGIC: [u8; 4] = *b"PHj1";
+/// Magic, length, number, `synced_to`, checksum of the payload, checksum of the header.
+pub(super) const HEADER_BYTES: usize = 4 + 4 + 8 + 8 + 4 + 4;
+
+/// What the checksums of a segment start with. Publishers choose bytes that are on disk inside of frames; without the
+/// key, which they do not know, they cannot write what would pass for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The secret of the data directory.
+    pub key: u64,
+    /// The number of the segment: what an earlier use of the file left is no frame.
+    pub segment: u64,
+}
+
+impl Seal {
+    /// `number` tells the checksum of the header from that of the payload.
+    fn checksum(self, number: u64, bytes: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for part in [self.key, self.segment, number] {
+            hasher.update(&part.to_le_bytes());
+        }
+        hasher.update(bytes);
+        hasher.finalize()
+    }
+}
+
+/// A frame that was read back whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Counts the frames of a data directory.
+    pub number: u64,
+    /// When this frame was written, all up to this number were known to be on disk.
+    pub synced_to: u64,
+    /// The ops; see [`ops`].
+    pub payload: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// How many bytes it takes in its file.
+    pub fn bytes(&self) -> usize {
+        HEADER_BYTES + self.payload.len()
+    }
+}
+
+/// Bytes that were written whole and yet make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of the journal does not decode: {0}")]
+pub struct Undecodable(pub(super) &'static str);
+
+/// Whether the journal can take this op; the others go straight to the database.
+pub(super) fn takes(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Insert { .. }
+            | Op::Remember { .. }
+            | Op::Log(_)
+            | Op::Update(_)
+            | Op::Remove { .. }
+            | Op::Bury(_)
+            | Op::PutQueue(_)
+            | Op::PutFlow(_)
+    )
+}
+
+/// Replaces `out` by the frame of these ops, which the journal must take (see `takes`).
+pub fn encode(
+    seal: Seal,
+    number: u64,
+    synced_to: u64,
+    shard: ShardId,
+    ops: &[Op],
+    out: &mut Vec<u8>,
+) -> Result<(), Undecodable> {
+    out.clear();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&[0; HEADER_BYTES - MAGIC.len()]);
+    out.extend_from_slice(&shard.0.to_le_bytes());
+    for op in ops {
+        Encoder(out).op(op)?;
+    }
+    let length = u32::try_from(out.len() - HEADER_BYTES).map_err(|_| Undecodable("it is longer than 4 GiB"))?;
+    out[4..8].copy_from_slice(&length.to_le_bytes());
+    out[8..16].copy_from_slice(&number.to_le_bytes());
+    out[16..24].copy_from_slice(&synced_to.to_le_bytes());
+    let payload = seal.checksum(number, &out[HEADER_BYTES..]);
+    out[24..28].copy_from_slice(&payload.to_le_bytes());
+    let header = seal.checksum(0, &out[..28]);
+    out[28..32].copy_from_slice(&header.to_le_bytes());
+    Ok(())
+}
+
+/// The frame at the start of `bytes`, if a whole one with this seal is there. The header is checked alone first, so that
+/// searching bytes that only look like frames costs little.
+pub fn decode(seal: Seal, bytes: &[u8]) -> Option<Frame<'_>> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    if header[..4] != MAGIC {
+        return None;
+    }
+    let mut rest = Decoder(&header[4..]);
+    let length = rest.u32().ok()? as usize;
+    let (number, synced_to) = (rest.u64().ok()?, rest.u64().ok()?);
+    let of_payload = rest.u32().ok()?;
+    if rest.u32().ok()? != seal.checksum(0, &header[..28]) {
+        return None;
+    }
+    let payload = bytes[HEADER_BYTES..].get(..length)?;
+    (of_payload == seal.checksum(number, payload)).then_some(Frame { number, synced_to, payload })
+}
+
+/// Whether a segment was begun by a release that writes other frames.
+pub(super) fn is_foreign(bytes: &[u8]) -> bool {
+    bytes.len() >= MAGIC.len() && bytes[..3] == MAGIC[..3] && bytes[3] != MAGIC[3]
+}
+
+/// Where the next frame may start.
+pub(super) fn next_magic(bytes: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, &MAGIC)
+}
+
+/// The ops of a payload, and the shard they belong to.
+pub fn ops(payload: &[u8]) -> Result<(ShardId, Vec<Op>), Undecodable> {
+    let mut rest = Decoder(payload);
+    let shard = ShardId(u16::from_le_bytes(rest.array()?));
+    let mut ops = Vec::new();
+    while !rest.0.is_empty() {
+        ops.push(rest.op()?);
+    }
+    Ok((shard, ops))
+}
+
+const INSERT: u8 = 1;
+const REMEMBER: u8 = 2;
+const LOG: u8 = 3;
+const UPDATE: u8 = 4;
+const REMOVE: u8 = 5;
+const BURY: u8 = 6;
+const PUT_QUEUE: u8 = 7;
+const PUT_FLOW: u8 = 8;
+
+struct Encoder<'a>(&'a mut Vec<u8>);
+
+impl Encoder<'_> {
+    fn op(&mut self, op: &Op) -> Result<(), Undecodable> {
+        match op {
+            Op::Insert { message, live } => {
+                self.u8(INSERT);
+                self.message(message)?;
+                self.live(live);
+            }
+            Op::Remember { tenant, key, id, expires } => {
+                self.u8(REMEMBER);
+                self.u32(tenant.0);
+                self.0.extend_from_slice(&key.0);
+                self.id(*id);
+                self.u64(expires.0);
+            }
+            Op::Log(event) => {
+                self.u8(LOG);
+                self.u32(event.tenant.0);
+                self.id(event.id);
+                self.u64(event.at.0);
+                self.u8(event.state as u8);
+                if event.detail.is_empty() { self.text(b"") } else { self.json(&event.detail) }?;
+            }
+            Op::Update(live) => {
+                self.u8(UPDATE);
+                self.live(live);
+            }
+            Op::Remove { id } => {
+                self.u8(REMOVE);
+                self.id(*id);
+            }
+            Op::Bury(letter) => {
+                self.u8(BURY);
+                self.u32(letter.tenant.0);
+                self.u64(letter.dlq_id.at.0);
+                self.u64(letter.dlq_id.n);
+                self.id(letter.id);
+                self.u32(letter.retried);
+                self.json(&letter.error)?;
+                self.json(&letter.response)?;
+            }
+            Op::PutQueue(queue) => {
+                self.u8(PUT_QUEUE);
+                self.json(queue)?;
+            }
+            Op::PutFlow(flow) => {
+                self.u8(PUT_FLOW);
+                self.json(flow)?;
+            }
+            _ => return Err(Undecodable("this kind of change is not for the journal")),
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, message: &Message) -> Result<(), Undecodable> {
+        self.id(message.id);
+        self.u32(message.tenant.0);
+        self.u64(message.created_at.0);
+        self.u64(message.not_before.0);
+        self.json(&message.spec)?;
+        self.text(&message.body)
+    }
+
+    fn live(&mut self, live: &Live) {
+        self.id(live.id);
+        self.u32(live.tenant.0);
+        self.u64(live.origin.0);
+        self.u32(live.body_bytes);
+        self.u64(live.due.0);
+        self.u32(live.retried);
+        let flags = [live.cancel_requested, live.place.is_some(), live.flow.is_some()];
+        self.u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
+        if let Some(place) = live.place {
+            self.u64(place.queue.0);
+            self.u64(place.turn.at.0);
+            self.u64(place.turn.seq.0);
+        }
+        if let Some(flow) = live.flow {
+            self.u64(flow.0);
+        }
+    }
+
+    fn id(&mut self, id: MessageId) {
+        self.u64(id.seq.0);
+        self.u64(id.tag);
+    }
+
+    /// JSON, written in place; its length goes before it.
+    fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Undecodable> {
+        let start = self.0.len();
+        self.u32(0);
+        serde_json::to_writer(&mut *self.0, value).map_err(|_| Undecodable("it cannot be written as JSON"))?;
+        let length = u32::try_from(self.0.len() - start - 4).map_err(|_| Undecodable("a part is too long"))?;
+        self.0[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        Ok(())
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<(), Undecodable> {
+        self.u32(u32::try_from(bytes.len()).map_err(|_| Undecodable("a part is too long"))?);
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn u8(&mut self, number: u8) {
+        self.0.push(number);
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// What is left to read.
+struct Decoder<'a>(&'a [u8]);
+
+impl<'a> Decoder<'a> {
+    fn op(&mut self) -> Result<Op, Undecodable> {
+        Ok(match self.u8()? {
+            INSERT => Op::Insert { message: Arc::new(self.message()?), live: self.live()? },
+            REMEMBER => Op::Remember {
+                tenant: TenantId(self.u32()?),
+                key: DedupKey(self.array()?),
+                id: self.id()?,
+                expires: Timestamp(self.u64()?),
+            },
+            LOG => Op::Log(self.event()?),
+            UPDATE => Op::Update(self.live()?),
+            REMOVE => Op::Remove { id: self.id()? },
+            BURY => Op::Bury(DeadLetter {
+                tenant: TenantId(self.u32()?),
+                dlq_id: Position { at: Timestamp(self.u64()?), n: self.u64()? },
+                id: self.id()?,
+                retried: self.u32()?,
+                error: self.json()?,
+                response: self.json()?,
+            }),
+            PUT_QUEUE => Op::PutQueue(self.json()?),
+            PUT_FLOW => Op::PutFlow(self.json()?),
+            _ => return Err(Undecodable("it holds an unknown kind of change")),
+        })
+    }
+
+    fn message(&mut self) -> Result<Message, Undecodable> {
+        Ok(Message {
+            id: self.id()?,
+            tenant: TenantId(self.u32()?),
+            created_at: Timestamp(self.u64()?),
+            not_before: Timestamp(self.u64()?),
+            spec: self.json()?,
+            body: Bytes::copy_from_slice(self.text()?),
+        })
+    }
+
+    fn event(&mut self) -> Result<Event, Undecodable> {
+        let (tenant, id, at) = (TenantId(self.u32()?), self.id()?, Timestamp(self.u64()?));
+        let state = usize::from(self.u8()?);
+        let state = *State::ALL.get(state).ok_or(Undecodable("it holds an unknown state"))?;
+        let detail = match self.text()? {
+            b"" => Default::default(),
+            text => from_json(text)?,
+        };
+        Ok(Event { tenant, id, at, state, detail })
+    }
+
+    fn live(&mut self) -> Result<Live, Undecodable> {
+        let (id, tenant, origin) = (self.id()?, TenantId(self.u32()?), Origin(self.u64()?));
+        let (body_bytes, due, retried) = (self.u32()?, Timestamp(self.u64()?), self.u32()?);
+        let flags = self.u8()?;
+        let place = if flags & 2 != 0 { Some(self.place()?) } else { None };
+        let flow = if flags & 4 != 0 { Some(FlowKey(self.u64()?)) } else { None };
+        Ok(Live { id, tenant, origin, body_bytes, due, retried, cancel_requested: flags & 1 != 0, place, flow })
+    }
+
+    fn place(&mut self) -> Result<Place, Undecodable> {
+        let queue = QueueKey(self.u64()?);
+        Ok(Place { queue, turn: Turn { at: Timestamp(self.u64()?), seq: Seq(self.u64()?) } })
+    }
+
+    fn id(&mut self) -> Result<MessageId, Undecodable> {
+        Ok(MessageId { seq: Seq(self.u64()?), tag: self.u64()? })
+    }
+
+    fn json<T: DeserializeOwned>(&mut self) -> Result<T, Undecodable> {
+        from_json(self.text()?)
+    }
+
+    fn text(&mut self) -> Result<&'a [u8], Undecodable> {
+        let length = self.u32()? as usize;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(TOO_SHORT)?;
+        self.0 = rest;
+        Ok(text)
+    }
+
+    fn u8(&mut self) -> Result<u8, Undecodable> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, Undecodable> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Undecodable> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Undecodable> {
+        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(TOO_SHORT)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+}
+
+const TOO_SHORT: Undecodable = Undecodable("it ends too early");
+
+fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Undecodable> {
+    serde_json::from_slice(text).map_err(|_| Undecodable("its JSON does not decode"))
+}

@@ -1,0 +1,218 @@
+//! The verbs of the store: which wait until the database has what is pending, and which need not.
+
+use super::super::{
+    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
+    Retained, Retention, ShardId, SigningKeys, Store, StoreError,
+};
+use super::{JournalStore, SqliteStore, lock};
+use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::event::Op;
+use posthaste_engine::flow::Flow;
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, QueueKey};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::{Schedule, ScheduleState};
+use posthaste_engine::shard::Load;
+use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+impl JournalStore {
+    /// The database, with everything that was committed before this call in it.
+    fn settled(&self) -> Result<&SqliteStore, StoreError> {
+        self.shared.settle()?;
+        Ok(&self.shared.database)
+    }
+
+    /// The database, for what is never pending.
+    fn database(&self) -> &SqliteStore {
+        &self.shared.database
+    }
+}
+
+impl Store for JournalStore {
+    fn lease(&self, shard: ShardId, now: Timestamp) -> Result<Epoch, StoreError> {
+        let _commits = lock(&self.shared.log);
+        let epoch = self.settled()?.lease(shard, now)?;
+        self.shared.state().epochs.insert(shard, epoch);
+        Ok(epoch)
+    }
+
+    fn commit(&self, shard: ShardId, epoch: Epoch, ops: &[Op], durability: Durability) -> Result<(), StoreError> {
+        self.shared.commit(shard, epoch, ops, durability)
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        self.shared.sync()
+    }
+
+    fn load(&self, shard: ShardId, load: &Load) -> Result<Vec<Live>, StoreError> {
+        self.settled()?.load(shard, load)
+    }
+
+    fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError> {
+        let mut found: Vec<Option<Arc<Message>>> = {
+            let state = self.shared.state();
+            ids.iter().map(|id| state.message(*id)).collect()
+        };
+        let stored = ids.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(id, _)| *id);
+        let stored: Vec<MessageId> = stored.collect();
+        if !stored.is_empty() {
+            let missing = found.iter_mut().filter(|found| found.is_none());
+            for (place, message) in missing.zip(self.database().load_messages(&stored)?) {
+                *place = Some(message);
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    fn last_seq(&self) -> Result<Seq, StoreError> {
+        Ok(self.shared.state().last_seq)
+    }
+
+    fn find_duplicates(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Result<Vec<Option<MessageId>>, StoreError> {
+        let pending: Vec<_> = {
+            let state = self.shared.state();
+            keys.iter().map(|key| state.find_window(key, now)).collect()
+        };
+        let stored = self.database().find_windows(keys, now)?;
+        // Of two windows that end together the one in the journal is the later one.
+        let later = |(stored, pending): (Option<_>, Option<_>)| {
+            stored.into_iter().chain(pending).max_by_key(|(_, expires)| *expires).map(|(id, _)| id)
+        };
+        Ok(stored.into_iter().zip(pending).map(later).collect())
+    }
+
+    fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {
+        self.settled()?.find_live(tenant, ids)
+    }
+
+    fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError> {
+        self.settled()?.match_live(tenant, filter, after, max)
+    }
+
+    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError> {
+        self.settled()?.message(tenant, id)
+    }
+
+    fn list_events(
+        &self,
+        tenant: TenantId,
+        filter: &EventFilter,
+        page: &PageRequest,
+    ) -> Result<Page<EventRecord>, StoreError> {
+        self.settled()?.list_events(tenant, filter, page)
+    }
+
+    fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError> {
+        self.settled()?.dead_letter(tenant, dlq_id)
+    }
+
+    fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError> {
+        self.settled()?.find_dead_letters(tenant, ids)
+    }
+
+    fn list_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+    ) -> Result<Page<DeadLetterRecord>, StoreError> {
+        self.settled()?.list_dead_letters(tenant, filter, page)
+    }
+
+    fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
+        self.database().tenant(name)
+    }
+
+    fn signing_keys(&self, tenant: TenantId) -> Result<Option<SigningKeys>, StoreError> {
+        self.database().signing_keys(tenant)
+    }
+
+    fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
+        self.database().put_signing_keys(tenant, keys)
+    }
+
+    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError> {
+        self.database().url_groups(tenant)
+    }
+
+    fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError> {
+        self.database().url_group(tenant, name)
+    }
+
+    fn edit_url_group(
+        &self,
+        tenant: TenantId,
+        name: &str,
+        edit: &Edit,
+        now: Timestamp,
+    ) -> Result<Result<(), Refused>, StoreError> {
+        self.database().edit_url_group(tenant, name, edit, now)
+    }
+
+    fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError> {
+        self.settled()?.queues(tenant)
+    }
+
+    fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
+        self.settled()?.queue(tenant, name)
+    }
+
+    fn queue_lags(&self, tenant: TenantId, queues: &[QueueKey]) -> Result<Vec<u64>, StoreError> {
+        self.settled()?.queue_lags(tenant, queues)
+    }
+
+    fn flows(&self) -> Result<Vec<Flow>, StoreError> {
+        self.settled()?.flows()
+    }
+
+    fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError> {
+        self.settled()?.flow_loads(tenant, flows, until)
+    }
+
+    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
+        self.database().schedules(tenant)
+    }
+
+    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
+        self.database().schedule(tenant, id)
+    }
+
+    fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError> {
+        self.database().schedule_states()
+    }
+
+    fn bulk_actions(&self, tenant: TenantId, before: Option<Seq>, max: usize) -> Result<Vec<BulkAction>, StoreError> {
+        self.database().bulk_actions(tenant, before, max)
+    }
+
+    fn bulk_action(&self, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, StoreError> {
+        self.database().bulk_action(tenant, id)
+    }
+
+    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
+        self.database().unfinished_bulk_actions()
+    }
+
+    fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
+        self.shared.retain(policy, now)
+    }
+
+    fn counts(&self) -> Result<Counts, StoreError> {
+        Ok(self.shared.state().counts)
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.shared.state().check()
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        self.shared.state().check()?;
+        self.database().probe()
+    }
+}

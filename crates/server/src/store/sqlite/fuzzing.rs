@@ -1,0 +1,67 @@
+//! Rows of any content through the decoders of this module, for the targets of `fuzz/`. Nothing else calls it.
+
+use super::codec;
+use super::error::Failure;
+use super::{queue, schedule};
+use crate::store::StoreError;
+use posthaste_engine::event::{DeadLetter, EventDetail, State};
+use posthaste_engine::message::{Live, Message};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::schedule::Schedule;
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+/// Columns of the widest row.
+const COLUMNS: usize = 12;
+
+/// A row, read as each of the tables would read it.
+pub struct Decoded {
+    /// As a live row.
+    pub live: Result<Live, StoreError>,
+    /// As a message.
+    pub message: Result<Message, StoreError>,
+    /// As a message and its dead letter.
+    pub dead_letter: Result<DeadLetter, StoreError>,
+    /// As a schedule.
+    pub schedule: Result<Schedule, StoreError>,
+    /// As a queue.
+    pub queue: Result<Queue, StoreError>,
+    /// As the state of a log line.
+    pub state: Result<State, StoreError>,
+    /// As what a log line carries.
+    pub detail: Result<EventDetail, StoreError>,
+}
+
+/// A database in memory that has only the row it is asked for.
+pub struct Rows(Connection);
+
+impl Rows {
+    /// Opens it.
+    pub fn open() -> Result<Rows, rusqlite::Error> {
+        Connection::open_in_memory().map(Rows)
+    }
+
+    /// Reads a row of these values; the columns that are missing are null.
+    pub fn decode(&self, mut values: Vec<Value>) -> Result<Decoded, rusqlite::Error> {
+        values.resize(COLUMNS, Value::Null);
+        let places: Vec<String> = (1..=COLUMNS).map(|column| format!("?{column}")).collect();
+        let mut statement = self.0.prepare_cached(&format!("SELECT {}", places.join(", ")))?;
+        let text = match &values[0] {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        let number = if let Value::Integer(number) = values[0] { number } else { -1 };
+        let decode = |row: &rusqlite::Row<'_>| {
+            Ok(Decoded {
+                live: codec::live(row).map_err(Failure::of_read),
+                message: codec::message(row).map_err(Failure::of_read),
+                dead_letter: codec::dead_letter(row).map_err(Failure::of_read),
+                schedule: schedule::decode(row).map_err(Failure::of_read),
+                queue: queue::decode(row).map_err(Failure::of_read),
+                state: codec::state(number).map_err(Failure::of_read),
+                detail: codec::detail(text.as_deref()).map_err(Failure::of_read),
+            })
+        };
+        statement.query_row(rusqlite::params_from_iter(values), decode)
+    }
+}

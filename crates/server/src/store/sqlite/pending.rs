@@ -1,0 +1,135 @@
+//! The other way into the file: the sum of many batches, from the journal in front of it.
+
+use super::SqliteStore;
+use super::codec::{bits, int};
+use super::error::{Failure, Outcome};
+use super::write::{Delta, INSERT_LIVE, UPDATE_LIVE, Writer, absent};
+use crate::store::journal::pending::{Fate, Pending};
+use crate::store::{Durability, ShardId, StoreError};
+use posthaste_engine::message::{DedupKey, Message};
+use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_wire::time::Timestamp;
+use rusqlite::params;
+
+impl SqliteStore {
+    /// The last frame of the journal whose effect is in the file.
+    pub(in crate::store) fn applied(&self) -> Result<u64, StoreError> {
+        let applied = self.read_as_owner(|snapshot| {
+            const SQL: &str = "SELECT value FROM meta WHERE key = 'journal'";
+            Ok(snapshot.connection.query_row(SQL, [], |row| row.get::<_, i64>(0))?)
+        })?;
+        Ok(applied.cast_unsigned())
+    }
+
+    /// The secret of the data directory, which makes the journal's frames its own.
+    pub(in crate::store) fn journal_key(&self) -> Result<u64, StoreError> {
+        let key = self.read_as_owner(|snapshot| {
+            const SQL: &str = "SELECT value FROM meta WHERE key = 'journal_key'";
+            Ok(snapshot.connection.query_row(SQL, [], |row| row.get::<_, i64>(0))?)
+        })?;
+        Ok(key.cast_unsigned())
+    }
+
+    /// Makes everything that is in the file survive a power cut, also what another process wrote.
+    pub(in crate::store) fn sync(&self) -> Result<(), StoreError> {
+        self.writer().transaction(Durability::Synced, |writer| writer.touch())
+    }
+
+    /// Moves what the WAL holds into the database file. SQLite would do so by itself behind a commit, and say nothing
+    /// if a sync of it fails; so a store behind a journal, which commits without a sync, does it here.
+    pub(in crate::store) fn checkpoint(&self) -> Result<(), StoreError> {
+        let writer = self.writer();
+        let moved = writer.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        moved.map_err(|error| Failure::from(error).of_commit())
+    }
+
+    /// Writes the net effect of batches, and how far in the journal they reach, as one transaction.
+    pub(in crate::store) fn apply(&self, pending: &Pending) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        let delta = writer.transaction(Durability::Lazy, |writer| writer.apply_pending(pending))?;
+        self.add(delta);
+        Ok(())
+    }
+
+    /// One of these messages that has no live row.
+    pub(in crate::store) fn find_absent(
+        &self,
+        shard: ShardId,
+        ids: &[MessageId],
+    ) -> Result<Option<MessageId>, StoreError> {
+        const SQL: &str = "SELECT 1 FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
+        self.read_as_owner(|snapshot| {
+            let mut statement = snapshot.connection.prepare_cached(SQL)?;
+            for id in ids {
+                if !statement.exists(params![int(id.seq.0), bits(id.tag), shard.0])? {
+                    return Ok(Some(*id));
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    /// The messages that these keys stand for, and when their windows end.
+    pub(in crate::store) fn find_windows(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Result<Vec<Option<(MessageId, Timestamp)>>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.find_windows(keys, now))
+    }
+}
+
+impl Writer {
+    fn apply_pending(&mut self, pending: &Pending) -> Outcome<Delta> {
+        let mut delta = Delta::default();
+        let published: Vec<&Message> = pending.fates.values().filter_map(|fate| fate.message.as_deref()).collect();
+        self.insert_all(&published)?;
+        delta.last_seq = published.last().map(|message| message.id.seq);
+        for fate in pending.fates.values() {
+            delta.live += self.settle_live(fate)?;
+        }
+        self.log_all(&pending.events)?;
+        for letter in &pending.letters {
+            self.bury(letter)?;
+            delta.dead_letters += 1;
+        }
+        for ((tenant, key), windows) in &pending.keys {
+            for (id, expires) in windows {
+                self.remember(*tenant, key, *id, *expires)?;
+            }
+        }
+        for queue in pending.queues.values() {
+            self.put_queue(queue)?;
+        }
+        for flow in pending.flows.values() {
+            self.put_flow(flow)?;
+        }
+        // Frames are applied once and in order, whoever does it.
+        const APPLIED: &str = "UPDATE meta SET value = ?2 WHERE key = 'journal' AND value = ?1 - 1";
+        let applied = self.connection.prepare_cached(APPLIED)?.execute([int(pending.first), int(pending.last)])?;
+        if applied != 1 {
+            let text = format!("the batches {} to {} do not follow what is in the file", pending.first, pending.last);
+            return Err(Failure::corrupt("journal", text));
+        }
+        Ok(delta)
+    }
+
+    /// Makes, changes or deletes a live row, and says by how many there are more.
+    fn settle_live(&self, fate: &Fate) -> Outcome<i64> {
+        match (&fate.message, &fate.live) {
+            (Some(_), Some(live)) => {
+                self.write_live(INSERT_LIVE, fate.shard, live)?;
+                Ok(1)
+            }
+            (Some(_), None) => Ok(0),
+            (None, Some(live)) => match self.write_live(UPDATE_LIVE, fate.shard, live)? {
+                1 => Ok(0),
+                _ => Err(absent(fate.id)),
+            },
+            (None, None) => {
+                self.remove_live(fate.shard, fate.id)?;
+                Ok(-1)
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Bugs in the server on purpose: the torture has to find them, or it proves nothing.
+
+use crate::disk::Shim;
+use crate::history::Millis;
+use crate::kills;
+use crate::power::{self, Disk};
+use crate::process::Launch;
+use crate::report::Row;
+use crate::round::Round;
+use posthaste::crash_point::{ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC, PLANT};
+
+pub(crate) const KIND: &str = "planted bug";
+/// A bug that is not found in so many cycles is not found.
+const CYCLES_MAX: u64 = 25;
+/// How much longer each write of the one that answers before it commits takes: the first kill may find it.
+const WRITE_MS: Millis = 5;
+/// Kills that a server which only forgets to sync has to survive: the system keeps what it was given.
+const KILLS_SURVIVED: u64 = 3;
+
+/// Both bugs: one that a kill finds, and one that only a power cut finds.
+pub(crate) async fn run(seed: u64) -> Row {
+    let mut row = Row::new(KIND);
+    let data_dir = tempfile::tempdir().expect("a temporary directory");
+    let launch = Launch::on(data_dir.path()).with(PLANT, ANSWER_BEFORE_COMMIT);
+    let mut round = Round::begin(launch, seed).await;
+    let shim = Shim::make();
+    if let Ok(shim) = &shim {
+        round.launch = shim.slow(&round.launch, "write", WRITE_MS);
+    }
+    let before = row.cycles;
+    while !round.is_broken() && row.cycles - before < CYCLES_MAX {
+        kills::one(&mut round, None).await;
+        row.cycles += 1;
+    }
+    judge(&mut row, ANSWER_BEFORE_COMMIT, "kill", round.is_broken(), before);
+    round.abandon().await;
+
+    let mut disk = match Disk::make() {
+        Ok(disk) => disk,
+        Err(reason) => {
+            row.note(format!("{ANSWER_BEFORE_SYNC} is skipped: {reason}"));
+            return row;
+        }
+    };
+    let mut round = Round::begin(Launch::on(&disk.data_dir()).with(PLANT, ANSWER_BEFORE_SYNC), seed).await;
+    for _ in 0..KILLS_SURVIVED {
+        kills::one(&mut round, shim.as_ref().ok()).await;
+    }
+    if round.is_broken() {
+        row.complain(format!("{ANSWER_BEFORE_SYNC} is found by a kill: it is another bug"));
+    }
+    let before = row.cycles;
+    let mut starts = true;
+    while starts && !round.is_broken() && row.cycles - before < CYCLES_MAX {
+        starts = power::one(&mut round, &mut disk).await;
+        row.cycles += 1;
+    }
+    judge(&mut row, ANSWER_BEFORE_SYNC, "power cut", round.is_broken() || !starts, before);
+    round.abandon().await;
+    row
+}
+
+fn judge(row: &mut Row, bug: &str, fault: &str, is_found: bool, before: u64) {
+    let cycles = row.cycles - before;
+    match is_found {
+        true => row.note(format!("{bug} was found by {fault} number {cycles}")),
+        false => row.complain(format!("{bug} was not found by {fault} in {cycles} cycles")),
+    }
+}

@@ -1,0 +1,123 @@
+//! What everybody in the simulation shares: time, chance, the store, the receivers and the judge.
+
+use crate::agenda::{Agenda, Event};
+use crate::bug::Bug;
+use crate::command::{Answer, Ended};
+use crate::judge::Judge;
+use crate::judge::start::Start;
+use crate::node::Stop;
+use crate::random::Random;
+use crate::receiver;
+use crate::store::{CommitError, Store};
+use crate::story::Story;
+use crate::swarm::Swarm;
+use posthaste_engine::message::{Live, Message};
+use posthaste_wire::id::MessageId;
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+/// When a simulation begins, by a clock that is right. A full minute.
+const BEGIN: Timestamp = Timestamp(1_780_315_200_000);
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Env {
+    /// Milliseconds since the beginning. Everybody's clock may differ; this one never goes back.
+    pub now_ms: u64,
+    pub random: Random,
+    pub agenda: Agenda,
+    pub store: Store,
+    pub judge: Judge,
+    pub story: Story,
+    pub swarm: Swarm,
+    pub bug: Option<Bug>,
+    pub healed: bool,
+}
+
+impl Env {
+    pub(crate) fn new(seed: u64, bug: Option<Bug>, told: bool) -> Env {
+        let mut random = Random::new(seed);
+        let swarm = Swarm::draw(&mut random);
+        Env {
+            now_ms: 0,
+            random,
+            agenda: Agenda::default(),
+            store: Store::default(),
+            judge: Judge::new(swarm.settings, swarm.heeds_tenure),
+            story: Story::new(told),
+            swarm,
+            bug,
+            healed: false,
+        }
+    }
+
+    /// The time by the store's clock, which is right.
+    pub(crate) fn store_now(&self) -> Timestamp {
+        BEGIN.plus_millis(self.now_ms)
+    }
+
+    /// The time by a clock that is off by so much.
+    pub(crate) fn clock(&self, offset_ms: i64) -> Timestamp {
+        Timestamp(self.store_now().0.saturating_add_signed(offset_ms))
+    }
+
+    pub(crate) fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    pub(crate) fn tell(&mut self, about: Option<MessageId>, text: impl FnOnce() -> String) {
+        self.story.tell(self.now_ms, about, text);
+    }
+
+    /// So many times in ten thousand, as long as things may fail.
+    pub(crate) fn chance(&mut self, share: u64) -> bool {
+        share > 0 && !self.healed && self.random.below(10_000) < share
+    }
+
+    /// A moment between two steps of an owner: it may be its last.
+    pub(crate) fn crash_point(&mut self, place: &'static str) -> Result<(), Stop> {
+        if self.chance(self.swarm.faults.crash_points) {
+            self.tell(None, || format!("the owner crashes {place}"));
+            return Err(Stop::Crash);
+        }
+        Ok(())
+    }
+
+    /// The owner reads from the store, which may fail.
+    pub(crate) fn read(&mut self) -> Result<(), Stop> {
+        if self.store.is_full || !self.chance(self.swarm.faults.refused_commits) {
+            return Ok(());
+        }
+        Err(Stop::Store(CommitError::Unavailable))
+    }
+
+    /// An owner answers.
+    pub(crate) fn answer(&mut self, answer: &Answer, epoch: u64) {
+        self.story.note(answer.request.0);
+        self.story.tell(self.now_ms, None, || format!("request {} is answered: {:?}", answer.request.0, answer.said));
+        self.judge.answered(answer, epoch, self.now_ms, &self.store);
+    }
+
+    /// An owner starts an attempt.
+    pub(crate) fn start(&mut self, start: &Start, live: Live, message: Arc<Message>) {
+        let Start { node, incarnation, epoch, .. } = *start;
+        self.story.note(live.id.tag);
+        self.story.tell(self.now_ms, Some(live.id), || {
+            format!("attempt {} starts on node {node}, epoch {epoch}", live.retried)
+        });
+        self.judge.started(start, &live, &message, self.now_ms, &self.store);
+        let reception = receiver::receive(&mut self.random, &self.swarm.faults, self.healed, &message);
+        if reception.said_success {
+            self.judge.said_success(epoch, live.id, live.retried);
+        }
+        self.story.tell(self.now_ms, Some(live.id), || reception.describe());
+        let ended = Box::new(Ended { message, outcome: reception.outcome, live, epoch });
+        let at_ms = self.now_ms + reception.takes_ms;
+        if self.chance(self.swarm.faults.doubled_outcomes * 10) {
+            let ended = ended.clone();
+            let late_ms = self.random.below(2_000);
+            self.agenda.plan(at_ms + late_ms, Event::Ended { node, incarnation, ended });
+        }
+        self.agenda.plan(at_ms, Event::Ended { node, incarnation, ended });
+    }
+}

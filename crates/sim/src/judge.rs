@@ -1,0 +1,331 @@
+//! The judge: knows everything, trusts nobody, and keeps its own books by what receivers saw and what was answered.
+//!
+//! [`batch`] judges what reaches the store, [`start`] what reaches receivers, [`limits`] order and rates, [`idle`] what
+//! should have started; answers, power cuts and the end are judged here. The first breach of a rule ends a run.
+
+mod batch;
+mod idle;
+mod limits;
+pub(crate) mod start;
+
+use crate::command::{Answer, RequestId, Said};
+use crate::store::Store;
+use crate::story::short;
+use limits::FlowBook;
+use posthaste_engine::event::State;
+use posthaste_engine::flow::Flow;
+use posthaste_engine::message::{FlowKey, Place, QueueKey};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::shard::Settings;
+use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_wire::time::Timestamp;
+use start::Open;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A rule that was broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which rule.
+    pub rule: &'static str,
+    /// How.
+    pub text: String,
+    /// The message that it is about.
+    pub about: Option<MessageId>,
+    /// When, in milliseconds since the beginning.
+    pub at_ms: u64,
+}
+
+/// How much happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that were stored, callbacks and firings included.
+    pub created: u64,
+    /// Messages that came to their end by a 2xx.
+    pub delivered: u64,
+    /// Messages that went to the DLQ.
+    pub failed: u64,
+    /// Messages that were cancelled.
+    pub cancelled: u64,
+    /// Attempts that reached the network.
+    pub attempts: u64,
+    /// Messages that tell of others.
+    pub callbacks: u64,
+    /// Attempts of an owner whose lease was over, and who did not look.
+    pub late_attempts: u64,
+    /// Messages whose publish was answered.
+    pub acknowledged: u64,
+    /// Messages that were not made, because there was one with their key.
+    pub deduplicated: u64,
+    /// Dead letters that were published again.
+    pub replayed: u64,
+    /// Publishes that were decided and never answered.
+    pub unknown: u64,
+    /// Firings of schedules.
+    pub fired: u64,
+    /// Owners of the shard, one after the other.
+    pub owners: u64,
+    /// Commits that were refused because there was a newer owner.
+    pub fenced: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+}
+
+impl Counts {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Counts) {
+        self.created += other.created;
+        self.delivered += other.delivered;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
+        self.attempts += other.attempts;
+        self.callbacks += other.callbacks;
+        self.late_attempts += other.late_attempts;
+        self.acknowledged += other.acknowledged;
+        self.deduplicated += other.deduplicated;
+        self.replayed += other.replayed;
+        self.unknown += other.unknown;
+        self.fired += other.fired;
+        self.owners += other.owners;
+        self.fenced += other.fenced;
+        self.power_cuts += other.power_cuts;
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    pub violation: Option<Violation>,
+    pub counts: Counts,
+    settings: Settings,
+    heeds_tenure: bool,
+    /// The epoch of the present owner, as the judge saw it granted.
+    epoch: u64,
+    granted_at_ms: u64,
+    /// The latest time that the present owner's clock has shown.
+    latest: Timestamp,
+    /// How far off the clocks of owners were, since when.
+    offsets: Vec<(u64, i64)>,
+    /// Some owner's clock went back, or one with an earlier clock took over.
+    clock_went_back: bool,
+    /// What each request was turned into, every time that it was.
+    decided: BTreeMap<RequestId, Vec<Vec<MessageId>>>,
+    acknowledged: BTreeSet<MessageId>,
+    answered: BTreeSet<RequestId>,
+    /// Their cancel was answered.
+    cancelled: BTreeSet<MessageId>,
+    /// Attempts for which the receiver said 2xx: epoch, message, retried.
+    successes: BTreeSet<(u64, MessageId, u32)>,
+    /// Attempts that started: epoch, message, retried.
+    starts: BTreeSet<(u64, MessageId, u32)>,
+    /// The highest number of retries that a receiver was told, since the last power cut.
+    retried: BTreeMap<MessageId, u32>,
+    open: Vec<Open>,
+    /// Who has started in a queue under the present owner.
+    has_slot: BTreeSet<(TenantId, Place)>,
+    flow_books: BTreeMap<(TenantId, FlowKey), FlowBook>,
+    /// What was in force at any time of the last batch.
+    recent_queues: BTreeMap<(TenantId, QueueKey), Vec<Queue>>,
+    recent_flows: BTreeMap<(TenantId, FlowKey), Vec<Flow>>,
+}
+
+impl Judge {
+    pub(crate) fn new(settings: Settings, heeds_tenure: bool) -> Judge {
+        Judge {
+            violation: None,
+            counts: Counts::default(),
+            settings,
+            heeds_tenure,
+            epoch: 0,
+            granted_at_ms: 0,
+            latest: Timestamp(0),
+            offsets: Vec::new(),
+            clock_went_back: false,
+            decided: BTreeMap::new(),
+            acknowledged: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
+            successes: BTreeSet::new(),
+            starts: BTreeSet::new(),
+            retried: BTreeMap::new(),
+            open: Vec::new(),
+            has_slot: BTreeSet::new(),
+            flow_books: BTreeMap::new(),
+            recent_queues: BTreeMap::new(),
+            recent_flows: BTreeMap::new(),
+        }
+    }
+
+    /// A rule is broken. Only the first breach counts: the others may follow from it.
+    pub(crate) fn blame(
+        &mut self,
+        rule: &'static str,
+        about: Option<MessageId>,
+        at_ms: u64,
+        text: impl FnOnce() -> String,
+    ) {
+        self.violation.get_or_insert_with(|| Violation { rule, text: text(), about, at_ms });
+    }
+
+    /// The store has granted the lease to another process.
+    pub(crate) fn granted(&mut self, epoch: u64, offset_ms: i64, clock: Timestamp, now_ms: u64) {
+        if epoch <= self.epoch {
+            self.blame("every owner has a later epoch", None, now_ms, || format!("epoch {epoch} was granted again"));
+        }
+        self.epoch = epoch;
+        self.granted_at_ms = now_ms;
+        self.latest = clock;
+        self.set_offset(offset_ms, now_ms);
+        self.has_slot.clear();
+        self.recent_queues.clear();
+        self.recent_flows.clear();
+        self.counts.owners += 1;
+    }
+
+    /// An owner has looked at its clock.
+    pub(crate) fn saw_clock(&mut self, epoch: u64, clock: Timestamp) {
+        if epoch == self.epoch {
+            self.latest = self.latest.max(clock);
+        }
+    }
+
+    /// The clock of the present owner is off by so much from now on.
+    pub(crate) fn set_offset(&mut self, offset_ms: i64, now_ms: u64) {
+        self.clock_went_back |= self.offsets.last().is_some_and(|(_, before)| offset_ms < *before);
+        self.offsets.push((now_ms, offset_ms));
+    }
+
+    /// A request was turned into these messages; nothing of it is committed yet.
+    pub(crate) fn decided(&mut self, request: RequestId, ids: Vec<MessageId>) {
+        self.decided.entry(request).or_default().push(ids);
+    }
+
+    /// A receiver has said 2xx.
+    pub(crate) fn said_success(&mut self, epoch: u64, id: MessageId, retried: u32) {
+        self.successes.insert((epoch, id, retried));
+    }
+
+    /// An owner has answered: from now on it is a promise.
+    pub(crate) fn answered(&mut self, answer: &Answer, epoch: u64, now_ms: u64, store: &Store) {
+        self.answered.insert(answer.request);
+        let is_current = epoch == self.epoch;
+        match &answer.said {
+            Said::Published(said) => {
+                for (accepted, tenant, dedup) in said {
+                    let id = accepted.id;
+                    self.counts.acknowledged += u64::from(!accepted.deduplicated);
+                    self.counts.deduplicated += u64::from(accepted.deduplicated);
+                    self.acknowledge(id, now_ms, store);
+                    let windows = dedup.and_then(|key| store.dedup.get(&(*tenant, key)));
+                    let is_known = windows.is_some_and(|windows| windows.iter().any(|(other, _)| *other == id));
+                    if dedup.is_some() && !is_known {
+                        self.blame("a duplicate key is remembered", Some(id), now_ms, || {
+                            "a publish with a key was answered, and the store does not know the key".into()
+                        });
+                    }
+                }
+            }
+            Said::Cancelled(ids) => {
+                for id in ids {
+                    let is_recorded =
+                        matches!(store.states.get(id), Some(State::CancelRequested | State::Canceled | State::Error));
+                    if is_current && !(is_recorded && store.is_state_on_disk(*id)) {
+                        self.blame("a cancel that was answered is on disk", Some(*id), now_ms, || {
+                            format!("its last log line is {:?}", store.states.get(id))
+                        });
+                    }
+                    self.cancelled.insert(*id);
+                }
+            }
+            Said::Deleted(tenant, ids) => {
+                if let Some(dlq_id) = ids.iter().find(|id| store.dead_letters.contains_key(&(*tenant, **id))) {
+                    self.blame("a dead letter that was deleted is gone", None, now_ms, || dlq_id.to_string());
+                }
+            }
+            Said::Replayed(tenant, said) => {
+                for (dlq_id, accepted) in said {
+                    let Some(accepted) = accepted else { continue };
+                    self.counts.replayed += u64::from(!accepted.deduplicated);
+                    self.acknowledge(accepted.id, now_ms, store);
+                    if !accepted.deduplicated && store.dead_letters.contains_key(&(*tenant, *dlq_id)) {
+                        self.blame("a replay takes its dead letter", Some(accepted.id), now_ms, || {
+                            format!("{dlq_id} was published again and is still there")
+                        });
+                    }
+                }
+            }
+            Said::Done => {}
+        }
+    }
+
+    fn acknowledge(&mut self, id: MessageId, now_ms: u64, store: &Store) {
+        if !store.is_on_disk(id) {
+            self.blame("what was answered is on disk", Some(id), now_ms, || {
+                let how = if store.message(id).is_some() { "only written" } else { "not even written" };
+                format!("its publish was answered, and it is {how}")
+            });
+        }
+        self.acknowledged.insert(id);
+    }
+
+    /// The power was cut: what is left?
+    pub(crate) fn power_cut(&mut self, now_ms: u64, store: &Store) {
+        self.counts.power_cuts += 1;
+        self.retried.clear();
+        self.check_acknowledged(now_ms, store);
+    }
+
+    fn check_acknowledged(&mut self, now_ms: u64, store: &Store) {
+        if let Some(id) = self.acknowledged.iter().copied().find(|id| store.message(*id).is_none()) {
+            self.blame("nothing that was answered is lost", Some(id), now_ms, || "it is not there any more".into());
+        }
+    }
+
+    /// Everything is over: the law of conservation.
+    pub(crate) fn conclude(&mut self, now_ms: u64, store: &Store) {
+        self.check_acknowledged(now_ms, store);
+        for message in store.messages.values() {
+            let state = store.states.get(&message.id).copied();
+            self.counts.created += 1;
+            match state {
+                Some(State::Delivered) => self.counts.delivered += 1,
+                Some(State::Failed) => self.counts.failed += 1,
+                Some(State::Canceled) => self.counts.cancelled += 1,
+                _ => {}
+            }
+            let is_over = state.is_some_and(State::is_final);
+            let is_live = store.live_row(message.id).is_some();
+            if is_over == is_live {
+                self.blame("created = delivered + failed + cancelled + pending", Some(message.id), now_ms, || {
+                    format!(
+                        "its last log line is {state:?}, and its live row is {}",
+                        if is_live { "there" } else { "gone" }
+                    )
+                });
+            }
+        }
+        self.check_requests(now_ms, store);
+    }
+
+    /// A publish that was not answered is stored whole or not at all, and never twice.
+    fn check_requests(&mut self, now_ms: u64, store: &Store) {
+        let mut broken = None;
+        for (request, attempts) in &self.decided {
+            let is_stored = |id: &&MessageId| store.message(**id).is_some();
+            let stored: Vec<usize> = attempts.iter().map(|ids| ids.iter().filter(is_stored).count()).collect();
+            let halves = attempts.iter().zip(&stored).find(|(ids, stored)| **stored != 0 && **stored != ids.len());
+            if let Some((ids, stored)) = halves {
+                let names: Vec<String> = ids.iter().map(|id| short(*id)).collect();
+                broken = broken.or(Some((ids.first().copied(), format!("{stored} of {} are there", names.join(", ")))));
+            }
+            if stored.iter().filter(|stored| **stored > 0).count() > 1 {
+                broken = broken.or(Some((attempts[0].first().copied(), format!("request {} twice", request.0))));
+            }
+            if !self.answered.contains(request) {
+                self.counts.unknown += 1;
+            }
+        }
+        if let Some((about, text)) = broken {
+            self.blame("a publish is stored whole or not at all, and once", about, now_ms, || text);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! What a transaction may do. Judged op by op as it reaches the store, and then as a whole.
+
+use super::Judge;
+use crate::node::CommitRequest;
+use crate::store::{Store, window_counts};
+use crate::story::Story;
+use posthaste_engine::event::{Event, Op, State};
+use posthaste_engine::message::{FlowKey, Live, QueueKey};
+use posthaste_engine::outcome::Verdict;
+use posthaste_engine::schedule::ScheduleState;
+use posthaste_wire::id::{DlqId, MessageId, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A batch reaches the store at most about this long after the clock was looked at.
+const COMMIT_MS_MAX: u64 = 10_000;
+
+/// What one transaction did.
+#[derive(Default)]
+struct Deeds {
+    inserted: BTreeMap<MessageId, Live>,
+    /// Log lines, by message.
+    logged: BTreeMap<MessageId, Vec<State>>,
+    removed: BTreeSet<MessageId>,
+    buried: BTreeSet<MessageId>,
+    exhumed: BTreeSet<(TenantId, DlqId)>,
+    /// Messages of firings, as their schedules name them.
+    fired: BTreeSet<MessageId>,
+}
+
+impl Judge {
+    /// A batch is written: its ops are judged and applied.
+    pub(crate) fn apply(&mut self, commit: &CommitRequest, now_ms: u64, store: &mut Store, story: &mut Story) {
+        let epoch = self.epoch;
+        if commit.epoch != epoch {
+            self.blame("an earlier owner changes nothing", None, now_ms, || {
+                format!("a batch of epoch {} was written in epoch {epoch}", commit.epoch)
+            });
+        }
+        self.latest = self.latest.max(commit.notes.clock);
+        self.forget_starts();
+        self.remember_limits(&commit.ops, store);
+        let mut deeds = Deeds::default();
+        for op in &commit.ops {
+            note(op, now_ms, story);
+            self.check_op(op, commit, now_ms, store, &mut deeds);
+            if let Err(text) = store.apply(op) {
+                self.blame("every op makes sense", subject(op), now_ms, || text);
+            }
+        }
+        self.check_ends(&deeds, now_ms);
+        self.check_outcomes(commit, &deeds, now_ms, store);
+        self.check_replays(commit, &deeds, now_ms);
+        self.check_firings(&deeds, now_ms, store);
+        self.note_resets(commit);
+    }
+
+    fn check_op(&mut self, op: &Op, commit: &CommitRequest, now_ms: u64, store: &mut Store, deeds: &mut Deeds) {
+        match op {
+            Op::Insert { message, live } => {
+                if live.id != message.id || live.retried != 0 || live.cancel_requested {
+                    self.blame("a message begins at the beginning", Some(message.id), now_ms, || format!("{live:?}"));
+                }
+                deeds.inserted.insert(message.id, *live);
+            }
+            Op::Log(event) => self.check_log(event, now_ms, store, deeds),
+            Op::Update(live) => self.check_update(live, now_ms, store),
+            Op::Remove { id } => drop(deeds.removed.insert(*id)),
+            Op::Bury(letter) => drop(deeds.buried.insert(letter.id)),
+            Op::Exhume { tenant, dlq_id } => drop(deeds.exhumed.insert((*tenant, *dlq_id))),
+            Op::Remember { tenant, key, id, .. } => {
+                let created_at = store.message(*id).or_else(|| inserted(&commit.ops, *id)).map(|new| new.created_at);
+                let windows = store.dedup.get(&(*tenant, *key)).map_or(&[][..], Vec::as_slice);
+                let counts = |expires: Timestamp| created_at.is_some_and(|at| window_counts(expires, at));
+                if let Some((original, _)) = windows.iter().find(|(_, expires)| counts(*expires)) {
+                    let original = *original;
+                    self.blame("one publish in a duplicate window creates", Some(*id), now_ms, || {
+                        format!("it was created although {original} has the same key")
+                    });
+                }
+            }
+            Op::SetSchedule { tenant, id, state } => {
+                let key = (*tenant, id.clone());
+                let before = store.schedules.get(&key).map(|schedule| schedule.state.clone()).unwrap_or_default();
+                let is_past = |next: Timestamp| next.plus_millis(COMMIT_MS_MAX) <= commit.notes.clock;
+                if before.paused && !state.paused && state.next.is_some_and(is_past) {
+                    self.blame("what a paused schedule missed is not caught up with", None, now_ms, || {
+                        format!("schedule {id} is resumed, and its next time is {:?}", state.next)
+                    });
+                }
+                if before.last != state.last {
+                    self.check_firing(key, &before, state, commit, now_ms, store);
+                    deeds.fired.extend(&state.last_messages);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn check_log(&mut self, event: &Event, now_ms: u64, store: &Store, deeds: &mut Deeds) {
+        let Event { id, state, .. } = event;
+        let before = store.states.get(id).copied();
+        if before.is_some_and(State::is_final) {
+            self.blame("an end is final", Some(*id), now_ms, || format!("{state:?} after {before:?}"));
+        }
+        // A message that is one delivery too many of a loop ends in the transaction that made it.
+        let is_loop = before == Some(State::Created) && *state == State::Error && deeds.inserted.contains_key(id);
+        if !may_follow(before, *state) && !is_loop {
+            self.blame("log lines follow one another", Some(*id), now_ms, || format!("{state:?} after {before:?}"));
+        }
+        deeds.logged.entry(*id).or_default().push(*state);
+    }
+
+    fn check_update(&mut self, live: &Live, now_ms: u64, store: &Store) {
+        let Some(before) = store.live_row(live.id) else { return };
+        let retries = store.message(live.id).map_or(0, |message| message.spec.retries);
+        if live.retried < before.retried || live.retried > retries {
+            self.blame("retries only ever count up, to what was asked for", Some(live.id), now_ms, || {
+                format!("{} after {}, at most {retries}", live.retried, before.retried)
+            });
+        }
+        if before.cancel_requested && !live.cancel_requested {
+            self.blame("a cancel is never taken back", Some(live.id), now_ms, || "its row forgets the cancel".into());
+        }
+    }
+
+    /// A live row goes when its end is logged, in the same transaction.
+    fn check_ends(&mut self, deeds: &Deeds, now_ms: u64) {
+        for (id, states) in &deeds.logged {
+            let ends = |state: State| states.contains(&state);
+            let gone = ends(State::Delivered) || ends(State::Canceled);
+            if gone != deeds.removed.contains(id) || ends(State::Failed) != deeds.buried.contains(id) {
+                self.blame("an end and its log line are one transaction", Some(*id), now_ms, || format!("{states:?}"));
+            }
+        }
+        let silent = deeds.removed.iter().chain(&deeds.buried).find(|id| !deeds.logged.contains_key(id));
+        if let Some(id) = silent.copied() {
+            self.blame("an end and its log line are one transaction", Some(id), now_ms, || "it went silently".into());
+        }
+    }
+
+    /// What became of each attempt, and the callbacks that tell of it.
+    fn check_outcomes(&mut self, commit: &CommitRequest, deeds: &Deeds, now_ms: u64, store: &Store) {
+        for (live, verdict, callback, failure_callback) in &commit.notes.outcomes {
+            let id = live.id;
+            let states = deeds.logged.get(&id).map_or(&[][..], Vec::as_slice);
+            let has = |state: State| states.contains(&state);
+            let Some(spec) = store.message(id).map(|message| &message.spec) else { continue };
+            let is_right = match verdict {
+                _ if has(State::Canceled) => true,
+                Verdict::Success => has(State::Delivered),
+                Verdict::Refused => has(State::Failed),
+                Verdict::Failure if live.retried >= spec.retries => has(State::Failed),
+                Verdict::Failure => has(State::Retry),
+            };
+            if !is_right {
+                self.blame("an attempt has the end that it brought", Some(id), now_ms, || {
+                    format!("{verdict:?} after {} of {} retries came to {states:?}", live.retried, spec.retries)
+                });
+            }
+            if has(State::Delivered) && !self.successes.contains(&(commit.epoch, id, live.retried)) {
+                self.blame("delivered means that the receiver said 2xx", Some(id), now_ms, || "it did not".into());
+            }
+            let told = !has(State::Canceled);
+            let expected = [
+                (callback, told && spec.callback.is_some()),
+                (failure_callback, has(State::Failed) && spec.failure_callback.is_some()),
+            ];
+            for (callback, is_expected) in expected {
+                let made = deeds.inserted.get(callback);
+                self.counts.callbacks += u64::from(made.is_some());
+                if made.is_some() != is_expected {
+                    self.blame("every outcome has its callback, in its transaction", Some(id), now_ms, || {
+                        format!("{states:?}, and its callback is {}", if is_expected { "missing" } else { "too many" })
+                    });
+                }
+                if made.is_some_and(|made| made.place != live.place) {
+                    self.blame("callbacks share the turn of their message", Some(id), now_ms, || "one does not".into());
+                }
+            }
+        }
+    }
+
+    fn check_replays(&mut self, commit: &CommitRequest, deeds: &Deeds, now_ms: u64) {
+        for (tenant, dlq_id, id) in &commit.notes.replays {
+            if !deeds.exhumed.contains(&(*tenant, *dlq_id)) || !deeds.inserted.contains_key(id) {
+                self.blame("a replay takes its dead letter", Some(*id), now_ms, || {
+                    format!("{dlq_id} and its new message are not one transaction")
+                });
+            }
+        }
+    }
+
+    /// A firing is for a time that has come, the latest one, and never for one that was fired for before.
+    fn check_firing(
+        &mut self,
+        (tenant, id): (TenantId, String),
+        before: &ScheduleState,
+        state: &ScheduleState,
+        commit: &CommitRequest,
+        now_ms: u64,
+        store: &mut Store,
+    ) {
+        let Some(at) = state.last else { return };
+        self.counts.fired += 1;
+        let clock = commit.notes.clock;
+        let period_ms = store.schedules.get(&(tenant, id.clone())).and_then(|schedule| period_ms(&schedule.plan.cron));
+        let latest = period_ms.map(|period_ms| Timestamp(clock.0 / period_ms * period_ms));
+        // The round looked at its clock a little before its commit; a time may have come in between.
+        let is_latest = latest.zip(period_ms).is_none_or(|(latest, period_ms)| at.plus_millis(period_ms) >= latest);
+        if at > clock || !is_latest {
+            self.blame("a schedule catches up with the latest time only", None, now_ms, || {
+                format!("schedule {id} fired for {at} at {clock}")
+            });
+        }
+        if before.last.is_some_and(|last| at <= last) || state.next.is_some_and(|next| next <= at) {
+            self.blame("the times of a schedule only move ahead", None, now_ms, || {
+                format!("schedule {id} fired for {at} after {:?}, next is {:?}", before.last, state.next)
+            });
+        }
+        let generation = store.dropped.get(&(tenant, id.clone())).copied().unwrap_or(0);
+        if store.note_firing((tenant, id.clone(), generation, at), clock).is_some() {
+            self.blame("a time of a schedule fires once", None, now_ms, || {
+                format!("schedule {id} fired twice for {at}")
+            });
+        }
+    }
+
+    /// Messages of a schedule and its new state are one transaction.
+    fn check_firings(&mut self, deeds: &Deeds, now_ms: u64, store: &Store) {
+        for id in deeds.inserted.keys() {
+            let is_of_schedule = store.message(*id).is_some_and(|message| message.spec.schedule_id.is_some());
+            let is_replay = !deeds.exhumed.is_empty();
+            if is_of_schedule && !is_replay && !deeds.fired.contains(id) {
+                self.blame("a firing and its messages are one transaction", Some(*id), now_ms, || {
+                    "its schedule does not name it".into()
+                });
+            }
+        }
+        if let Some(id) = deeds.fired.iter().find(|id| !deeds.inserted.contains_key(id)).copied() {
+            self.blame("a firing and its messages are one transaction", Some(id), now_ms, || "it was not made".into());
+        }
+    }
+
+    /// What was in force before the batch and within it: a start may have been decided at any time of it.
+    fn remember_limits(&mut self, ops: &[Op], store: &Store) {
+        self.recent_queues.clear();
+        self.recent_flows.clear();
+        for op in ops {
+            match op {
+                Op::PutQueue(queue) => {
+                    let key = (queue.tenant, QueueKey::of(queue.tenant, &queue.name));
+                    let known = || store.queues.get(&key).cloned().into_iter().collect();
+                    self.recent_queues.entry(key).or_insert_with(known).push(queue.clone());
+                }
+                Op::PutFlow(flow) => {
+                    let key = (flow.tenant, FlowKey::of(flow.tenant, &flow.key));
+                    let known = || store.flows.get(&key).cloned().into_iter().collect();
+                    self.recent_flows.entry(key).or_insert_with(known).push(flow.clone());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn inserted(ops: &[Op], id: MessageId) -> Option<&std::sync::Arc<posthaste_engine::message::Message>> {
+    ops.iter().find_map(|op| match op {
+        Op::Insert { message, .. } if message.id == id => Some(message),
+        _ => None,
+    })
+}
+
+/// The period of the expressions that the simulation uses, by arithmetic of its own.
+fn period_ms(cron: &str) -> Option<u64> {
+    let minutes = cron.strip_prefix("@every ").and_then(|rest| rest.strip_suffix('m'));
+    let minutes = minutes.or_else(|| cron.strip_prefix("*/").and_then(|rest| rest.strip_suffix(" * * * *")));
+    minutes.and_then(|minutes| minutes.parse::<u64>().ok()).map(|minutes| minutes * 60_000)
+}
+
+/// The sequences of the contract; a crash may leave an attempt without an end.
+fn may_follow(before: Option<State>, state: State) -> bool {
+    use State::{Active, CancelRequested, Canceled, Created, Delivered, Error, Failed, Retry};
+    match state {
+        Created => before.is_none(),
+        Active => matches!(before, Some(Created | Retry | Active)),
+        Delivered => before == Some(Active),
+        Error => matches!(before, Some(Active | CancelRequested)),
+        Retry | Failed => before == Some(Error),
+        CancelRequested => matches!(before, Some(Created | Active | Retry)),
+        Canceled => matches!(before, Some(CancelRequested | Error)),
+    }
+}
+
+fn subject(op: &Op) -> Option<MessageId> {
+    match op {
+        Op::Insert { message, .. } => Some(message.id),
+        Op::Log(event) => Some(event.id),
+        Op::Update(live) => Some(live.id),
+        Op::Remove { id } | Op::Remember { id, .. } => Some(*id),
+        Op::Bury(letter) => Some(letter.id),
+        _ => None,
+    }
+}
+
+/// What an op that is not about a message is about.
+fn name_of(op: &Op) -> &str {
+    match op {
+        Op::PutQueue(queue) => &queue.name,
+        Op::PutFlow(flow) => &flow.key,
+        Op::PutSchedule(schedule) => &schedule.id,
+        Op::DropQueue { name, .. } | Op::DropFlow { key: name, .. } => name,
+        Op::SetSchedule { id, .. } | Op::DropSchedule { id, .. } => id,
+        _ => "",
+    }
+}
+
+fn note(op: &Op, now_ms: u64, story: &mut Story) {
+    let about = subject(op);
+    story.note(about.map_or_else(|| name_of(op).bytes().map(u64::from).sum(), |id| id.tag));
+    let text = || match op {
+        Op::Insert { live, .. } => format!("is stored, due at {}", live.due),
+        Op::Log(event) => format!("is {}", event.state.name()),
+        Op::Update(live) => {
+            format!("waits until {}, retried {}, cancelled: {}", live.due, live.retried, live.cancel_requested)
+        }
+        Op::Remove { .. } => "its live row goes".to_owned(),
+        Op::Bury(letter) => format!("is dead letter {}", letter.dlq_id),
+        other => format!("{other:?}"),
+    };
+    story.tell(now_ms, about, text);
+}

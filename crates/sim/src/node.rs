@@ -1,0 +1,421 @@
+//! A process that owns the shard while it has the lease: what `core/run.rs` of the server does, with time and the
+//! store passed in.
+//!
+//! A commit takes time here, and anything can happen meanwhile: so a round is a [`Stage`] that waits for the commit
+//! and goes on after it. Nothing else of the contract differs: decide, commit, answer, start.
+
+mod firing;
+mod handle;
+
+use crate::agenda::Event;
+use crate::bug::Bug;
+use crate::command::{Answer, Command};
+use crate::env::Env;
+use crate::judge::start::Start;
+use crate::store::CommitError;
+use posthaste_engine::event::Op;
+use posthaste_engine::lease::Tenure;
+use posthaste_engine::message::{FlowKey, Live};
+use posthaste_engine::outcome::Verdict;
+use posthaste_engine::schedule::Schedules;
+use posthaste_engine::shard::{Effect, Output, Shard};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Commands taken into one batch.
+const BATCH_COMMANDS_MAX: usize = 32;
+/// Rows after which a round reads no further page.
+const LOAD_ROWS_MAX: usize = 64;
+/// What was written lazily is on disk after at most about this long.
+const FLUSH_AFTER_MS: u64 = 200;
+/// How often unused keys are looked for.
+const RETENTION_EVERY_MS: u64 = 60_000;
+/// Idle flow-control keys looked at in one round.
+const IDLE_FLOWS_MAX: usize = 8;
+/// Rounds without any time passing after which an owner is called busy for nothing.
+const IDLE_ROUNDS_MAX: u32 = 300;
+
+/// Why a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It is killed.
+    Crash,
+    /// The store failed.
+    Store(CommitError),
+    /// Its lease is over, by its own clock.
+    LeaseOver,
+    /// It was asked to, and has nothing under way any more.
+    Drained,
+}
+
+/// What an owner sends to the store.
+#[derive(Debug)]
+pub(crate) struct CommitRequest {
+    pub node: usize,
+    pub incarnation: u64,
+    pub epoch: u64,
+    pub ops: Vec<Op>,
+    pub synced: bool,
+    /// How often the power was cut before: what is under way then is lost.
+    pub cuts: u64,
+    pub notes: Notes,
+    pub fate: Fate,
+}
+
+/// What becomes of a commit, unless it is fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Written,
+    Refused,
+    /// The owner hears that it is unknown.
+    UnknownWritten,
+    UnknownLost,
+    /// The owner has heard so already, and now it is written after all.
+    UnknownLate,
+}
+
+/// What the judge must know of a batch besides its ops.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// Attempts that ended, what they brought, and the ids for callbacks.
+    pub outcomes: Vec<(Live, Verdict, MessageId, MessageId)>,
+    /// Dead letters that were published again as these messages.
+    pub replays: Vec<(TenantId, DlqId, MessageId)>,
+    /// Keys whose starts were forgotten on purpose, and whether what is under way was let go.
+    pub resets: Vec<(TenantId, FlowKey, bool)>,
+    /// The clock of the owner.
+    pub clock: Timestamp,
+}
+
+/// What gathers until the next commit.
+#[derive(Debug, Default)]
+struct Batch {
+    out: Output,
+    answers: Vec<Answer>,
+    notes: Notes,
+    /// What was asked for, if it may have to be done again.
+    commands: Vec<Command>,
+    /// From then on nothing starts.
+    drains: bool,
+}
+
+/// How far a round has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Commands,
+    Wake,
+    Fire,
+    Load(usize),
+    Rest,
+}
+
+/// The owner of the shard, or somebody who takes himself for it.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    node: usize,
+    incarnation: u64,
+    pub tenure: Tenure,
+    shard: Shard,
+    firing: Schedules,
+    last_seq: Seq,
+    inbox: VecDeque<Command>,
+    taken: usize,
+    batch: Batch,
+    stage: Stage,
+    /// The batch that is being committed, without its ops.
+    waits: Option<Batch>,
+    waits_synced: bool,
+    unsynced_since_ms: Option<u64>,
+    wake_at_ms: Option<u64>,
+    retain_at_ms: u64,
+    /// The clock when the present round began: a commit later it is stale.
+    wake_now: Timestamp,
+    /// Attempts that have not ended.
+    flights: BTreeSet<(MessageId, u32)>,
+    idle_rounds: u32,
+    /// It has said that it starts nothing more.
+    drained: bool,
+    /// An op that a planted bug leaves to the next commit.
+    later: Option<Op>,
+}
+
+impl Owner {
+    /// A process that has just got the lease; nothing is loaded yet.
+    pub(crate) fn new(node: usize, incarnation: u64, tenure: Tenure, env: &Env, now: Timestamp) -> Owner {
+        let store = &env.store;
+        let mut firing = Schedules::default();
+        for ((tenant, id), schedule) in &store.schedules {
+            firing.put(*tenant, id, &schedule.state);
+        }
+        let mut shard = Shard::new(env.swarm.settings);
+        let queues =
+            if env.has(Bug::QueuesNotRestored) { Vec::new() } else { store.queues.values().cloned().collect() };
+        shard.restore(queues, store.flows.values().cloned().collect(), now);
+        let last_seq = if env.has(Bug::PositionsForgotten) { Seq::MIN } else { store.last_seq.0 };
+        Owner {
+            node,
+            incarnation,
+            tenure,
+            shard,
+            firing,
+            last_seq,
+            inbox: VecDeque::new(),
+            taken: 0,
+            batch: Batch::default(),
+            stage: Stage::Wake,
+            waits: None,
+            waits_synced: false,
+            unsynced_since_ms: None,
+            wake_at_ms: None,
+            retain_at_ms: env.now_ms,
+            wake_now: now,
+            flights: BTreeSet::new(),
+            idle_rounds: 0,
+            drained: false,
+            later: None,
+        }
+    }
+
+    /// Something was asked for.
+    pub(crate) fn take(&mut self, command: Command) {
+        self.inbox.push_back(command);
+    }
+
+    /// Goes on until there is nothing to do, or a commit to wait for.
+    pub(crate) fn run(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        self.idle_rounds = 0;
+        while self.waits.is_none() {
+            match self.stage {
+                Stage::Commands => self.take_command(env, now)?,
+                Stage::Wake => {
+                    self.wake_now = now;
+                    self.shard.wake(now, &mut self.batch.out);
+                    self.stage = Stage::Fire;
+                    if !env.has(Bug::LoadBeforeCommit) {
+                        self.commit(env, now)?;
+                    }
+                }
+                Stage::Fire => {
+                    self.stage = Stage::Load(0);
+                    self.fire_schedules(env, now)?;
+                }
+                Stage::Load(read) => self.load(read, env, now)?,
+                Stage::Rest => {
+                    (self.stage, self.taken) = (Stage::Commands, 0);
+                    if self.rests(env, now) {
+                        let is_over = self.drained && self.flights.is_empty();
+                        return if is_over { Err(Stop::Drained) } else { Ok(()) };
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The store has answered.
+    pub(crate) fn committed(
+        &mut self,
+        result: Result<(), CommitError>,
+        env: &mut Env,
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        let Some(batch) = self.waits.take() else { return Ok(()) };
+        if let Err(error) = result {
+            if env.has(Bug::AnswerAfterFailure) {
+                batch.answers.iter().for_each(|answer| env.answer(answer, self.tenure.epoch));
+            }
+            if env.has(Bug::UnknownMeansFailed) && error == CommitError::Unknown {
+                for command in batch.commands {
+                    let node = self.node;
+                    env.agenda.plan(env.now_ms + 20_000, Event::Arrive { node, command: Box::new(command) });
+                }
+            }
+            return Err(Stop::Store(error));
+        }
+        env.crash_point("after a commit, before it has answered")?;
+        self.shard.committed(now);
+        if self.waits_synced {
+            self.unsynced_since_ms = None;
+        } else {
+            self.unsynced_since_ms.get_or_insert(env.now_ms);
+        }
+        self.finish(batch, env, now)?;
+        self.run(env, now)
+    }
+
+    /// When the process should look at its clock, it does.
+    pub(crate) fn woken(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        if self.wake_at_ms.is_some_and(|at_ms| at_ms <= env.now_ms) {
+            self.wake_at_ms = None;
+        }
+        self.run(env, now)
+    }
+
+    fn take_command(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let next = if self.taken < BATCH_COMMANDS_MAX { self.inbox.pop_front() } else { None };
+        match next {
+            Some(command) => {
+                self.taken += 1;
+                self.handle(command, env, now)
+            }
+            None => {
+                self.stage = Stage::Wake;
+                Ok(())
+            }
+        }
+    }
+
+    /// One page of what the shard asks for. It is committed before the next is read, because a load must see all
+    /// that the shard has decided.
+    fn load(&mut self, read: usize, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let fresh = now;
+        let now = if env.has(Bug::StaleClock) { self.wake_now } else { now };
+        let wanted = self.shard.wants_load(now).filter(|_| read < LOAD_ROWS_MAX);
+        let Some(load) = wanted else {
+            self.stage = Stage::Rest;
+            self.forget_idle_flows(env, now);
+            return self.commit(env, fresh);
+        };
+        env.read()?;
+        let rows = env.store.load(&load);
+        self.stage = Stage::Load(read + rows.len() + 1);
+        self.shard.loaded(&load, &rows, now, &mut self.batch.out);
+        if self.batch.out.ops.is_empty() || env.has(Bug::LoadBeforeCommit) { Ok(()) } else { self.commit(env, fresh) }
+    }
+
+    fn forget_idle_flows(&mut self, env: &Env, now: Timestamp) {
+        if env.now_ms < self.retain_at_ms {
+            return;
+        }
+        self.retain_at_ms = env.now_ms + RETENTION_EVERY_MS;
+        for (tenant, flow) in self.shard.idle_flows(now, IDLE_FLOWS_MAX) {
+            let has_messages = env.store.live.values().any(|row| row.tenant == tenant && row.flow == Some(flow));
+            self.shard.forget_flow((tenant, flow), has_messages, now, &mut self.batch.out);
+        }
+    }
+
+    /// Whether there is nothing to do for now; plans when to look again.
+    fn rests(&mut self, env: &mut Env, now: Timestamp) -> bool {
+        self.idle_rounds += 1;
+        if self.idle_rounds > IDLE_ROUNDS_MAX {
+            env.judge.blame("an owner rests when there is nothing to do", None, env.now_ms, || {
+                format!("node {} goes round without end", self.node)
+            });
+            return true;
+        }
+        if !self.inbox.is_empty() || self.shard.wants_load(now).is_some() {
+            return false;
+        }
+        let next = self.shard.next_wake().min(self.firing.next_wake());
+        if next <= now {
+            return false;
+        }
+        let flush_at = self.unsynced_since_ms.map(|since| (since + FLUSH_AFTER_MS).max(env.now_ms + 1));
+        let due_at = env.now_ms.saturating_add(next.millis_since(now));
+        let at_ms = flush_at.map_or(due_at, |flush_at| flush_at.min(due_at));
+        if next < Timestamp::MAX || flush_at.is_some() {
+            self.wake_by(at_ms, env);
+        }
+        true
+    }
+
+    /// Looks at the clock at this time or before.
+    pub(crate) fn wake_by(&mut self, at_ms: u64, env: &mut Env) {
+        if self.wake_at_ms.is_none_or(|planned| at_ms < planned) {
+            self.wake_at_ms = Some(at_ms);
+            env.agenda.plan(at_ms, Event::Wake { node: self.node, incarnation: self.incarnation });
+        }
+    }
+
+    /// Commits the batch; then, and only then, answers callers and starts attempts.
+    fn commit(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.batch.out.ops.extend(self.later.take());
+        let flush = self.unsynced_since_ms.is_some_and(|since| env.now_ms - since >= FLUSH_AFTER_MS);
+        if batch.out.ops.is_empty() {
+            if flush {
+                env.store.sync();
+                self.unsynced_since_ms = None;
+            }
+            return self.finish(batch, env, now);
+        }
+        self.check_tenure(env)?;
+        env.crash_point("before a commit")?;
+        let ops = std::mem::take(&mut batch.out.ops);
+        let mut notes = std::mem::take(&mut batch.notes);
+        notes.clock = now;
+        let synced = (batch.out.synced && !env.has(Bug::AnswerBeforeSync)) || flush;
+        if env.has(Bug::EffectsBeforeCommit) {
+            let effects = std::mem::take(&mut batch.out.effects);
+            self.start(effects, env, now)?;
+        }
+        self.waits = Some(batch);
+        self.waits_synced = synced;
+        let (node, incarnation, epoch) = (self.node, self.incarnation, self.tenure.epoch);
+        let (takes_ms, fate) = draw_fate(env);
+        let mut at_ms = env.now_ms + takes_ms;
+        if fate == Fate::UnknownLate {
+            env.agenda.plan(at_ms, Event::Committed { node, incarnation, result: Err(CommitError::Unknown) });
+            at_ms += env.random.any_size(1, 4_000);
+        }
+        let commit =
+            CommitRequest { node, incarnation, epoch, ops, synced, cuts: env.judge.counts.power_cuts, notes, fate };
+        env.agenda.plan(at_ms, Event::Apply(Box::new(commit)));
+        Ok(())
+    }
+
+    /// Everything is committed: callers are answered and attempts started.
+    fn finish(&mut self, batch: Batch, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        if batch.answers.is_empty() && batch.out.effects.is_empty() {
+            return Ok(());
+        }
+        self.check_tenure(env)?;
+        for answer in &batch.answers {
+            env.crash_point("between two answers")?;
+            env.answer(answer, self.tenure.epoch);
+        }
+        self.start(batch.out.effects, env, now)?;
+        self.drained |= batch.drains;
+        Ok(())
+    }
+
+    fn start(&mut self, effects: Vec<Effect>, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let (node, incarnation, epoch) = (self.node, self.incarnation, self.tenure.epoch);
+        for Effect::Start { live, message } in effects {
+            env.crash_point("between two starts")?;
+            let Some(message) = message.or_else(|| env.store.message(live.id).cloned()) else {
+                env.judge
+                    .blame("what starts is stored", Some(live.id), env.now_ms, || "its message is not there".into());
+                continue;
+            };
+            if self.drained {
+                env.judge.blame("who drains starts nothing", Some(live.id), env.now_ms, || "it starts".into());
+            }
+            self.flights.insert((live.id, live.retried));
+            env.start(&Start { node, incarnation, epoch, clock: now }, live, message);
+        }
+        Ok(())
+    }
+
+    fn check_tenure(&self, env: &Env) -> Result<(), Stop> {
+        let is_over = env.swarm.heeds_tenure && !self.tenure.holds(env.now_ms);
+        if is_over { Err(Stop::LeaseOver) } else { Ok(()) }
+    }
+}
+
+/// How long a commit takes, and what becomes of it.
+fn draw_fate(env: &mut Env) -> (u64, Fate) {
+    let faults = &env.swarm.faults;
+    let (slow, unknown, refused) = (faults.slow_commits, faults.unknown_commits, faults.refused_commits);
+    let slow_ms = faults.slow_commit_ms.max(4);
+    let takes_ms = if env.chance(slow * 10) { env.random.any_size(4, slow_ms) } else { env.random.below(3) };
+    let fate = if env.chance(unknown * 10) {
+        env.random.pick(&[Fate::UnknownWritten, Fate::UnknownLost, Fate::UnknownLate])
+    } else if env.chance(refused * 10) {
+        Fate::Refused
+    } else {
+        Fate::Written
+    };
+    (takes_ms, fate)
+}

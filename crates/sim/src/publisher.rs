@@ -1,0 +1,230 @@
+//! Publishers and operators: what they ask for.
+
+use crate::command::{Command, Draft, RequestId, Task};
+use crate::env::Env;
+use crate::swarm::Limits;
+use bytes::Bytes;
+use posthaste_engine::flow::FlowEdit;
+use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, Live, MessageSpec, Origin, QueueKey};
+use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
+use posthaste_wire::id::{DlqId, TenantId};
+use posthaste_wire::time::Timestamp;
+
+/// What follows the first attempt, and how soon.
+const RETRY_DELAYS: [Option<&str>; 6] =
+    [Some("0"), Some("1000"), Some("1000"), Some("2000 * (1 + retried)"), Some("7000"), None];
+
+/// Everybody who asks for something.
+#[derive(Debug, Default)]
+pub(crate) struct Publishers {
+    requests: u64,
+}
+
+impl Publishers {
+    pub(crate) fn command(&mut self, task: Task) -> Command {
+        self.requests += 1;
+        Command { request: RequestId(self.requests), task }
+    }
+
+    /// What somebody asks for next. Some things take more than one request.
+    pub(crate) fn next(&mut self, env: &mut Env) -> Vec<Command> {
+        let tasks = if env.random.permille(env.swarm.traffic.operators) { operate(env) } else { vec![publish(env)] };
+        tasks.into_iter().map(|task| self.command(task)).collect()
+    }
+}
+
+fn publish(env: &mut Env) -> Task {
+    let count = if env.random.permille(120) { env.random.within(2, 5) } else { 1 };
+    Task::Publish((0..count).map(|_| draft(env)).collect())
+}
+
+/// A message with whatever chance gives it.
+fn draft(env: &mut Env) -> Draft {
+    let tenant = tenant(env);
+    let random = &mut env.random;
+    let (swarm, traffic) = (&env.swarm, &env.swarm.traffic);
+    let origin = random.below(swarm.origins);
+    let url = format!("https://r{origin}.example/in");
+    let queue = random.permille(traffic.queued).then(|| queue_name(random.below(swarm.queues)));
+    let flow = random.permille(traffic.keyed).then(|| {
+        let key = random.below(swarm.keys);
+        let drawn = if traffic.varied_limits && random.permille(200) { Some(Limits::draw(random)) } else { None };
+        let Limits { parallelism, rate, period_ms } = drawn.unwrap_or(traffic.limits[key as usize]);
+        FlowSpec { key: key_name(key), parallelism, rate, period_ms }
+    });
+    let delay_ms = if random.permille(traffic.delayed) {
+        if random.permille(100) { random.within(30_000, 300_000) } else { random.any_size(1, 20_000) }
+    } else {
+        0
+    };
+    let callback = random.permille(traffic.with_callback).then(|| Box::new(callback(random)));
+    let failure_callback = random.permille(traffic.with_callback).then(|| Box::new(callback_of_failure(random)));
+    let dedup = random.permille(traffic.deduplicated).then(|| DedupKey([random.below(4) as u8; 32]));
+    let spec = MessageSpec {
+        url,
+        method: "POST".to_owned(),
+        retries: random.pick(&[0, 0, 1, 2, 3]),
+        retry_delay: random.pick(&RETRY_DELAYS).map(str::to_owned),
+        timeout_ms: random.permille(300).then(|| random.any_size(1_000, 8_000)),
+        queue,
+        flow,
+        callback,
+        failure_callback,
+        hops: if random.permille(30) { random.within(15, 17) as u32 } else { 0 },
+        ..MessageSpec::default()
+    };
+    let body = Bytes::from(vec![b'x'; random.pick(&[0, 1, 10, 40, 60])]);
+    Draft { tenant, origin: Origin::of_url(tenant, &spec.url), spec, body, delay_ms, dedup }
+}
+
+fn callback(random: &mut crate::random::Random) -> CallbackSpec {
+    CallbackSpec {
+        url: "https://told.example/done".to_owned(),
+        method: "POST".to_owned(),
+        headers: Vec::new(),
+        retries: random.pick(&[None, Some(0), Some(1)]),
+        retry_delay: Some("1000".to_owned()),
+        timeout_ms: None,
+        delay_ms: random.pick(&[0, 0, 0, 500]),
+        labels: Vec::new(),
+        redact: Default::default(),
+        flow: None,
+    }
+}
+
+fn callback_of_failure(random: &mut crate::random::Random) -> CallbackSpec {
+    CallbackSpec { url: "https://told.example/failed".to_owned(), ..callback(random) }
+}
+
+/// What operators do to messages, queues, keys and schedules.
+fn operate(env: &mut Env) -> Vec<Task> {
+    let tenant = tenant(env);
+    let random = &mut env.random;
+    let queue = queue_name(random.below(env.swarm.queues));
+    let key = key_name(random.below(env.swarm.keys));
+    let schedule = format!("schedule-{}", random.below(env.swarm.schedules.max(1)));
+    let schedules = if env.swarm.schedules > 0 { 6 } else { 0 };
+    let task = match random.weighted(&[8, 4, 6, 1, 4, 6, 4, 1, schedules, schedules / 3, schedules / 6]) {
+        0 => cancel(env, tenant),
+        1 => Task::PutQueue {
+            tenant,
+            name: queue,
+            parallelism: random.within(1, 3) as u32,
+            paused: random.permille(200),
+        },
+        2 => Task::PauseQueue { tenant, name: queue, paused: random.permille(500) },
+        3 => return delete_queue(env, tenant, queue),
+        4 => Task::EditFlow { tenant, key, edit: edit(random) },
+        5 => Task::Replay { tenant, replays: replays(env, tenant) },
+        6 => Task::DeleteDeadLetters { tenant, ids: dead_letters(env, tenant) },
+        7 => Task::EditFlow { tenant, key, edit: FlowEdit::Resume },
+        8 => Task::PutSchedule(Box::new(new_schedule(env, tenant, schedule))),
+        9 => Task::PauseSchedule { tenant, id: schedule, paused: random.permille(500) },
+        _ => Task::DropSchedule { tenant, id: schedule },
+    };
+    vec![task]
+}
+
+fn edit(random: &mut crate::random::Random) -> FlowEdit {
+    let mut limit = || random.permille(500).then(|| random.within(1, 3) as u32);
+    let (parallelism, rate) = (limit(), limit().map(|rate| (rate, 2_000)));
+    match random.below(9) {
+        0 => FlowEdit::Pin { parallelism, rate },
+        1 => FlowEdit::Unpin { parallelism: random.permille(500), rate: random.permille(500) },
+        2 | 3 => FlowEdit::Pause,
+        4 => FlowEdit::Resume,
+        5 => FlowEdit::ResetRate,
+        _ => FlowEdit::Reset,
+    }
+}
+
+/// Any live messages: what a list would show.
+fn cancel(env: &mut Env, tenant: TenantId) -> Task {
+    let live: Vec<&Live> = env.store.live.values().filter(|row| row.tenant == tenant).collect();
+    let count = env.random.within(1, 3).min(live.len() as u64);
+    let mut ids: Vec<_> = (0..count).map(|_| live[env.random.below(live.len() as u64) as usize].id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    Task::Cancel { tenant, ids }
+}
+
+/// All its messages are cancelled, and then it goes.
+fn delete_queue(env: &Env, tenant: TenantId, name: String) -> Vec<Task> {
+    let key = QueueKey::of(tenant, &name);
+    let is_own = |row: &&Live| row.tenant == tenant && row.place.is_some_and(|place| place.queue == key);
+    let ids = env.store.live.values().filter(is_own).map(|row| row.id).collect();
+    vec![Task::Cancel { tenant, ids }, Task::DropQueue { tenant, name }]
+}
+
+fn dead_letters(env: &mut Env, tenant: TenantId) -> Vec<DlqId> {
+    let own = env.store.dead_letters.keys().filter(|(owner, _)| *owner == tenant);
+    let known: Vec<DlqId> = own.map(|(_, dlq_id)| *dlq_id).collect();
+    let count = if known.is_empty() { 0 } else { env.random.within(1, 2) };
+    (0..count).map(|_| env.random.pick(&known)).collect()
+}
+
+fn replays(env: &mut Env, tenant: TenantId) -> Vec<(DlqId, Draft)> {
+    let ids = dead_letters(env, tenant);
+    let mut replays = Vec::new();
+    for dlq_id in ids {
+        let Some(message) = env.store.dead_letters.get(&(tenant, dlq_id)).cloned() else { continue };
+        let dedup = env.random.permille(100).then(|| DedupKey([env.random.below(4) as u8; 32]));
+        let spec = MessageSpec { hops: 0, ..message.spec.clone() };
+        let origin = Origin::of_url(tenant, &spec.url);
+        replays.push((dlq_id, Draft { tenant, spec, body: message.body.clone(), delay_ms: 0, origin, dedup }));
+    }
+    replays
+}
+
+fn new_schedule(env: &mut Env, tenant: TenantId, id: String) -> Schedule {
+    let draft = draft(env);
+    let cron = env.random.pick(&["@every 1m", "*/1 * * * *", "@every 2m", "*/5 * * * *"]).to_owned();
+    let plan = SchedulePlan {
+        created_at: Timestamp(0),
+        cron,
+        destination: ScheduleTarget::Url(draft.spec.url.clone()),
+        delay_ms: (draft.delay_ms > 0).then_some(draft.delay_ms),
+        spec: draft.spec,
+    };
+    Schedule { tenant, id, plan, body: draft.body, state: ScheduleState::default() }
+}
+
+/// The message whose delivery proves that everything works again.
+pub(crate) fn canary() -> Task {
+    let tenant = TenantId(1);
+    let spec = MessageSpec {
+        url: "https://canary.example/".to_owned(),
+        method: "POST".to_owned(),
+        retries: 3,
+        ..MessageSpec::default()
+    };
+    let origin = Origin::of_url(tenant, &spec.url);
+    Task::Publish(vec![Draft { tenant, spec, body: Bytes::new(), delay_ms: 0, origin, dedup: None }])
+}
+
+/// Everything that was paused goes on.
+pub(crate) fn resume_everything(env: &Env) -> Vec<Task> {
+    let queues = env.store.queues.values().filter(|queue| queue.paused && !queue.deleted);
+    let queues = queues.map(|queue| Task::PauseQueue { tenant: queue.tenant, name: queue.name.clone(), paused: false });
+    let flows = env.store.flows.values().filter(|flow| flow.paused);
+    let flows = flows.map(|flow| Task::EditFlow { tenant: flow.tenant, key: flow.key.clone(), edit: FlowEdit::Resume });
+    queues.chain(flows).collect()
+}
+
+/// No schedule makes new messages.
+pub(crate) fn drop_schedules(env: &Env) -> Vec<Task> {
+    let names = env.store.schedules.keys();
+    names.map(|(tenant, id)| Task::DropSchedule { tenant: *tenant, id: id.clone() }).collect()
+}
+
+fn tenant(env: &mut Env) -> TenantId {
+    TenantId(1 + env.random.below(u64::from(env.swarm.tenants)) as u32)
+}
+
+fn queue_name(queue: u64) -> String {
+    format!("queue-{queue}")
+}
+
+fn key_name(key: u64) -> String {
+    format!("key-{key}")
+}

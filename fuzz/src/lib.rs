@@ -1,0 +1,49 @@
+//! Fuzz targets: every reader of foreign bytes, with what must hold whatever the bytes are.
+//!
+//! Start at [`TARGETS`]; each is a file in `targets/`. `seeds` and `corpus` have the inputs they begin with, `mutate` makes new
+//! ones of them, and `run` is the loop that tries them, on any compiler. `libfuzzer/` is a package of its own that
+//! hands the same functions to libFuzzer, which is guided by coverage: `cargo xtask fuzz`.
+
+pub mod corpus;
+pub mod mutate;
+pub mod run;
+pub mod seeds;
+mod targets;
+
+/// A reader under test.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// What it is called by.
+    pub name: &'static str,
+    /// Reads an input and panics if something does not hold.
+    pub run: fn(&[u8]),
+    /// Inputs that get far into the reader.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All targets. A new reader of foreign bytes gets a line here and a file in `targets/`.
+pub const TARGETS: [Target; 18] = [
+    Target { name: "publish-headers", run: targets::publish_headers::run, seeds: seeds::publish_headers },
+    Target { name: "destination", run: targets::destination::run, seeds: seeds::destination },
+    Target { name: "duration", run: targets::duration::run, seeds: seeds::duration },
+    Target { name: "retry-delay", run: targets::retry_delay::run, seeds: seeds::retry_delay },
+    Target { name: "cron", run: targets::cron::run, seeds: seeds::cron },
+    Target { name: "flow-control", run: targets::flow_control::run, seeds: seeds::flow_control },
+    Target { name: "redact", run: targets::redact::run, seeds: seeds::redact },
+    Target { name: "batch", run: targets::batch::run, seeds: seeds::batch },
+    Target { name: "url-group", run: targets::url_group::run, seeds: seeds::url_group },
+    Target { name: "filters", run: targets::filters::run, seeds: seeds::filters },
+    Target { name: "ids", run: targets::ids::run, seeds: seeds::ids },
+    Target { name: "caller", run: targets::caller::run, seeds: seeds::caller },
+    Target { name: "signature", run: targets::signature::run, seeds: seeds::signature },
+    Target { name: "retry-after", run: targets::retry_after::run, seeds: seeds::retry_after },
+    Target { name: "answer", run: targets::answer::run, seeds: seeds::answer },
+    Target { name: "egress", run: targets::egress::run, seeds: seeds::egress },
+    Target { name: "stored", run: targets::stored::run, seeds: seeds::stored },
+    Target { name: "journal", run: targets::journal::run, seeds: seeds::journal },
+];
+
+/// The target of a name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.into_iter().find(|target| target.name == name)
+}

@@ -1,0 +1,339 @@
+//! The inputs that targets begin with: the vectors of the specification, and a few of our own that get far.
+
+use serde_json::Value;
+
+const API_INPUTS: &str = include_str!("../../vectors/api-inputs.json");
+const CRON: &str = include_str!("../../vectors/cron.json");
+const DURATIONS: &str = include_str!("../../vectors/durations.json");
+const RETRY_EXPRESSIONS: &str = include_str!("../../vectors/retry-expr.json");
+const SIGNATURES: &str = include_str!("../../vectors/signature.json");
+const SSRF: &str = include_str!("../../vectors/ssrf.json");
+
+/// The texts under a name, in all entries of some lists of a file of vectors.
+fn texts(file: &str, lists: &[&str], name: &str) -> Vec<Vec<u8>> {
+    let file: Value = serde_json::from_str(file).expect("the vectors are JSON");
+    let entries = lists.iter().flat_map(|list| file[*list].as_array().expect("a list"));
+    entries.filter_map(|entry| entry[name].as_str()).map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn own(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// The same inputs behind a prefix.
+fn behind(prefix: &[u8], inputs: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    inputs.into_iter().map(|input| [prefix, &input].concat()).collect()
+}
+
+fn api_cases() -> Vec<Value> {
+    let file: Value = serde_json::from_str(API_INPUTS).expect("the vectors are JSON");
+    file["cases"].as_array().expect("a list").clone()
+}
+
+/// Headers of the hostile requests, and one publish with everything.
+pub fn publish_headers() -> Vec<Vec<u8>> {
+    let headers = |case: Value| -> Vec<u8> {
+        let lines = case["headers"].as_object().into_iter().flatten();
+        let lines = lines.filter(|(name, _)| *name != "Authorization");
+        lines
+            .map(|(name, value)| format!("{name}: {}\n", value.as_str().unwrap_or_default()))
+            .collect::<String>()
+            .into()
+    };
+    let mut seeds: Vec<Vec<u8>> = api_cases().into_iter().map(headers).filter(|seed| !seed.is_empty()).collect();
+    seeds.extend(own(&[
+        "?upstash-delay=10s&qstash_token=x\nUpstash-Method: put\nUpstash-Not-Before: 1780315260\nUpstash-Timeout: 30s\n\
+         Upstash-Retries: 3\nUpstash-Retry-Delay: pow(2, retried) * 1000\nUpstash-Label: a, b\nContent-Type: text/plain",
+        "Upstash-Callback: https://example.com/c#f\nUpstash-Callback-Retries: 1\nUpstash-Callback-Delay: 5s\n\
+         Upstash-Failure-Callback: https://example.com/d\nUpstash-Failure-Callback-Forward-X: y\n\
+         Upstash-Callback-Flow-Control-Key: k\nUpstash-Callback-Flow-Control-Value: rate=1",
+        "Upstash-Header-Forward: true\nX-Plain: 1\nAccept-Encoding: gzip\nPosthaste-Hops: 3\nUpstash-Forward-Posthaste-Hops: 4",
+        "Upstash-Cron: CRON_TZ=Europe/Berlin */5 1-3 * JAN MON\nUpstash-Schedule-Id: s-1\nUpstash-Queue-Name: q.1",
+        "Upstash-Flow-Control-Key: k\nUpstash-Flow-Control-Value: parallelism=5, rate=10, period=1m\n\
+         Upstash-Redact-Fields: body, header[Authorization]\nUpstash-Deduplication-Id: d",
+        "Upstash-Content-Based-Deduplication: true\nUpstash-Workflow-Init: true\nUpstash-Workflow-RunId: r",
+    ]));
+    seeds
+}
+
+/// Paths of the hostile requests behind `/v2/publish/`, and the URLs of the egress vectors.
+pub fn destination() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = api_cases()
+        .iter()
+        .filter_map(|case| case["path"].as_str()?.strip_prefix("/v2/publish/").map(|rest| rest.as_bytes().to_vec()))
+        .collect();
+    seeds.extend(texts(SSRF, &["vectors"], "url"));
+    seeds.extend(own(&[
+        "https://example.com/a?b=c&upstash-delay=5s&qstash_token=t&d",
+        "http%3A%2F%2Fexample.com%2F%3Fa%3Db?c",
+        "https://example.com/?QSTASH_TOKEN=t&Upstash-Delay=5s&%75pstash-retries=1",
+        "https:/example.com",
+        "api/llm/v1/chat/completions",
+        "my-group_1.x",
+    ]));
+    seeds
+}
+
+/// Durations of the vectors.
+pub fn duration() -> Vec<Vec<u8>> {
+    texts(DURATIONS, &["durations"], "input")
+}
+
+/// Expressions of the vectors.
+pub fn retry_delay() -> Vec<Vec<u8>> {
+    texts(RETRY_EXPRESSIONS, &["valid", "invalid"], "expr")
+}
+
+/// Cron expressions of the vectors, some a week before a clock change, and a zone in front of each.
+pub fn cron() -> Vec<Vec<u8>> {
+    let minutes = |time: u32| (time / 60).to_le_bytes();
+    let mut seeds = behind(&minutes(1_780_315_200), texts(CRON, &["vectors"], "header"));
+    seeds.extend(behind(&minutes(1_772_700_000), texts(CRON, &["vectors", "errors"], "expr")));
+    seeds.extend(behind(&minutes(1_792_600_000), own(&["TZ=America/New_York 30 1 * * *", "@every 90m", "0 0 29 2 *"])));
+    seeds
+}
+
+/// Flow-control values of the hostile requests.
+pub fn flow_control() -> Vec<Vec<u8>> {
+    let value = |case: &Value| Some(case["headers"]["Upstash-Flow-Control-Value"].as_str()?.as_bytes().to_vec());
+    let mut seeds: Vec<Vec<u8>> = api_cases().iter().filter_map(value).collect();
+    seeds.extend(own(&["parallelism=5, rate=10, period=1d2h", "rate=1,period=1.5s", "period=7d,rate=1000000000"]));
+    seeds
+}
+
+/// Lists of what to hide.
+pub fn redact() -> Vec<Vec<u8>> {
+    own(&[
+        "body",
+        "header",
+        "headers",
+        "body,header[Authorization] , headers[X-1]",
+        "header[a],header[A]",
+        "header[a]b]",
+    ])
+}
+
+fn bodies_of(path: &str) -> Vec<Vec<u8>> {
+    let at_path = |case: &&Value| case["path"].as_str().is_some_and(|other| other.starts_with(path));
+    let bodies = api_cases();
+    bodies.iter().filter(at_path).filter_map(|case| Some(case["body"].as_str()?.as_bytes().to_vec())).collect()
+}
+
+/// Bodies of batches in the hostile requests, and one of each kind of header.
+pub fn batch() -> Vec<Vec<u8>> {
+    let mut seeds = bodies_of("/v2/batch");
+    seeds.extend(own(&[
+        r#"[{"destination":"https://example.com/?a","headers":{"Upstash-Delay":"5s","X":["a","b"]},"body":"x","queue":"q"}]"#,
+        r#"[{"destination":"group","headers":null,"body":null,"queue":null},{"destination":"https://example.com"}]"#,
+        r#"[["https://example.com",{"Upstash-Delay":"5s"},"body","q"]]"#,
+        r#" [ {"destination" : "http://example.com" , "headers":{"upstash-cron":"* * * * *"}} ] "#,
+    ]));
+    seeds
+}
+
+/// Bodies about URL groups.
+pub fn url_group() -> Vec<Vec<u8>> {
+    let mut seeds = bodies_of("/v2/topics");
+    seeds.extend(own(&[
+        r#"{"endpoints":[{"url":"https://a.example","name":"a"},{"url":"https://b.example"},{"name":"a"}]}"#,
+        r#"{"endpoints":[{"url":"https://a.example","name":"a"},{"url":"https://a.example","name":"b"}],"headers":{"X":["1","2"],"Y":"3"}}"#,
+        r#"{"headers":{"Upstash-Cron":"* * * * *"}}"#,
+    ]));
+    seeds
+}
+
+/// Queries of the hostile requests, and one with every filter.
+pub fn filters() -> Vec<Vec<u8>> {
+    let query = |case: &Value| Some(case["path"].as_str()?.split_once('?')?.1.as_bytes().to_vec());
+    let mut seeds: Vec<Vec<u8>> = api_cases().iter().filter_map(query).collect();
+    seeds.extend(own(&[
+        "messageIds=msg_1,msg_2&url=https://a.example/,b&host=a&path=/&label=l&callerIp=::1&topicName=t&urlGroup=u",
+        "queueName=q&scheduleId=s&flowControlKey=f&responseStatus=500&state=ACTIVE,in_progress&fromDate=1&toDate=2",
+        "count=5&order=earliestFirst&cursor=1686652644442-12",
+        "cursor=1686652644442\n{\"messageIds\":[\"a\",1,true],\"label\":null}",
+        "\n{\"label\":\"\"}",
+    ]));
+    seeds
+}
+
+/// Ids and cursors.
+pub fn ids() -> Vec<Vec<u8>> {
+    own(&[
+        "msg_4CYo2cv96rizU2hTBrTFUu",
+        "msg_11111111111111112",
+        "bulk_5LLAAuXXCoy",
+        "bulk_11111111",
+        // All bits set: no store has such a position.
+        "msg_YcVfxkQb6JRzqk5kF2tNLv",
+        "bulk_jpXCZedGfVQ",
+        "1686652644442-12",
+        "9223372036854775807-9223372036854775807",
+        "00-01",
+    ])
+}
+
+/// Lists of proxies.
+pub fn caller() -> Vec<Vec<u8>> {
+    own(&[
+        "198.51.100.1, 203.0.113.7",
+        "198.51.100.1,203.0.113.7 , 10.1.1.1\n10.2.2.2",
+        "[2001:db8::7]:443",
+        "::ffff:203.0.113.7, [fd00::1]",
+        "unknown, 10.0.0.1:80",
+    ])
+}
+
+/// Tokens of the vectors, and claims to sign.
+pub fn signature() -> Vec<Vec<u8>> {
+    let mut seeds = texts(SIGNATURES, &["jwt"], "token");
+    seeds.extend(own(&["\0\0sig_key\nhttps://example.com/\njwt_1\nbody", "\u{3}\u{7}k\n\"\\\u{1}ü\n\n"]));
+    seeds
+}
+
+/// Headers of the vectors that say when to try again.
+pub fn retry_after() -> Vec<Vec<u8>> {
+    let file: Value = serde_json::from_str(DURATIONS).expect("the vectors are JSON");
+    let line = |case: &Value| {
+        let (name, value) = (case["header"].as_str()?, case["value"].as_str()?);
+        Some(format!("\u{4}{name}: {value}").into_bytes())
+    };
+    let mut seeds: Vec<Vec<u8>> = file["retry_after"].as_array().expect("a list").iter().filter_map(line).collect();
+    seeds.extend(own(&[
+        "\u{5}Upstash-NonRetryable-Error: true",
+        "\u{4}x-ratelimit-reset-requests: 1m30s\nx-ratelimit-reset-tokens: 6ms",
+    ]));
+    seeds
+}
+
+/// Answers over HTTP/1.1 and HTTP/2.
+pub fn answer() -> Vec<Vec<u8>> {
+    let mut seeds = behind(&[0, 0], own(&HTTP1_ANSWERS));
+    seeds.extend(behind(&[2, 3], own(&HTTP1_ANSWERS)));
+    seeds.extend(behind(&[4, 1], own(&HTTP1_ANSWERS)));
+    seeds.extend(behind(&[0, 0xe0], own(&HTTP1_ANSWERS[3..5])));
+    seeds.extend(behind(&[2, 0xe3], own(&["HTTP/1.1 200 OK\r\n\r\nwithout an end"])));
+    // SETTINGS, their acknowledgement, HEADERS with `:status: 200`, DATA that ends the stream.
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0].as_slice();
+    let acknowledged = [0, 0, 0, 4, 1, 0, 0, 0, 0].as_slice();
+    let headers = [0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88].as_slice();
+    let body = [0, 0, 2, 0, 1, 0, 0, 0, 1, b'o', b'k'].as_slice();
+    let reset = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 7].as_slice();
+    let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].as_slice();
+    for frames in [vec![settings, acknowledged, headers, body], vec![settings, reset], vec![settings, goaway]] {
+        seeds.push([&[1, 0], frames.concat().as_slice()].concat());
+    }
+    seeds
+}
+
+const HTTP1_ANSWERS: [&str; 9] = [
+    "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n2;a=b\r\nok\r\n0\r\nX: 1\r\n\r\n",
+    "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 500 No\r\nRetry-After: 5\r\n\r\nuntil the end",
+    "HTTP/1.1 489 Refused\r\nUpstash-NonRetryable-Error: true\r\nContent-Length: 0\r\n\r\n",
+    "HTTP/1.0 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n",
+    "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nX-8bit: \u{fc}\r\n\r\nshort",
+];
+
+/// URLs and DNS answers of the vectors.
+pub fn egress() -> Vec<Vec<u8>> {
+    let file: Value = serde_json::from_str(SSRF).expect("the vectors are JSON");
+    let line = |case: &Value| {
+        let answers = case["dns"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let lines: Vec<&str> = case["url"].as_str().into_iter().chain(answers).collect();
+        lines.join("\n").into_bytes()
+    };
+    let mut seeds: Vec<Vec<u8>> = file["vectors"].as_array().expect("a list").iter().map(line).collect();
+    let addresses = ["2606:2800:220:1:248:1893:25c8:1946", "2001:db8::1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"];
+    let octets = |text: &str| text.parse::<std::net::Ipv6Addr>().expect("an address").octets().to_vec();
+    seeds.extend(addresses.into_iter().map(octets));
+    seeds
+}
+
+/// JSON columns of every kind, and rows.
+pub fn stored() -> Vec<Vec<u8>> {
+    let columns = [
+        (0, r#"{"url":"https://example.com/","method":"POST","headers":[["X","1"]],"retries":3,"caller_ip":"::1"}"#),
+        (
+            0,
+            r#"{"url":"u","method":"GET","retries":0,"retry_delay":"1","timeout_ms":5,"labels":["l"],"redact":{"body":true,"headers":["A"]},"caller_ip":"","topic":"t","endpoint":"e","queue":"q","flow":{"key":"k","rate":1,"period_ms":1000},"schedule_id":"s","api":"llm","hops":2,"callback":{"url":"c","method":"POST","retries":1,"delay_ms":5}}"#,
+        ),
+        (
+            1,
+            r#"{"next_due":5,"error":"e","response":{"status":500,"headers":[["A","b"]],"body":"b2s=","truncated":true},"duration_ms":7,"dlq_id":"1-2"}"#,
+        ),
+        (2, r#"{"status":200,"body":"AAEC"}"#),
+        (
+            3,
+            r#"{"created_at":1,"cron":"* * * * *","destination":{"url":"https://example.com/"},"spec":{"url":"","method":"POST","retries":3,"caller_ip":""}}"#,
+        ),
+        (
+            4,
+            r#"{"paused":true,"next":60000,"last":1,"last_messages":["msg_4CYo2cv96rizU2hTBrTFUu"],"error":"e","floor":3}"#,
+        ),
+        (
+            5,
+            r#"{"tenant":1,"key":"k","parallelism":1,"rate":2,"period_ms":1000,"pinned_parallelism":false,"pinned_rate":true,"paused":false,"starts":[[5,2]]}"#,
+        ),
+        (
+            6,
+            r#"{"name":"g","created_at":1,"updated_at":2,"endpoints":[{"url":"https://example.com/","name":"e"}],"headers":[["A","b"]]}"#,
+        ),
+        (
+            7,
+            r#"{"tenant":1,"id":5,"filter":[["label",["a"]]],"until":9,"after":7,"count":3,"total":4,"processed":2,"created_at":1,"completed_at":2}"#,
+        ),
+    ];
+    let mut seeds: Vec<Vec<u8>> = columns.iter().map(|(kind, text)| [&[*kind], text.as_bytes()].concat()).collect();
+    let integer = |number: i64| [&[1], number.to_le_bytes().as_slice()].concat();
+    let text = |text: &str| [&[3, text.len() as u8], text.as_bytes()].concat();
+    let numbers: Vec<u8> = (0..12).flat_map(integer).collect();
+    let message: Vec<u8> = [
+        (0..5).flat_map(integer).collect(),
+        text(r#"{"url":"u","method":"GET","retries":0,"caller_ip":""}"#),
+        vec![4, 2, 0xff, 0],
+        integer(7),
+        integer(1),
+        vec![0],
+        text(r#"{"status":500}"#),
+    ]
+    .concat();
+    let plan = r#"{"created_at":1,"cron":"* * * * *","destination":{"url":"u"},"spec":{"url":"","method":"GET","retries":3,"caller_ip":""}}"#;
+    let schedule = [integer(1), text("id"), text(plan), text(r#"{"next":60000}"#), vec![4, 1, 0]].concat();
+    let queue = [integer(1), text("q"), integer(2), integer(0), integer(5), integer(6), integer(0)].concat();
+    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue]));
+    seeds
+}
+
+/// Payloads of frames with every kind of change, alone and together.
+pub fn journal() -> Vec<Vec<u8>> {
+    let part = |text: &str| [(text.len() as u32).to_le_bytes().as_slice(), text.as_bytes()].concat();
+    let numbers = |count: usize| -> Vec<u8> { (0..count * 8).map(|n| (n % 8 == 0) as u8).collect() };
+    let tenant = [1, 0, 0, 0].to_vec();
+    let spec = part(r#"{"url":"https://example.com/","method":"POST","retries":3,"caller_ip":"::1"}"#);
+    let message = [numbers(2), tenant.clone(), numbers(2), spec, part("body")].concat();
+    let live = |flags: u8, rest: usize| {
+        [numbers(2), tenant.clone(), numbers(1), vec![4, 0, 0, 0], numbers(1), vec![0, 0, 0, 0, flags], numbers(rest)]
+            .concat()
+    };
+    let response = r#"{"status":500,"headers":[["A","b"]],"body":"b2s="}"#;
+    let queue =
+        r#"{"tenant":1,"name":"q","parallelism":1,"paused":false,"created_at":1,"updated_at":2,"deleted":false}"#;
+    let changes = [
+        [vec![1], message, live(0, 0)].concat(),
+        [vec![2], tenant.clone(), vec![9; 32], numbers(3)].concat(),
+        [vec![3], tenant.clone(), numbers(3), vec![2], part("")].concat(),
+        [vec![3], tenant.clone(), numbers(3), vec![3], part(&format!(r#"{{"error":"e","response":{response}}}"#))]
+            .concat(),
+        [vec![4], live(7, 4)].concat(),
+        [vec![5], numbers(2)].concat(),
+        [vec![6], tenant.clone(), numbers(4), vec![1, 0, 0, 0], part("\"refused\""), part(response)].concat(),
+        [vec![7], part(queue)].concat(),
+        [vec![8], part(r#"{"tenant":1,"key":"k","parallelism":1,"rate":2,"period_ms":1000,"pinned_parallelism":false,"pinned_rate":true,"paused":false,"starts":[[5,2]]}"#)].concat(),
+    ];
+    let mut seeds: Vec<Vec<u8>> = changes.to_vec();
+    seeds.push(changes.concat());
+    behind(&[0, 0], seeds)
+}
