@@ -25,7 +25,7 @@ use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Durable storage for one or more shards. Every verb is one transaction; `now` is passed in.
 pub trait Store: Send + Sync {
@@ -294,6 +294,16 @@ pub enum StoreError {
 
 /// Any error, kept as a cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A message that must be there and is not.
+fn absent(what: &'static str, id: MessageId) -> StoreError {
+    StoreError::Corrupt { what, source: format!("{id} is not there").into() }
+}
+
+/// A panic elsewhere does not make the data behind the lock wrong: every change of it is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How far a clock that was put back may have been ahead without making duplicates of everything it saw.
 const DEDUP_CLOCK_TOLERANCE_MS: u64 = 3_600_000;

@@ -498,19 +498,6 @@ fn open(directory: &Path, has_journal: bool) -> Box<dyn Store> {
     Box::new(JournalStore::open(&file, &directory.join("journal"), options).unwrap())
 }
 
-fn copy_all(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir(&target).unwrap();
-            copy_all(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 fn compare(steps: &[Step], has_journal: bool) {
     let mut pair = Pair::new(has_journal);
     for step in steps {

@@ -69,19 +69,6 @@ impl Files {
     }
 }
 
-fn copy_all(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir(&target).unwrap();
-            copy_all(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 /// Publishes one message and says how long the journal is then.
 fn publish(files: &Files, rig: &Rig<'_>, body: usize, durability: Durability) -> (Arc<Message>, usize) {
     let message = rig.draft(T0, |message| message.body = vec![b'x'; body].into());

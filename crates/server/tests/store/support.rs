@@ -13,6 +13,7 @@ use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, Schedule
 use posthaste_engine::shard::{LaneKey, Load, Source};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) const SECOND: u64 = 1_000;
@@ -245,6 +246,20 @@ pub(crate) fn retain_all(store: &dyn Store, history_ms: u64, dlq_ms: u64, now: T
         dropped += retained.buckets_dropped;
         if !retained.more {
             return dropped;
+        }
+    }
+}
+
+/// The same files elsewhere: what a process that is killed now leaves behind.
+pub(crate) fn copy_all(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_all(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
         }
     }
 }

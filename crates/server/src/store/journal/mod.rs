@@ -18,10 +18,11 @@ mod verbs;
 
 pub use log::JournalError;
 
-use crate::crash_point::{self, crash_point};
-
 use super::sqlite::{OpenError, SqliteOptions, SqliteStore};
-use super::{Counts, Durability, Epoch, Retained, Retention, ShardId, Store, StoreError, duplicate_window_counts};
+use super::{
+    Counts, Durability, Epoch, Retained, Retention, ShardId, Store, StoreError, absent, duplicate_window_counts, lock,
+};
+use crate::crash_point::{self, crash_point};
 use frame::Seal;
 use log::{Found, Log};
 use pending::Pending;
@@ -31,7 +32,7 @@ use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,9 @@ const RETAINED_BYTES: usize = 1024 * 1024;
 const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// What is missing when a batch is about a message that has ended.
+const LIVE: &str = "live message";
 
 /// What may be chosen about a store with a journal.
 #[derive(Clone, Debug)]
@@ -275,7 +279,7 @@ impl Shared {
                 };
                 match fates.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
                     Some(true) => {}
-                    Some(false) => return Err(absent(id)),
+                    Some(false) => return Err(absent(LIVE, id)),
                     None => unknown.push(id),
                 }
             }
@@ -285,7 +289,7 @@ impl Shared {
         }
         match self.database.find_absent(shard, &unknown)? {
             None => Ok(true),
-            Some(id) => Err(absent(id)),
+            Some(id) => Err(absent(LIVE, id)),
         }
     }
 
@@ -338,11 +342,11 @@ impl Shared {
         let target = {
             let state = self.state();
             state.check()?;
-            state.committed()
+            match state.committed() {
+                committed if committed > state.applied => committed,
+                _ => return Ok(()),
+            }
         };
-        if self.state().applied >= target {
-            return Ok(());
-        }
         let _turn = lock(&self.turn_to_apply);
         let pending = {
             let mut state = self.state();
@@ -417,6 +421,16 @@ impl Shared {
     fn sync(&self) -> Result<(), StoreError> {
         self.state().check()?;
         lock(&self.log).sync().map_err(|error| self.fail(error.into()))
+    }
+
+    /// Everything is in the database: empties the journal.
+    fn close(&self) -> Result<(), StoreError> {
+        self.state().check()?;
+        self.database.flush()?;
+        crash_point("stop_journal_settled");
+        lock(&self.log).remove().map_err(|error| StoreError::Unavailable(error.into()))?;
+        crash_point("stop_journal_removed");
+        Ok(())
     }
 
     /// From now on nothing is written.
@@ -496,18 +510,6 @@ impl Drop for JournalStore {
     }
 }
 
-impl Shared {
-    /// Everything is in the database: empties the journal.
-    fn close(&self) -> Result<(), StoreError> {
-        self.state().check()?;
-        self.database.flush()?;
-        crash_point("stop_journal_settled");
-        lock(&self.log).remove().map_err(|error| StoreError::Unavailable(error.into()))?;
-        crash_point("stop_journal_removed");
-        Ok(())
-    }
-}
-
 /// How much an op writes, more or less.
 fn weight(op: &Op) -> usize {
     match op {
@@ -515,10 +517,6 @@ fn weight(op: &Op) -> usize {
         Op::PutSchedule(schedule) => 1_024 + schedule.body.len(),
         _ => 256,
     }
-}
-
-fn absent(id: MessageId) -> StoreError {
-    StoreError::Corrupt { what: "live message", source: format!("{id} is not there").into() }
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -529,9 +527,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// A panic elsewhere does not make the data behind the lock wrong: every change of it is one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,9 +2,9 @@
 
 use super::super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
-    Retained, Retention, ShardId, SigningKeys, Store, StoreError,
+    Retained, Retention, ShardId, SigningKeys, Store, StoreError, lock,
 };
-use super::{JournalStore, SqliteStore, lock};
+use super::{JournalStore, SqliteStore};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::Flow;

@@ -6,13 +6,13 @@
 
 mod model;
 
-use super::duplicate_window_counts;
 use super::page::{Bounds, PageBuilder};
 use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Order, Page,
     PageRequest, Retained, Retention, ShardId, SigningKeys, Store, StoreError,
 };
-use model::{Model, absent};
+use super::{absent, duplicate_window_counts};
+use model::Model;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::Flow;

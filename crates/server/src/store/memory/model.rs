@@ -1,7 +1,7 @@
 //! What the reference model holds, and how each op changes it.
 
 use crate::store::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of, is_over};
-use crate::store::{DeadLetterRecord, Retention, ShardId, SigningKeys, StoreError};
+use crate::store::{DeadLetterRecord, Retention, ShardId, SigningKeys, StoreError, absent};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Event, Op};
 use posthaste_engine::flow::Flow;
@@ -161,10 +161,6 @@ impl Model {
         self.bulk_actions.retain(|id, action| action.completed_at.is_none() || *id >= end);
         u32::try_from(dropped.len()).unwrap_or(u32::MAX)
     }
-}
-
-pub(super) fn absent(what: &'static str, id: MessageId) -> StoreError {
-    StoreError::Corrupt { what, source: format!("{id} is not there").into() }
 }
 
 fn broken(what: &'static str, how: &'static str) -> StoreError {

@@ -25,7 +25,7 @@ pub use error::OpenError;
 
 use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
-    Retained, Retention, ShardId, SigningKeys, Store, StoreError,
+    Retained, Retention, ShardId, SigningKeys, Store, StoreError, lock,
 };
 use crate::crash_point::crash_point;
 use error::{Failure, Outcome};
@@ -46,7 +46,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use write::{Delta, Writer};
 
 /// Reading connections; more queries at once wait.
@@ -390,9 +390,4 @@ fn connect(path: &Path, flags: OpenFlags, setup: &str) -> rusqlite::Result<Conne
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     connection.execute_batch(setup)?;
     Ok(connection)
-}
-
-/// A panic elsewhere does not make the data behind the lock wrong: every change of it is one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
