@@ -1,8 +1,9 @@
 //! What healthy destinations notice of bad ones, of dead ones, and of another tenant who floods the server.
 //!
-//! The same steady load to a hundred healthy destinations, in turn without and with trouble beside it, each time on
-//! a fresh server. What counts is the ratio of the two. Destinations are addresses of one sink, and ports of bad
-//! receivers: as many origins.
+//! The same steady load to a hundred healthy destinations, each time on a fresh server: without trouble, with the trouble
+//! at another server on the same machine, and with the trouble at the same server. Load, receivers and servers share the
+//! processors, so trouble anywhere on the machine is noticed; what counts is how much more is noticed of trouble at the
+//! same server. Destinations are addresses of one sink, and ports of bad receivers: as many origins.
 
 use super::child::{Child, free_port, this_program, tied_command};
 use super::figure::{Figure, Rounds, delivered_per_s, goal, missing, ratio};
@@ -59,34 +60,59 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     let ports: Vec<u16> = serde_json::from_slice(&get_ok(&hostile.base, "/").await?)?;
     let mut figures = Vec::new();
     for trouble in [Trouble::BadReceivers, Trouble::DeadDestinations, Trouble::Flood] {
-        let (without, with) = rounds(bench, trouble, &ports).await?;
-        figures.extend(compared(trouble, &without, &with));
+        let arms = rounds(bench, trouble, &ports, hostile.pid).await?;
+        figures.extend(compared(trouble, &arms));
     }
     hostile.stop().await?;
     Ok(figures)
 }
 
-/// Without and with trouble, in turn.
-async fn rounds(bench: &mut Bench, trouble: Trouble, hostile: &[u16]) -> Result<(Rounds, Rounds)> {
-    let (mut without, mut with) = (Rounds::default(), Rounds::default());
+/// Where the trouble is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    /// At a second server on the same machine.
+    Elsewhere,
+    Here,
+}
+
+/// The reports of each place.
+#[derive(Default)]
+struct Arms {
+    nowhere: Rounds,
+    elsewhere: Rounds,
+    here: Rounds,
+}
+
+/// Each place in turn.
+async fn rounds(bench: &mut Bench, trouble: Trouble, hostile: &[u16], hostile_pid: u32) -> Result<Arms> {
+    let mut arms = Arms::default();
     for round in 1..=bench.plan.rounds {
-        for (is_troubled, reports) in [(false, &mut without.server), (true, &mut with.server)] {
-            let kind = if is_troubled { "with" } else { "without" };
-            let label = format!("isolation {round}/{}, {kind} {}", bench.plan.rounds, trouble.name());
-            let mut target = bench.start(Side::Server).await?;
-            let healthy = healthy(bench);
-            let report = if is_troubled {
-                // Dropping it ends it.
-                let _beside = begin(bench, trouble, &target, hostile).await?;
-                bench.measure(&mut target, &label, &healthy).await?
-            } else {
-                bench.measure(&mut target, &label, &healthy).await?
+        for place in [Place::Nowhere, Place::Elsewhere, Place::Here] {
+            let (reports, words) = match place {
+                Place::Nowhere => (&mut arms.nowhere, "without"),
+                Place::Elsewhere => (&mut arms.elsewhere, "another server with"),
+                Place::Here => (&mut arms.here, "with"),
             };
-            reports.push(report);
-            bench.stop(target).await;
+            let label = format!("isolation {round}/{}, {words} {}", bench.plan.rounds, trouble.name());
+            let mut target = bench.start(Side::Server).await?;
+            let other = if place == Place::Elsewhere { Some(bench.start(Side::Server).await?) } else { None };
+            // Dropping it ends it.
+            let beside = match place {
+                Place::Nowhere => Beside::Nothing,
+                _ => begin(bench, trouble, other.as_ref().unwrap_or(&target), hostile).await?,
+            };
+            let pids = [Some(hostile_pid), other.as_ref().map(|other| other.child.pid), beside.pid()];
+            target.beside.extend(pids.into_iter().flatten());
+            let healthy = healthy(bench);
+            reports.server.push(bench.measure(&mut target, &label, &healthy).await?);
+            drop(beside);
+            for target in [Some(target), other].into_iter().flatten() {
+                bench.stop(target).await;
+            }
         }
     }
-    Ok((without, with))
+    Ok(arms)
 }
 
 /// The load that is measured.
@@ -101,6 +127,15 @@ enum Beside {
     Nothing,
     Publisher(tokio::task::JoinHandle<()>),
     Flood(Box<tokio::process::Child>),
+}
+
+impl Beside {
+    fn pid(&self) -> Option<u32> {
+        match self {
+            Beside::Nothing | Beside::Publisher(_) => None,
+            Beside::Flood(child) => child.id(),
+        }
+    }
 }
 
 impl Drop for Beside {
@@ -172,40 +207,38 @@ async fn publish(base: &str, urls: &[String], each: u32) -> Result<()> {
     Ok(())
 }
 
-fn compared(trouble: Trouble, without: &Rounds, with: &Rounds) -> Vec<Figure> {
+/// One of the percentiles.
+type Pick = fn(Percentiles) -> f64;
+
+fn compared(trouble: Trouble, arms: &Arms) -> Vec<Figure> {
     let name = trouble.name();
-    let e2e = |rounds: &Rounds, pick: fn(Percentiles) -> f64| {
+    let Arms { nowhere, elsewhere, here } = arms;
+    let e2e = |rounds: &Rounds, pick: Pick| {
         median(rounds.server.iter().filter_map(|report| report.delivery.as_ref()?.e2e.map(pick)))
     };
     let rate = |rounds: &Rounds| median(rounds.server.iter().filter_map(delivered_per_s));
     let server = |what: &str, value: Option<f64>| Figure::server(SCENARIO, &format!("{name}: {what}"), value);
-    let p50 = |percentiles: Percentiles| percentiles.p50_ms;
-    let p99 = |percentiles: Percentiles| percentiles.p99_ms;
-    let p50_ratio = server("p50, with ÷ without", ratio(e2e(with, p50), e2e(without, p50)));
-    let p99_ratio = server("p99, with ÷ without", ratio(e2e(with, p99), e2e(without, p99)));
-    let slower = server("delivered/s, without ÷ with", ratio(rate(without), rate(with)));
-    let (p50_ratio, p99_ratio, slower) = match trouble {
-        Trouble::BadReceivers => (
-            p50_ratio.goal(goal::BESIDE_BAD_RATIO),
-            p99_ratio.goal(goal::BESIDE_BAD_RATIO),
-            slower.goal(goal::BESIDE_BAD_RATIO),
-        ),
-        Trouble::DeadDestinations => (p50_ratio, p99_ratio.goal(goal::BESIDE_DEAD_RATIO), slower),
-        Trouble::Flood => (p50_ratio, p99_ratio.goal(goal::BESIDE_FLOOD_RATIO), slower),
-    };
-    let all = Rounds { reference: Vec::new(), server: [&without.server[..], &with.server[..]].concat() };
+    let mut figures = Vec::new();
+    let picks: [(&str, Pick); 2] = [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
+    for (percentile, pick) in picks {
+        let [alone, apart, together] = [nowhere, elsewhere, here].map(|rounds| e2e(rounds, pick));
+        figures.push(server(&format!("publish to arrival {percentile} without, ms"), alone));
+        figures.push(server(&format!("publish to arrival {percentile}, trouble at another server, ms"), apart));
+        figures.push(server(&format!("publish to arrival {percentile} with, ms"), together));
+        figures.push(server(&format!("{percentile}, with ÷ without"), ratio(together, alone)));
+        let compared = server(&format!("{percentile}, with ÷ at another server"), ratio(together, apart));
+        figures.push(match trouble {
+            Trouble::BadReceivers => compared.goal(goal::BESIDE_BAD_RATIO),
+            Trouble::DeadDestinations => compared.goal(goal::BESIDE_DEAD_RATIO),
+            Trouble::Flood => compared.goal(goal::BESIDE_FLOOD_RATIO),
+        });
+    }
+    figures.push(server("delivered/s, without ÷ with", ratio(rate(nowhere), rate(here))).goal(goal::BESIDE_BAD_RATIO));
+    let server_runs = [nowhere, elsewhere, here].map(|rounds| &rounds.server[..]).concat();
+    let all = Rounds { reference: Vec::new(), server: server_runs };
     let mut missing = missing(&all, SCENARIO);
     missing.name = format!("{name}: missing");
-    let refused = all.total(SCENARIO, &format!("{name}: publish errors"), |report: &Report| report.errors);
-    vec![
-        server("publish to arrival p50 without, ms", e2e(without, p50)),
-        server("publish to arrival p50 with, ms", e2e(with, p50)),
-        p50_ratio,
-        server("publish to arrival p99 without, ms", e2e(without, p99)),
-        server("publish to arrival p99 with, ms", e2e(with, p99)),
-        p99_ratio,
-        slower,
-        missing,
-        refused,
-    ]
+    figures.push(missing);
+    figures.push(all.total(SCENARIO, &format!("{name}: publish errors"), |report: &Report| report.errors));
+    figures
 }

@@ -182,7 +182,7 @@ async fn start_bullmq(bench: &Bench, dir: &Path) -> Result<Target> {
         .await
         .context("redis-server has to be installed (on Debian: apt-get install redis-server)")?;
     let worker = start_worker(bench, dir, "bullmq.mjs", &port_text, data.path()).await?;
-    Ok(Target { child, helpers: vec![worker], side: Side::Peer, dir: data })
+    Ok(Target { child, helpers: vec![worker], beside: Vec::new(), side: Side::Peer, dir: data })
 }
 
 async fn start_nats(bench: &Bench, dir: &Path) -> Result<Target> {
@@ -204,7 +204,7 @@ async fn start_nats(bench: &Bench, dir: &Path) -> Result<Target> {
     let words = [path_text(&program)?, "--config".into(), path_text(&file)?];
     let child = Child::start("nats", &words, port, Ready::Port, data.path()).await?;
     let worker = start_worker(bench, dir, "nats.mjs", &port.to_string(), data.path()).await?;
-    Ok(Target { child, helpers: vec![worker], side: Side::Peer, dir: data })
+    Ok(Target { child, helpers: vec![worker], beside: Vec::new(), side: Side::Peer, dir: data })
 }
 
 /// Starts the process that takes messages from the system at `port` and delivers them.
@@ -240,7 +240,7 @@ async fn start_restate(bench: &Bench, dir: &Path) -> Result<Target> {
         (200..=299, _) => {}
         (status, body) => bail!("registering the handler was answered {status}: {}", excerpt(&body)),
     }
-    Ok(Target { child, helpers: vec![worker], side: Side::Peer, dir: data })
+    Ok(Target { child, helpers: vec![worker], beside: Vec::new(), side: Side::Peer, dir: data })
 }
 
 /// Publishes for so many seconds at this rate (0: closed loop) and waits for arrival.

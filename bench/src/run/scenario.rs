@@ -56,6 +56,8 @@ pub(super) struct Target {
     pub(super) child: Child,
     /// Other processes that it needs.
     pub(super) helpers: Vec<Child>,
+    /// Processes that belong to the measurement: their time is not foreign.
+    pub(super) beside: Vec<u32>,
     pub(super) side: Side,
     pub(super) dir: TempDir,
 }
@@ -119,7 +121,7 @@ impl Bench {
         let words = template.iter().map(|word| words.iter().fold(word.clone(), |w, (from, to)| w.replace(from, to)));
         let words: Vec<String> = words.collect();
         let child = Child::start(name, &words, port, "/ready", dir.path()).await?;
-        Ok(Target { child, helpers: Vec::new(), side, dir })
+        Ok(Target { child, helpers: Vec::new(), beside: Vec::new(), side, dir })
     }
 
     /// Publishes to `target`, waits for arrival, and keeps count of what was lost.

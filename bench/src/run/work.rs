@@ -76,6 +76,7 @@ impl Work {
         ];
         let helpers = target.helpers.iter().enumerate();
         words.extend(helpers.map(|(index, helper)| format!("--cpu=helper{index}={}", helper.pid)));
+        words.extend(target.beside.iter().map(|pid| format!("--cpu=beside{pid}={pid}")));
         words.extend(self.headers.iter().map(|header| format!("--header={header}")));
         words.extend(self.count.map(|count| format!("--count={count}")));
         words.extend(self.arrives.then(|| format!("--drain={DRAIN_SECONDS}")));

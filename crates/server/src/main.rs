@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Every message is allocated on one thread and freed on another; the system's allocator takes 15 % of the time for it.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Durable, signed, retried, deduplicated HTTP message delivery that speaks the QStash protocol.
 #[derive(Parser)]

@@ -41,7 +41,7 @@ use posthaste_engine::outcome::{AttemptError, Outcome};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use posthaste_wire::time::Timestamp;
-use request::Prepared;
+use request::{Ours, Prepared, addressed};
 use resolve::Resolve;
 use response::Ending;
 use std::sync::Arc;
@@ -167,7 +167,7 @@ impl Deliverer {
     async fn exchange(&self, attempt: &Attempt<'_>, deadline: Instant) -> Result<Response, AttemptError> {
         let target = self.target(&attempt.message.spec.url)?;
         let authorization = self.upstream.as_ref().and_then(|upstream| upstream.authorization.as_ref());
-        let prepared = Prepared::new(attempt, &self.region, authorization).await?;
+        let prepared = Prepared::signed(attempt, Ours { region: &self.region, authorization }).await?;
         let key = Key::new(attempt.message.tenant, &target);
         let Ok(sent) = timeout_at(deadline, self.send(&key, &target, &prepared)).await else {
             self.pool.retire(&key);
@@ -197,7 +197,7 @@ impl Deliverer {
         }
         let exchange = async {
             let target = self.target(&upstream.url)?;
-            let prepared = Prepared::passed_on(headers, body);
+            let prepared = Prepared::PassedOn { headers, body };
             // The connection is not given back: who reads the answer may stop in the middle.
             let (answer, _) = self.send(&Key::new(tenant, &target), &target, &prepared).await?;
             Ok(answer)
@@ -220,20 +220,22 @@ impl Deliverer {
         &self,
         key: &Key,
         target: &Target,
-        prepared: &Prepared,
+        prepared: &Prepared<'_>,
     ) -> Result<(http::Response<Incoming>, Connection), AttemptError> {
         if let Some(mut connection) = self.pool.take(key) {
-            let request = prepared.request(target, connection.is_http2())?;
+            let request = addressed(prepared.request()?, target, connection.is_http2())?;
             match connection.send(request).await {
                 Ok(answer) => return Ok((answer, connection)),
                 Err(unanswered) if unanswered.untouched => {}
                 Err(unanswered) => return Err(unanswered.error),
             }
         }
+        // What cannot be sent needs no connection.
+        let request = prepared.request()?;
         // Boxed: most attempts do not need it, and every attempt is moved.
         let mut connection = Box::pin(self.connector.open(target)).await?;
         self.pool.share(key, &connection);
-        let request = prepared.request(target, connection.is_http2())?;
+        let request = addressed(request, target, connection.is_http2())?;
         match connection.send(request).await {
             Ok(answer) => Ok((answer, connection)),
             Err(unanswered) => Err(unanswered.error),

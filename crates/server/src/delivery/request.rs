@@ -8,6 +8,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Parts, Scheme};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
+use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
 use posthaste_wire::encoding::{header_bytes, hex};
 use posthaste_wire::header as wire;
@@ -24,79 +25,114 @@ const REGION: HeaderName = HeaderName::from_static(wire::REGION);
 const USER_AGENT: HeaderValue = HeaderValue::from_static("Upstash-QStash");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
+/// How many headers a message gets besides those of its publisher, more or less.
+const OWN_HEADERS: usize = 12;
+
 /// Bodies over this are hashed away from the threads that serve connections.
 const HASH_INLINE_MAX: usize = 256 * 1024;
 
-/// Everything of a request that does not depend on the connection. One signature per attempt, also if
-/// the request has to be sent twice.
-pub(super) struct Prepared {
-    method: Method,
-    headers: HeaderMap,
-    body: Bytes,
+/// What a request is made of: all but the connection. One signature per attempt, also if the request has to be sent
+/// twice; its headers are put together for each sending, because most are sent once and hyper takes them away.
+pub(super) enum Prepared<'a> {
+    /// An attempt to deliver a message.
+    Signed { attempt: &'a Attempt<'a>, signature: HeaderValue, ours: Ours<'a> },
+    /// A request of a client that is passed on to an upstream: unsigned, for it is no message.
+    PassedOn { headers: HeaderMap, body: Bytes },
 }
 
-impl Prepared {
-    /// `authorization` belongs to an upstream: it wins over what the publisher says.
-    pub(super) async fn new(
-        attempt: &Attempt<'_>,
-        region: &HeaderValue,
-        authorization: Option<&HeaderValue>,
-    ) -> Result<Prepared, AttemptError> {
-        let message = attempt.message;
-        let method = match Method::from_bytes(message.spec.method.as_bytes()) {
-            Ok(method) if method != Method::CONNECT => method,
-            _ => return Err(unsendable(&format!("method {}", message.spec.method))),
+/// What the server adds to every message.
+#[derive(Clone, Copy)]
+pub(super) struct Ours<'a> {
+    pub(super) region: &'a HeaderValue,
+    /// Belongs to an upstream: it wins over what the publisher says.
+    pub(super) authorization: Option<&'a HeaderValue>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Signs.
+    pub(super) async fn signed(attempt: &'a Attempt<'a>, ours: Ours<'a>) -> Result<Prepared<'a>, AttemptError> {
+        let signature = value(sign(attempt).await?, "signature")?;
+        Ok(Prepared::Signed { attempt, signature, ours })
+    }
+
+    /// The request, but for where it goes.
+    pub(super) fn request(&self) -> Result<Request<Full<Bytes>>, AttemptError> {
+        let (method, headers, body) = match self {
+            Prepared::Signed { attempt, signature, ours } => {
+                let method = method_of(attempt.message)?;
+                let headers = headers_of(attempt, &method, signature, *ours)?;
+                (method, headers, attempt.message.body.clone())
+            }
+            Prepared::PassedOn { headers, body } => {
+                let mut headers = headers.clone();
+                headers.insert(header::USER_AGENT, USER_AGENT);
+                headers.insert(header::ACCEPT_ENCODING, IDENTITY);
+                headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+                (Method::POST, headers, body.clone())
+            }
         };
-        let mut headers = HeaderMap::with_capacity(message.spec.headers.len() + 10);
-        forward(&message.spec.headers, &mut headers)?;
-        if let Some(authorization) = authorization {
-            headers.insert(header::AUTHORIZATION, authorization.clone());
-        }
-        headers.entry(header::USER_AGENT).or_insert(USER_AGENT);
-        headers.insert(header::ACCEPT_ENCODING, IDENTITY);
-        if !message.body.is_empty() || matches!(method, Method::POST | Method::PUT | Method::PATCH) {
-            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(message.body.len()));
-        }
-        headers.insert(SIGNATURE, value(sign(attempt).await?, "signature")?);
-        headers.insert(MESSAGE_ID, value(message.id.to_string(), "message id")?);
-        headers.insert(RETRIED, HeaderValue::from(attempt.retried));
-        headers.insert(CALLER_IP, value(message.spec.caller_ip.clone(), "caller ip")?);
-        headers.insert(REGION, region.clone());
-        headers.insert(HOPS, HeaderValue::from(message.spec.hops.saturating_add(1)));
-        if let Some(topic) = &message.spec.topic {
-            headers.insert(TOPIC_NAME, value(topic.clone(), "group name")?);
-        }
-        if let Some(schedule_id) = &message.spec.schedule_id {
-            headers.insert(SCHEDULE_ID, value(schedule_id.clone(), "schedule id")?);
-        }
-        Ok(Prepared { method, headers, body: message.body.clone() })
-    }
-
-    /// A request of a client that is passed on to an upstream: unsigned, for it is no message.
-    pub(super) fn passed_on(mut headers: HeaderMap, body: Bytes) -> Prepared {
-        headers.insert(header::USER_AGENT, USER_AGENT);
-        headers.insert(header::ACCEPT_ENCODING, IDENTITY);
-        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
-        Prepared { method: Method::POST, headers, body }
-    }
-
-    /// The request as one kind of connection wants it: HTTP/2 carries the host in the URI.
-    pub(super) fn request(&self, target: &Target, http2: bool) -> Result<Request<Full<Bytes>>, AttemptError> {
-        let mut headers = self.headers.clone();
-        let mut parts = Parts::default();
-        parts.path_and_query = Some(target.path.clone());
-        if http2 {
-            parts.scheme = Some(Scheme::HTTPS);
-            parts.authority = Some(target.authority.clone());
-        } else {
-            headers.insert(header::HOST, value(target.authority.as_str().to_owned(), "host")?);
-        }
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = Uri::from_parts(parts).map_err(|_| unsendable("path"))?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
         *request.headers_mut() = headers;
         Ok(request)
     }
+}
+
+/// The request as one kind of connection wants it: HTTP/2 carries the host in the URI.
+pub(super) fn addressed(
+    mut request: Request<Full<Bytes>>,
+    target: &Target,
+    http2: bool,
+) -> Result<Request<Full<Bytes>>, AttemptError> {
+    let mut parts = Parts::default();
+    parts.path_and_query = Some(target.path.clone());
+    if http2 {
+        parts.scheme = Some(Scheme::HTTPS);
+        parts.authority = Some(target.authority.clone());
+    } else {
+        request.headers_mut().insert(header::HOST, copied(target.authority.as_str(), "host")?);
+    }
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| unsendable("path"))?;
+    Ok(request)
+}
+
+fn method_of(message: &Message) -> Result<Method, AttemptError> {
+    match Method::from_bytes(message.spec.method.as_bytes()) {
+        Ok(method) if method != Method::CONNECT => Ok(method),
+        _ => Err(unsendable(&format!("method {}", message.spec.method))),
+    }
+}
+
+fn headers_of(
+    attempt: &Attempt<'_>,
+    method: &Method,
+    signature: &HeaderValue,
+    ours: Ours<'_>,
+) -> Result<HeaderMap, AttemptError> {
+    let message = attempt.message;
+    let mut headers = HeaderMap::with_capacity(message.spec.headers.len() + OWN_HEADERS);
+    forward(&message.spec.headers, &mut headers)?;
+    if let Some(authorization) = ours.authorization {
+        headers.insert(header::AUTHORIZATION, authorization.clone());
+    }
+    headers.entry(header::USER_AGENT).or_insert(USER_AGENT);
+    headers.insert(header::ACCEPT_ENCODING, IDENTITY);
+    if !message.body.is_empty() || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(message.body.len()));
+    }
+    headers.insert(SIGNATURE, signature.clone());
+    headers.insert(MESSAGE_ID, value(message.id.to_string(), "message id")?);
+    headers.insert(RETRIED, HeaderValue::from(attempt.retried));
+    headers.insert(CALLER_IP, copied(&message.spec.caller_ip, "caller ip")?);
+    headers.insert(REGION, ours.region.clone());
+    headers.insert(HOPS, HeaderValue::from(message.spec.hops.saturating_add(1)));
+    if let Some(topic) = &message.spec.topic {
+        headers.insert(TOPIC_NAME, copied(topic, "group name")?);
+    }
+    if let Some(schedule_id) = &message.spec.schedule_id {
+        headers.insert(SCHEDULE_ID, copied(schedule_id, "schedule id")?);
+    }
+    Ok(headers)
 }
 
 /// Copies the publisher's headers, without those that belong to the connection or to the URL.
@@ -136,6 +172,10 @@ async fn body_hash(body: &Bytes) -> Result<String, AttemptError> {
 
 fn value(text: String, what: &str) -> Result<HeaderValue, AttemptError> {
     HeaderValue::try_from(text).map_err(|_| unsendable(what))
+}
+
+fn copied(text: &str, what: &str) -> Result<HeaderValue, AttemptError> {
+    HeaderValue::from_str(text).map_err(|_| unsendable(what))
 }
 
 fn unsendable(what: &str) -> AttemptError {

@@ -60,14 +60,14 @@ const SETUP: &str =
 /// The WAL is checkpointed by the commit that makes it 8 MiB long: at a larger size that commit takes
 /// longer (commit p99 20 ms at 8 MiB, 24 at 16, 26 at 32; worst 28, 37, 52) and nothing gets faster.
 /// Caches are small because the page cache of the system helps.
-const SETUP_WRITER: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -8192;
+const SETUP_WRITER: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -16384;
     PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 67108864;";
 const SETUP_READER: &str = "PRAGMA cache_size = -2048; PRAGMA query_only = ON;";
 
 /// What may be chosen about a store file.
 #[derive(Clone, Debug, Default)]
 pub struct SqliteOptions {
-    /// The file may not grow beyond this many pages of 8 KiB; without a bound the disk is the bound.
+    /// The file may not grow beyond this many pages (16 KiB each in a new file); without a bound the disk is the bound.
     pub pages_max: Option<u32>,
     /// The WAL is moved into the file only by `checkpoint`.
     pub checkpoints_by_hand: bool,

@@ -3,8 +3,8 @@
 use super::SqliteStore;
 use super::codec::{bits, int};
 use super::error::{Failure, Outcome};
-use super::write::{Delta, INSERT_LIVE, UPDATE_LIVE, Writer, absent};
-use crate::store::journal::pending::{Fate, Pending};
+use super::write::{Delta, Writer};
+use crate::store::journal::pending::Pending;
 use crate::store::{Durability, ShardId, StoreError};
 use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, TenantId};
@@ -85,9 +85,21 @@ impl Writer {
         let published: Vec<&Message> = pending.fates.values().filter_map(|fate| fate.message.as_deref()).collect();
         self.insert_all(&published)?;
         delta.last_seq = published.last().map(|message| message.id.seq);
+        let mut new = Vec::new();
         for fate in pending.fates.values() {
-            delta.live += self.settle_live(fate)?;
+            match (&fate.message, &fate.live) {
+                (Some(_), Some(live)) => new.push((fate.shard, *live)),
+                // It has come and gone.
+                (Some(_), None) => {}
+                (None, Some(live)) => self.update_live(fate.shard, live)?,
+                (None, None) => {
+                    self.remove_live(fate.shard, fate.id)?;
+                    delta.live -= 1;
+                }
+            }
         }
+        self.insert_live(&new)?;
+        delta.live += new.len() as i64;
         self.log_all(&pending.events)?;
         for letter in &pending.letters {
             self.bury(letter)?;
@@ -112,24 +124,5 @@ impl Writer {
             return Err(Failure::corrupt("journal", text));
         }
         Ok(delta)
-    }
-
-    /// Makes, changes or deletes a live row, and says by how many there are more.
-    fn settle_live(&self, fate: &Fate) -> Outcome<i64> {
-        match (&fate.message, &fate.live) {
-            (Some(_), Some(live)) => {
-                self.write_live(INSERT_LIVE, fate.shard, live)?;
-                Ok(1)
-            }
-            (Some(_), None) => Ok(0),
-            (None, Some(live)) => match self.write_live(UPDATE_LIVE, fate.shard, live)? {
-                1 => Ok(0),
-                _ => Err(absent(fate.id)),
-            },
-            (None, None) => {
-                self.remove_live(fate.shard, fate.id)?;
-                Ok(-1)
-            }
-        }
     }
 }

@@ -151,9 +151,11 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
     }
 }
 
+/// Pages of 16 KiB: most is appended, so large pages are full when they are written, and cost half as many calls as
+/// pages of 8 KiB. A file keeps the size it was made with.
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3}
+        "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3}
          PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
     ))
 }

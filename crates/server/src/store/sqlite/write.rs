@@ -16,17 +16,20 @@ use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
 
 /// How many low bits of a log line's number count lines; the rest counts the times the file was opened.
 const LINE_COUNTER_BITS: u32 = 40;
 
-pub(super) const INSERT_LIVE: &str =
-    "INSERT INTO live(seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard,
-                      queue, turn_at, turn_seq, flow)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
-pub(super) const UPDATE_LIVE: &str =
-    "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
+/// Rows that one statement writes: preparing a statement for its next use costs as much as writing a small row.
+const ROWS_AT_ONCE: usize = 16;
+
+const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, url, spec, body";
+const EVENT_COLUMNS: &str = "tenant, at, n, seq, state, detail";
+const LIVE_COLUMNS: &str =
+    "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard, queue, turn_at, turn_seq, flow";
+/// Binds as an insert of [`LIVE_COLUMNS`] does.
+const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
     cancel_requested = ?8, queue = ?10, turn_at = ?11, turn_seq = ?12, flow = ?13
     WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
@@ -172,18 +175,14 @@ impl Writer {
         for op in ops {
             match op {
                 Op::Insert { message, live } => {
-                    self.insert(message)?;
-                    self.write_live(INSERT_LIVE, shard, live)?;
+                    self.insert_all(&[message])?;
+                    self.insert_live(&[(shard, *live)])?;
                     delta.live += 1;
                     delta.last_seq = delta.last_seq.max(Some(message.id.seq));
                 }
                 Op::Remember { tenant, key, id, expires } => self.remember(*tenant, key, *id, *expires)?,
-                Op::Log(event) => self.log(event)?,
-                Op::Update(live) => {
-                    if self.write_live(UPDATE_LIVE, shard, live)? != 1 {
-                        return Err(absent(live.id));
-                    }
-                }
+                Op::Log(event) => self.log_all(std::slice::from_ref(event))?,
+                Op::Update(live) => self.update_live(shard, live)?,
                 Op::Remove { id } => {
                     self.remove_live(shard, *id)?;
                     delta.live -= 1;
@@ -220,51 +219,66 @@ impl Writer {
         if current == Some(int(epoch.0)) { Ok(()) } else { Err(Failure::Fenced) }
     }
 
-    fn insert(&mut self, message: &Message) -> Outcome<()> {
-        self.insert_all(&[message])
-    }
-
-    /// Writes messages, best in the order of their positions. One statement serves all that go into one table.
+    /// Writes messages, best in the order of their positions.
     pub(super) fn insert_all(&mut self, messages: &[&Message]) -> Outcome<()> {
         let bucket_of = |message: &Message| Kind::Message.bucket_of(message.id.seq.time());
         for messages in messages.chunk_by(|a, b| bucket_of(a) == bucket_of(b)) {
             let bucket = self.buckets.ensure(&self.connection, Kind::Message, messages[0].id.seq.time())?;
-            let mut statement = self.connection.prepare_cached(&format!(
-                "INSERT INTO message_{bucket}(seq, tag, tenant, created_at, not_before, url, spec, body)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
-            ))?;
-            for message in messages {
-                statement.execute(params![
-                    int(message.id.seq.0),
-                    bits(message.id.tag),
-                    message.tenant.0,
-                    int(message.created_at.0),
-                    int(message.not_before.0),
-                    message.spec.url,
-                    to_json("message", &message.spec)?,
-                    &message.body[..],
-                ])?;
-            }
+            let table = format!("message_{bucket}");
+            self.insert_rows(&table, MESSAGE_COLUMNS, messages, |row, message| {
+                row.put(int(message.id.seq.0))?;
+                row.put(bits(message.id.tag))?;
+                row.put(message.tenant.0)?;
+                row.put(int(message.created_at.0))?;
+                row.put(int(message.not_before.0))?;
+                row.put(message.spec.url.as_str())?;
+                row.put(to_json("message", &message.spec)?)?;
+                row.put(&message.body[..])
+            })?;
         }
         Ok(())
     }
 
-    pub(super) fn write_live(&self, sql: &str, shard: ShardId, live: &Live) -> Outcome<usize> {
-        Ok(self.connection.prepare_cached(sql)?.execute(params![
-            int(live.id.seq.0),
-            bits(live.id.tag),
-            live.tenant.0,
-            bits(live.origin.0),
-            live.body_bytes,
-            int(live.due.0),
-            live.retried,
-            live.cancel_requested,
-            shard.0,
-            live.place.map(|place| bits(place.queue.0)),
-            live.place.map(|place| int(place.turn.at.0)),
-            live.place.map(|place| int(place.turn.seq.0)),
-            live.flow.map(|flow| bits(flow.0)),
-        ])?)
+    /// Makes live rows, best in the order of their positions.
+    pub(super) fn insert_live(&self, rows: &[(ShardId, Live)]) -> Outcome<()> {
+        self.insert_rows("live", LIVE_COLUMNS, rows, |row, (shard, live)| row.put_live(*shard, live))
+    }
+
+    pub(super) fn update_live(&self, shard: ShardId, live: &Live) -> Outcome<()> {
+        let mut statement = self.connection.prepare_cached(UPDATE_LIVE)?;
+        Row { statement: &mut statement, bound: 0 }.put_live(shard, live)?;
+        match statement.raw_execute()? {
+            1 => Ok(()),
+            _ => Err(absent(live.id)),
+        }
+    }
+
+    /// Inserts rows in their order, [`ROWS_AT_ONCE`] by one statement.
+    fn insert_rows<T>(
+        &self,
+        table: &str,
+        columns: &str,
+        rows: &[T],
+        mut put: impl FnMut(&mut Row<'_, '_>, &T) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let values = format!("({})", vec!["?"; columns.split(',').count()].join(", "));
+        let sql = |count| format!("INSERT INTO {table}({columns}) VALUES {}", vec![values.as_str(); count].join(", "));
+        let many = rows.chunks_exact(ROWS_AT_ONCE);
+        let single = many.remainder().chunks(1);
+        for (count, chunks) in [(ROWS_AT_ONCE, many.collect::<Vec<_>>()), (1, single.collect())] {
+            if chunks.is_empty() {
+                continue;
+            }
+            let mut statement = self.connection.prepare_cached(&sql(count))?;
+            for chunk in chunks {
+                let mut row = Row { statement: &mut statement, bound: 0 };
+                for value in chunk {
+                    put(&mut row, value)?;
+                }
+                statement.raw_execute()?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn remove_live(&self, shard: ShardId, id: MessageId) -> Outcome<()> {
@@ -275,29 +289,22 @@ impl Writer {
         }
     }
 
-    fn log(&mut self, event: &Event) -> Outcome<()> {
-        self.log_all(std::slice::from_ref(event))
-    }
-
-    /// Writes log lines in their order. One statement serves all that go into one table.
+    /// Writes log lines in their order.
     pub(super) fn log_all(&mut self, events: &[Event]) -> Outcome<()> {
         for events in events.chunk_by(|a, b| Kind::Event.bucket_of(a.at) == Kind::Event.bucket_of(b.at)) {
             let bucket = self.buckets.ensure(&self.connection, Kind::Event, events[0].at)?;
-            let mut statement = self.connection.prepare_cached(&format!(
-                "INSERT INTO event_{bucket}(tenant, at, n, seq, state, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
-            ))?;
-            for event in events {
-                let detail = if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) };
-                statement.execute(params![
-                    event.tenant.0,
-                    int(event.at.0),
-                    int(self.next_line),
-                    int(event.id.seq.0),
-                    state_number(event.state),
-                    detail,
-                ])?;
-                self.next_line += 1;
-            }
+            let mut line = self.next_line;
+            self.insert_rows(&format!("event_{bucket}"), EVENT_COLUMNS, events, |row, event| {
+                row.put(event.tenant.0)?;
+                row.put(int(event.at.0))?;
+                row.put(int(line))?;
+                row.put(int(event.id.seq.0))?;
+                row.put(state_number(event.state))?;
+                row.put(if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) })?;
+                line += 1;
+                Ok(())
+            })?;
+            self.next_line = line;
         }
         Ok(())
     }
@@ -380,6 +387,36 @@ impl Writer {
             }
         }
         Err(Failure::corrupt("dead letter", format!("{dlq_id} is not there")))
+    }
+}
+
+/// The next parameters of a statement, one row after the other.
+struct Row<'a, 'c> {
+    statement: &'a mut Statement<'c>,
+    bound: usize,
+}
+
+impl Row<'_, '_> {
+    fn put(&mut self, value: impl ToSql) -> Outcome<()> {
+        self.bound += 1;
+        Ok(self.statement.raw_bind_parameter(self.bound, value)?)
+    }
+
+    /// In the order of [`LIVE_COLUMNS`].
+    fn put_live(&mut self, shard: ShardId, live: &Live) -> Outcome<()> {
+        self.put(int(live.id.seq.0))?;
+        self.put(bits(live.id.tag))?;
+        self.put(live.tenant.0)?;
+        self.put(bits(live.origin.0))?;
+        self.put(live.body_bytes)?;
+        self.put(int(live.due.0))?;
+        self.put(live.retried)?;
+        self.put(live.cancel_requested)?;
+        self.put(shard.0)?;
+        self.put(live.place.map(|place| bits(place.queue.0)))?;
+        self.put(live.place.map(|place| int(place.turn.at.0)))?;
+        self.put(live.place.map(|place| int(place.turn.seq.0)))?;
+        self.put(live.flow.map(|flow| bits(flow.0)))
     }
 }
 
