@@ -8,7 +8,7 @@ use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, 
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Counts, Durability, Retention, ShardId, Store, StoreError};
 use posthaste_engine::event::Op;
-use posthaste_engine::message::Message;
+use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, Seq};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SECTOR: usize = 512;
 const SEAL: Seal = Seal { key: 9, segment: 7 };
@@ -361,6 +361,33 @@ fn nothing_gets_lost_between_threads() {
     drop(store);
     let store = SqliteStore::open(&files.database(), SqliteOptions::default()).unwrap();
     assert_eq!((ids(&store), store.counts().unwrap()), (live, Counts { live: 500, dead_letters: 500 }));
+}
+
+#[test]
+fn what_is_on_its_way_into_the_database_is_known_meanwhile() {
+    let files = Files::new();
+    let options = JournalOptions { apply_after: Duration::ZERO, ..JournalOptions::default() };
+    let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
+    let rig = Rig::new(&store);
+    // Nobody else can write as long as this lasts, so that applying does not come to an end.
+    let elsewhere = rusqlite::Connection::open(files.database()).unwrap();
+    elsewhere.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let message = rig.draft(T0, |_| {});
+    let key = (message.tenant, DedupKey([7; 32]));
+    let mut ops = published(&message);
+    ops.push(Op::Remember { tenant: key.0, key: key.1, id: message.id, expires: T0.plus_millis(1_000) });
+    store.commit(SHARD, rig.epoch, &ops, Durability::Synced).unwrap();
+    // The thread takes it at once; whenever that is, it must not be missed for a moment.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        assert_eq!(store.find_duplicates(&[key], T0).unwrap(), [Some(message.id)]);
+        assert_eq!(store.load_messages(&[message.id]).unwrap(), [Arc::clone(&message)]);
+        let update = Op::Update(live(&message));
+        store.commit(SHARD, rig.epoch, &[update], Durability::Lazy).unwrap();
+    }
+    elsewhere.execute_batch("COMMIT").unwrap();
+    assert_eq!(rig.live_ids(), [message.id]);
+    assert_eq!(store.find_duplicates(&[key], T0).unwrap(), [Some(message.id)]);
 }
 
 #[test]
