@@ -132,6 +132,12 @@ impl Rounds {
         Figure::both(scenario, name, of(&self.reference), of(&self.server))
     }
 
+    /// The median over the rounds of what the server had, divided by what the reference had right before it: a machine
+    /// that becomes slower in the middle of the rounds does so for both.
+    pub(super) fn ratio(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
+        paired_ratio(&self.server, &self.reference, value)
+    }
+
     /// The sums of one count.
     pub(super) fn total(&self, scenario: &'static str, name: &str, count: impl Fn(&Report) -> u64) -> Figure {
         let of = |reports: &[Report]| (!reports.is_empty()).then(|| reports.iter().map(&count).sum::<u64>() as f64);
@@ -145,7 +151,7 @@ pub(super) const TARGET: &str = "target";
 pub(super) fn saturation(rounds: &Rounds) -> Vec<Figure> {
     const SCENARIO: &str = "saturation";
     let delivered = rounds.figure(SCENARIO, "delivered/s", delivered_per_s);
-    let ratio = ratio(delivered.server, delivered.reference);
+    let ratio = rounds.ratio(delivered_per_s);
     vec![
         rounds.figure(SCENARIO, "publish/s", |report| Some(report.publish_per_s)),
         rounds.figure(SCENARIO, "publish p50, ms", |report| report.publish.map(|p| p.p50_ms)),
@@ -167,7 +173,7 @@ pub(super) fn saturation(rounds: &Rounds) -> Vec<Figure> {
 /// Publishes alone, beside a server that only appends.
 pub(super) fn publishes(rounds: &Rounds, scenario: &'static str) -> Vec<Figure> {
     let published = rounds.figure(scenario, "durable publishes/s", |report| Some(report.publish_per_s));
-    let ratio = ratio(published.server, published.reference);
+    let ratio = rounds.ratio(|report| Some(report.publish_per_s));
     vec![
         published,
         Figure::server(scenario, "durable publishes/s, server ÷ append server", ratio).goal(goal::PUBLISHED_RATIO),
@@ -215,6 +221,11 @@ pub(super) fn latency(reports: &[Report]) -> Option<Percentiles> {
 /// What the server's process spent for one delivered message.
 pub(super) fn cpu_us(report: &Report) -> Option<f64> {
     report.delivery.as_ref()?.cpu_us_per_msg.get(TARGET).copied()
+}
+
+/// The median of one value's ratios, round by round.
+pub(super) fn paired_ratio(part: &[Report], whole: &[Report], value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
+    median(part.iter().zip(whole).filter_map(|(part, whole)| ratio(value(part), value(whole))))
 }
 
 pub(super) fn ratio(part: Option<f64>, whole: Option<f64>) -> Option<f64> {

@@ -39,10 +39,10 @@ pub(crate) struct Args {
     /// Start this instead of the server: words split at spaces, with {bench}, {port}, {dir} and {sink} filled in.
     #[arg(long, hide = true)]
     server_command: Option<String>,
-    /// Seconds per measurement [default: 10].
+    /// Seconds per measurement [default: 6].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
-    /// How often relay and server take turns [default: 3].
+    /// How often relay and server take turns [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: Option<u32>,
     /// Directory for the JSON file.
@@ -168,8 +168,8 @@ impl Plan {
         };
         Self {
             scenarios: Scenario::ALL.into_iter().filter(asked).collect(),
-            seconds: args.seconds.unwrap_or(if smoke { 1 } else { 10 }),
-            rounds: args.rounds.unwrap_or(if smoke { 1 } else { 3 }),
+            seconds: args.seconds.unwrap_or(if smoke { 1 } else { 6 }),
+            rounds: args.rounds.unwrap_or(if smoke { 1 } else { 5 }),
             warm_up_seconds: if smoke { 0.2 } else { 1.0 },
             settle: Duration::from_secs(if smoke { 1 } else { 5 }),
             idle: Duration::from_secs(if smoke { 1 } else { 10 }),
@@ -366,7 +366,7 @@ mod tests {
         let plan = Plan::new(&args("--smoke --seconds 2 --only idle,rate"));
         assert_eq!((plan.seconds, plan.scenarios), (2, vec![Scenario::Rate, Scenario::Idle]));
         let plan = Plan::new(&args(""));
-        assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (10, 3, 1_000_000, true));
+        assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (6, 5, 1_000_000, true));
     }
 
     #[test]

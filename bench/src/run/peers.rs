@@ -6,7 +6,7 @@
 //! request, and delivered by its worker to the same sink.
 
 use super::child::{Child, Ready, free_port, tied_command};
-use super::figure::{self, Figure, delivered_per_s, goal, ratio};
+use super::figure::{self, Figure, delivered_per_s, goal, paired_ratio};
 use super::plot::OURS;
 use super::scenario::{Bench, RATE_NAME, RATE_PER_S, Side, Target};
 use super::work::{CONNECTIONS, DRAIN_SECONDS, Work};
@@ -105,7 +105,7 @@ pub(super) async fn measure(bench: &mut Bench, dir: &Path) -> Result<Vec<Figure>
     if !bench.plots.delivered.iter().any(|(name, _)| name == OURS) {
         bench.plots.delivered.extend(rate_of(&server).map(|rate| (OURS.to_owned(), rate)));
     }
-    Ok(figures(&found, rate_of(&server)))
+    Ok(figures(&found, &server))
 }
 
 fn leave_out(bench: &mut Bench, found: &Found, error: &anyhow::Error) {
@@ -118,7 +118,8 @@ fn rate_of(reports: &[Report]) -> Option<f64> {
     median(reports.iter().filter_map(delivered_per_s))
 }
 
-fn figures(found: &[Found], server: Option<f64>) -> Vec<Figure> {
+fn figures(found: &[Found], ours: &[Report]) -> Vec<Figure> {
+    let server = rate_of(ours);
     let mut figures = Vec::new();
     for Found { peer, saturated, steady } in found {
         let (name, latency) = (peer.name(), figure::latency(steady));
@@ -133,8 +134,9 @@ fn figures(found: &[Found], server: Option<f64>) -> Vec<Figure> {
             peer("missing", Some((missing(saturated) + missing(steady)) as f64)),
         ]);
     }
-    let best = found.iter().filter_map(|found| rate_of(&found.saturated)).reduce(f64::max);
-    let ratio = ratio(server, best);
+    let speed = |found: &&Found| rate_of(&found.saturated).unwrap_or(0.0);
+    let best = found.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
+    let ratio = best.and_then(|best| paired_ratio(ours, &best.saturated, delivered_per_s));
     figures.push(Figure::server(SCENARIO, "delivered/s, server ÷ best durable peer", ratio).goal(goal::PEER_RATIO));
     figures
 }
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn without_peers_the_ratio_has_no_data() {
-        let figures = figures(&[], Some(1_000.0));
+        let figures = figures(&[], &[]);
         assert_eq!((figures.len(), figures[0].server, figures[0].goal), (1, None, Some(goal::PEER_RATIO)));
     }
 
