@@ -400,7 +400,7 @@ mod tests {
         };
         let text = render(&outcome);
         assert!(
-            text.starts_with("a machine, 2026-01-02T03:04:05Z. Medians; rounds: 3, seconds each: 10.\n\n| scenario |"),
+            text.starts_with("a machine, 2026-01-02T03:04:05Z. Medians; rounds: 5, seconds each: 6.\n\n| scenario |"),
             "{text}"
         );
         let tail = "\n**LOST**: 2 acknowledged messages were lost (warm-ups included)\n\n**FAILED**: Idle: broken\n\n**WARNING**: noisy\n";
