@@ -48,7 +48,7 @@ const APPLY_BYTES: usize = 8 * 1024 * 1024;
 const RETAINED_BYTES: usize = 1024 * 1024;
 /// The database's WAL is moved into its file after frames of this length. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
-const CHECKPOINT_BYTES: usize = 32 * 1024 * 1024;
+const CHECKPOINT_BYTES: usize = 64 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
 
