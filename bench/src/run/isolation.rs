@@ -1,6 +1,6 @@
 //! What healthy destinations notice of bad ones, of dead ones, and of another tenant who floods the server.
 //!
-//! The same steady load to a hundred healthy destinations, each time on a fresh server: without trouble, with the trouble
+//! The same steady load to ninety healthy destinations, each time on a fresh server: without trouble, with the trouble
 //! at another server on the same machine, and with the trouble at the same server. Load, receivers and servers share the
 //! processors, so trouble anywhere on the machine is noticed; what counts is how much more is noticed of trouble at the
 //! same server. Destinations are addresses of one sink, and ports of bad receivers: as many origins.

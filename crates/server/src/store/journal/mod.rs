@@ -44,9 +44,11 @@ pub const APPLY_AFTER: Duration = Duration::from_millis(250);
 pub const SEGMENT_BYTES: u64 = if crash_point::ENABLED { 64 * 1024 } else { 16 * 1024 * 1024 };
 /// What is pending gets into the database without delay when its frames are this long.
 const APPLY_BYTES: usize = 8 * 1024 * 1024;
+/// What a transaction writes to the WAL besides what it holds, more or less: a page of every tree that it touches.
+const TRANSACTION_BYTES: usize = 8 * 16 * 1024;
 /// What a round of retention writes to the WAL, more or less.
 const RETAINED_BYTES: usize = 1024 * 1024;
-/// The database's WAL is moved into its file after frames of this length. Pages that change often are then moved once
+/// The database's WAL is moved into its file when it has grown by this much, more or less. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
 const CHECKPOINT_BYTES: usize = 64 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
@@ -119,7 +121,7 @@ struct State {
     applying: Option<Arc<Pending>>,
     /// The last frame that is in the database.
     applied: u64,
-    /// How long the frames are whose effect is in the database's WAL, more or less.
+    /// How much of the database's WAL is not in its file, more or less.
     unmoved_bytes: usize,
     epochs: HashMap<ShardId, Epoch>,
     counts: Counts,
@@ -142,7 +144,8 @@ impl JournalStore {
             since: None,
             applying: None,
             applied: last,
-            unmoved_bytes: 0,
+            // What an earlier run left in the WAL is moved first.
+            unmoved_bytes: CHECKPOINT_BYTES,
             epochs: HashMap::new(),
             counts,
             last_seq,
@@ -305,7 +308,7 @@ impl Shared {
 
     /// So much went into the database's WAL.
     fn wrote(&self, bytes: usize) {
-        self.state().unmoved_bytes += bytes;
+        self.state().unmoved_bytes += TRANSACTION_BYTES + bytes;
         self.changed.notify_all();
     }
 
@@ -367,7 +370,7 @@ impl Shared {
         let mut state = self.state();
         state.applying = None;
         state.applied = pending.last;
-        state.unmoved_bytes += pending.bytes;
+        state.unmoved_bytes += TRANSACTION_BYTES + pending.bytes;
         // Whoever applies, the thread lets go of files.
         self.changed.notify_all();
         Ok(())
