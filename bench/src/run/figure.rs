@@ -31,7 +31,7 @@ pub(super) mod goal {
     pub(in crate::run) const KEYED_RATIO: Goal = Goal::AtLeast(0.7);
     pub(in crate::run) const SCHEDULE_DELAY_MS: Goal = Goal::AtMost(2_000.0);
     pub(in crate::run) const FANOUT_P99_MS: Goal = Goal::Below(20.0);
-    /// Healthy destinations while every kind of bad receiver is active, beside them alone.
+    /// Healthy destinations while every kind of bad receiver is active, beside the same at another server.
     pub(in crate::run) const BESIDE_BAD_RATIO: Goal = Goal::AtMost(1.10);
     /// The same while a tenth of the destinations hangs or is dead.
     pub(in crate::run) const BESIDE_DEAD_RATIO: Goal = Goal::AtMost(1.2);
@@ -321,7 +321,7 @@ mod tests {
 
     fn rounds() -> Rounds {
         Rounds {
-            reference: vec![report(1000.0, 0, 30.0), report(3000.0, 0, 10.0), report(2000.0, 0, 20.0)],
+            reference: vec![report(2000.0, 0, 20.0), report(3000.0, 0, 10.0), report(1000.0, 0, 30.0)],
             server: vec![report(900.0, 1, 60.0), report(100.0, 2, 70.0), report(800.0, 0, 80.0)],
         }
     }
@@ -331,7 +331,7 @@ mod tests {
         let figures = saturation(&rounds());
         let named = |name: &str| figures.iter().find(|f| f.name == name).map(|f| (f.reference, f.server)).unwrap();
         assert_eq!(named("delivered/s"), (Some(2000.0), Some(800.0)));
-        assert_eq!(named("delivered/s, server ÷ relay"), (None, Some(0.4)));
+        assert_eq!(named("delivered/s, server ÷ relay"), (None, Some(0.45)), "round by round, not median by median");
         assert_eq!(named("missing"), (Some(0.0), Some(3.0)));
         assert_eq!(named("publish errors"), (Some(3.0), Some(3.0)));
         assert_eq!(named("CPU per message, µs"), (Some(20.0), Some(70.0)));

@@ -222,16 +222,15 @@ impl Deliverer {
         target: &Target,
         prepared: &Prepared<'_>,
     ) -> Result<(http::Response<Incoming>, Connection), AttemptError> {
+        // What cannot be sent needs no connection.
+        let mut request = prepared.request()?;
         if let Some(mut connection) = self.pool.take(key) {
-            let request = addressed(prepared.request()?, target, connection.is_http2())?;
-            match connection.send(request).await {
+            match connection.send(addressed(request, target, connection.is_http2())?).await {
                 Ok(answer) => return Ok((answer, connection)),
-                Err(unanswered) if unanswered.untouched => {}
+                Err(unanswered) if unanswered.untouched => request = prepared.request()?,
                 Err(unanswered) => return Err(unanswered.error),
             }
         }
-        // What cannot be sent needs no connection.
-        let request = prepared.request()?;
         // Boxed: most attempts do not need it, and every attempt is moved.
         let mut connection = Box::pin(self.connector.open(target)).await?;
         self.pool.share(key, &connection);
