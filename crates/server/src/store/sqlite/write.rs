@@ -253,7 +253,8 @@ impl Writer {
         }
     }
 
-    /// Inserts rows in their order, [`ROWS_AT_ONCE`] by one statement.
+    /// Inserts rows in their order, [`ROWS_AT_ONCE`] by one statement. A failure undoes the whole transaction, as it
+    /// would anyway, so SQLite need not copy each page that a statement changes.
     fn insert_rows<T>(
         &self,
         table: &str,
@@ -262,7 +263,9 @@ impl Writer {
         mut put: impl FnMut(&mut Row<'_, '_>, &T) -> Outcome<()>,
     ) -> Outcome<()> {
         let values = format!("({})", vec!["?"; columns.split(',').count()].join(", "));
-        let sql = |count| format!("INSERT INTO {table}({columns}) VALUES {}", vec![values.as_str(); count].join(", "));
+        let sql = |count| {
+            format!("INSERT OR ROLLBACK INTO {table}({columns}) VALUES {}", vec![values.as_str(); count].join(", "))
+        };
         let many = rows.chunks_exact(ROWS_AT_ONCE);
         let single = many.remainder().chunks(1);
         for (count, chunks) in [(ROWS_AT_ONCE, many.collect::<Vec<_>>()), (1, single.collect())] {
