@@ -2,7 +2,7 @@
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::fmt::{self, Write};
+use std::fmt;
 use std::str::FromStr;
 
 /// How many low bits of a [`Seq`] count messages made in the same millisecond.
@@ -58,7 +58,7 @@ impl fmt::Display for MessageId {
         let number = u128::from(self.seq.0) << 64 | u128::from(self.tag);
         let (digits, start) = base58(number);
         f.write_str(MESSAGE_PREFIX)?;
-        digits[start..].iter().try_for_each(|digit| f.write_char(char::from(*digit)))
+        f.write_str(std::str::from_utf8(&digits[start..]).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -176,7 +176,7 @@ const RESOURCES: [(&str, &str); 15] = [
 /// The resource that a path is about, and how it is counted.
 fn resource_of(path: &str) -> Option<(&'static str, &'static str)> {
     let segment = path.split('/').nth(2)?;
-    RESOURCES.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(segment))
+    RESOURCES.iter().find(|(name, _)| name.eq_ignore_ascii_case(segment)).copied()
 }
 
 /// Spells the resource as the routes do; the rest of the path is left alone.

@@ -22,7 +22,7 @@ use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
 const LINE_COUNTER_BITS: u32 = 40;
 
 /// Rows that one statement writes: preparing a statement for its next use costs as much as writing a small row.
-const ROWS_AT_ONCE: usize = 16;
+const ROWS_AT_ONCE: usize = 64;
 
 const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, url, spec, body";
 const EVENT_COLUMNS: &str = "tenant, at, n, seq, state, detail";
