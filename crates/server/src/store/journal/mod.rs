@@ -51,10 +51,6 @@ const RETAINED_BYTES: usize = 1024 * 1024;
 /// The database's WAL is moved into its file when it has grown by this much, more or less. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
 const CHECKPOINT_BYTES: usize = 64 * 1024 * 1024;
-/// How far the thread that applies gives way to those that callers wait for, as `nice` counts: when both cores are busy
-/// it gets a quarter of its share, and publishes are a twentieth faster. At 10 it falls behind.
-#[cfg(target_os = "linux")]
-const APPLIER_NICENESS: i32 = 5;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
 
@@ -382,11 +378,6 @@ impl Shared {
 
     /// The thread: applies what has been pending long enough, and lets go of files.
     fn keep_applying(&self) {
-        // Of this thread alone, on Linux. It works without.
-        #[cfg(target_os = "linux")]
-        if let Err(error) = rustix::process::setpriority_process(None, APPLIER_NICENESS) {
-            tracing::debug!(%error, "the thread of the journal has the priority of all others");
-        }
         // The last frame that was in the database when files were let go of.
         let mut released = 0;
         loop {
