@@ -35,6 +35,14 @@ export function deliver(url, message) {
   });
 }
 
+/** The distribution of latencies in milliseconds, which get sorted; `null` when there are none. */
+export function percentiles(latenciesMs) {
+  if (latenciesMs.length === 0) return null;
+  latenciesMs.sort((a, b) => a - b);
+  const at = (share) => latenciesMs[Math.round((latenciesMs.length - 1) * share)];
+  return { p50_ms: at(0.5), p90_ms: at(0.9), p99_ms: at(0.99), p999_ms: at(0.999), max_ms: at(1) };
+}
+
 /** Says on a port of its own that this process is ready. */
 export function tellReady(port) {
   http.createServer((_, response) => response.end()).listen(port, "127.0.0.1");
@@ -70,10 +78,7 @@ export async function publishAll({ run, seconds, rate, inFlight }, publish) {
     }
   };
   await Promise.all(Array.from({ length: inFlight }, worker));
-  latenciesMs.sort((a, b) => a - b);
-  const at = (share) => latenciesMs[Math.round((latenciesMs.length - 1) * share)] ?? null;
   const [startText, lastText] = [startNs.toString(), lastAckNs.toString()];
-  const publishMs = { p50_ms: at(0.5), p90_ms: at(0.9), p99_ms: at(0.99), p999_ms: at(0.999), max_ms: at(1) };
-  const result = { acked, errors, first_error: firstError, publish: acked.length > 0 ? publishMs : null };
+  const result = { acked, errors, first_error: firstError, publish: percentiles(latenciesMs) };
   console.log(JSON.stringify({ ...result, start_ns: startText, last_ack_ns: lastText }));
 }

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CODE = {"bash": "bash", "sh": "bash", "js": "js", "python": "python", "toml": "toml"}
+CODE = {"bash": "bash", "sh": "bash", "js": "js", "ts": "ts", "python": "python", "toml": "toml"}
 EXPECTATIONS = ("output", "json")
 FLAGS = {"no-run", "eventually", "background"}
 OPTIONS = {"port", "file"}

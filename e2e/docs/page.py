@@ -97,10 +97,14 @@ class Page:
     def _command(self, block):
         if CODE[block.language] == "bash":
             return ["bash", "-euo", "pipefail", "-c", BASH + block.text]
-        suffix, interpreter = {"js": (".mjs", "node"), "python": (".py", str(self._tools.python))}[block.language]
+        suffix, *interpreter = {
+            "js": (".mjs", "node"),
+            "ts": (".mts", "node", "--import", "tsx"),
+            "python": (".py", str(self._tools.python)),
+        }[block.language]
         script = self._directory / f"block-{self._count}{suffix}"
         script.write_text(block.text, encoding="utf-8")
-        return [interpreter, str(script)]
+        return [*interpreter, str(script)]
 
     def _remember(self):
         pairs = (self._directory / "state").read_text().split("\0")

@@ -3,8 +3,9 @@
 
     e2e/docs/run.py [BINARY] [--python PYTHON] [--only PAGE]
 
-BINARY is target/debug/posthaste unless given. PYTHON is an interpreter that has the `qstash` package: this one
-unless given. Node finds `@upstash/qstash` in e2e/js/node_modules. Nothing is left behind.
+BINARY is target/debug/posthaste unless given. PYTHON is an interpreter that has the packages of
+e2e/python/requirements.txt: this one unless given. Node finds its packages in e2e/workflow/js/node_modules. Nothing is
+left behind.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def main():
         python=Path(arguments.python).absolute(),
         root=ROOT,
         docs=ROOT / "docs",
-        node_modules=ROOT / "e2e/js/node_modules",
+        node_modules=ROOT / "e2e/workflow/js/node_modules",
         pages=[page for page in pages if page.name not in FOREIGN],
     )
     refuse_missing(tools)
@@ -96,10 +97,12 @@ def refuse_missing(tools):
             sys.exit(f"{program} is not installed: the examples use it")
     if not tools.binary.exists():
         sys.exit(f"{tools.binary} does not exist: build it with `cargo build`, or name another one")
-    if not (tools.node_modules / "@upstash/qstash").exists():
-        sys.exit("@upstash/qstash is not installed: run `npm ci` in e2e/js")
-    if subprocess.run([tools.python, "-c", "import qstash"], capture_output=True).returncode != 0:
-        sys.exit(f"{tools.python} has no qstash package: install it, or name another interpreter with --python")
+    for package in ("@upstash/qstash", "@upstash/workflow"):
+        if not (tools.node_modules / package).exists():
+            sys.exit(f"{package} is not installed: run `npm ci` in e2e/workflow/js")
+    for package in ("qstash", "upstash_workflow"):
+        if subprocess.run([tools.python, "-c", f"import {package}"], capture_output=True).returncode != 0:
+            sys.exit(f"{tools.python} has no {package} package: install it, or name another interpreter with --python")
 
 
 def run_self_test(score):

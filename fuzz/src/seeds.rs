@@ -252,6 +252,15 @@ pub fn egress() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// A run that has just begun.
+const NEW_RUN: &str = r#"{"no":1,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{},"retries":3,"caller_ip":""},"state":"RUN_STARTED"}"#;
+/// A run with all that one can have.
+const FAILED_RUN: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{"lazy_fetch":true},"labels":["l"],"headers":[["A","b"]],"retries":3,"retry_delay":"1","flow":{"key":"k","rate":1,"period_ms":1000},"failure":{"url":"f","retries":1},"redact":{"body":true},"caller_ip":"","trigger":"rest","depth":1},"invokers":[{"run_id":"p","created_at":1,"url":"u","step":{"stepId":1}}],"state":"RUN_FAILED","ended_at":9,"result":"\"ok\"","failure":{"entry":0,"retried":3,"error":"e","response":{"status":500,"body":"b2s="},"dlq_id":{"at":9,"n":5},"is_in_dlq":true,"call":{"id":"msg_4CYo2cv96rizU2hTBrTFUu","state":"CALLBACK_INPROGRESS","due":9,"errors":[{"at":9,"error":"e"}]}},"waits":[{"event":"e","step":{"stepId":2,"more":[1,null,{"a":"b"}]},"timer":"msg_4CYo2cv96rizU2hTBrTFUu","deadline":7,"timeout":"7d","headers":[["H",["v"]]]}],"invokes":[{"step":{"stepId":3},"run_id":"c","created_at":2,"url":"u","body":"b","out":"o"}],"early":[{"event":"e","data":"AAEC"}]}"#;
+/// What was said with an entry that is a call.
+const TERMS: &str = r#"{"call_type":"toCallback","content_type":"text/plain","accepted_at":1,"headers":[["A","b"]],"retries":3,"retry_delay":"1","timeout_ms":5,"flow":{"key":"k","period_ms":1000},"call":{"url":"u","method":"PUT","step":3,"is_forgiven":true,"result_headers":[["C","d"]],"result_retries":2}}"#;
+/// A delivery that has failed.
+const DELIVERY: &str = r#"{"state":"failed","due":5,"attempts":2,"errors":[{"at":4,"response":{"status":500}},{"at":5,"error":"timeout"}],"ended_at":6,"duration_ms":7}"#;
+
 /// JSON columns of every kind, and rows.
 pub fn stored() -> Vec<Vec<u8>> {
     let columns = [
@@ -285,6 +294,10 @@ pub fn stored() -> Vec<Vec<u8>> {
             7,
             r#"{"tenant":1,"id":5,"filter":[["label",["a"]]],"until":9,"after":7,"count":3,"total":4,"processed":2,"created_at":1,"completed_at":2}"#,
         ),
+        (9, NEW_RUN),
+        (9, FAILED_RUN),
+        (10, TERMS),
+        (11, DELIVERY),
     ];
     let mut seeds: Vec<Vec<u8>> = columns.iter().map(|(kind, text)| [&[*kind], text.as_bytes()].concat()).collect();
     let integer = |number: i64| [&[1], number.to_le_bytes().as_slice()].concat();
@@ -303,7 +316,16 @@ pub fn stored() -> Vec<Vec<u8>> {
     let plan = r#"{"created_at":1,"cron":"* * * * *","destination":{"url":"u"},"spec":{"url":"","method":"GET","retries":3,"caller_ip":""}}"#;
     let schedule = [integer(1), text("id"), text(plan), text(r#"{"next":60000}"#), vec![4, 1, 0]].concat();
     let queue = [integer(1), text("q"), integer(2), integer(0), integer(5), integer(6), integer(0)].concat();
-    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue]));
+    let entry = [
+        integer(1),
+        integer(2),
+        integer(3),
+        text(DELIVERY),
+        text(r#"{"call_type":"step","content_type":"","accepted_at":1,"retries":0}"#),
+        vec![4, 2, 0xff, 0],
+    ]
+    .concat();
+    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue, entry]));
     seeds
 }
 
@@ -332,6 +354,12 @@ pub fn journal() -> Vec<Vec<u8>> {
         [vec![6], tenant.clone(), numbers(4), vec![1, 0, 0, 0], part("\"refused\""), part(response)].concat(),
         [vec![7], part(queue)].concat(),
         [vec![8], part(r#"{"tenant":1,"key":"k","parallelism":1,"rate":2,"period_ms":1000,"pinned_parallelism":false,"pinned_rate":true,"paused":false,"starts":[[5,2]]}"#)].concat(),
+        [vec![9], part(NEW_RUN)].concat(),
+        [vec![9], part(FAILED_RUN)].concat(),
+        [vec![10], numbers(1), vec![3, 0, 0, 0], numbers(2), part(TERMS), part(DELIVERY), part("body")].concat(),
+        [vec![11], numbers(1), vec![0, 0, 0, 0], part(DELIVERY)].concat(),
+        [vec![12], tenant.clone(), numbers(3), part("event")].concat(),
+        [vec![13], tenant.clone(), numbers(3), part("")].concat(),
     ];
     let mut seeds: Vec<Vec<u8>> = changes.to_vec();
     seeds.push(changes.concat());

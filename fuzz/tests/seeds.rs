@@ -7,6 +7,8 @@ use posthaste_engine::flow::Flow;
 use posthaste_engine::message::MessageSpec;
 use posthaste_engine::schedule::{SchedulePlan, ScheduleState};
 use posthaste_engine::url_group::UrlGroup;
+use posthaste_engine::workflow::entry::{Delivery, Terms};
+use posthaste_engine::workflow::run::Run;
 use posthaste_fuzz::run::attempt;
 use posthaste_fuzz::{TARGETS, corpus, seeds, target};
 use std::collections::HashSet;
@@ -54,10 +56,13 @@ fn seeds_of_stored_records_are_whole() {
             5 => serde_json::from_str::<Flow>(text).map(drop),
             6 => serde_json::from_str::<UrlGroup>(text).map(drop),
             7 => serde_json::from_str::<BulkAction>(text).map(drop),
+            9 => serde_json::from_str::<Run>(text).map(drop),
+            10 => serde_json::from_str::<Terms>(text).map(drop),
+            11 => serde_json::from_str::<Delivery>(text).map(drop),
             _ => continue,
         };
         assert!(read.is_ok(), "{read:?}: {text}");
         kinds.insert(*kind);
     }
-    assert_eq!(kinds.len(), 8, "a kind of record has no seed");
+    assert_eq!(kinds.len(), 11, "a kind of record has no seed");
 }

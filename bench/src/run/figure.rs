@@ -41,6 +41,13 @@ pub(super) mod goal {
     /// Bodies that are being read and delivered have 268 MB each, the rest is connections and the program.
     pub(in crate::run) const OVERLOAD_RSS_MB: Goal = Goal::AtMost(800.0);
     pub(in crate::run) const OVERLOAD_NORMAL_S: Goal = Goal::AtMost(60.0);
+    /// Of the steps that Restate runs.
+    pub(in crate::run) const WORKFLOW_RESTATE_RATIO: Goal = Goal::AtLeast(1.0);
+    /// Of the steps that Temporal's development server runs.
+    pub(in crate::run) const WORKFLOW_TEMPORAL_RATIO: Goal = Goal::AtLeast(20.0);
+    /// The server's own time for a step of the official TypeScript SDK.
+    pub(in crate::run) const SDK_STEP_CPU_US: Goal = Goal::AtMost(200.0);
+    pub(in crate::run) const SLEEPING_RSS_GROWTH_MB: Goal = Goal::Below(100.0);
     /// Beyond it figures cannot be compared.
     pub(in crate::run) const FOREIGN_CPU_PCT: f64 = 15.0;
 }

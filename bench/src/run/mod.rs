@@ -3,7 +3,7 @@
 //! Starts a sink, the signed durable relay and the server as children, each server on a fresh data
 //! directory, lets them do the same work in turn, and reports medians beside their goals. Start at
 //! [`main`]; what is measured is in [`scenario`], [`delayed`], [`keyed`], [`schedules`], [`fanout`],
-//! [`isolation`], [`overload`] and [`peers`], the goals are in [`figure`].
+//! [`isolation`], [`overload`], [`workflows`] and [`peers`], the goals are in [`figure`].
 
 mod child;
 mod delayed;
@@ -19,6 +19,9 @@ mod plot;
 mod scenario;
 mod schedules;
 mod work;
+mod workflow_apps;
+mod workflow_runs;
+mod workflows;
 
 use anyhow::{Context, Result, bail};
 use figure::Figure;
@@ -63,7 +66,7 @@ pub(crate) struct Args {
     /// Everything: with peers, and with ten million stored messages unless --stored says otherwise.
     #[arg(long)]
     all: bool,
-    /// Compare with other systems too, which are installed with npm [default with --all].
+    /// Compare with other systems too, which are installed with npm and pip [default with --all].
     #[arg(long)]
     peers: bool,
     /// Where they are installed.
@@ -81,6 +84,12 @@ pub(crate) struct Args {
     /// Schedules of `schedules` [default: 10000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     schedules: Option<u32>,
+    /// Runs of five steps of `workflows` [default: 1000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    workflow_runs: Option<u32>,
+    /// Runs that sleep of `workflows` [default: 100000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    sleeping_runs: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -108,12 +117,14 @@ enum Scenario {
     Isolation,
     /// Publishing far beyond what can be stored, to a slow receiver.
     Overload,
+    /// 1,000 durable runs of five steps, and 100,000 that sleep.
+    Workflows,
     /// Other durable systems under the load of `saturation` and `rate`.
     Peers,
 }
 
 impl Scenario {
-    const ALL: [Scenario; 12] = [
+    const ALL: [Scenario; 13] = [
         Scenario::Saturation,
         Scenario::Publish,
         Scenario::Rate,
@@ -125,6 +136,7 @@ impl Scenario {
         Scenario::Fanout,
         Scenario::Isolation,
         Scenario::Overload,
+        Scenario::Workflows,
         Scenario::Peers,
     ];
 }
@@ -150,6 +162,10 @@ struct Plan {
     minutes: u32,
     /// Publishes to the URL group.
     publishes: u32,
+    workflow_runs: u32,
+    sleeping_runs: u32,
+    /// Compares with other systems.
+    with_peers: bool,
     /// False in smoke runs: then only losses count.
     judged: bool,
 }
@@ -179,6 +195,9 @@ impl Plan {
             schedules: args.schedules.unwrap_or(if smoke { 100 } else { 10_000 }),
             minutes: if smoke { 1 } else { 2 },
             publishes: if smoke { 10 } else { 200 },
+            workflow_runs: args.workflow_runs.unwrap_or(if smoke { 50 } else { 1_000 }),
+            sleeping_runs: args.sleeping_runs.unwrap_or(if smoke { 500 } else { 100_000 }),
+            with_peers: args.peers || args.all,
             judged: !smoke,
         }
     }
@@ -202,6 +221,8 @@ struct Outcome {
     failures: Vec<String>,
     /// The single runs behind the medians.
     runs: Vec<crate::load::Report>,
+    /// Those of `workflows`.
+    workflows: Vec<workflows::Report>,
 }
 
 /// How long the machine is watched before anything is started.
@@ -261,6 +282,7 @@ async fn compare(args: &Args) -> Result<Outcome> {
             Scenario::Fanout => fanout::measure(&mut bench).await,
             Scenario::Isolation => isolation::measure(&mut bench).await,
             Scenario::Overload => overload::measure(&mut bench).await,
+            Scenario::Workflows => workflows::measure(&mut bench, &args.peers_dir).await,
             Scenario::Peers => peers::measure(&mut bench, &args.peers_dir).await,
         };
         match found {
@@ -278,7 +300,21 @@ async fn compare(args: &Args) -> Result<Outcome> {
     warnings.append(&mut bench.warnings);
     let lost = bench.lost;
     let (runs, plots) = (std::mem::take(&mut bench.runs), std::mem::take(&mut bench.plots));
-    Ok(Outcome { started, machine, plan, server, comparable, lost, figures, plots, warnings, failures, runs })
+    let workflows = std::mem::take(&mut bench.workflows);
+    Ok(Outcome {
+        started,
+        machine,
+        plan,
+        server,
+        comparable,
+        lost,
+        figures,
+        plots,
+        warnings,
+        failures,
+        runs,
+        workflows,
+    })
 }
 
 /// The words that start the server; `{port}` and `{dir}` are filled in at each start.
@@ -362,7 +398,8 @@ mod tests {
     fn smoke_is_short_and_unjudged_but_flags_win() {
         let plan = Plan::new(&args("--smoke"));
         assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (1, 1, 20_000, false));
-        assert_eq!(plan.scenarios, Scenario::ALL[..11]);
+        assert_eq!(plan.scenarios, Scenario::ALL[..12]);
+        assert_eq!((plan.workflow_runs, plan.sleeping_runs, plan.with_peers), (50, 500, false));
         let plan = Plan::new(&args("--smoke --seconds 2 --only idle,rate"));
         assert_eq!((plan.seconds, plan.scenarios), (2, vec![Scenario::Rate, Scenario::Idle]));
         let plan = Plan::new(&args(""));
@@ -372,6 +409,7 @@ mod tests {
     #[test]
     fn all_means_peers_and_ten_million_stored() {
         let plan = Plan::new(&args("--all"));
+        assert!(plan.with_peers);
         assert_eq!((plan.stored, plan.scenarios), (10_000_000, Scenario::ALL.to_vec()));
         let plan = Plan::new(&args("--all --stored 5 --only peers,delayed"));
         assert_eq!((plan.stored, plan.scenarios), (5, vec![Scenario::Delayed, Scenario::Peers]));
@@ -397,6 +435,7 @@ mod tests {
             warnings: vec!["noisy".into()],
             failures: vec!["Idle: broken".into()],
             runs: Vec::new(),
+            workflows: Vec::new(),
         };
         let text = render(&outcome);
         assert!(

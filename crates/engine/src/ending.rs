@@ -76,8 +76,7 @@ fn failed_detail(outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
             let kept = if response.body.len() <= LOG_RESPONSE_BYTES_MAX {
                 response.clone()
             } else {
-                let body = response.body[..LOG_RESPONSE_BYTES_MAX].to_vec();
-                Arc::new(Response { status: response.status, headers: response.headers.clone(), body, truncated: true })
+                Arc::new(response.kept(LOG_RESPONSE_BYTES_MAX))
             };
             (Some(response), EventDetail { response: Some(kept), duration_ms, ..EventDetail::default() })
         }

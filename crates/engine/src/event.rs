@@ -5,6 +5,7 @@ use crate::flow::Flow;
 use crate::message::{DedupKey, Live, Message};
 use crate::queue::Queue;
 use crate::schedule::{Schedule, ScheduleState};
+use crate::workflow::Change;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -126,6 +127,15 @@ pub struct Response {
     pub truncated: bool,
 }
 
+impl Response {
+    /// The same with at most so many bytes of its body.
+    pub fn kept(&self, bytes: usize) -> Response {
+        let body = self.body[..self.body.len().min(bytes)].to_vec();
+        let truncated = self.truncated || body.len() < self.body.len();
+        Response { status: self.status, headers: self.headers.clone(), body, truncated }
+    }
+}
+
 /// Why a message is in the DLQ, with the last answer. The store adds the message itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
@@ -227,17 +237,19 @@ pub enum Op {
     },
     /// A bulk action is begun, or has come further.
     PutBulkAction(BulkAction),
+    /// Something about a run of a workflow.
+    Workflow(Change),
 }
 
 /// Bodies inside JSON, as base64 text.
-mod base64_bytes {
+pub(crate) mod base64_bytes {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&posthaste_wire::encoding::base64(bytes))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(deserializer)?;
         posthaste_wire::encoding::from_base64(&text).ok_or_else(|| serde::de::Error::custom("not base64"))
     }

@@ -26,6 +26,8 @@ pub mod bulk_action;
 
 pub mod callback;
 
+pub mod workflow;
+
 pub mod lease;
 
 pub mod shard;

@@ -67,8 +67,31 @@ pub const BULK_ACTION_PAGE_MAX: usize = 1_000;
 /// Most deliveries that may lead to one another; a message beyond goes to the DLQ as a loop.
 pub const HOPS_MAX: u32 = 16;
 
+/// Events that a run keeps until a step waits for them; one more is refused.
+pub const WORKFLOW_EARLY_EVENTS_MAX: usize = 1_000;
+/// Entries of a workflow run, by default; one more ends the run, and is refused with 412. Configurable.
+pub const WORKFLOW_STEPS_MAX: u32 = 10_000;
+/// Bytes of the entries of a workflow run, by default; more ends the run, and is refused with 412. Configurable.
+pub const WORKFLOW_BYTES_MAX: u64 = 100 * 1024 * 1024;
+/// How long a workflow run may last, by default; what is appended later ends it, and is refused with 412. Configurable.
+pub const WORKFLOW_MS_MAX: u64 = 365 * 86_400_000;
+/// Workflow runs that may invoke one another, by default; one more is refused with 412. Configurable.
+pub const WORKFLOW_DEPTH_MAX: u32 = 100;
+/// Bytes of entries that a delivery carries, by default; of more the client fetches them itself, if it can. Configurable.
+pub const WORKFLOW_LAZY_BYTES: usize = 3 * 1024 * 1024;
+/// Most that can be configured for that.
+pub const WORKFLOW_LAZY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Longest id of a workflow run or of an event; over it a request is refused with 400, or 412 within a run.
+pub const WORKFLOW_NAME_BYTES_MAX: usize = 1_024;
+/// How long a workflow run waits for an event when nothing is said.
+pub const WORKFLOW_WAIT_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// Runs that a bulk cancel ends when no `count` is given.
+pub const WORKFLOW_CANCEL_COUNT_DEFAULT: usize = 100;
+
 /// Most bytes of a receiver's answer that are kept (dead letters); the rest is read and dropped.
 pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+/// How much of an answer a run of a workflow gets: of a call, of its endpoint when it fails, of its failure function.
+pub const WORKFLOW_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most bytes of an answer that a log line keeps.
 pub const LOG_RESPONSE_BYTES_MAX: usize = 16 * 1024;
 /// Most bytes of a receiver's header block; over it the attempt fails.
@@ -107,6 +130,12 @@ pub const LOG_PAGE_MAX: usize = 1_000;
 pub const GROUPED_PAGE_DEFAULT: usize = 10;
 /// Most dead letters on a page, and the default.
 pub const DLQ_PAGE_MAX: usize = 100;
+/// Most runs of workflows on a page of logs, and the default; a larger `count` means this.
+pub const RUN_PAGE_MAX: usize = 10;
+/// Most failed runs that begin again with one request: a larger `count` means this, more ids are refused with 400.
+pub const RUNS_AGAIN_MAX: usize = 50;
+/// Most waits for an event that are listed: the oldest ones.
+pub const WAITERS_LISTED_MAX: usize = 1_000;
 /// A page ends early when its entries hold this many bytes of bodies.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A page ends early when it has passed over this many entries that do not match; its cursor goes on.
@@ -133,6 +162,10 @@ const _: () = {
     assert!(MESSAGE_BYTES_MAX as u64 <= TENANT_IN_FLIGHT_BYTES_MAX);
     assert!(ORIGIN_IN_FLIGHT_BYTES_MAX <= TENANT_IN_FLIGHT_BYTES_MAX);
     assert!(TENANT_IN_FLIGHT_BYTES_MAX <= IN_FLIGHT_BYTES_MAX);
+    assert!(
+        WORKFLOW_LAZY_BYTES <= WORKFLOW_LAZY_BYTES_MAX && WORKFLOW_LAZY_BYTES_MAX as u64 <= TENANT_IN_FLIGHT_BYTES_MAX
+    );
+    assert!(WORKFLOW_WAIT_MS_DEFAULT <= DELAY_MS_MAX && WORKFLOW_CANCEL_COUNT_DEFAULT <= BULK_CANCEL_COUNT_MAX);
     assert!(LOG_RESPONSE_BYTES_MAX <= RESPONSE_BYTES_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
     assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);

@@ -1,5 +1,6 @@
 //! A message: what was published, immutable from then on, and the row that says what is next for it.
 
+use crate::workflow::StepRef;
 use bytes::Bytes;
 use posthaste_wire::destination;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -80,6 +81,9 @@ pub struct MessageSpec {
     /// How many deliveries led to this message, one causing the next.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hops: u32,
+    /// What it is for a run of a workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<StepRef>,
 }
 
 /// A flow-control key and the limits that a message brings for it; see [`crate::flow`].
@@ -159,6 +163,9 @@ pub struct Live {
     pub place: Option<Place>,
     /// Its flow-control key, if it has one.
     pub flow: Option<FlowKey>,
+    /// It belongs to a run of a workflow: what becomes of it is told there, not in the logs and not in the DLQ.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_step: bool,
 }
 
 /// A place in a queue. A message and the callbacks it causes share one turn, and thereby one slot.

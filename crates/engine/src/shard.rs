@@ -11,6 +11,7 @@
 
 mod load;
 mod operate;
+mod steps;
 
 use crate::callback::{self, Told};
 use crate::ending;
@@ -30,6 +31,7 @@ use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+pub use steps::{Step, StepEnd};
 
 /// What a step wants: ops to commit as one transaction, then effects to carry out.
 #[derive(Debug, Default)]
@@ -244,7 +246,8 @@ impl Shard {
     pub fn cancel(&mut self, rows: &[Live], now: Timestamp, out: &mut Output) -> u32 {
         let mut cancelled = 0;
         for row in rows {
-            if row.cancel_requested {
+            // A run that loses a step would never end: it is cancelled as a whole.
+            if row.cancel_requested || row.is_step {
                 continue;
             }
             cancelled += 1;
@@ -256,13 +259,7 @@ impl Shard {
                 out.ops.push(Op::Update(held.live));
                 continue;
             }
-            if let Some(Held { live, stage }) = self.held.remove(&row.id.seq) {
-                self.timers.remove(&live.due_key());
-                self.queue_timers.remove(&live.due_key());
-                if stage == Stage::Ready {
-                    self.lanes.withdraw(&live, now);
-                }
-            }
+            self.forget(row.id.seq, now);
             ending::cancelled_waiting(row, now, out);
             if !planted::has(Bug::CancelLeavesTurn) {
                 self.leave_queue(row, now, out);
@@ -270,6 +267,17 @@ impl Shard {
         }
         self.dispatch(&[], now, out);
         cancelled
+    }
+
+    /// A message that is not under way is not held any more.
+    fn forget(&mut self, seq: Seq, now: Timestamp) {
+        if let Some(Held { live, stage }) = self.held.remove(&seq) {
+            self.timers.remove(&live.due_key());
+            self.queue_timers.remove(&live.due_key());
+            if stage == Stage::Ready {
+                self.lanes.withdraw(&live, now);
+            }
+        }
     }
 
     /// These dead letters, known to exist, are deleted.
@@ -342,12 +350,7 @@ impl Shard {
         out: &mut Output,
     ) {
         let (tenant, id) = (message.tenant, message.id);
-        let flow = message.spec.flow.as_ref().map(|spec| {
-            let key = FlowKey::of(tenant, &spec.key);
-            self.lanes.flows.update((tenant, key), spec, now);
-            self.lanes.reopen(tenant, key, now);
-            key
-        });
+        let flow = self.flow_of(message, now);
         let live = Live {
             id,
             tenant,
@@ -358,6 +361,7 @@ impl Shard {
             cancel_requested: false,
             place,
             flow,
+            is_step: false,
         };
         out.ops.push(Op::Insert { message: message.clone(), live });
         let next_due = (live.due > message.created_at).then_some(live.due);
@@ -375,6 +379,15 @@ impl Shard {
                 self.advance((tenant, place.queue), now, out);
             }
         }
+    }
+
+    /// The flow-control key of a new message, which may bring other limits for it.
+    fn flow_of(&mut self, message: &Message, now: Timestamp) -> Option<FlowKey> {
+        let spec = message.spec.flow.as_ref()?;
+        let key = FlowKey::of(message.tenant, &spec.key);
+        self.lanes.flows.update((message.tenant, key), spec, now);
+        self.lanes.reopen(message.tenant, key, now);
+        Some(key)
     }
 
     /// A message of a queue is now known: it shares a slot, waits for its turn, or is left to the store.
@@ -513,7 +526,9 @@ impl Shard {
                     if let Some(held) = self.held.get_mut(&live.id.seq) {
                         held.stage = Stage::InFlight(generation);
                     }
-                    out.log(live.tenant, live.id, now, State::Active, EventDetail::default());
+                    if !live.is_step {
+                        out.log(live.tenant, live.id, now, State::Active, EventDetail::default());
+                    }
                     let message = fresh.iter().find(|message| message.id == live.id).cloned();
                     out.effects.push(Effect::Start { live, message });
                 }

@@ -179,6 +179,21 @@ pub struct Settings {
     /// Endpoints of a URL group, up to 100 [default: 100]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_GROUP_ENDPOINTS", value_name = "N")]
     pub max_group_endpoints: Option<usize>,
+    /// Entries of a workflow run, up to 10000 [default: 10000]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_STEPS", value_name = "N")]
+    pub workflow_max_steps: Option<u32>,
+    /// Bytes of the entries of a workflow run, up to 104857600 [default: 104857600]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_BYTES", value_name = "BYTES")]
+    pub workflow_max_bytes: Option<u64>,
+    /// How long a workflow run may last, up to 365d [default: 365d]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_DURATION", value_name = "DURATION")]
+    pub workflow_max_duration: Option<String>,
+    /// Workflow runs that may invoke one another, up to 100 [default: 100]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_DEPTH", value_name = "N")]
+    pub workflow_max_depth: Option<u32>,
+    /// Entries of a workflow run that a delivery carries; of more the client fetches them itself [default: 3145728]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_LAZY_BYTES", value_name = "BYTES")]
+    pub workflow_lazy_bytes: Option<usize>,
     /// Messages that a tenant may publish on one day (UTC); without it as many as they like
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MESSAGES_PER_DAY", value_name = "N")]
     pub messages_per_day: Option<u64>,

@@ -3,6 +3,7 @@
 
 use crate::config::{ConfigError, Settings, duration, invalid, set, unset};
 use posthaste_engine::limits;
+use posthaste_engine::workflow::Limits;
 
 /// The quotas of every tenant. Over one of them a request is refused with 412, over the last two with 429.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,12 @@ pub struct Quotas {
     pub url_groups: Option<usize>,
     /// Endpoints of a URL group.
     pub group_endpoints: usize,
+    /// Entries, bytes and time of a run of a workflow; over them the run fails.
+    pub workflow: Limits,
+    /// Runs of workflows that invoke one another.
+    pub workflow_depth: u32,
+    /// Entries of a run of more bytes are not sent to clients that can fetch them. Not a quota: it may be raised, too.
+    pub workflow_lazy_bytes: usize,
     /// Messages published on one day; `None`: as many as they like.
     pub messages_per_day: Option<u64>,
     /// Requests per second, publishes not counted; `None`: as many as they like.
@@ -43,6 +50,13 @@ impl Default for Quotas {
             flow_keys: limits::FLOW_KEYS_MAX,
             url_groups: None,
             group_endpoints: limits::GROUP_ENDPOINTS_MAX,
+            workflow: Limits {
+                entries: limits::WORKFLOW_STEPS_MAX,
+                bytes: limits::WORKFLOW_BYTES_MAX,
+                duration_ms: limits::WORKFLOW_MS_MAX,
+            },
+            workflow_depth: limits::WORKFLOW_DEPTH_MAX,
+            workflow_lazy_bytes: limits::WORKFLOW_LAZY_BYTES,
             messages_per_day: None,
             requests_per_second: None,
         }
@@ -73,6 +87,9 @@ impl Quotas {
             flow_keys: most.flow_keys,
             url_groups: settings.max_url_groups,
             group_endpoints: lowered("max_group_endpoints", settings.max_group_endpoints, 1, most.group_endpoints)?,
+            workflow: workflow_limits(settings, most.workflow)?,
+            workflow_depth: lowered("workflow_max_depth", settings.workflow_max_depth, 1, most.workflow_depth)?,
+            workflow_lazy_bytes: lazy_bytes(settings)?,
             messages_per_day: at_least_one("messages_per_day", settings.messages_per_day)?,
             requests_per_second: at_least_one("api_requests_per_second", settings.api_requests_per_second)?,
         })
@@ -100,9 +117,31 @@ impl Quotas {
             number("max_queue_parallelism", self.queue_parallelism.into()),
             optional("max_url_groups", self.url_groups.map(|groups| groups as u64)),
             number("max_group_endpoints", self.group_endpoints as u64),
+            number("workflow_max_steps", self.workflow.entries.into()),
+            number("workflow_max_bytes", self.workflow.bytes),
+            seconds("workflow_max_duration", self.workflow.duration_ms),
+            number("workflow_max_depth", self.workflow_depth.into()),
+            number("workflow_lazy_bytes", self.workflow_lazy_bytes as u64),
             optional("messages_per_day", self.messages_per_day),
             optional("api_requests_per_second", self.requests_per_second),
         ]
+    }
+}
+
+fn workflow_limits(settings: &Settings, most: Limits) -> Result<Limits, ConfigError> {
+    let duration = settings.workflow_max_duration.as_deref();
+    Ok(Limits {
+        entries: lowered("workflow_max_steps", settings.workflow_max_steps, 1, most.entries)?,
+        bytes: lowered("workflow_max_bytes", settings.workflow_max_bytes, 1, most.bytes)?,
+        duration_ms: lowered_duration("workflow_max_duration", duration, 1_000, most.duration_ms)?,
+    })
+}
+
+fn lazy_bytes(settings: &Settings) -> Result<usize, ConfigError> {
+    let max = limits::WORKFLOW_LAZY_BYTES_MAX;
+    match settings.workflow_lazy_bytes.unwrap_or(limits::WORKFLOW_LAZY_BYTES) {
+        bytes if bytes <= max => Ok(bytes),
+        _ => Err(invalid("workflow_lazy_bytes", format!("must be 0 to {max}"))),
     }
 }
 
@@ -156,18 +195,23 @@ mod tests {
             settings.max_retries = Some(0);
             settings.max_timeout = Some("15m".into());
             settings.max_queue_parallelism = Some(2);
+            settings.workflow_max_steps = Some(10);
+            settings.workflow_max_duration = Some("1d".into());
+            settings.workflow_lazy_bytes = Some(0);
         });
         let expected = Quotas {
             delay_ms: 604_800_000,
             retries: 0,
             timeout_ms: 900_000,
             queue_parallelism: 2,
+            workflow: Limits { entries: 10, duration_ms: 86_400_000, ..Quotas::default().workflow },
+            workflow_lazy_bytes: 0,
             ..Quotas::default()
         };
         assert_eq!(lowered, Ok(expected));
         assert_eq!(expected.retries_default(), 0);
         type Change = fn(&mut Settings);
-        let cases: [(Change, &str); 7] = [
+        let cases: [(Change, &str); 12] = [
             (
                 |settings| settings.messages_per_day = Some(0),
                 "messages_per_day: must be at least 1; leave it out for no limit",
@@ -178,6 +222,14 @@ mod tests {
             (|settings| settings.max_queues = Some(100_001), "max_queues: must be 0 to 100000"),
             (|settings| settings.max_queue_parallelism = Some(0), "max_queue_parallelism: must be 1 to 1000"),
             (|settings| settings.max_group_endpoints = Some(101), "max_group_endpoints: must be 1 to 100"),
+            (|settings| settings.workflow_max_steps = Some(0), "workflow_max_steps: must be 1 to 10000"),
+            (|settings| settings.workflow_max_bytes = Some(u64::MAX), "workflow_max_bytes: must be 1 to 104857600"),
+            (
+                |settings| settings.workflow_max_duration = Some("366d".into()),
+                "workflow_max_duration: must be 1s to 31536000s",
+            ),
+            (|settings| settings.workflow_max_depth = Some(101), "workflow_max_depth: must be 1 to 100"),
+            (|settings| settings.workflow_lazy_bytes = Some(67_108_865), "workflow_lazy_bytes: must be 0 to 67108864"),
         ];
         for (change, expected) in cases {
             assert_eq!(resolved(change), Err(expected.to_owned()));

@@ -2,6 +2,8 @@
 
 use crate::config::{ConfigError, Mode, Settings, invalid};
 use crate::store::{Store, StoreError};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use posthaste_wire::encoding::{base64, from_base64};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::{SigningKey, SigningKeys};
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,8 @@ pub struct TenantConfig {
     pub name: String,
     /// SHA-256 of the token that may do everything.
     pub token: [u8; 32],
+    /// The user that this token names, if it was given as it is and names one.
+    pub user: Option<String>,
     /// SHA-256 of the token that may only read.
     pub read_only_token: Option<[u8; 32]>,
     /// The keys to start with; rotations are stored and win from then on.
@@ -56,9 +60,12 @@ pub enum Scope {
     ReadOnly,
 }
 
-/// Tokens, by their hashes.
+/// Tokens by their hashes, and the users that they name.
 #[derive(Debug, Default)]
-pub struct Tokens(HashMap<[u8; 32], (TenantId, Scope)>);
+pub struct Tokens {
+    by_hash: HashMap<[u8; 32], (TenantId, Scope)>,
+    users: HashMap<String, TenantId>,
+}
 
 impl Tokens {
     /// Gives every tenant its number in the store.
@@ -66,23 +73,49 @@ impl Tokens {
         store: &dyn Store,
         tenants: &[TenantConfig],
     ) -> Result<(Tokens, Vec<(TenantId, SigningKeys)>), StoreError> {
-        let mut tokens = HashMap::new();
+        let mut tokens = Tokens::default();
         let mut keys = Vec::new();
         for tenant in tenants {
             let id = store.tenant(&tenant.name)?;
-            tokens.insert(tenant.token, (id, Scope::Full));
+            tokens.by_hash.insert(tenant.token, (id, Scope::Full));
             if let Some(read_only) = tenant.read_only_token {
-                tokens.insert(read_only, (id, Scope::ReadOnly));
+                tokens.by_hash.insert(read_only, (id, Scope::ReadOnly));
+            }
+            if let Some(user) = &tenant.user {
+                tokens.users.entry(user.clone()).or_insert(id);
             }
             keys.push((id, tenant.keys.clone()));
         }
-        Ok((Tokens(tokens), keys))
+        // A name is a tenant's own; what a token says may be anybody's.
+        tokens.users.extend(tenants.iter().zip(&keys).map(|(tenant, (id, _))| (tenant.name.clone(), *id)));
+        Ok((tokens, keys))
     }
 
     /// Whose token this is and what it allows.
     pub fn find(&self, token: &str) -> Option<(TenantId, Scope)> {
-        self.0.get(&hash(token)).copied()
+        self.by_hash.get(&hash(token)).copied()
     }
+
+    /// The tenant that a webhook names: by the user of its token, or by its own name.
+    pub fn of_user(&self, user: &str) -> Option<TenantId> {
+        self.users.get(user).copied()
+    }
+}
+
+/// The user that a token names: clients write it into the URLs of webhooks. Tokens may be any text, so most that
+/// people make up name none.
+pub fn user_of(token: &str) -> Option<String> {
+    let text = from_base64(token)?;
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&text).ok()?;
+    let user = object.get("UserID")?.as_str().filter(|user| !user.is_empty())?;
+    percent_decode_str(user).decode_utf8().ok().map(|user| user.into_owned())
+}
+
+/// A fresh token that names a user, in a spelling that is safe in URLs.
+fn fresh_token(user: &str) -> String {
+    let user = utf8_percent_encode(user, NON_ALPHANUMERIC).to_string();
+    let password = bs58::encode(crate::clock::random::<32>()).into_string();
+    base64(serde_json::json!({ "UserID": user, "Password": password }).to_string().as_bytes())
 }
 
 /// How tokens are kept.
@@ -141,6 +174,7 @@ pub(crate) fn resolve(mode: Mode, settings: &Settings) -> Result<Vec<TenantConfi
         tenants.extend(DEV_USERS.iter().map(|user| TenantConfig {
             name: user.name.to_owned(),
             token: hash(user.token),
+            user: user_of(user.token),
             read_only_token: None,
             keys: SigningKeys { current: SigningKey::new(user.current), next: SigningKey::new(user.next) },
         }));
@@ -200,7 +234,8 @@ fn check(mode: Mode, tenant: &TenantSettings) -> Result<TenantConfig, ConfigErro
         }
     }
     let [current, next] = keys.map(SigningKey::new);
-    Ok(TenantConfig { name: name.clone(), token, read_only_token, keys: SigningKeys { current, next } })
+    let user = tenant.token.as_deref().and_then(user_of);
+    Ok(TenantConfig { name: name.clone(), token, user, read_only_token, keys: SigningKeys { current, next } })
 }
 
 fn token_hash(
@@ -253,7 +288,7 @@ fn refuse_collisions(tenants: &[TenantConfig]) -> Result<(), ConfigError> {
 
 /// A fresh tenant as a piece of TOML, and the tokens it stands for.
 pub fn new_tenant(name: &str) -> String {
-    let token = || format!("pht_{}", bs58::encode(crate::clock::random::<32>()).into_string());
+    let token = || fresh_token(name);
     let key = || SigningKey::from_random(crate::clock::random());
     let (full, read_only) = (token(), token());
     let hex = |token: &str| posthaste_wire::encoding::hex(&hash(token));
@@ -272,4 +307,27 @@ pub fn new_tenant(name: &str) -> String {
         key().expose(),
         key().expose(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_name_users_in_a_spelling_that_urls_can_have() {
+        for name in ["acme", "a b/c", "ünïcode", "defaultUser"] {
+            let token = fresh_token(name);
+            assert!(token.chars().count() >= TOKEN_CHARS_MIN && token.starts_with("eyJ"), "{token}");
+            assert_eq!(user_of(&token).as_deref(), Some(name));
+            let text = String::from_utf8(from_base64(&token).unwrap()).unwrap();
+            assert!(!text.contains(['/', ' ']), "{text}");
+        }
+        assert_ne!(fresh_token("a"), fresh_token("a"));
+        for user in &DEV_USERS {
+            assert_eq!(user_of(user.token).as_deref(), Some(user.name));
+        }
+        for text in ["", "pht_made_up_by_people", "e30=", "bnVsbA==", "eyJVc2VySUQiOiIifQ==", "eyJVc2VySUQiOjF9"] {
+            assert_eq!(user_of(text), None, "{text}");
+        }
+    }
 }

@@ -198,6 +198,7 @@ impl Store {
                 self.put_schedule(key, None);
             }
             Op::PutBulkAction(_) => return Err("nobody asked for a bulk action".to_owned()),
+            Op::Workflow(_) => return Err("nobody started a run".to_owned()),
         }
         Ok(())
     }

@@ -54,10 +54,35 @@ pub const REDACT_FIELDS: &str = "upstash-redact-fields";
 pub const CRON: &str = "upstash-cron";
 /// Makes a publish an enqueue.
 pub const QUEUE_NAME: &str = "upstash-queue-name";
-/// Marks the first call of a workflow run.
+
+/// Starts every header about a run of a workflow.
+pub const WORKFLOW_PREFIX: &str = "upstash-workflow-";
+/// Whether a publish starts a run, or appends to one.
 pub const WORKFLOW_INIT: &str = "upstash-workflow-init";
-/// Which workflow run a message belongs to.
+/// Which run a publish or a delivery is about.
 pub const WORKFLOW_RUN_ID: &str = "upstash-workflow-runid";
+/// Which instance of that run: when it was created, Unix milliseconds.
+pub const WORKFLOW_CREATED_AT: &str = "upstash-workflow-createdat";
+/// What kind of entry a publish appends.
+pub const WORKFLOW_CALL_TYPE: &str = "upstash-workflow-calltype";
+/// Whether a step of another run starts this one.
+pub const WORKFLOW_INVOKE: &str = "upstash-workflow-invoke";
+/// How many runs led to this one, one invoking the next.
+pub const WORKFLOW_INVOKE_COUNT: &str = "upstash-workflow-invoke-count";
+/// Nobody knows which client the endpoint has: it shall trigger the run once more, its own way.
+pub const WORKFLOW_UNKNOWN_SDK: &str = "upstash-workflow-unknown-sdk";
+/// The endpoint does so.
+pub const WORKFLOW_TRIGGER_BY_SDK: &str = "upstash-workflow-trigger-by-sdk";
+/// Says to an endpoint that the body is a list of entries.
+pub const WORKFLOW_SDK_VERSION: &str = "upstash-workflow-sdk-version";
+/// Which step a call is made for.
+pub const WORKFLOW_STEP_ID: &str = "upstash-workflow-stepid";
+/// Says to an endpoint that the run has failed.
+pub const WORKFLOW_IS_FAILURE: &str = "upstash-workflow-is-failure";
+/// The same, to newer clients.
+pub const WORKFLOW_FAILURE_CALLBACK: &str = "upstash-workflow-failure-callback";
+/// What the client of a run can do.
+pub const FEATURE_SET: &str = "upstash-feature-set";
 
 /// Set on a delivery: the signature.
 pub const SIGNATURE: &str = "upstash-signature";

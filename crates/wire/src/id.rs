@@ -172,7 +172,7 @@ impl FromStr for BulkActionId {
 /// A time and a number that orders what happened in the same millisecond: `<ms>-<n>`.
 ///
 /// Dead letters are named by it, and it is the cursor of every list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
     /// When it happened.
     pub at: Timestamp,

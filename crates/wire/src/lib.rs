@@ -35,3 +35,5 @@ mod forward;
 mod setting;
 
 pub mod publish;
+
+pub mod workflow;

@@ -1,7 +1,7 @@
 //! What a publisher says about a message besides its destination and body: reads the headers of a publish.
 //!
-//! Unknown `Upstash-*` names are ignored, because SDKs send some; what the protocol knows but this version cannot
-//! do is refused, never dropped. Start at [`parse`]. Single values are read in `setting`, headers to send on
+//! Unknown `Upstash-*` names are ignored, because SDKs send some; what the protocol knows but makes no sense here is
+//! refused, never dropped. Start at [`parse`]. Single values are read in `setting`, headers to send on
 //! are collected in `forward`.
 
 use crate::cron::Cron;
@@ -202,10 +202,7 @@ pub fn parse<'a>(
     if draft.options.queue.is_some() {
         draft.options.check_queued()?;
     }
-    match draft.unsupported.take() {
-        Some(unsupported) => Err(unsupported),
-        None => Ok(draft.finish()),
-    }
+    Ok(draft.finish())
 }
 
 /// How many deliveries led to a request, as its [`header::HOPS`] says; the largest if it came several times.
@@ -240,8 +237,6 @@ struct Draft<'l> {
     failure_callback_url: Option<String>,
     /// Limits of a flow-control key were named, if only by an empty value.
     flow_control_named: bool,
-    /// The first thing asked for that does not exist yet. Kept back, because a mistake elsewhere comes first.
-    unsupported: Option<Rejection>,
 }
 
 impl<'l> Draft<'l> {
@@ -258,7 +253,6 @@ impl<'l> Draft<'l> {
             callback_url: None,
             failure_callback_url: None,
             flow_control_named: false,
-            unsupported: None,
         }
     }
 
@@ -290,7 +284,6 @@ impl<'l> Draft<'l> {
         };
         let mut draft = Draft::new(subject, self.limits, self.now);
         draft.read(lines)?;
-        self.unsupported = self.unsupported.take().or_else(|| draft.unsupported.take());
         Ok(Some(CallbackOptions { url, options: Box::new(draft.finish()) }))
     }
 
@@ -342,17 +335,16 @@ impl<'l> Draft<'l> {
     }
 
     /// Refuses what cannot be; other names are unknown and mean nothing.
-    fn refuse(&mut self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+    fn refuse(&self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
         match name {
             "callback-callback"
             | "callback-failure-callback"
             | "failure-callback-callback"
             | "failure-callback-failure-callback" => Err(line.refused("a callback cannot have callbacks")),
-            "workflow-init" | "workflow-runid" => {
-                let header = line.display_name().replace("Runid", "RunId");
-                self.unsupported.get_or_insert_with(|| Rejection::unsupported(&header, "workflows"));
-                Ok(())
-            }
+            "workflow-init" | "workflow-runid" => Err(line.refused(
+                "only a publish or an item of a batch to a URL can start or continue a workflow run; send a plain message \
+                 to the workflow's URL, and it starts a run itself",
+            )),
             _ => Ok(()),
         }
     }

@@ -18,8 +18,6 @@ pub enum RejectionKind {
     Invalid,
     /// It makes sense but asks for more than the server allows.
     Quota,
-    /// The hosted service can do it, this version cannot.
-    Unsupported,
 }
 
 impl RejectionKind {
@@ -28,7 +26,6 @@ impl RejectionKind {
         match self {
             RejectionKind::Invalid => 400,
             RejectionKind::Quota => 412,
-            RejectionKind::Unsupported => 501,
         }
     }
 }
@@ -43,12 +40,6 @@ impl Rejection {
     pub fn quota(name: &str, limit: u64) -> Rejection {
         let message = format!("quota {name} exceeded, current limit: {limit}");
         Rejection { status: RejectionKind::Quota, message }
-    }
-
-    /// A request for something that does not exist yet.
-    pub fn unsupported(header: &str, feature: &str) -> Rejection {
-        let message = format!("{header}: {feature} are not supported by this version of Posthaste");
-        Rejection { status: RejectionKind::Unsupported, message }
     }
 }
 

@@ -11,6 +11,8 @@ use posthaste_engine::flow::Flow;
 use posthaste_engine::message::MessageSpec;
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, Tick};
 use posthaste_engine::url_group::UrlGroup;
+use posthaste_engine::workflow::entry::{Delivery, Terms};
+use posthaste_engine::workflow::run::Run;
 use rusqlite::types::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,7 +21,7 @@ use std::fmt::Debug;
 pub(crate) fn run(data: &[u8]) {
     let (kind, data) = choice(data);
     let Ok(text) = std::str::from_utf8(data) else { return row(data) };
-    match kind % 10 {
+    match kind % 13 {
         0 => round_trip::<MessageSpec>(text),
         1 => round_trip::<EventDetail>(text),
         2 => round_trip::<Response>(text),
@@ -28,6 +30,9 @@ pub(crate) fn run(data: &[u8]) {
         5 => round_trip::<Flow>(text),
         6 => round_trip::<UrlGroup>(text),
         7 => round_trip::<BulkAction>(text),
+        9 => round_trip::<Run>(text),
+        10 => round_trip::<Terms>(text),
+        11 => round_trip::<Delivery>(text),
         _ => row(data),
     }
 }
@@ -44,13 +49,14 @@ fn row(data: &[u8]) {
         static ROWS: Rows = Rows::open().expect("a database in memory can be opened");
     }
     let decoded = ROWS.with(|rows| rows.decode(values(data))).expect("the row itself can be read");
-    let Decoded { live, message, dead_letter, schedule, queue, state, detail } = decoded;
+    let Decoded { live, message, dead_letter, schedule, queue, state, detail, entry } = decoded;
     check(live);
     check(message);
     check(dead_letter);
     check(queue);
     check(state);
     check(detail);
+    check(entry);
     if let Some(schedule) = check(schedule) {
         fire(&schedule);
     }

@@ -45,9 +45,15 @@ fn clocks(tree: &Tree) -> Vec<String> {
     found(strangers, &reads, "reads the clock; take the time as an argument, or extend CLOCKS in xtask/src/tidy/mod.rs")
 }
 
+/// A step of a workflow: it is the server that waits.
+const SLEEP_STEP: &str = "context.sleep(";
+
 /// Tests do not sleep.
 fn pauses(tree: &Tree) -> Vec<String> {
-    let patterns = ["sleep(", "setTimeout("];
+    let pauses = |line: &str| {
+        let line = line.replace(SLEEP_STEP, "").replace("asleep(", "");
+        ["sleep(", "setTimeout("].iter().any(|pattern| line.contains(pattern))
+    };
     let is_test = |file: &&File| {
         file.path.starts_with("e2e/") || (file.path.starts_with("crates/") && file.path.contains("/tests/"))
     };
@@ -55,11 +61,9 @@ fn pauses(tree: &Tree) -> Vec<String> {
     let tests = || tree.files.iter().filter(is_test).filter(is_code);
     let strangers = tests().filter(|file| !PAUSES.iter().any(|(allowed, _)| file.path == *allowed));
     let mut problems =
-        found(strangers, &patterns, "pauses; wait for a condition, or extend PAUSES in xtask/src/tidy/mod.rs");
+        found_by(strangers, pauses, "pauses; wait for a condition, or extend PAUSES in xtask/src/tidy/mod.rs");
     for (path, reason) in PAUSES {
-        let pauses =
-            tests().any(|file| file.path == path && patterns.iter().any(|pattern| file.text.contains(pattern)));
-        if !pauses {
+        if !tests().any(|file| file.path == path && pauses(&file.text)) {
             problems.push(format!(
                 "{path}: does not pause any more ({reason}); take it out of PAUSES in xtask/src/tidy/mod.rs"
             ));
@@ -141,11 +145,16 @@ fn is_source(file: &File) -> bool {
 
 /// One problem per line that holds one of the patterns, comments aside.
 fn found<'a>(files: impl Iterator<Item = &'a File>, patterns: &[&str], problem: &str) -> Vec<String> {
+    found_by(files, |line| patterns.iter().any(|pattern| line.contains(pattern)), problem)
+}
+
+/// One problem per line that is wrong, comments aside.
+fn found_by<'a>(files: impl Iterator<Item = &'a File>, is_wrong: impl Fn(&str) -> bool, problem: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for file in files {
         for (number, line) in file.lines() {
             let is_comment = ["//", "#", "*"].iter().any(|mark| line.trim_start().starts_with(mark));
-            if !is_comment && patterns.iter().any(|pattern| line.contains(pattern)) {
+            if !is_comment && is_wrong(line) {
                 problems.push(format!("{}:{number}: {problem}", file.path));
             }
         }
@@ -182,6 +191,7 @@ mod tests {
         assert_eq!(pauses(&Tree::of(&files)), [] as [&str; 0]);
         files.push(("e2e/js/test/x.test.js", "a\nsetTimeout(() => {}, 5)"));
         files.push(("crates/server/src/http.rs", "sleep(PAUSE)"));
+        files.push(("e2e/workflow/js/test/x.test.js", "await context.sleep(\"nap\", 1)"));
         files[0].1 = "";
         starts(&pauses(&Tree::of(&files)), &["e2e/js/test/x.test.js:2:", &format!("{}:", PAUSES[0].0)]);
     }

@@ -2,6 +2,7 @@
 
 use super::{Output, Shard, before};
 use crate::ending;
+use crate::event::Op;
 use crate::lanes::LaneKey;
 use crate::limits::HORIZON_MS;
 use crate::message::{DueKey, Live, QueueKey, Turn};
@@ -119,7 +120,9 @@ impl Shard {
     fn is_settled(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> bool {
         let held = self.held.contains_key(&row.id.seq);
         let cancelled = row.cancel_requested && !planted::has(Bug::CancelForgottenAtRestart);
-        if !held && cancelled {
+        if !held && cancelled && row.is_step {
+            out.ops.push(Op::Remove { id: row.id });
+        } else if !held && cancelled {
             ending::cancelled_waiting(row, now, out);
         }
         held || cancelled

@@ -2,6 +2,7 @@
 
 mod flows;
 mod queues;
+mod steps;
 mod world;
 
 use posthaste_engine::event::Op;

@@ -35,7 +35,7 @@ pub(super) fn authorize(app: &App, headers: &HeaderMap, uri: &Uri, access: Acces
 
 /// Requests that bring messages have their own quota, per day.
 fn is_publish(path: &str) -> bool {
-    matches!(path.split('/').nth(2), Some("publish" | "enqueue" | "batch"))
+    matches!(path.split('/').nth(2), Some("publish" | "enqueue" | "batch" | "trigger"))
 }
 
 /// The token of the one `Authorization: Bearer` header; the scheme is compared without case.

@@ -1,4 +1,6 @@
 //! `POST /v2/batch`: many messages in one request, stored in one transaction.
+//!
+//! A batch is about messages or about runs of workflows, never about both: that is refused with 400.
 
 use super::auth::{Access, authorize};
 use super::body;
@@ -9,6 +11,7 @@ use super::publish::{
     status_of, store,
 };
 use super::queues;
+use super::workflow::{self, Wanted};
 use crate::app::App;
 use crate::core::NewMessage;
 use axum::Json;
@@ -31,18 +34,61 @@ pub(super) struct Item {
     #[serde(default)]
     headers: Option<BTreeMap<String, HeaderValues>>,
     #[serde(default)]
-    pub(super) body: Option<String>,
+    body: Option<ItemBody>,
     #[serde(default)]
     pub(super) queue: Option<String>,
 }
 
 impl Item {
+    /// Whether it is about a run of a workflow.
+    fn concerns_a_run(&self) -> bool {
+        workflow::concerns_a_run(self.headers.iter().flat_map(|headers| headers.keys().map(String::as_str)))
+    }
+
+    /// What it sends: text.
+    pub(super) fn take_body(&mut self) -> Result<Bytes, ApiError> {
+        match self.body.take() {
+            None => Ok(Bytes::new()),
+            Some(ItemBody::Text(text)) => Ok(Bytes::from(text)),
+            Some(ItemBody::Json(_)) => Err(ApiError::invalid("the body is not text: write JSON as a string")),
+        }
+    }
+
+    /// What it sends, text or not.
+    pub(super) fn take_any_body(&mut self) -> Bytes {
+        self.body.take().map(|body| Bytes::from(body.into_text())).unwrap_or_default()
+    }
+
     /// The headers, each value a line of its own.
     pub(super) fn lines(&self) -> Vec<Line<'_>> {
         let headers = self.headers.iter().flatten();
         headers
             .flat_map(|(name, values)| values.as_slice().iter().map(move |value| (name.as_str(), value.as_bytes())))
             .collect()
+    }
+}
+
+/// What an item sends. `context.call` of the workflow client passes on whatever its user gave it.
+#[derive(Deserialize)]
+#[serde(from = "Box<RawValue>")]
+pub(super) enum ItemBody {
+    /// Sent as it is.
+    Text(String),
+    /// Sent as the JSON it is; only about runs.
+    Json(String),
+}
+
+impl From<Box<RawValue>> for ItemBody {
+    fn from(raw: Box<RawValue>) -> Self {
+        serde_json::from_str(raw.get()).map_or_else(|_| ItemBody::Json(raw.get().to_owned()), ItemBody::Text)
+    }
+}
+
+impl ItemBody {
+    fn into_text(self) -> String {
+        match self {
+            ItemBody::Text(text) | ItemBody::Json(text) => text,
+        }
     }
 }
 
@@ -76,6 +122,9 @@ enum Fate {
     Refused(String),
 }
 
+/// A batch about runs that is not longer is taken apart at once: every step of a run is one.
+const STEP_BYTES_MAX: usize = 64 * 1024;
+
 pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
@@ -85,11 +134,19 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let publisher = Publisher { tenant, caller_ip: caller_ip(&app, &parts) };
     let lines = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let (bytes, preparing, hops) = (body.bytes, app.clone(), hops(lines));
+    let is_step = bytes.len() <= STEP_BYTES_MAX && workflow::may_concern_a_run(&bytes);
     let prepare = move || prepare_all(&preparing, &publisher, hops, &bytes);
-    // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
-    let Prepared { messages, fates } = tokio::task::spawn_blocking(prepare)
-        .await
-        .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    let Prepared { messages, fates, runs } = if is_step {
+        prepare()?
+    } else {
+        // A large batch takes a while to take apart, and groups are read from the store; others go on meanwhile.
+        tokio::task::spawn_blocking(prepare)
+            .await
+            .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??
+    };
+    if !runs.is_empty() {
+        return Box::pin(workflow::publish::batch(&app, tenant, runs, body.room)).await;
+    }
     let refused = fates.iter().filter_map(|fate| if let Fate::Refused(error) = fate { Some(error) } else { None });
     let first_refused = refused.clone().next();
     if messages.is_empty()
@@ -109,18 +166,27 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     Ok((status, Json(answers)).into_response())
 }
 
-/// A batch taken apart: the messages to store, and what became of each item.
+/// A batch taken apart: the messages to store and what became of each item; or what is to be done with runs.
 struct Prepared {
     messages: Vec<NewMessage>,
     fates: Vec<Fate>,
+    runs: Vec<Wanted>,
 }
 
 /// `hops` deliveries led to this request, and thereby to each of its messages.
 fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let items = split(bytes)?;
-    let mut prepared = Prepared { messages: Vec::with_capacity(items.len()), fates: Vec::with_capacity(items.len()) };
+    let (messages, fates) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    let mut prepared = Prepared { messages, fates, runs: Vec::new() };
     for (index, item) in items.into_iter().enumerate() {
-        let item = read_item(item.get()).map_err(|error| error.at(index))?;
+        let mut item = read_item(item.get()).map_err(|error| error.at(index))?;
+        if item.concerns_a_run() {
+            let body = item.take_any_body();
+            let place = (item.destination.as_deref(), item.queue.as_deref());
+            let wanted = workflow::publish::read_item(app, &publisher.caller_ip, &item.lines(), place, body);
+            prepared.runs.push(wanted.map_err(|error| error.at(index))?);
+            continue;
+        }
         let fate = match prepare_item(app, publisher, hops, item) {
             Ok((messages, places)) => {
                 prepared.messages.extend(messages);
@@ -134,6 +200,10 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Res
             let text = format!("the batch makes more than {BATCH_ITEMS_MAX} messages; send it in parts");
             return Err(ApiError::invalid(text));
         }
+    }
+    if !prepared.runs.is_empty() && !prepared.fates.is_empty() {
+        let text = "a batch holds plain messages or what is about workflow runs, not both; send it in parts";
+        return Err(ApiError::invalid(text));
     }
     Ok(prepared)
 }
@@ -151,7 +221,7 @@ pub(super) fn split(bytes: &[u8]) -> Result<Vec<&RawValue>, ApiError> {
 
 /// An object: a struct could be read from a list too.
 pub(super) fn read_item(text: &str) -> Result<Item, ApiError> {
-    let wrong = "not an object with destination, headers and a body that is text";
+    let wrong = "not an object with destination, headers and a body";
     if !text.trim_start().starts_with('{') {
         return Err(ApiError::invalid(wrong));
     }
@@ -180,7 +250,7 @@ fn prepare_item(
     if options.cron.is_some() {
         return Err(malformed(ApiError::invalid("Upstash-Cron: a batch makes no schedules, use /v2/schedules")));
     }
-    let body = Bytes::from(item.body.unwrap_or_default());
+    let body = item.take_body().map_err(malformed)?;
     let max = app.config.message_bytes_max;
     if body.len() > max {
         return Err(malformed(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"))));

@@ -18,6 +18,12 @@ pub(super) fn caller_ip(app: &App, parts: &Parts) -> String {
     caller.map(|caller| caller.to_string()).unwrap_or_default()
 }
 
+/// Whether the peer is a proxy whose word counts.
+pub(super) fn peer_is_trusted(app: &App, parts: &Parts) -> bool {
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
+    peer.is_some_and(|peer| app.config.trusted_proxies.iter().any(|network| network.contains(&peer)))
+}
+
 /// Who called the first of the trusted proxies; the peer itself if that cannot be known.
 ///
 /// Read from the end, because whatever stands before an address that is not trusted is only claimed. Something that

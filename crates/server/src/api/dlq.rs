@@ -8,7 +8,7 @@ use super::publish::{
     Published, callback_spec, check_callbacks, first_due, flow_spec, origin_of, publish_limits,
     refuse_when_disk_is_low, refused_destination,
 };
-use super::shape;
+use super::{shape, workflow};
 use crate::app::App;
 use crate::core::{NewMessage, Replay};
 use crate::store::{DeadLetterRecord, Page, Store};
@@ -57,6 +57,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     let query = request.uri().query();
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let params = Params::from_query(query).without(&IGNORED_IN_LISTS);
+    if params.one("source")? == Some("workflow") {
+        return workflow::dlq::list_for(&app, tenant, &params).await;
+    }
     params.only(&DLQ_PARAMS)?;
     let trim_body = params.trim_body()?;
     let page = match named(&app, tenant, &params).await? {
@@ -239,7 +242,7 @@ impl Named {
 
 /// What the caller wants other than it was. The retry request's own Content-Type says nothing about
 /// the message.
-fn parse_overrides(app: &App, headers: &HeaderMap, query: &QueryParts) -> Result<PublishOptions, ApiError> {
+pub(super) fn parse_overrides(app: &App, headers: &HeaderMap, query: &QueryParts) -> Result<PublishOptions, ApiError> {
     let lines = headers.iter().filter(|(name, _)| name.as_str() != CONTENT_TYPE);
     let lines: Vec<(&str, &[u8])> = lines.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let lines = options::merge_query(lines.iter().copied(), &query.config);

@@ -69,11 +69,6 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
-    /// 501: the protocol has it, this version does not.
-    pub(super) fn unsupported(message: impl Into<String>) -> Self {
-        ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
-    }
-
     /// 502: whom we asked for the caller did not answer.
     pub(super) fn bad_gateway(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::BAD_GATEWAY, message)
@@ -106,6 +101,15 @@ impl ApiError {
         ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
     }
 
+    /// The same error with 412 instead of 400, for what an endpoint sends in a run: its client takes 400 for the news
+    /// that the run has ended, and would never tell anybody what was wrong.
+    pub(super) fn told_to_a_run(self) -> Self {
+        match self.status {
+            StatusCode::BAD_REQUEST => ApiError { status: StatusCode::PRECONDITION_FAILED, ..self },
+            _ => self,
+        }
+    }
+
     /// The same error, told of one item of a batch.
     pub(super) fn at(self, index: usize) -> Self {
         let message = format!("item {index}: {}", self.message);
@@ -123,7 +127,6 @@ impl From<Rejection> for ApiError {
         let status = match rejection.status {
             RejectionKind::Invalid => StatusCode::BAD_REQUEST,
             RejectionKind::Quota => StatusCode::PRECONDITION_FAILED,
-            RejectionKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
         };
         ApiError::new(status, rejection.message)
     }

@@ -26,7 +26,7 @@ pub struct BatchItem {
     /// Names and values, one entry per line.
     pub headers: Vec<(String, String)>,
     /// What to send.
-    pub body: Option<String>,
+    pub body: String,
     /// Where it waits.
     pub queue: Option<String>,
 }
@@ -34,10 +34,11 @@ pub struct BatchItem {
 /// The body of `POST /v2/batch`.
 pub fn batch(bytes: &[u8]) -> Result<Vec<BatchItem>, String> {
     let read = |text: &str| {
-        let item = batch::read_item(text)?;
+        let mut item = batch::read_item(text)?;
+        let body = item.take_any_body();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers = item.lines().into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
-        Ok(BatchItem { destination: item.destination, headers, body: item.body, queue: item.queue })
+        Ok(BatchItem { destination: item.destination, headers, body: text(&body), queue: item.queue })
     };
     let items = batch::split(bytes).and_then(|items| items.into_iter().map(|item| read(item.get())).collect());
     items.map_err(ApiError::into_message)

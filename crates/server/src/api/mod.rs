@@ -27,6 +27,7 @@ mod queues;
 mod schedules;
 mod shape;
 mod url_groups;
+mod workflow;
 
 pub(crate) use allowance::Allowances;
 pub(crate) use body::BodyBudget;
@@ -51,6 +52,11 @@ use tower::ServiceExt;
 pub use openapi::documented_routes;
 
 /// All routes of the server. `openapi` describes each.
+fn all_routes() -> impl Iterator<Item = (&'static str, MethodRouter<Arc<App>>)> {
+    routes().into_iter().chain(workflow_routes())
+}
+
+/// Those about messages, what they go through, and the server itself.
 fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     vec![
         // Publishing. The destination is the raw rest of the path, whatever it holds.
@@ -119,9 +125,36 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     ]
 }
 
+/// Those about runs of workflows. Names of events and runs are the raw rest of the path, slashes included.
+fn workflow_routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+    use workflow::{dlq, hooks, logs, notify, runs, trigger, wait, waiters};
+    vec![
+        // What starts runs, moves them on and ends them.
+        ("/v2/trigger", post(trigger::one)),
+        ("/v2/trigger/{*destination}", post(trigger::one)),
+        ("/v2/batch/trigger", post(trigger::many)),
+        ("/v2/wait/{*event}", post(wait::wait)),
+        ("/v2/notify/{*event}", post(notify::notify)),
+        ("/v2/workflows/runs", delete(runs::cancel_many)),
+        ("/v2/workflows/runs/{*run}", get(runs::get).delete(runs::end)),
+        ("/v2/workflows/hooks/{user}/{run}/{*event}", hooks::methods()),
+        // Their DLQ, their logs, and who waits for an event.
+        ("/v2/workflows/dlq", get(dlq::list).delete(dlq::delete_many)),
+        ("/v2/workflows/dlq/resume", post(dlq::resume_many)),
+        ("/v2/workflows/dlq/resume/{id}", post(dlq::resume)),
+        ("/v2/workflows/dlq/restart", post(dlq::restart_many)),
+        ("/v2/workflows/dlq/restart/{id}", post(dlq::restart)),
+        ("/v2/workflows/dlq/callback/{id}", post(dlq::retry_callback).delete(dlq::cancel_callback)),
+        ("/v2/workflows/dlq/{id}", get(dlq::get).delete(dlq::delete)),
+        ("/v2/workflows/events", get(logs::events)),
+        ("/v2/workflows/logs", get(logs::logs)),
+        ("/v2/waiters/{*event}", get(waiters::list)),
+    ]
+}
+
 /// The paths of all routes, as the router writes them.
 pub fn route_paths() -> Vec<&'static str> {
-    routes().into_iter().map(|(path, _)| path).collect()
+    all_routes().map(|(path, _)| path).collect()
 }
 
 /// The router: every route with and without a slash at its end.
@@ -134,10 +167,14 @@ fn router(app: Arc<App>) -> Router {
         ("/v1/schedules/", get(schedules::list).delete(no_id)),
         ("/v2/dlq/", get(dlq::list).delete(no_id)),
         ("/v2/dlq/retry/", post(no_id)),
+        ("/v2/workflows/dlq/", get(workflow::dlq::list).delete(no_id)),
+        ("/v2/workflows/dlq/resume/", post(no_id)),
+        ("/v2/workflows/dlq/restart/", post(no_id)),
+        ("/v2/workflows/runs/", get(no_id).delete(no_id)),
     ];
     let guarded: Vec<&str> = forgotten_ids.iter().map(|(path, _)| *path).collect();
     let mut router = Router::new();
-    for (path, methods) in routes() {
+    for (path, methods) in all_routes() {
         let with_slash = format!("{path}/");
         if !path.contains('*') && !guarded.contains(&with_slash.as_str()) {
             router = router.route(&with_slash, methods.clone());
@@ -155,7 +192,7 @@ fn router(app: Arc<App>) -> Router {
 
 /// The resources of the protocol, and the name under which requests for them are counted. Clients write them
 /// in any case.
-const RESOURCES: [(&str, &str); 15] = [
+const RESOURCES: [(&str, &str); 20] = [
     ("publish", "publish"),
     ("enqueue", "enqueue"),
     ("batch", "batch"),
@@ -171,6 +208,11 @@ const RESOURCES: [(&str, &str); 15] = [
     ("logs", "logs"),
     ("keys", "keys"),
     ("rotate", "keys"),
+    ("trigger", "workflows"),
+    ("wait", "workflows"),
+    ("notify", "workflows"),
+    ("waiters", "workflows"),
+    ("workflows", "workflows"),
 ];
 
 /// The resource that a path is about, and how it is counted.
@@ -200,14 +242,7 @@ async fn no_id(State(app): State<Arc<App>>, request: Request) -> ApiError {
     }
 }
 
-/// Paths of workflows, which later versions will have: say so, rather than "no such path".
-const WORKFLOWS: [&str; 5] = ["workflows", "trigger", "notify", "waiters", "wait"];
-
-async fn no_endpoint(request: Request) -> ApiError {
-    let segment = request.uri().path().split('/').nth(2).unwrap_or_default().to_ascii_lowercase();
-    if WORKFLOWS.contains(&segment.as_str()) {
-        return ApiError::unsupported("workflows are not supported by this version of Posthaste");
-    }
+async fn no_endpoint() -> ApiError {
     ApiError::not_found("no such endpoint; /openapi.json lists the paths there are")
 }
 

@@ -6,7 +6,9 @@
 
 mod endpoints;
 mod parameters;
+mod runs;
 mod schemas;
+mod workflows;
 
 use axum::Json;
 use parameters::{Parameter, Place};

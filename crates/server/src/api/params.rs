@@ -156,7 +156,8 @@ impl Params {
         Params(lists.iter().flat_map(of_name).collect())
     }
 
-    fn date(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
+    /// A time in Unix milliseconds.
+    pub(super) fn date(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         match text.parse::<u64>() {
             Ok(millis) if millis <= DATE_MAX => Ok(Some(Timestamp(millis))),
@@ -172,7 +173,7 @@ impl Params {
         Ok(Filter {
             nothing: known.is_empty() && !ids.is_empty(),
             ids: known,
-            urls: self.urls()?,
+            urls: self.many_or_whole("url")?,
             hosts: self.many(&["host"])?,
             paths: self.many(&["path"])?,
             labels: self.many(&["label"])?,
@@ -187,12 +188,12 @@ impl Params {
         })
     }
 
-    /// URLs may hold commas themselves, so the whole value counts too.
-    fn urls(&self) -> Result<Vec<String>, ApiError> {
-        let mut urls = self.many(&["url"])?;
-        let whole = self.0.iter().filter(|(name, value)| name == "url" && value.contains(','));
-        urls.extend(whole.map(|(_, value)| value.clone()));
-        Ok(urls)
+    /// All values of a name that may hold commas themselves: comma lists taken apart, and whole.
+    pub(super) fn many_or_whole(&self, name: &str) -> Result<Vec<String>, ApiError> {
+        let mut values = self.many(&[name])?;
+        let whole = self.0.iter().filter(|(other, value)| other == name && value.contains(','));
+        values.extend(whole.map(|(_, value)| value.clone()));
+        Ok(values)
     }
 
     /// Which log lines are meant.

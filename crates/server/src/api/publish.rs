@@ -1,5 +1,5 @@
 //! `POST /v2/publish/{destination}` and `POST /v2/enqueue/{queue}/{destination}`: one message to a URL, or to
-//! each endpoint of a URL group.
+//! each endpoint of a URL group. A publish that is about a run of a workflow goes on in `workflow`.
 
 use super::auth::{Access, authorize};
 use super::body::{self, HeldBody};
@@ -7,7 +7,7 @@ use super::caller::caller_ip;
 use super::error::ApiError;
 use super::llm;
 use super::params::decoded;
-use super::{queues, schedules};
+use super::{queues, schedules, workflow};
 use crate::app::App;
 use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room};
 use crate::delivery::address::AddressKind;
@@ -16,8 +16,8 @@ use crate::store::Store;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::dedup;
@@ -85,6 +85,9 @@ pub(super) async fn publish(State(app): State<Arc<App>>, request: Request) -> Re
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let destination = rest_of(parts.uri.path()).to_owned();
+    if workflow::concerns_a_run(parts.headers.keys().map(HeaderName::as_str)) {
+        return Box::pin(workflow::publish::publish(&app, tenant, parts, body, &destination)).await;
+    }
     accept(&app, tenant, parts, body, &destination, None).await
 }
 

@@ -12,7 +12,8 @@ use posthaste_wire::redact;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Map, Value, json};
 
-type Object = Map<String, Value>;
+/// A JSON object.
+pub(super) type Object = Map<String, Value>;
 
 /// A.1: a message.
 pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
@@ -179,19 +180,19 @@ fn hidden_body(spec: &MessageSpec, body: &[u8]) -> Option<String> {
 }
 
 /// What was kept of an answer, without the half of a character at which it may have been cut.
-fn kept_body(response: &Response) -> &[u8] {
+pub(super) fn kept_body(response: &Response) -> &[u8] {
     match std::str::from_utf8(&response.body) {
         Err(error) if response.truncated && error.error_len().is_none() => &response.body[..error.valid_up_to()],
         _ => &response.body,
     }
 }
 
-fn put(object: &mut Object, name: &str, value: impl Into<Value>) {
+pub(super) fn put(object: &mut Object, name: &str, value: impl Into<Value>) {
     object.insert(name.to_owned(), value.into());
 }
 
 /// Text as it is, anything else as base64 under another name, nothing when empty.
-fn put_text_or_base64(object: &mut Object, text_name: &str, base64_name: &str, bytes: &[u8]) {
+pub(super) fn put_text_or_base64(object: &mut Object, text_name: &str, base64_name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         _ if bytes.is_empty() => {}
         Ok(text) => put(object, text_name, text),
@@ -255,7 +256,7 @@ fn put_labels(object: &mut Object, spec: &MessageSpec) {
 }
 
 /// Headers of a message, some of them hidden.
-fn sent_headers(headers: &[(String, String)], hides: impl Fn(&str) -> bool) -> Value {
+pub(super) fn sent_headers(headers: &[(String, String)], hides: impl Fn(&str) -> bool) -> Value {
     header_map(headers, |name, value| match hides(name) {
         true => redact::mark(&header_bytes(value)),
         false => header_shown(value).into_owned(),
@@ -263,7 +264,7 @@ fn sent_headers(headers: &[(String, String)], hides: impl Fn(&str) -> bool) -> V
 }
 
 /// One list of values per name, one element per line, each as `shown` has it.
-fn header_map(headers: &[(String, String)], shown: impl Fn(&str, &str) -> String) -> Value {
+pub(super) fn header_map(headers: &[(String, String)], shown: impl Fn(&str, &str) -> String) -> Value {
     let mut map = Object::new();
     for (name, value) in headers {
         let shown = shown(name, value);
@@ -276,7 +277,7 @@ fn header_map(headers: &[(String, String)], shown: impl Fn(&str, &str) -> String
 }
 
 /// The first bytes of a body, cut between characters where it is text.
-fn trimmed(body: &[u8], trim: Option<usize>) -> &[u8] {
+pub(super) fn trimmed(body: &[u8], trim: Option<usize>) -> &[u8] {
     let Some(max) = trim.filter(|max| *max < body.len()) else { return body };
     match std::str::from_utf8(body) {
         Ok(text) => &body[..(0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0)],

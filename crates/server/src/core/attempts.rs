@@ -78,7 +78,7 @@ impl Attempts {
             now: self.clock.now(),
             nonce,
             timeout_ms: message.spec.timeout_ms.unwrap_or(TIMEOUT_MS_MAX),
-            needs_body: message.spec.callback.is_some(),
+            needs_body: message.spec.callback.is_some() || message.spec.workflow.is_some(),
         };
         match message.spec.api.as_deref() {
             None => self.deliverer.attempt(&attempt).await,

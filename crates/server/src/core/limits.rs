@@ -5,6 +5,7 @@ use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, 
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::{FlowEdit, FlowInfo};
+use posthaste_engine::message::FlowSpec;
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
@@ -25,10 +26,29 @@ impl Core {
             let own = spec.flow.as_ref();
             let callbacks = [&spec.callback, &spec.failure_callback].into_iter().flatten();
             let keys = own.into_iter().chain(callbacks.filter_map(|callback| callback.flow.as_ref()));
-            for flow in keys.filter(|flow| !self.shard.has_flow(*tenant, &flow.key)) {
-                let exceeded = QuotaExceeded { quota: "maxFlowControlKeys", limit: self.quotas.flow_keys as u64 };
-                flows.add(*tenant, &flow.key, self.shard.flow_count(*tenant), exceeded)?;
-            }
+            self.check_flows(*tenant, keys, &mut flows)?;
+        }
+        Ok(())
+    }
+
+    /// The same for the keys of a run.
+    pub(super) fn check_flow_quota<'a>(
+        &self,
+        tenant: TenantId,
+        keys: impl Iterator<Item = &'a FlowSpec>,
+    ) -> Result<(), QuotaExceeded> {
+        self.check_flows(tenant, keys, &mut New::default())
+    }
+
+    fn check_flows<'a>(
+        &self,
+        tenant: TenantId,
+        keys: impl Iterator<Item = &'a FlowSpec>,
+        new: &mut New<'a>,
+    ) -> Result<(), QuotaExceeded> {
+        for flow in keys.filter(|flow| !self.shard.has_flow(tenant, &flow.key)) {
+            let exceeded = QuotaExceeded { quota: "maxFlowControlKeys", limit: self.quotas.flow_keys as u64 };
+            new.add(tenant, &flow.key, self.shard.flow_count(tenant), exceeded)?;
         }
         Ok(())
     }

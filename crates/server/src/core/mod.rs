@@ -11,11 +11,17 @@ mod attempts;
 mod clock_watch;
 mod limits;
 mod run;
+mod run_cache;
+mod runs;
 mod schedules;
+mod workflow;
 
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
+pub use workflow::{
+    Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor,
+};
 
 use admission::{Admission, Place};
 use bytes::Bytes;
@@ -26,7 +32,8 @@ use posthaste_engine::message::{DedupKey, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
-use posthaste_wire::id::{DlqId, MessageId, TenantId};
+use posthaste_engine::workflow::{NewEntry, Overrides};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -134,6 +141,70 @@ pub(crate) enum Command {
     PutBulkAction {
         action: Box<BulkAction>,
         reply: Reply<BulkAction>,
+    },
+    StartRuns {
+        tenant: TenantId,
+        runs: Vec<StartRun>,
+        reply: Reply<Result<Vec<Started>, RunRefused>>,
+    },
+    Append {
+        tenant: TenantId,
+        run: RunKey,
+        entries: Vec<NewEntry>,
+        reply: Reply<Result<Vec<Accepted>, RunRefused>>,
+    },
+    WaitForEvent {
+        tenant: TenantId,
+        run: RunKey,
+        wait: Box<WaitFor>,
+        reply: Reply<Result<(), RunRefused>>,
+    },
+    Notify {
+        tenant: TenantId,
+        event: String,
+        data: Vec<u8>,
+        reply: Reply<Vec<Notified>>,
+    },
+    NotifyRun {
+        tenant: TenantId,
+        run: RunKey,
+        event: String,
+        data: Vec<u8>,
+        reply: Reply<Result<Option<Notified>, RunRefused>>,
+    },
+    FinishRun {
+        tenant: TenantId,
+        run: RunKey,
+        result: Option<String>,
+        reply: Reply<()>,
+    },
+    CancelRun {
+        tenant: TenantId,
+        run: RunKey,
+        reply: Reply<bool>,
+    },
+    CancelRuns {
+        tenant: TenantId,
+        runs: Vec<Seq>,
+        reply: Reply<u32>,
+    },
+    BeginAgain {
+        tenant: TenantId,
+        dlq_ids: Vec<DlqId>,
+        again: Again,
+        overrides: Box<Overrides>,
+        reply: Reply<Vec<Option<Started>>>,
+    },
+    DropFailedRuns {
+        tenant: TenantId,
+        dlq_ids: Vec<DlqId>,
+        reply: Reply<u32>,
+    },
+    EditFailureCall {
+        tenant: TenantId,
+        dlq_id: DlqId,
+        edit: FailureCallEdit,
+        reply: Reply<Result<RunKey, FailureCallRefused>>,
     },
     /// The clock may have moved: look at it.
     Tick,

@@ -1,6 +1,8 @@
 //! The loop of the core thread: gather, decide, commit, answer.
 
 use super::clock_watch::ClockWatch;
+use super::run_cache::RunCache;
+use super::runs::nothing_sent;
 use super::schedules::Firing;
 use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply};
 use crate::clock::{Clock, Random};
@@ -10,7 +12,7 @@ use crate::quotas::Quotas;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use posthaste_engine::event::{DeadLetter, Op};
-use posthaste_engine::message::Message;
+use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -49,8 +51,9 @@ pub struct Core {
     pub(super) settings: Settings,
     pub(super) quotas: Quotas,
     pub(super) firing: Firing,
-    last_seq: Seq,
-    random: Random,
+    pub(super) runs: RunCache,
+    pub(super) last_seq: Seq,
+    pub(super) random: Random,
     pub(super) batch: Batch,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
@@ -110,6 +113,7 @@ impl Core {
             metrics,
             retention,
             firing,
+            runs: RunCache::default(),
             batch: Batch::default(),
             last_seq,
             random: Random::new(),
@@ -182,6 +186,11 @@ impl Core {
             Command::Ended { message, outcome } => {
                 crash_point("outcome_arrived");
                 self.batch.body_bytes += told_bytes(&message, &outcome);
+                if let Some(step) = message.spec.workflow {
+                    self.step_ended(&message, step, &outcome, now)?;
+                    crash_point("outcome_decided");
+                    return Ok(Flow::Go);
+                }
                 let random = self.random.next_u64();
                 let chance = Chance { random, callback: self.next_id(now), failure_callback: self.next_id(now) };
                 self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
@@ -215,6 +224,17 @@ impl Core {
             Command::Flows { tenant, key, reply } => self.flows(tenant, key, reply, now),
             Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
             Command::PutBulkAction { action, reply } => self.put_bulk_action(*action, reply, now),
+            Command::StartRuns { .. }
+            | Command::Append { .. }
+            | Command::WaitForEvent { .. }
+            | Command::Notify { .. }
+            | Command::NotifyRun { .. }
+            | Command::FinishRun { .. }
+            | Command::CancelRun { .. }
+            | Command::CancelRuns { .. }
+            | Command::BeginAgain { .. }
+            | Command::DropFailedRuns { .. }
+            | Command::EditFailureCall { .. } => self.handle_run(command, now)?,
             Command::Tick => {}
             Command::Drain { reply } => {
                 self.shard.drain();
@@ -259,8 +279,7 @@ impl Core {
     }
 
     pub(super) fn next_id(&mut self, now: Timestamp) -> MessageId {
-        self.last_seq = Seq::next(self.last_seq, now);
-        MessageId { seq: self.last_seq, tag: self.random.next_u64() }
+        next_id(&mut self.last_seq, &mut self.random, now)
     }
 
     /// Gives a message its id and hands it to the engine.
@@ -339,6 +358,7 @@ impl Core {
             crash_point("between_answers");
         }
         crash_point("after_answer");
+        self.runs.trim();
         self.start(batch.out.effects)?;
         crash_point("after_start");
         Ok(())
@@ -370,9 +390,7 @@ impl Core {
         let mut missing = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Start { live, message: Some(message) } => {
-                    self.attempts.start(live, message, self.random.bytes())?
-                }
+                Effect::Start { live, message: Some(message) } => self.start_one(live, message)?,
                 Effect::Start { live, message: None } => missing.push(live),
             }
         }
@@ -380,11 +398,25 @@ impl Core {
             let ids: Vec<MessageId> = missing.iter().map(|live| live.id).collect();
             let messages = self.store.load_messages(&ids)?;
             for (live, message) in missing.into_iter().zip(messages) {
-                self.attempts.start(live, message, self.random.bytes())?;
+                self.start_one(live, message)?;
             }
         }
         self.metrics.set_load(self.shard.in_flight(), self.shard.held());
         Ok(())
+    }
+
+    fn start_one(&mut self, live: Live, message: Arc<Message>) -> Result<(), CoreFailure> {
+        let message = match message.spec.workflow {
+            None => message,
+            Some(step) => match self.step_to_send(&live, message.clone(), step)? {
+                Some(message) => message,
+                None => {
+                    self.attempts.core.ended(message, nothing_sent());
+                    return Ok(());
+                }
+            },
+        };
+        Ok(self.attempts.start(live, message, self.random.bytes())?)
     }
 
     /// Reads a few pages of what the shard asks for. Each is committed before the next is read, because a
@@ -400,7 +432,7 @@ impl Core {
             crash_point("page_loaded");
             rows_read += rows.len() + 1;
             self.shard.loaded(&load, &rows, now, &mut self.batch.out);
-            if !self.batch.out.ops.is_empty() {
+            if !self.batch.out.ops.is_empty() || !self.batch.out.effects.is_empty() {
                 self.commit()?;
                 now = self.clock.now();
             }
@@ -429,6 +461,12 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// A new id, behind all that were made.
+pub(super) fn next_id(last_seq: &mut Seq, random: &mut Random, now: Timestamp) -> MessageId {
+    *last_seq = Seq::next(*last_seq, now);
+    MessageId { seq: *last_seq, tag: random.next_u64() }
 }
 
 /// Bytes that an outcome brings into the batch: the answer, and what callbacks repeat.

@@ -55,6 +55,7 @@ where
         Ok(answer) => answer.map_err(|unanswered| unanswered.error)?,
         Err(_) => return Err(failure::timed_out()),
     };
-    let (response, ending) = response::read(answer, asked.needs_body, deadline).await?;
+    let (response, ending) =
+        response::read(answer, asked.needs_body, posthaste_engine::limits::RESPONSE_BYTES_MAX, deadline).await?;
     Ok((response, ending == Ending::Complete))
 }

@@ -175,7 +175,8 @@ impl Deliverer {
         };
         let (answer, connection) = sent?;
         let until = if attempt.needs_body { deadline } else { deadline.min(Instant::now() + self.body_grace) };
-        let (response, ending) = response::read(answer, attempt.needs_body, until).await?;
+        let (response, ending) =
+            response::read(answer, attempt.needs_body, response_bytes_max(attempt.message), until).await?;
         if ending == Ending::Complete {
             self.pool.give_back(key, connection);
         }
@@ -239,5 +240,13 @@ impl Deliverer {
             Ok(answer) => Ok((answer, connection)),
             Err(unanswered) => Err(unanswered.error),
         }
+    }
+}
+
+/// How much of an answer is read: what a run gets of it is its result.
+fn response_bytes_max(message: &Message) -> usize {
+    match message.spec.workflow {
+        Some(_) => limits::WORKFLOW_RESPONSE_BYTES_MAX,
+        None => limits::RESPONSE_BYTES_MAX,
     }
 }

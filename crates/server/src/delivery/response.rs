@@ -28,6 +28,7 @@ pub(super) enum Ending {
 pub(super) async fn read(
     answer: http::Response<Incoming>,
     needs_body: bool,
+    bytes_max: usize,
     until: Instant,
 ) -> Result<(Response, Ending), AttemptError> {
     let (head, mut incoming) = answer.into_parts();
@@ -38,9 +39,9 @@ pub(super) async fn read(
     }
     let success = head.status.is_success();
     // Of a success that nobody reads, only the logs show the beginning.
-    let limit = if success && !needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { limits::RESPONSE_BYTES_MAX };
+    let limit = if success && !needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { bytes_max };
     let mut kept = Kept { body: Vec::new(), limit, dropped: false };
-    let ending = match timeout_at(until, drain(&mut incoming, &mut kept)).await {
+    let ending = match timeout_at(until, drain(&mut incoming, bytes_max, &mut kept)).await {
         Ok(ending) => ending,
         Err(_) => Ending::Failed(failure::timed_out()),
     };
@@ -48,10 +49,9 @@ pub(super) async fn read(
     response.body = kept.body;
     match &ending {
         Ending::Failed(error) if needs_body && success => Err(error.clone()),
-        Ending::TooLong if needs_body && success => Err(failure(
-            ErrorClass::Protocol,
-            format!("the answer is longer than {} bytes", limits::RESPONSE_BYTES_MAX),
-        )),
+        Ending::TooLong if needs_body && success => {
+            Err(failure(ErrorClass::Protocol, format!("the answer is longer than {bytes_max} bytes")))
+        }
         _ => Ok((response, ending)),
     }
 }
@@ -82,7 +82,7 @@ impl Kept {
     }
 }
 
-async fn drain(incoming: &mut Incoming, kept: &mut Kept) -> Ending {
+async fn drain(incoming: &mut Incoming, bytes_max: usize, kept: &mut Kept) -> Ending {
     let mut seen = 0;
     while let Some(frame) = incoming.frame().await {
         let bytes = match frame.map(http_body::Frame::into_data) {
@@ -92,7 +92,7 @@ async fn drain(incoming: &mut Incoming, kept: &mut Kept) -> Ending {
         };
         seen += bytes.len();
         kept.add(&bytes);
-        if seen > limits::RESPONSE_BYTES_MAX {
+        if seen > bytes_max {
             return Ending::TooLong;
         }
     }

@@ -74,6 +74,11 @@ impl Filter {
         *self == Filter::default()
     }
 
+    /// The asked range of time, both ends included.
+    pub(super) fn dates(&self) -> (Option<Timestamp>, Option<Timestamp>) {
+        (self.from, self.to)
+    }
+
     /// Whether `at`, the time that dates compare with, lies in the asked range.
     pub fn matches_time(&self, at: Timestamp) -> bool {
         self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at <= to)
@@ -91,7 +96,7 @@ impl Filter {
             && names(&self.flow_keys, spec.flow.as_ref().map(|flow| &flow.key))
             && (self.caller_ips.is_empty() || self.caller_ips.contains(&spec.caller_ip))
             && (self.labels.is_empty() || spec.labels.iter().any(|label| self.labels.contains(label)))
-            && self.matches_location(&spec.url)
+            && matches_location(&self.hosts, &self.paths, &spec.url)
     }
 
     /// Whether the dead letter is meant.
@@ -101,19 +106,20 @@ impl Filter {
             && self.matches_time(letter.dlq_id.at)
             && self.matches(message)
     }
+}
 
-    fn matches_location(&self, url: &str) -> bool {
-        if self.hosts.is_empty() && self.paths.is_empty() {
-            return true;
-        }
-        let (host, path) = split_location(url);
-        let name = host
-            .rsplit_once(':')
-            .filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
-            .map_or(host, |(name, _)| name);
-        (self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted == host || wanted == name))
-            && (self.paths.is_empty() || self.paths.iter().any(|wanted| wanted == path))
+/// Whether a URL leads to one of these hosts, named with or without the port, and to one of these paths.
+pub(super) fn matches_location(hosts: &[String], paths: &[String], url: &str) -> bool {
+    if hosts.is_empty() && paths.is_empty() {
+        return true;
     }
+    let (host, path) = split_location(url);
+    let name = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
+        .map_or(host, |(name, _)| name);
+    (hosts.is_empty() || hosts.iter().any(|wanted| wanted == host || wanted == name))
+        && (paths.is_empty() || paths.iter().any(|wanted| wanted == path))
 }
 
 /// Whether one of the wanted names is that of the message; none wanted is all wanted.
@@ -150,9 +156,9 @@ mod tests {
     #[test]
     fn hosts_match_with_and_without_port() {
         for wanted in ["example.org", "example.org:8080"] {
-            let filter = Filter { hosts: vec![wanted.into()], ..Filter::default() };
-            assert!(filter.matches_location("http://example.org:8080/"));
-            assert!(!filter.matches_location("http://example.com:8080/"));
+            let hosts = [wanted.to_owned()];
+            assert!(matches_location(&hosts, &[], "http://example.org:8080/"));
+            assert!(!matches_location(&hosts, &[], "http://example.com:8080/"));
         }
     }
 }

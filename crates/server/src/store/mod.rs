@@ -11,8 +11,11 @@ pub mod sqlite;
 mod bucket;
 mod filter;
 mod page;
+mod run;
+mod run_filter;
 
 pub use filter::{EventFilter, Filter, Order};
+pub use run_filter::{RunFilter, UrlFilter};
 
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{DeadLetter, Event, Op, State};
@@ -23,6 +26,7 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,8 +53,8 @@ pub trait Store: Send + Sync {
     /// The messages themselves, in the order asked. A missing one means that the store is corrupt.
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;
 
-    /// The highest position handed out so far, to a message or a bulk action, so that ids never repeat over
-    /// restarts.
+    /// The highest position handed out so far, to a message, an entry of a run or a bulk action, so that ids never
+    /// repeat over restarts.
     fn last_seq(&self) -> Result<Seq, StoreError>;
 
     /// The messages that these keys stand for, in the order asked, unless their windows have
@@ -150,10 +154,38 @@ pub trait Store: Send + Sync {
     /// The bulk actions of all tenants that are not finished.
     fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError>;
 
+    /// The newest run of this name, or the one that was created at this time. One that goes on is the newest.
+    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError>;
+
+    /// A run with all its entries. One without its first entry is not there.
+    fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError>;
+
+    /// The runs that wait for an event, in the order of asking.
+    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError>;
+
+    /// Runs that go on, created behind `after`, and match, oldest first, at most `max`.
+    fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError>;
+
+    /// One page of runs, by creation: each has the position of its time of creation and `no`, which never change, so
+    /// that pages show every run once, whatever is created meanwhile. Dates compare with that time.
+    fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest)
+    -> Result<Page<Workflow>, StoreError>;
+
+    /// One page of the runs that are in the DLQ, by their DLQ ids. Dates compare with the time of failure.
+    fn list_failed_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError>;
+
+    /// The run with this place in the DLQ.
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError>;
+
     /// Drops whole buckets of history and dead letters that are older than the policy allows, and
-    /// moves what is still needed out of them first. Finished bulk actions go after
-    /// `limits::BULK_ACTION_MS`. Does a bounded piece of work and says whether
-    /// there is more.
+    /// moves what is still needed out of them first. A run that has ended goes with its entries, each by its own time:
+    /// like history or, while it is in the DLQ, like a dead letter. Finished bulk actions go after
+    /// `limits::BULK_ACTION_MS`. Does a bounded piece of work and says whether there is more.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError>;
 
     /// How much is stored; cheap enough for every scrape of the metrics.

@@ -1,6 +1,6 @@
 //! Pages of a list, the same for every backend: where one starts, and where it ends.
 
-use super::{Filter, Order, Page, PageRequest};
+use super::{Order, Page, PageRequest};
 use posthaste_engine::limits;
 use posthaste_wire::id::Position;
 use posthaste_wire::time::Timestamp;
@@ -16,10 +16,10 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// What the date range of the filter and the cursor leave.
-    pub(super) fn new(filter: &Filter, page: &PageRequest) -> Bounds {
-        let mut first = Position { at: filter.from.unwrap_or(Timestamp(0)).min(Timestamp::MAX), n: 0 };
-        let mut end = filter.to.map_or(Position::MAX, |to| Position { at: to.plus_millis(1), n: 0 });
+    /// What the date range of a filter, `from` and `to`, and the cursor leave.
+    pub(super) fn new((from, to): (Option<Timestamp>, Option<Timestamp>), page: &PageRequest) -> Bounds {
+        let mut first = Position { at: from.unwrap_or(Timestamp(0)).min(Timestamp::MAX), n: 0 };
+        let mut end = to.map_or(Position::MAX, |to| Position { at: to.plus_millis(1), n: 0 });
         match (page.cursor, page.order) {
             (Some(cursor), Order::LatestFirst) => end = end.min(cursor),
             (Some(cursor), Order::EarliestFirst) => first = first.max(behind(cursor)),
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_cursor_and_the_dates_both_narrow_a_page() {
-        let filter = Filter { from: Some(Timestamp(10)), to: Some(Timestamp(20)), ..Filter::default() };
+        let dates = (Some(Timestamp(10)), Some(Timestamp(20)));
         let cases = [
             (None, Order::LatestFirst, (at(10, 0), at(21, 0))),
             (Some(at(15, 3)), Order::LatestFirst, (at(10, 0), at(15, 3))),
@@ -126,7 +126,7 @@ mod tests {
         ];
         for (cursor, order, (first, end)) in cases {
             let request = PageRequest { cursor, count: 1, order };
-            assert_eq!(Bounds::new(&filter, &request), Bounds { first, end }, "{request:?}");
+            assert_eq!(Bounds::new(dates, &request), Bounds { first, end }, "{request:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
 use serde_json::json;
 
 /// Every endpoint of this version that wants a token, and whether it only reads.
-const ENDPOINTS: [(&str, &str, bool); 42] = [
+const ENDPOINTS: [(&str, &str, bool); 49] = [
     ("POST", "/v2/publish/http://127.0.0.1:9/", false),
     ("POST", "/v1/publish/http://127.0.0.1:9/", false),
     ("POST", "/v2/enqueue/q/http://127.0.0.1:9/", false),
@@ -49,6 +49,13 @@ const ENDPOINTS: [(&str, &str, bool); 42] = [
     ("GET", "/v2/keys", false),
     ("POST", "/v2/keys/rotate", false),
     ("POST", "/v2/rotate", false),
+    ("POST", "/v2/trigger/http://127.0.0.1:9/", false),
+    ("POST", "/v2/batch/trigger", false),
+    ("POST", "/v2/wait/e", false),
+    ("POST", "/v2/notify/e", false),
+    ("GET", "/v2/workflows/runs/r", true),
+    ("DELETE", "/v2/workflows/runs/r", false),
+    ("DELETE", "/v2/workflows/runs", false),
 ];
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 //! Log lines are numbered differently, so pages are compared by content and each store gets its own
 //! cursors back.
 
+mod runs;
+
 use crate::support::*;
 use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::memory::MemoryStore;
@@ -17,10 +19,12 @@ use posthaste_engine::message::{DedupKey, DueKey, FlowKey, Live, Message, Origin
 use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::{Lane, Load};
+use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use runs::{AskRuns, RunStep, ask_runs, run_step};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +54,15 @@ enum Step {
         which: Index,
     },
     Named(Named),
+    Run(RunStep),
+    PeekAtRuns {
+        which: Index,
+    },
+    AskForRuns {
+        filter: AskRuns,
+        count: usize,
+        order: Order,
+    },
     Reschedule {
         which: Index,
         delay: u64,
@@ -145,6 +158,10 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         1 => which().prop_map(|which| Step::CallBack { which }),
         4 => named().prop_map(Step::Named),
+        16 => run_step().prop_map(Step::Run),
+        4 => which().prop_map(|which| Step::PeekAtRuns { which }),
+        2 => (ask_runs(), 1..6_usize, select(vec![Order::LatestFirst, Order::EarliestFirst]))
+            .prop_map(|(filter, count, order)| Step::AskForRuns { filter, count, order }),
         2 => (which(), delay(), any::<bool>())
             .prop_map(|(which, delay, cancel)| Step::Reschedule { which, delay, cancel }),
         2 => (which(), select(State::ALL.to_vec()), prop::option::of(delay()))
@@ -212,6 +229,10 @@ struct Pair {
     messages: Vec<Arc<Message>>,
     letters: Vec<DeadLetter>,
     bulk_actions: Vec<BulkAction>,
+    runs: Vec<Workflow>,
+    waiters: Vec<Waiter>,
+    /// Of runs that began again.
+    last_name: u32,
 }
 
 impl Pair {
@@ -236,6 +257,9 @@ impl Pair {
             messages: Vec::new(),
             letters: Vec::new(),
             bulk_actions: Vec::new(),
+            runs: Vec::new(),
+            waiters: Vec::new(),
+            last_name: 0,
         }
     }
 
@@ -302,6 +326,9 @@ impl Pair {
                 }
             }
             Step::Named(named) => self.change(named),
+            Step::Run(step) => self.apply_to_runs(step),
+            Step::PeekAtRuns { which } => self.peek_at_runs(which),
+            Step::AskForRuns { filter, count, order } => self.ask_for_runs(filter, *count, *order),
             Step::Exhume { which } if !self.letters.is_empty() => {
                 let letter = which.get(&self.letters).clone();
                 self.commit(&[Op::Exhume { tenant: letter.tenant, dlq_id: letter.dlq_id }]);
@@ -466,6 +493,7 @@ impl Pair {
         self.both(|store| store.flows()).unwrap();
         self.both(|store| store.schedule_states()).unwrap();
         self.both(|store| store.unfinished_bulk_actions()).unwrap();
+        self.check_runs();
     }
 
     /// What a tenant has by name, and what waits there.
@@ -507,6 +535,7 @@ fn compare(steps: &[Step], has_journal: bool) {
     let everything = AskFilter::default();
     pair.ask(&everything, 3, Order::LatestFirst);
     pair.ask(&everything, 4, Order::EarliestFirst);
+    pair.ask_for_runs(&AskRuns::default(), 3, Order::LatestFirst);
     pair.kill();
     pair.check();
 }

@@ -2,6 +2,7 @@
 //!
 //! A power cut keeps everything up to the last sync, and of each later sector either the old or the new bytes.
 
+use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::journal::frame::Seal;
 use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore, frame};
@@ -9,6 +10,8 @@ use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Counts, Durability, Retention, ShardId, Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DedupKey, Message};
+use posthaste_engine::retry::Next;
+use posthaste_engine::workflow::Attempt;
 use posthaste_wire::id::{MessageId, Seq};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -494,6 +497,12 @@ proptest! {
         ops.push(Op::Bury(dead_letter(&message, T0, Some(500))));
         ops.push(Op::PutQueue(queue(rig.tenant, "q")));
         ops.push(Op::PutFlow(flow(rig.tenant, "key")));
+        let mut run = rig.start_with("run", T0, rich_run);
+        ops.extend(rig.decided(T0, |out| {
+            run.append(vec![step(1, "one"), call(2)], &LIMITS, out).unwrap();
+            run.wait("event", step_text(3), ("1d".into(), DAY), Vec::new(), &LIMITS, out).unwrap();
+            run.attempted(1, Attempt { outcome: &outcome(500), retried: 0, next: Next::DeadLetter }, out);
+        }).1);
         let mut bytes = Vec::new();
         frame::encode(SEAL, 3, 2, ShardId(9), &ops, &mut bytes).unwrap();
         let whole = frame::decode(SEAL, &bytes).unwrap();

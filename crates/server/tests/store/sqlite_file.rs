@@ -1,9 +1,10 @@
 //! The file of the embedded store: what survives, what is refused, and what happens when it is full.
 
+use crate::run_support::*;
 use crate::support::*;
 use bytes::Bytes;
 use posthaste::store::sqlite::{OpenError, SqliteOptions, SqliteStore};
-use posthaste::store::{Counts, Durability, EventFilter, Filter, Store, StoreError};
+use posthaste::store::{Counts, Durability, EventFilter, Filter, Retention, Store, StoreError};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Op, State};
 use posthaste_engine::message::Message;
@@ -256,16 +257,46 @@ fn only_the_owner_may_read_the_files() {
 }
 
 #[test]
+fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
+    let mut files = Files::new();
+    let mut store = files.open();
+    let mut run = Rig::new(&store).start("a", T0);
+    Rig::new(&store).append(&mut run, T0, (1..2_500).map(|number| step(number, "")).collect());
+    Rig::new(&store).finish(&mut run, T0);
+    let last_seq = store.last_seq().unwrap();
+    let rows = |files: &Files, table: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        rusqlite::Connection::open(files.path()).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    let policy = Retention { history_ms: HOUR, dlq_ms: HOUR };
+    let mut left = vec![rows(&files, "run_entry")];
+    // Its messages go first, by the table.
+    while store.retain(&policy, T0.plus_millis(DAY)).unwrap().more {
+        let entries = rows(&files, "run_entry");
+        if entries < *left.last().unwrap() {
+            left.push(entries);
+            assert_eq!(store.workflow(run.run.tenant, run.run.no).unwrap(), None, "half a run is none");
+            let killed = files.as_after_a_kill();
+            store = killed.open();
+            files = killed;
+        }
+    }
+    assert_eq!(left, [2_500, 1_500, 500]);
+    assert_eq!(["run", "run_entry", "live"].map(|table| rows(&files, table)), [0, 0, 0]);
+    assert_eq!(files.open().last_seq().unwrap(), last_seq);
+}
+
+#[test]
 fn a_file_of_a_later_release_is_refused_unchanged() {
     let files = Files::new();
     files.open().close();
-    files.pragma("PRAGMA user_version = 4");
+    files.pragma("PRAGMA user_version = 5");
     let before = std::fs::read(files.path()).unwrap();
     let error = files.refusal();
-    assert!(matches!(error, OpenError::Newer { found: 4, supported: 3 }), "{error:?}");
+    assert!(matches!(error, OpenError::Newer { found: 5, supported: 4 }), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the store has format 4, but this release knows only up to 3: upgrade the posthaste binary"
+        "the store has format 5, but this release knows only up to 4: upgrade the posthaste binary"
     );
     assert_eq!(std::fs::read(files.path()).unwrap(), before);
 }

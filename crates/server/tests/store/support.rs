@@ -117,6 +117,7 @@ pub(crate) fn live(message: &Message) -> Live {
             turn: Turn::new(message.id.seq, message.created_at, message.not_before),
         }),
         flow: message.spec.flow.as_ref().map(|flow| FlowKey::of(message.tenant, &flow.key)),
+        is_step: message.spec.workflow.is_some(),
     }
 }
 

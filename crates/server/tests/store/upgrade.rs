@@ -1,5 +1,6 @@
 //! Files of earlier formats: opened, brought up to date in one transaction, with everything that was in them.
 
+use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Counts, Filter, SigningKeys, Store};
@@ -116,7 +117,7 @@ fn a_file_of_format_1_keeps_everything() {
         assert_eq!(store.url_groups(TENANT).unwrap(), [group]);
         assert_eq!(store.tenant("default").unwrap(), TENANT);
         store.close();
-        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [3]);
+        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [4]);
     }
     let store = file.open();
     let rig = Rig::new(&store);
@@ -140,16 +141,31 @@ fn a_file_of_format_1_takes_what_is_new() {
         Op::Update(moved),
     ])
     .unwrap();
+    let last_seq = store.last_seq().unwrap();
+    let mut run = rig.start("run", T0);
+    rig.append(&mut run, T0, vec![step(1, &"x".repeat(20_000))]);
+    rig.wait(&mut run, T0, "event", 2);
+    rig.attempt(&mut run, 0, T0, 200);
+    let late = run.run.waits[0].timer.seq;
     store.close();
     let store = file.open();
     assert_eq!(store.queues(None).unwrap(), [queue(TENANT, "q")]);
     assert_eq!(store.flows().unwrap(), [flow(TENANT, "key")]);
     assert_eq!(store.schedules(TENANT).unwrap(), [schedule(TENANT, "s")]);
     assert_eq!(store.unfinished_bulk_actions().unwrap().len(), 1);
-    assert_eq!(store.last_seq().unwrap(), store.unfinished_bulk_actions().unwrap()[0].id);
+    assert_eq!(last_seq, store.unfinished_bulk_actions().unwrap()[0].id);
+    assert_eq!(store.last_seq().unwrap(), late);
+    assert_eq!(store.workflow(TENANT, run.run.no).unwrap(), Some(run));
+    assert_eq!(store.waiters(TENANT, "event").unwrap().len(), 1);
     let rows = store.load(SHARD, &queued(TENANT, "q", None, 9)).unwrap();
     assert_eq!(rows, [moved, live(&queued_message)]);
 }
+
+/// The columns of `live`, which were added one by one, and all other tables that are in every file.
+const SCHEMA: [&str; 2] = [
+    "SELECT name || ' ' || type || ' ' || \"notnull\" FROM pragma_table_info('live')",
+    "SELECT sql FROM sqlite_schema WHERE name <> 'live' AND name NOT GLOB '*[0-9]*' ORDER BY name",
+];
 
 #[test]
 fn an_upgraded_file_is_like_a_new_one() {
@@ -157,14 +173,40 @@ fn an_upgraded_file_is_like_a_new_one() {
     let new = directory.path().join("posthaste.db");
     file.open().close();
     SqliteStore::open(&new, SqliteOptions::default()).unwrap().close();
-    let columns = "SELECT name || ' ' || type || ' ' || \"notnull\" FROM pragma_table_info('live')";
-    let others = "SELECT sql FROM sqlite_schema WHERE name <> 'live' AND name NOT GLOB '*[0-9]*' ORDER BY name";
-    for sql in [columns, others] {
+    for sql in SCHEMA {
         let (upgraded, made) = (query::<Option<String>>(&file.path(), sql), query(&new, sql));
         assert!(upgraded.len() > 10);
         assert_eq!(upgraded, made);
     }
     assert_eq!(query::<String>(&file.path(), "PRAGMA integrity_check"), ["ok"]);
+}
+
+/// A file as it was before there were runs: what format 4 added is taken out again.
+fn as_of_format_3(path: &Path) {
+    let sql = "ALTER TABLE live DROP COLUMN step;
+        DROP TABLE run; DROP TABLE run_entry; DROP TABLE waiter; PRAGMA user_version = 3;";
+    Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+#[test]
+fn a_file_of_format_3_keeps_everything_and_takes_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("posthaste.db");
+    let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    let store = open();
+    let message = Rig::new(&store).publish(T0);
+    store.close();
+    let new = SCHEMA.map(|sql| query::<Option<String>>(&path, sql));
+    as_of_format_3(&path);
+    let store = open();
+    let rig = Rig::new(&store);
+    assert_eq!((rig.live_ids(), rig.story().len()), (vec![message.id], 1));
+    let run = rig.start("run", T0);
+    store.close();
+    assert_eq!(SCHEMA.map(|sql| query::<Option<String>>(&path, sql)), new);
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [4]);
+    assert_eq!(query::<String>(&path, "PRAGMA integrity_check"), ["ok"]);
+    assert_eq!(open().workflow(TENANT, run.run.no).unwrap(), Some(run));
 }
 
 #[test]

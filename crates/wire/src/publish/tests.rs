@@ -390,19 +390,12 @@ fn hops_are_what_the_header_says() {
 }
 
 #[test]
-fn what_cannot_be_done_yet_is_refused_after_mistakes() {
+fn a_message_says_nothing_about_a_run() {
     let (callback, run) = (("Upstash-Callback", "https://a.example"), ("Upstash-Workflow-RunId", "wfr_1"));
     assert_refused(&[
-        (&[run], 501, "Upstash-Workflow-RunId: workflows are not supported by this version"),
-        (&[("Upstash-Workflow-Init", "true"), run], 501, "Upstash-Workflow-Init: workflows are not supported"),
-        (&[run, ("Upstash-Retries", "x")], 400, "Upstash-Retries"),
-        (&[run, callback, ("Upstash-Callback-Retries", "x")], 400, "Upstash-Callback-Retries"),
-        (&[callback, ("Upstash-Callback-Workflow-RunId", "wfr_1")], 501, "Upstash-Callback-Workflow-RunId: workflows"),
-        (
-            &[callback, ("Upstash-Callback-Workflow-RunId", "wfr_1"), ("Upstash-Failure-Callback", "x")],
-            400,
-            "Upstash-Failure-Callback: invalid destination url",
-        ),
+        (&[run], 400, "Upstash-Workflow-Runid: only a publish or an item of a batch"),
+        (&[("Upstash-Workflow-Init", "true")], 400, "Upstash-Workflow-Init: only a publish"),
+        (&[callback, ("Upstash-Callback-Workflow-RunId", "wfr_1")], 400, "Upstash-Callback-Workflow-Runid: only a"),
     ]);
 }
 

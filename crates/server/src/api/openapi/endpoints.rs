@@ -5,7 +5,7 @@ use super::parameters::{
     cancel_filters, dlq_filters, dlq_list, log_filters,
 };
 use super::schemas::{done, list_of, object, reference, text, whole};
-use super::{Access, Endpoint, RequestBody};
+use super::{Access, Endpoint, RequestBody, runs, workflows};
 use serde_json::{Value, json};
 
 /// The whole table.
@@ -19,6 +19,8 @@ pub(super) fn all() -> Vec<Endpoint> {
         url_groups(),
         dlq(),
         logs(),
+        runs::endpoints(),
+        workflows::endpoints(),
         keys(),
         language_model(),
         operators(),

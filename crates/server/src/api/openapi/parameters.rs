@@ -117,6 +117,50 @@ pub(super) const SCHEDULE: &[Parameter] = &[
     header("Upstash-Queue-Name", NAME, "The queue that its messages are put into."),
 ];
 
+pub(super) const RUN: Parameter = path("run", Kind::Text, "The id of a workflow run, as it is or percent-encoded.");
+pub(super) const USER: Parameter = path("user", Kind::Text, "The tenant: the user that its token names.");
+pub(super) const RUN_ID: Parameter = header(
+    "Upstash-Workflow-RunId",
+    Kind::Text,
+    "The id of the run; made if there is none, unique while the run goes on.",
+);
+pub(super) const CANCEL: Parameter =
+    query("cancel", Kind::Boolean, "false: the run has succeeded, and the body is its result.");
+
+/// How a run may be triggered: what a message can have, but for what a run does its own way.
+pub(super) fn trigger() -> Vec<Parameter> {
+    const NOT_OF_RUNS: [&str; 5] = [
+        "Upstash-Method",
+        "Upstash-Callback",
+        "Upstash-Header-Forward",
+        "Upstash-Deduplication-Id",
+        "Upstash-Content-Based-Deduplication",
+    ];
+    let of_messages = DELIVERY.iter().chain(ONCE).copied();
+    let mut parameters: Vec<Parameter> = of_messages.filter(|it| !NOT_OF_RUNS.contains(&it.name)).collect();
+    parameters.push(RUN_ID);
+    parameters.push(header(
+        "Upstash-Workflow-Unknown-Sdk",
+        Kind::Boolean,
+        "The endpoint may have any client: it is asked to trigger the run once more, its own way.",
+    ));
+    parameters
+}
+
+/// Which runs a bulk cancel means.
+pub(super) fn run_filters() -> Vec<Parameter> {
+    let mut parameters = vec![
+        query("workflowRunIds", Kind::Texts, "These runs, whatever else is said."),
+        query("workflowUrl", Kind::Text, "Runs whose URL begins like this."),
+        query("workflowUrlExactMatch", Kind::Boolean, "Runs whose URL is exactly that."),
+        query("count", Kind::Whole(1, 500), "At most so many, the oldest first; 100 by default."),
+    ];
+    let names = ["label", "flowControlKey", "callerIp", "fromDate", "toDate"];
+    parameters.extend(COMMON_FILTERS.into_iter().filter(|it| names.contains(&it.name)));
+    parameters.extend(PLACE_FILTERS);
+    parameters
+}
+
 const MESSAGE_IDS: Parameter = query("messageIds", Kind::Texts, "These messages.");
 const COMMON_FILTERS: [Parameter; 10] = [
     query("url", Kind::Texts, "The destination, exactly."),
@@ -167,6 +211,11 @@ pub(super) fn dlq_filters() -> Vec<Parameter> {
 pub(super) fn dlq_list() -> Vec<Parameter> {
     let mut parameters = dlq_filters();
     parameters.push(TRIM_BODY);
+    parameters.push(query(
+        "source",
+        Kind::OneOf(&["workflow"]),
+        "Failed runs of workflows instead, with their filters.",
+    ));
     parameters
 }
 
@@ -202,6 +251,83 @@ pub(super) fn log_filters() -> Vec<Parameter> {
     parameters.extend(PAGE);
     parameters
 }
+
+/// What runs of workflows are found by.
+const RUN_FILTERS: [Parameter; 10] = [
+    query("workflowRunId", Kind::Texts, "Runs of this name."),
+    query("workflowCreatedAt", TIME, "The run of this name that was created then."),
+    query("workflowUrl", Kind::Text, "Where its steps are executed, exactly."),
+    query("label", Kind::Texts, "Any label of the run."),
+    query("flowControlKey", Kind::Texts, "Its flow-control key."),
+    query("callerIp", Kind::Texts, "The address that triggered it."),
+    query("host", Kind::Texts, "Host of its URL, with or without the port."),
+    query("path", Kind::Texts, "Path of its URL, without the query."),
+    query("fromDate", TIME, "Not before this Unix millisecond: of its creation, in the DLQ of its failure."),
+    query("toDate", TIME, "Not after this Unix millisecond."),
+];
+
+/// States of runs and steps.
+const RUN_LOG_STATES: [&str; 9] = [
+    "RUN_STARTED",
+    "RUN_SUCCESS",
+    "RUN_FAILED",
+    "RUN_CANCELED",
+    "STEP_PROGRESS",
+    "STEP_SUCCESS",
+    "STEP_RETRY",
+    "STEP_FAILED",
+    "STEP_CANCELED",
+];
+
+/// Which runs a log is asked for.
+pub(super) fn run_log_filters() -> Vec<Parameter> {
+    let mut parameters = vec![
+        query("groupBy", Kind::OneOf(&["workflowRunId"]), "Runs with their steps, instead of lines."),
+        query("state", Kind::OneOf(&RUN_LOG_STATES), "Runs, or lines, in this state."),
+        query("messageId", Kind::Text, "The run that this message belongs to."),
+        query("workflowRuns", Kind::Texts, "These runs, each as id@createdAt; no other filter counts then."),
+        query("count", Kind::Whole(1, i64::MAX), "At most so many: 10 runs, or 1000 lines."),
+        query("cursor", Kind::Text, "Where the page starts, as the page before said."),
+        TRIM_BODY,
+    ];
+    parameters.extend(RUN_FILTERS);
+    parameters
+}
+
+/// Which failed runs are meant.
+pub(super) fn failed_run_filters() -> Vec<Parameter> {
+    let mut parameters = vec![
+        query("dlqIds", Kind::Texts, "These failed runs; no other filter counts then."),
+        query("url", Kind::Text, "The same as workflowUrl."),
+        query("responseStatus", Kind::Wholes, "Status of the last answer; 503 or 504 when there was none."),
+        query("failureFunctionState", Kind::Texts, "How telling of the failure stands."),
+        query("failureCallbackState", Kind::Texts, "The same, as the documentation also says it."),
+        query("count", Kind::Whole(1, i64::MAX), "At most so many: 100, or 50 that begin again."),
+        query("cursor", Kind::Text, "Where the page starts, as the page before said."),
+    ];
+    parameters.extend(RUN_FILTERS);
+    parameters
+}
+
+pub(super) fn failed_run_list() -> Vec<Parameter> {
+    let mut parameters = failed_run_filters();
+    parameters.push(TRIM_BODY);
+    parameters
+}
+
+pub(super) const DLQ_ID: Parameter = path("id", Kind::Text, "The dlqId of the failed run.");
+pub(super) const EVENT: Parameter = path("event", Kind::Text, "The event, slashes included.");
+
+/// What may be chosen anew for a run that begins again.
+pub(super) const RUN_OVERRIDES: &[Parameter] = &[
+    header("Upstash-Retries", Kind::Whole(0, 1_000), "How many attempts may follow the first of each delivery."),
+    header("Upstash-Retry-Delay", Kind::Text, "Milliseconds between attempts, an expression over `retried`."),
+    header("Upstash-Delay", DURATION, "How long after now the first delivery is due."),
+    header("Upstash-Label", Kind::Text, "Labels for filtering, separated by commas."),
+    header("Upstash-Flow-Control-Key", Kind::Text, "Deliveries with the same key share limits."),
+    header("Upstash-Flow-Control-Value", Kind::Text, "The limits: parallelism=N, rate=N, period=DURATION."),
+    header("Upstash-Failure-Callback", Kind::Text, "URL that hears of the failure of the new run."),
+];
 
 pub(super) const BULK_ACTIONS: &[Parameter] = &[
     query("cursor", Kind::Text, "Where the page starts, as the page before said."),

@@ -1,5 +1,6 @@
 //! The objects of the API, as JSON Schema.
 
+use super::{runs, workflows};
 use serde_json::{Map, Value, json};
 
 /// A schema by its name.
@@ -34,26 +35,26 @@ pub(super) fn whole() -> Value {
     json!({ "type": "integer", "minimum": 0 })
 }
 
-fn millis() -> Value {
+pub(super) fn millis() -> Value {
     json!({ "type": "integer", "minimum": 0, "description": "Unix milliseconds." })
 }
 
-fn texts() -> Value {
+pub(super) fn texts() -> Value {
     json!({ "type": "array", "items": { "type": "string" } })
 }
 
 /// For each name a list of values.
-fn headers() -> Value {
+pub(super) fn headers() -> Value {
     json!({ "type": "object", "additionalProperties": { "type": "array", "items": { "type": "string" } } })
 }
 
-fn boolean() -> Value {
+pub(super) fn boolean() -> Value {
     json!({ "type": "boolean" })
 }
 
 /// All schemas that the endpoints refer to.
 pub(super) fn all() -> Value {
-    json!({
+    let mut schemas = json!({
         "Error": object(&["error"], &[("error", text())]),
         "Published": published(),
         "BatchItem": batch_item(),
@@ -69,7 +70,11 @@ pub(super) fn all() -> Value {
         "Endpoint": object(&["url"], &[("url", text()), ("name", text())]),
         "Keys": object(&["current", "next"], &[("current", text()), ("next", text())]),
         "Filters": filters(),
-    })
+    });
+    for (name, schema) in workflows::schemas().into_iter().chain(runs::schemas()) {
+        schemas[name] = schema;
+    }
+    schemas
 }
 
 fn published() -> Value {
@@ -77,6 +82,8 @@ fn published() -> Value {
         ("messageId", text()),
         ("url", json!({ "type": "string", "description": "Where it goes; told for the messages of a URL group." })),
         ("deduplicated", json!({ "const": true, "description": "Nothing was stored: this message exists already." })),
+        ("workflowRunId", json!({ "type": "string", "description": "The workflow run that it starts." })),
+        ("workflowCreatedAt", millis()),
     ];
     object(&["messageId"], &fields)
 }

@@ -7,6 +7,8 @@ use crate::store::ShardId;
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, Event, Op, State};
 use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::{Change, Waiter};
 use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::Serialize;
@@ -75,6 +77,7 @@ pub(super) fn takes(op: &Op) -> bool {
             | Op::Bury(_)
             | Op::PutQueue(_)
             | Op::PutFlow(_)
+            | Op::Workflow(_)
     )
 }
 
@@ -152,6 +155,11 @@ const REMOVE: u8 = 5;
 const BURY: u8 = 6;
 const PUT_QUEUE: u8 = 7;
 const PUT_FLOW: u8 = 8;
+const RUN: u8 = 9;
+const ENTRY: u8 = 10;
+const DELIVERY: u8 = 11;
+const WAITER: u8 = 12;
+const NO_WAITER: u8 = 13;
 
 struct Encoder<'a>(&'a mut Vec<u8>);
 
@@ -204,9 +212,49 @@ impl Encoder<'_> {
                 self.u8(PUT_FLOW);
                 self.json(flow)?;
             }
+            Op::Workflow(change) => self.change(change)?,
             _ => return Err(Undecodable("this kind of change is not for the journal")),
         }
         Ok(())
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Undecodable> {
+        match change {
+            Change::Run(run) => {
+                self.u8(RUN);
+                self.json(run)
+            }
+            Change::Entry { run, entry } => {
+                self.u8(ENTRY);
+                self.u64(run.0);
+                self.u32(entry.index);
+                self.id(entry.id);
+                self.json(&entry.terms)?;
+                self.json(&entry.delivery)?;
+                self.text(&entry.body)
+            }
+            Change::Delivery { run, index, delivery } => {
+                self.u8(DELIVERY);
+                self.u64(run.0);
+                self.u32(*index);
+                self.json(delivery)
+            }
+            Change::Waiter(waiter) => {
+                self.u8(WAITER);
+                self.waiter(waiter)
+            }
+            Change::NoWaiter(waiter) => {
+                self.u8(NO_WAITER);
+                self.waiter(waiter)
+            }
+        }
+    }
+
+    fn waiter(&mut self, waiter: &Waiter) -> Result<(), Undecodable> {
+        self.u32(waiter.tenant.0);
+        self.u64(waiter.run.0);
+        self.id(waiter.timer);
+        self.text(waiter.event.as_bytes())
     }
 
     fn message(&mut self, message: &Message) -> Result<(), Undecodable> {
@@ -225,7 +273,7 @@ impl Encoder<'_> {
         self.u32(live.body_bytes);
         self.u64(live.due.0);
         self.u32(live.retried);
-        let flags = [live.cancel_requested, live.place.is_some(), live.flow.is_some()];
+        let flags = [live.cancel_requested, live.place.is_some(), live.flow.is_some(), live.is_step];
         self.u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         if let Some(place) = live.place {
             self.u64(place.queue.0);
@@ -297,6 +345,14 @@ impl<'a> Decoder<'a> {
             }),
             PUT_QUEUE => Op::PutQueue(self.json()?),
             PUT_FLOW => Op::PutFlow(self.json()?),
+            RUN => Op::Workflow(Change::Run(Arc::new(self.json()?))),
+            ENTRY => Op::Workflow(Change::Entry { run: Seq(self.u64()?), entry: self.entry()? }),
+            DELIVERY => {
+                let (run, index) = (Seq(self.u64()?), self.u32()?);
+                Op::Workflow(Change::Delivery { run, index, delivery: self.json()? })
+            }
+            WAITER => Op::Workflow(Change::Waiter(self.waiter()?)),
+            NO_WAITER => Op::Workflow(Change::NoWaiter(self.waiter()?)),
             _ => return Err(Undecodable("it holds an unknown kind of change")),
         })
     }
@@ -310,6 +366,18 @@ impl<'a> Decoder<'a> {
             spec: self.json()?,
             body: Bytes::copy_from_slice(self.text()?),
         })
+    }
+
+    fn entry(&mut self) -> Result<Entry, Undecodable> {
+        let (index, id) = (self.u32()?, self.id()?);
+        let (terms, delivery) = (Arc::new(self.json()?), self.json()?);
+        Ok(Entry::new(index, id, Bytes::copy_from_slice(self.text()?), terms, delivery))
+    }
+
+    fn waiter(&mut self) -> Result<Waiter, Undecodable> {
+        let (tenant, run, timer) = (TenantId(self.u32()?), Seq(self.u64()?), self.id()?);
+        let event = std::str::from_utf8(self.text()?).map_err(|_| Undecodable("a name is not text"))?;
+        Ok(Waiter { tenant, event: event.to_owned(), run, timer })
     }
 
     fn event(&mut self) -> Result<Event, Undecodable> {
@@ -329,7 +397,8 @@ impl<'a> Decoder<'a> {
         let flags = self.u8()?;
         let place = if flags & 2 != 0 { Some(self.place()?) } else { None };
         let flow = if flags & 4 != 0 { Some(FlowKey(self.u64()?)) } else { None };
-        Ok(Live { id, tenant, origin, body_bytes, due, retried, cancel_requested: flags & 1 != 0, place, flow })
+        let (cancel_requested, is_step) = (flags & 1 != 0, flags & 8 != 0);
+        Ok(Live { id, tenant, origin, body_bytes, due, retried, cancel_requested, place, flow, is_step })
     }
 
     fn place(&mut self) -> Result<Place, Undecodable> {

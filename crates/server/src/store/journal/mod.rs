@@ -1,7 +1,7 @@
 //! A journal in front of the database: a commit is one append and, if it must be, one sync; the database gets
 //! the net effect of many commits a moment later.
 //!
-//! A batch that holds only what happens to messages is appended to the `log` and kept in RAM as `pending`; that
+//! A batch that holds only what happens to messages and runs is appended to the `log` and kept in RAM as `pending`; that
 //! is all its caller waits for. A thread applies what is pending to the database every [`APPLY_AFTER`]. Whoever
 //! asks for something that may be pending has it applied first; what the engine asks for at every message is
 //! answered from RAM instead. A batch with anything else in it goes straight to the database, behind all
@@ -12,8 +12,10 @@
 
 pub mod frame;
 pub(super) mod pending;
+pub(super) mod pending_runs;
 
 mod log;
+mod run_check;
 mod verbs;
 
 pub use log::JournalError;
@@ -26,10 +28,13 @@ use crate::crash_point::{self, crash_point};
 use frame::Seal;
 use log::{Found, Log};
 use pending::Pending;
+use pending_runs::Overlay;
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DedupKey, Message};
+use posthaste_engine::workflow::Change;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
+use run_check::RunCheck;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -258,6 +263,7 @@ impl Shared {
     /// Checks a batch before it is promised; false if only the database can tell.
     fn is_for_journal(&self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Result<bool, StoreError> {
         let mut unknown = Vec::new();
+        let mut of_runs = RunCheck::default();
         {
             let state = self.state();
             state.check()?;
@@ -279,6 +285,7 @@ impl Shared {
                     Op::Update(live) => (live.id, true),
                     Op::Remove { id } => (*id, false),
                     Op::Bury(letter) => (letter.id, false),
+                    Op::Workflow(change) if !of_runs.add(change, &state)? => return Ok(false),
                     _ => continue,
                 };
                 match fates.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
@@ -287,6 +294,9 @@ impl Shared {
                     None => unknown.push(id),
                 }
             }
+        }
+        if !of_runs.premises.is_empty() {
+            self.database.check_premises(&of_runs.premises)?;
         }
         if unknown.is_empty() {
             return Ok(true);
@@ -315,7 +325,7 @@ impl Shared {
     /// Drops history. What is pending may wait: the database is what the store was a moment ago, and nothing that is
     /// dropped there is needed by what came since, but for what [`Pending::lets_go_of_history`] finds.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
-        if !self.state().generations().all(|pending| pending.lets_go_of_history(now)) {
+        if !self.state().generations().all(|pending| pending.lets_go_of_history(policy, now)) {
             self.settle()?;
         }
         let _turn = lock(&self.turn_to_apply);
@@ -471,6 +481,20 @@ impl State {
         self.generations().find_map(|pending| pending.message(id))
     }
 
+    /// What is pending about a run, and whether that is all there is: its first message was published in these batches.
+    fn overlay(&self, run: Seq) -> (Overlay, bool) {
+        let mut overlay = Overlay::default();
+        for pending in self.applying.as_deref().into_iter().chain([&self.gathering]) {
+            overlay.add(run, &pending.runs);
+        }
+        (overlay, self.generations().any(|pending| pending.has_published(run)))
+    }
+
+    /// Changes whenever something begins to be applied, or has been.
+    fn moment(&self) -> (u64, bool) {
+        (self.applied, self.applying.is_some())
+    }
+
     /// The window of a duplicate key that counts; of two that end together the one that was made later.
     fn find_window(&self, key: &(TenantId, DedupKey), now: Timestamp) -> Option<(MessageId, Timestamp)> {
         let made = self.applying.iter().flat_map(|pending| pending.windows(key)).chain(self.gathering.windows(key));
@@ -484,6 +508,7 @@ impl State {
                     self.counts.live += 1;
                     self.last_seq = self.last_seq.max(message.id.seq);
                 }
+                Op::Workflow(Change::Entry { entry, .. }) => self.last_seq = self.last_seq.max(entry.id.seq),
                 Op::Remove { .. } => self.counts.live -= 1,
                 Op::Bury(_) => {
                     self.counts.live -= 1;
@@ -519,6 +544,8 @@ fn weight(op: &Op) -> usize {
     match op {
         Op::Insert { message, .. } => 1_024 + message.body.len(),
         Op::PutSchedule(schedule) => 1_024 + schedule.body.len(),
+        Op::Workflow(Change::Entry { entry, .. }) => 1_024 + entry.body.len(),
+        Op::Workflow(Change::Run(_)) => 1_024,
         _ => 256,
     }
 }

@@ -1,14 +1,16 @@
 //! What is in the journal and not yet in the database: enough to answer the engine, and the net effect that the
 //! database will get.
 
-use crate::store::ShardId;
+use super::pending_runs::PendingRuns;
+use crate::store::run::is_expired;
+use crate::store::{Retention, ShardId};
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::flow::Flow;
 use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::queue::Queue;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// A log line that is this old when it is written is not of this moment.
@@ -31,6 +33,7 @@ pub(crate) struct Pending {
     pub keys: HashMap<(TenantId, DedupKey), Vec<(MessageId, Timestamp)>>,
     pub queues: BTreeMap<(TenantId, String), Queue>,
     pub flows: BTreeMap<(TenantId, String), Flow>,
+    pub runs: PendingRuns,
 }
 
 /// What became of a message.
@@ -42,6 +45,13 @@ pub(crate) struct Fate {
     pub message: Option<Arc<Message>>,
     /// Its live row; `None` if it has ended.
     pub live: Option<Live>,
+}
+
+impl Fate {
+    /// It was a message of a run that has come and gone: what there is to know of it is in the entry of the run.
+    pub(crate) fn is_over_step(&self) -> bool {
+        self.live.is_none() && self.message.as_ref().is_some_and(|message| message.spec.workflow.is_some())
+    }
 }
 
 impl Pending {
@@ -78,16 +88,35 @@ impl Pending {
                 Op::PutFlow(flow) => {
                     self.flows.insert((flow.tenant, flow.key.clone()), flow.clone());
                 }
+                Op::Workflow(change) => self.runs.add(change),
                 _ => unreachable!("the journal takes no such op"),
             }
         }
     }
 
     /// Whether history may be dropped while this is pending: every log line is of this moment, and about a message that
-    /// is here as well. One that is not may have ended long ago, and goes when it has no line.
-    pub(super) fn lets_go_of_history(&self, now: Timestamp) -> bool {
+    /// is here as well. One that is not may have ended long ago, and goes when it has no line. No run is here that may go,
+    /// whether the database knows of it what is here or what was before.
+    pub(super) fn lets_go_of_history(&self, policy: &Retention, now: Timestamp) -> bool {
         let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.fates.contains_key(&event.id.seq);
-        self.events.iter().all(is_here)
+        let shorter = policy.history_ms.min(policy.dlq_ms);
+        let shorter = Retention { history_ms: shorter, dlq_ms: shorter };
+        self.events.iter().all(is_here) && !self.runs.runs().any(|run| is_expired(run, &shorter, now))
+    }
+
+    /// The highest position that was given to a message or an entry of a run.
+    pub(crate) fn last_seq(&self) -> Option<Seq> {
+        let published = self.fates.iter().rev().find(|(_, fate)| fate.message.is_some());
+        published.map(|(seq, _)| *seq).max(self.runs.last_seq())
+    }
+
+    /// Messages that log lines and dead letters are about; looked for only where a step may be among them.
+    pub(crate) fn told(&self) -> HashSet<Seq> {
+        if !self.fates.values().any(Fate::is_over_step) {
+            return HashSet::new();
+        }
+        let lines = self.events.iter().map(|event| event.id.seq);
+        lines.chain(self.letters.iter().map(|letter| letter.id.seq)).collect()
     }
 
     fn set_live(&mut self, shard: ShardId, id: MessageId, live: Option<Live>) {
@@ -103,6 +132,11 @@ impl Pending {
     /// A message that was published in these batches.
     pub(super) fn message(&self, id: MessageId) -> Option<Arc<Message>> {
         self.fates.get(&id.seq).filter(|fate| fate.id == id)?.message.clone()
+    }
+
+    /// Whether the message of this position was published in these batches.
+    pub(super) fn has_published(&self, seq: Seq) -> bool {
+        self.fates.get(&seq).is_some_and(|fate| fate.message.is_some())
     }
 
     /// The windows of a duplicate key, in the order in which they were made.

@@ -2,7 +2,7 @@
 
 use super::super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
-    Retained, Retention, ShardId, SigningKeys, Store, StoreError, lock,
+    Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
 };
 use super::{JournalStore, SqliteStore};
 use posthaste_engine::bulk_action::BulkAction;
@@ -13,9 +13,15 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_engine::workflow::run::RunState;
+use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
+
+/// How often a run is put together from what is pending and what is in the database, should the one become the other
+/// meanwhile; then all of it is brought into the database.
+const WORKFLOW_TRIES: usize = 3;
 
 impl JournalStore {
     /// The database, with everything that was committed before this call in it.
@@ -197,6 +203,67 @@ impl Store for JournalStore {
 
     fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
         self.database().unfinished_bulk_actions()
+    }
+
+    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError> {
+        let pending = {
+            let (state, name) = (self.shared.state(), (tenant, id.to_owned()));
+            let found = state.generations().filter_map(|pending| pending.runs.find(&name, created_at));
+            found.map(|run| ((run.created_at, run.no), run.state)).max_by_key(|(position, _)| *position)
+        };
+        match pending {
+            // Nothing in the database is newer than one that goes on.
+            Some(((_, no), state)) if created_at.is_some() || state == RunState::Started => Ok(Some(no)),
+            _ => {
+                let stored = self.database().find_run_and_time(tenant, id, created_at)?;
+                let newest = stored.max(pending.map(|(position, _)| position));
+                Ok(newest.map(|(_, no)| no))
+            }
+        }
+    }
+
+    fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError> {
+        for _ in 0..WORKFLOW_TRIES {
+            let ((overlay, is_all), moment) = {
+                let state = self.shared.state();
+                (state.overlay(run), state.moment())
+            };
+            let stored = if is_all { Default::default() } else { self.database().run_and_entries(run)? };
+            if is_all || self.shared.state().moment() == moment {
+                return Ok(overlay.over(stored)?.filter(|workflow| workflow.run.tenant == tenant));
+            }
+        }
+        self.settled()?.workflow(tenant, run)
+    }
+
+    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
+        self.settled()?.waiters(tenant, event)
+    }
+
+    fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
+        self.settled()?.match_runs(tenant, filter, after, max)
+    }
+
+    fn list_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError> {
+        self.settled()?.list_runs(tenant, filter, page)
+    }
+
+    fn list_failed_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError> {
+        self.settled()?.list_failed_runs(tenant, filter, page)
+    }
+
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError> {
+        self.settled()?.failed_run(tenant, dlq_id)
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

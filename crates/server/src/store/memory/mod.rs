@@ -2,16 +2,17 @@
 //!
 //! Nothing survives the process. A batch is applied to a copy that replaces the model when all of it
 //! worked, so a commit costs as much as there is stored; tests are small enough. The questions are answered
-//! here; `model` is what is stored and how it changes.
+//! here; `model` is what is stored and how it changes, `runs` the same for runs of workflows.
 
 mod model;
+mod runs;
 
 use super::page::{Bounds, PageBuilder};
 use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Order, Page,
-    PageRequest, Retained, Retention, ShardId, SigningKeys, Store, StoreError,
+    PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
 };
-use super::{absent, duplicate_window_counts};
+use super::{absent, duplicate_window_counts, run};
 use model::Model;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
@@ -22,6 +23,7 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -151,7 +153,8 @@ impl Store for MemoryStore {
     ) -> Result<Page<EventRecord>, StoreError> {
         let model = self.model();
         let mut builder = PageBuilder::new(page.count);
-        for (position, event) in in_order(&model.events, tenant, Bounds::new(&filter.message, page), page.order) {
+        for (position, event) in in_order(&model.events, tenant, Bounds::new(filter.message.dates(), page), page.order)
+        {
             let message = model.message(event.id).ok_or_else(|| absent("message of a log line", event.id))?;
             let taken = if filter.matches(event, &message) {
                 let bytes = message.body.len();
@@ -183,7 +186,7 @@ impl Store for MemoryStore {
     ) -> Result<Page<DeadLetterRecord>, StoreError> {
         let model = self.model();
         let mut builder = PageBuilder::new(page.count);
-        for (position, record) in in_order(&model.dead_letters, tenant, Bounds::new(filter, page), page.order) {
+        for (position, record) in in_order(&model.dead_letters, tenant, Bounds::new(filter.dates(), page), page.order) {
             let taken = if filter.matches_dead_letter(&record.letter, &record.message) {
                 builder.offer(position, record.letter.body_bytes() + record.message.body.len(), record.clone())
             } else {
@@ -299,6 +302,44 @@ impl Store for MemoryStore {
     fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
         let model = self.model();
         Ok(model.bulk_actions.values().filter(|action| action.completed_at.is_none()).cloned().collect())
+    }
+
+    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError> {
+        Ok(self.model().find_run(tenant, id, created_at))
+    }
+
+    fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError> {
+        self.model().workflow(tenant, run)
+    }
+
+    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
+        Ok(self.model().waiters_for(tenant, event))
+    }
+
+    fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
+        self.model().match_runs(tenant, filter, after, max)
+    }
+
+    fn list_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError> {
+        self.model().list_runs(tenant, filter, page, |run| Some(run::place_of(run)))
+    }
+
+    fn list_failed_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError> {
+        self.model().list_runs(tenant, filter, page, run::dlq_place_of)
+    }
+
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError> {
+        Ok(self.model().failed_run(tenant, dlq_id))
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

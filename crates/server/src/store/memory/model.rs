@@ -10,6 +10,9 @@ use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::url_group::UrlGroup;
+use posthaste_engine::workflow::Waiter;
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +35,11 @@ pub(super) struct Model {
     pub flows: BTreeMap<(TenantId, String), Flow>,
     pub schedules: BTreeMap<(TenantId, String), Schedule>,
     pub bulk_actions: BTreeMap<Seq, BulkAction>,
+    pub runs: BTreeMap<Seq, Arc<Run>>,
+    /// By run and place in its list.
+    pub entries: BTreeMap<(Seq, u32), Entry>,
+    /// By event and wait.
+    pub waiters: BTreeMap<(TenantId, String, Seq), Waiter>,
     pub last_seq: Option<Seq>,
 }
 
@@ -96,6 +104,7 @@ impl Model {
                 schedule.ok_or_else(|| broken("schedule", "it is not there"))?;
             }
             Op::PutBulkAction(action) => self.put_bulk_action(action)?,
+            Op::Workflow(change) => self.change_run(change)?,
         }
         Ok(())
     }
@@ -159,10 +168,11 @@ impl Model {
         self.dedup.retain(|_, windows| !windows.is_empty());
         let end = Seq::first_at(now.minus_millis(limits::BULK_ACTION_MS));
         self.bulk_actions.retain(|id, action| action.completed_at.is_none() || *id >= end);
+        self.retain_runs(policy, now);
         u32::try_from(dropped.len()).unwrap_or(u32::MAX)
     }
 }
 
-fn broken(what: &'static str, how: &'static str) -> StoreError {
+pub(super) fn broken(what: &'static str, how: &'static str) -> StoreError {
     StoreError::Corrupt { what, source: how.into() }
 }

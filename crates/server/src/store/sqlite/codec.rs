@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 /// Columns that [`live`] reads.
 pub(super) const LIVE_COLUMNS: &str =
-    "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, queue, turn_at, turn_seq, flow";
+    "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, queue, turn_at, turn_seq, flow, step";
 /// Columns that [`message_head`] reads, and the body that [`body`] reads.
 pub(super) const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec, body";
 /// Columns that [`dead_letter`] reads, behind those of the message.
@@ -71,6 +71,7 @@ pub(super) fn live(row: &Row<'_>) -> Outcome<Live> {
         cancel_requested: row.get(7)?,
         place: place(row)?,
         flow: row.get::<_, Option<i64>>(11)?.map(|flow| FlowKey(flow.cast_unsigned())),
+        is_step: row.get(12)?,
     })
 }
 

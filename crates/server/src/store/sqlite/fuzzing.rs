@@ -2,17 +2,18 @@
 
 use super::codec;
 use super::error::Failure;
-use super::{queue, schedule};
+use super::{queue, schedule, workflow};
 use crate::store::StoreError;
 use posthaste_engine::event::{DeadLetter, EventDetail, State};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::Schedule;
+use posthaste_engine::workflow::entry::Entry;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 /// Columns of the widest row.
-const COLUMNS: usize = 12;
+const COLUMNS: usize = 13;
 
 /// A row, read as each of the tables would read it.
 pub struct Decoded {
@@ -30,6 +31,8 @@ pub struct Decoded {
     pub state: Result<State, StoreError>,
     /// As what a log line carries.
     pub detail: Result<EventDetail, StoreError>,
+    /// As an entry of a run.
+    pub entry: Result<Entry, StoreError>,
 }
 
 /// A database in memory that has only the row it is asked for.
@@ -60,6 +63,7 @@ impl Rows {
                 queue: queue::decode(row).map_err(Failure::of_read),
                 state: codec::state(number).map_err(Failure::of_read),
                 detail: codec::detail(text.as_deref()).map_err(Failure::of_read),
+                entry: workflow::entry(row).map_err(Failure::of_read),
             })
         };
         statement.query_row(rusqlite::params_from_iter(values), decode)

@@ -28,7 +28,7 @@ impl Snapshot<'_> {
         filter: &EventFilter,
         page: &PageRequest,
     ) -> Outcome<Page<EventRecord>> {
-        let bounds = Bounds::new(&filter.message, page);
+        let bounds = Bounds::new(filter.message.dates(), page);
         let mut scan = EventScan { snapshot: self, tenant, filter, bounds, seen: HashMap::new() };
         let mut builder = PageBuilder::new(page.count);
         for bucket in self.buckets_of_page(Kind::Event, &filter.message, bounds, page.order) {
@@ -59,7 +59,7 @@ impl Snapshot<'_> {
         filter: &Filter,
         page: &PageRequest,
     ) -> Outcome<Page<DeadLetterRecord>> {
-        let bounds = Bounds::new(filter, page);
+        let bounds = Bounds::new(filter.dates(), page);
         let Bounds { first, end } = bounds;
         let mut builder = PageBuilder::new(page.count);
         for bucket in self.buckets_of_page(Kind::DeadLetter, filter, bounds, page.order) {

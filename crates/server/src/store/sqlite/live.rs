@@ -279,7 +279,7 @@ mod tests {
         let snapshot = Snapshot { connection: &connection, buckets: &Buckets::default() };
         let insert = format!(
             "WITH RECURSIVE place(seq) AS (SELECT ?1 UNION ALL SELECT seq + 1 FROM place WHERE seq < ?2)
-             INSERT INTO live SELECT seq, 0, 1, 0, 0, 0, 0, 0, 0, {}, 0, seq, {} FROM place",
+             INSERT INTO live SELECT seq, 0, 1, 0, 0, 0, 0, 0, 0, {}, 0, seq, {}, 0 FROM place",
             bits(QueueKey::of(one, "long").0),
             bits(FlowKey::of(one, "short").0)
         );

@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file, one writing connection, a few reading ones.
 //!
 //! Start at [`SqliteStore::open`]; `schema` says what is in the file, `write` how a commit gets there,
-//! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule` and `bulk_action` do both for what
-//! their names say, `pending` takes what a journal has gathered, `retention` lets go. The lock on the data directory
+//! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule`, `bulk_action` and `workflow` do both for
+//! what their names say, `pending` takes what a journal has gathered, `retention` lets go. The lock on the data directory
 //! is taken elsewhere.
 
 mod bulk_action;
@@ -19,13 +19,15 @@ mod read;
 mod retention;
 mod schedule;
 mod schema;
+mod workflow;
 mod write;
 
 pub use error::OpenError;
+pub(super) use workflow::Premises;
 
 use super::{
     Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
-    Retained, Retention, ShardId, SigningKeys, Store, StoreError, lock,
+    Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
 };
 use crate::crash_point::crash_point;
 use error::{Failure, Outcome};
@@ -37,6 +39,7 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use read::Snapshot;
@@ -47,6 +50,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use workflow::List;
 use write::{Delta, Writer};
 
 /// Reading connections; more queries at once wait.
@@ -367,6 +371,45 @@ impl Store for SqliteStore {
 
     fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
         self.read_as_owner(|snapshot| snapshot.unfinished_bulk_actions())
+    }
+
+    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError> {
+        let found = self.read_as_owner(|snapshot| snapshot.find_run(tenant, id, created_at))?;
+        Ok(found.map(|(_, no)| no))
+    }
+
+    fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.workflow(tenant, run))
+    }
+
+    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.waiters(tenant, event))
+    }
+
+    fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
+        self.read(|snapshot| snapshot.match_runs(tenant, filter, after, max))
+    }
+
+    fn list_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError> {
+        self.read(|snapshot| snapshot.list_runs(List::All, tenant, filter, page))
+    }
+
+    fn list_failed_runs(
+        &self,
+        tenant: TenantId,
+        filter: &RunFilter,
+        page: &PageRequest,
+    ) -> Result<Page<Workflow>, StoreError> {
+        self.read(|snapshot| snapshot.list_runs(List::Failed, tenant, filter, page))
+    }
+
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.failed_run(tenant, dlq_id))
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

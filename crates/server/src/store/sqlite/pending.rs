@@ -1,13 +1,16 @@
 //! The other way into the file: the sum of many batches, from the journal in front of it.
 
-use super::SqliteStore;
 use super::codec::{bits, int};
 use super::error::{Failure, Outcome};
 use super::write::{Delta, Writer};
-use crate::store::journal::pending::Pending;
+use super::{Premises, SqliteStore};
+use crate::store::journal::pending::{Fate, Pending};
+use crate::store::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
 use crate::store::{Durability, ShardId, StoreError};
 use posthaste_engine::message::{DedupKey, Message};
-use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::run::Run;
+use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::params;
 
@@ -77,14 +80,41 @@ impl SqliteStore {
     ) -> Result<Vec<Option<(MessageId, Timestamp)>>, StoreError> {
         self.read_as_owner(|snapshot| snapshot.find_windows(keys, now))
     }
+
+    /// The newest run of this name, or the one that was created at this time: when, and which.
+    pub(in crate::store) fn find_run_and_time(
+        &self,
+        tenant: TenantId,
+        id: &str,
+        created_at: Option<Timestamp>,
+    ) -> Result<Option<(Timestamp, Seq)>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.find_run(tenant, id, created_at))
+    }
+
+    /// A run, if it is there, and the entries that are there.
+    pub(in crate::store) fn run_and_entries(&self, no: Seq) -> Result<(Option<Run>, Vec<Entry>), StoreError> {
+        self.read_as_owner(|snapshot| Ok((snapshot.run(no)?, snapshot.entries(no)?)))
+    }
+
+    /// An error if one of these is not so.
+    pub(in crate::store) fn check_premises(&self, premises: &Premises) -> Result<(), StoreError> {
+        self.read_as_owner(|snapshot| snapshot.check(premises))
+    }
 }
 
 impl Writer {
     fn apply_pending(&mut self, pending: &Pending) -> Outcome<Delta> {
         let mut delta = Delta::default();
-        let published: Vec<&Message> = pending.fates.values().filter_map(|fate| fate.message.as_deref()).collect();
+        let told = pending.told();
+        let is_kept = |fate: &&Fate| !fate.is_over_step() || told.contains(&fate.id.seq);
+        let published: Vec<&Message> =
+            pending.fates.values().filter(is_kept).filter_map(|fate| fate.message.as_deref()).collect();
         self.insert_all(&published)?;
-        delta.last_seq = published.last().map(|message| message.id.seq);
+        let (last_inserted, last_seq) = (published.last().map(|message| message.id.seq), pending.last_seq());
+        if last_seq > last_inserted {
+            self.raise_last_seq(last_seq)?;
+        }
+        delta.last_seq = last_seq;
         let mut new = Vec::new();
         for fate in pending.fates.values() {
             match (&fate.message, &fate.live) {
@@ -116,6 +146,7 @@ impl Writer {
         for flow in pending.flows.values() {
             self.put_flow(flow)?;
         }
+        self.apply_runs(&pending.runs)?;
         // Frames are applied once and in order, whoever does it.
         const APPLIED: &str = "UPDATE meta SET value = ?2 WHERE key = 'journal' AND value = ?1 - 1";
         let applied = self.connection.prepare_cached(APPLIED)?.execute([int(pending.first), int(pending.last)])?;
@@ -124,5 +155,24 @@ impl Writer {
             return Err(Failure::corrupt("journal", text));
         }
         Ok(delta)
+    }
+
+    fn apply_runs(&self, pending: &PendingRuns) -> Outcome<()> {
+        for run in pending.runs() {
+            self.put_run(run)?;
+        }
+        for ((run, index), entry) in pending.entries() {
+            match entry {
+                PendingEntry::Whole(entry) => self.put_entry(*run, entry)?,
+                PendingEntry::Delivery(delivery) => self.set_delivery(*run, *index, delivery)?,
+            }
+        }
+        for waiter in pending.waiters() {
+            match waiter {
+                PendingWaiter::Came(waiter) => self.put_waiter(waiter)?,
+                PendingWaiter::Went(waiter) => self.drop_waiter(waiter)?,
+            }
+        }
+        Ok(())
     }
 }

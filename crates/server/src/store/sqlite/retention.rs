@@ -2,8 +2,8 @@
 //!
 //! A table goes as a whole once it is empty or small; a large one is first emptied from its old end,
 //! because dropping it reads every page and would hold up the writer for seconds. Log lines go
-//! before messages: a message that still lives or still has a log line moves to the table of `now`. Finished
-//! bulk actions are few and go row by row, last of all.
+//! before messages: a message that still lives or still has a log line moves to the table of `now`. Runs go one by one
+//! with their entries, the oldest first. Finished bulk actions are few and go row by row, last of all.
 
 use super::codec::int;
 use super::error::Outcome;
@@ -41,10 +41,14 @@ impl Writer {
                 buckets_dropped = 1;
             }
             crash_point("retention_in_transaction");
+        } else if self.has_old_runs(policy, now)? {
+            self.drop_runs(policy, now)?;
+            crash_point("retention_in_transaction");
         } else {
             self.drop_bulk_actions(now)?;
         }
-        let more = self.expired(policy, now).is_some() || self.has_old_bulk_actions(now)?;
+        let more =
+            self.expired(policy, now).is_some() || self.has_old_runs(policy, now)? || self.has_old_bulk_actions(now)?;
         Ok((Retained { buckets_dropped, more }, delta))
     }
 
@@ -93,9 +97,56 @@ impl Writer {
             let sql = format!("INSERT INTO message_{target} SELECT * FROM {table} WHERE seq = ?1");
             self.connection.prepare_cached(&sql)?.execute([seq])?;
         }
-        self.raise_last_seq(piece.last)?;
+        self.raise_last_seq(Some(Seq(piece.last.cast_unsigned())))?;
         self.connection.execute(&format!("DELETE FROM {table} WHERE seq <= ?1"), [piece.last])?;
         Ok(piece.is_rest)
+    }
+
+    fn has_old_runs(&self, policy: &Retention, now: Timestamp) -> Outcome<bool> {
+        for (sql, end) in old_runs(policy, now) {
+            if self.connection.prepare_cached(sql)?.exists([end])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn drop_runs(&self, policy: &Retention, now: Timestamp) -> Outcome<()> {
+        let mut room = Room { rows: ROWS_MAX, bytes: BYTES_MAX };
+        for (sql, end) in old_runs(policy, now) {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            while let Some(run) = statement.query_row([end], |row| row.get(0)).optional()? {
+                if !self.drop_run(run, &mut room)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a run as far as there is room, its first entry first: from then on it is not there. True when it is gone.
+    fn drop_run(&self, run: i64, room: &mut Room) -> Outcome<bool> {
+        const ENTRIES: &str = "SELECT idx, length(delivery) + length(terms) + length(body) FROM run_entry
+            WHERE run = ?1 ORDER BY idx";
+        let mut last = None;
+        let mut statement = self.connection.prepare_cached(ENTRIES)?;
+        let mut rows = statement.query([run])?;
+        while let Some(row) = rows.next()?
+            && room.take(row.get(1)?)
+        {
+            last = Some(row.get::<_, i64>(0)?);
+        }
+        drop(rows);
+        if last.is_some() {
+            const DELETE: &str = "DELETE FROM run_entry WHERE run = ?1 AND idx <= ?2";
+            self.connection.prepare_cached(DELETE)?.execute([Some(run), last])?;
+        }
+        let mut size = self.connection.prepare_cached("SELECT length(data) FROM run WHERE no = ?1")?;
+        if !room.take(size.query_row([run], |row| row.get(0))?) {
+            return Ok(false);
+        }
+        self.connection.prepare_cached("DELETE FROM run WHERE no = ?1")?.execute([run])?;
+        Ok(true)
     }
 
     fn has_old_bulk_actions(&self, now: Timestamp) -> Outcome<bool> {
@@ -106,13 +157,8 @@ impl Writer {
         let old = old_bulk_actions(now);
         let piece = self.next_piece(&old, "id", "length(data)")?;
         if self.connection.execute(&format!("DELETE FROM {old} AND id <= ?1"), [piece.last])? > 0 {
-            self.raise_last_seq(piece.last)?;
+            self.raise_last_seq(Some(Seq(piece.last.cast_unsigned())))?;
         }
-        Ok(())
-    }
-
-    fn raise_last_seq(&self, dropped: i64) -> Outcome<()> {
-        self.connection.execute("UPDATE meta SET value = max(value, ?1) WHERE key = 'last_seq'", [dropped])?;
         Ok(())
     }
 
@@ -166,6 +212,33 @@ impl Writer {
 fn old_bulk_actions(now: Timestamp) -> String {
     let end = Seq::first_at(now.minus_millis(limits::BULK_ACTION_MS));
     format!("bulk_action WHERE completed = 1 AND id < {}", end.0)
+}
+
+/// What finds the next run to go, and the end of its time: of those that are not in the DLQ, and of those that are.
+pub(super) fn old_runs(policy: &Retention, now: Timestamp) -> [(&'static str, i64); 2] {
+    const ENDED: &str = "SELECT no FROM run INDEXED BY run_ended
+        WHERE ended_at < ?1 AND dlq_at IS NULL ORDER BY ended_at LIMIT 1";
+    const FAILED: &str = "SELECT no FROM run INDEXED BY run_failed
+        WHERE dlq_at < ?1 AND ended_at IS NOT NULL ORDER BY dlq_at LIMIT 1";
+    [(ENDED, policy.history_ms), (FAILED, policy.dlq_ms)].map(|(sql, keep_ms)| (sql, int(now.minus_millis(keep_ms).0)))
+}
+
+/// What one round may still touch.
+struct Room {
+    rows: usize,
+    bytes: i64,
+}
+
+impl Room {
+    /// Room for one more row, as long as something is left; once there was none, there is none any more.
+    fn take(&mut self, bytes: i64) -> bool {
+        let has_room = self.rows > 0 && self.bytes > 0;
+        if has_room {
+            self.rows -= 1;
+            self.bytes -= bytes;
+        }
+        has_room
+    }
 }
 
 /// Rows from the old end of a table.

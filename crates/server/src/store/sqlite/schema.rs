@@ -14,7 +14,7 @@ use std::path::Path;
 /// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
 const APPLICATION_ID: i64 = 0x5048_7374;
 /// The format that this release writes.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 
 const CREATE: &str = "
 CREATE TABLE meta(                  -- facts about the file itself
@@ -24,7 +24,7 @@ CREATE TABLE meta(                  -- facts about the file itself
 INSERT INTO meta VALUES
     ('opens', 0),                   -- how often the file was opened; orders log lines over restarts
     ('flushes', 0),                 -- changed when only a sync is wanted
-    ('last_seq', 0);                -- highest seq among the messages that were dropped
+    ('last_seq', 0);                -- highest seq among those that no message has, or none any more
 CREATE TABLE tenant(
     no INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE
@@ -57,7 +57,8 @@ CREATE TABLE live(                  -- what is next for each message that has no
     queue INTEGER,                  -- hash of tenant and queue name; NULL outside of queues
     turn_at INTEGER,                -- ms: when it joined the queue
     turn_seq INTEGER,               -- whose turn it shares: its own, or that of the message it calls back about
-    flow INTEGER                    -- hash of tenant and flow-control key, if it has one
+    flow INTEGER,                   -- hash of tenant and flow-control key, if it has one
+    step INTEGER NOT NULL DEFAULT 0 -- whether it belongs to a run of a workflow
 );
 ";
 
@@ -70,6 +71,11 @@ ALTER TABLE live ADD COLUMN queue INTEGER;
 ALTER TABLE live ADD COLUMN turn_at INTEGER;
 ALTER TABLE live ADD COLUMN turn_seq INTEGER;
 ALTER TABLE live ADD COLUMN flow INTEGER;
+";
+
+/// The column of `live` that came with format 4; before there were no runs.
+const MARK_STEPS: &str = "
+ALTER TABLE live ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// A message in a queue waits for its turn there, so nobody asks for it by due time.
@@ -130,6 +136,46 @@ INSERT INTO meta VALUES
     ('journal_key', random());      -- secret: what the checksums of the journal start with
 ";
 
+/// What came with format 4.
+const ADDED_IN_4: &str = "
+CREATE TABLE run(                   -- runs of workflows
+    no INTEGER PRIMARY KEY,         -- position of the first entry
+    tenant INTEGER NOT NULL,
+    id TEXT NOT NULL,               -- its name, which may be used again once it has ended
+    created_at INTEGER NOT NULL,    -- ms: differs between runs of one name
+    state INTEGER NOT NULL,         -- 0 started, 1 success, 2 failed, 3 canceled
+    ended_at INTEGER,               -- ms: NULL while it goes on
+    dlq_at INTEGER,                 -- ms: when it failed; NULL unless it is in the DLQ
+    dlq_n INTEGER,                  -- seq of the message that failed; NULL unless it is in the DLQ
+    data TEXT NOT NULL              -- JSON: all of it, but for the entries
+);
+CREATE INDEX run_id ON run(tenant, id, created_at);
+CREATE INDEX run_created ON run(tenant, created_at);
+CREATE INDEX run_started ON run(tenant) WHERE state = 0;
+CREATE INDEX run_dlq ON run(tenant, dlq_at, dlq_n) WHERE dlq_at IS NOT NULL;
+-- Who goes first.
+CREATE INDEX run_ended ON run(ended_at) WHERE ended_at IS NOT NULL AND dlq_at IS NULL;
+CREATE INDEX run_failed ON run(dlq_at) WHERE ended_at IS NOT NULL AND dlq_at IS NOT NULL;
+CREATE TABLE run_entry(             -- the list of each run
+    run INTEGER NOT NULL,           -- which run, by its no
+    idx INTEGER NOT NULL,           -- place in the list, from 0
+    seq INTEGER NOT NULL,           -- the message that delivers it
+    tag INTEGER NOT NULL,
+    delivery TEXT NOT NULL,         -- JSON: how its delivery stands
+    terms TEXT NOT NULL,            -- JSON: what was said with the bytes
+    body BLOB NOT NULL,
+    PRIMARY KEY(run, idx)
+) WITHOUT ROWID;
+CREATE TABLE waiter(                -- runs that wait for an event
+    tenant INTEGER NOT NULL,
+    event TEXT NOT NULL,
+    seq INTEGER NOT NULL,           -- the message that stands for the deadline
+    tag INTEGER NOT NULL,
+    run INTEGER NOT NULL,           -- which run, by its no
+    PRIMARY KEY(tenant, event, seq)
+) WITHOUT ROWID;
+";
+
 /// Makes the tables of a new file, brings those of an older release up to date, refuses others.
 pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let refused = |source: rusqlite::Error| match source.sqlite_error_code() {
@@ -143,9 +189,11 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
         (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
         (APPLICATION_ID, VERSION) => Ok(()),
         (APPLICATION_ID, 1) => {
-            upgrade(connection, &[WIDEN_LIVE, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3]).map_err(refused)
+            upgrade(connection, &[WIDEN_LIVE, MARK_STEPS, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3, ADDED_IN_4])
+                .map_err(refused)
         }
-        (APPLICATION_ID, 2) => upgrade(connection, &[ADDED_IN_3]).map_err(refused),
+        (APPLICATION_ID, 2) => upgrade(connection, &[MARK_STEPS, ADDED_IN_3, ADDED_IN_4]).map_err(refused),
+        (APPLICATION_ID, 3) => upgrade(connection, &[MARK_STEPS, ADDED_IN_4]).map_err(refused),
         (APPLICATION_ID, found) if found > VERSION => Err(OpenError::Newer { found, supported: VERSION }),
         _ => Err(OpenError::NotOurs { path: path.to_owned() }),
     }
@@ -155,7 +203,8 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
 /// pages of 8 KiB. A file keeps the size it was made with.
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE; {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3}
+        "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;
+         {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3} {ADDED_IN_4}
          PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
     ))
 }

@@ -14,6 +14,7 @@ use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::limits::GROUP_ENDPOINTS_MAX;
 use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_engine::workflow::Change;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
@@ -27,10 +28,11 @@ const ROWS_AT_ONCE: usize = 64;
 const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, url, spec, body";
 const EVENT_COLUMNS: &str = "tenant, at, n, seq, state, detail";
 const LIVE_COLUMNS: &str =
-    "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard, queue, turn_at, turn_seq, flow";
+    "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard, queue, turn_at, turn_seq, flow,
+     step";
 /// Binds as an insert of [`LIVE_COLUMNS`] does.
 const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
-    cancel_requested = ?8, queue = ?10, turn_at = ?11, turn_seq = ?12, flow = ?13
+    cancel_requested = ?8, queue = ?10, turn_at = ?11, turn_seq = ?12, flow = ?13, step = ?14
     WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
 
@@ -171,7 +173,7 @@ impl Writer {
     /// Writes a batch of ops; inside a transaction.
     pub(super) fn apply(&mut self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Outcome<Delta> {
         self.check_epoch(shard, epoch)?;
-        let mut delta = Delta::default();
+        let (mut delta, mut highest_entry) = (Delta::default(), None);
         for op in ops {
             match op {
                 Op::Insert { message, live } => {
@@ -208,9 +210,27 @@ impl Writer {
                     self.put_bulk_action(action)?;
                     delta.last_seq = delta.last_seq.max(Some(action.id));
                 }
+                Op::Workflow(change) => {
+                    self.change_run(change)?;
+                    if let Change::Entry { entry, .. } = change {
+                        highest_entry = highest_entry.max(Some(entry.id.seq));
+                    }
+                }
             }
         }
+        // An entry may have a position that no message has.
+        if highest_entry > delta.last_seq {
+            self.raise_last_seq(highest_entry)?;
+            delta.last_seq = highest_entry;
+        }
         Ok(delta)
+    }
+
+    /// Remembers a position that no row of a message or a bulk action has, or will have for long.
+    pub(super) fn raise_last_seq(&self, seq: Option<Seq>) -> Outcome<()> {
+        const SQL: &str = "UPDATE meta SET value = max(value, ?1) WHERE key = 'last_seq'";
+        self.connection.prepare_cached(SQL)?.execute([int(seq.unwrap_or(Seq::MIN).0)])?;
+        Ok(())
     }
 
     fn check_epoch(&self, shard: ShardId, epoch: Epoch) -> Outcome<()> {
@@ -419,7 +439,8 @@ impl Row<'_, '_> {
         self.put(live.place.map(|place| bits(place.queue.0)))?;
         self.put(live.place.map(|place| int(place.turn.at.0)))?;
         self.put(live.place.map(|place| int(place.turn.seq.0)))?;
-        self.put(live.flow.map(|flow| bits(flow.0)))
+        self.put(live.flow.map(|flow| bits(flow.0)))?;
+        self.put(live.is_step)
     }
 }
 

@@ -15,3 +15,7 @@ mod queues;
 mod schedules;
 mod url_groups;
 mod v1;
+mod waiters;
+mod workflow_dlq;
+mod workflow_logs;
+mod workflow_runs;

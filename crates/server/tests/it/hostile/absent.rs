@@ -6,9 +6,6 @@ use super::{Case, case, hardened};
 use crate::support::Request;
 use crate::support::server::TOKEN;
 
-/// Workflows say of themselves that they are missing.
-const WORKFLOWS: [&str; 3] = ["wf-notify-none", "wf-waiters-sql", "wf-resume-missing"];
-
 /// There is no console, so there is no such path.
 const CONSOLE: [&str; 10] = [
     "con-csrf-form",
@@ -30,25 +27,19 @@ const SERVERS: [(&str, &[&str]); 2] =
 const MANIFEST: &str = include_str!("../../../Cargo.toml");
 
 pub(super) fn ids() -> impl Iterator<Item = &'static str> {
-    WORKFLOWS.into_iter().chain(CONSOLE).chain(SERVERS.map(|(id, _)| id))
+    CONSOLE.into_iter().chain(SERVERS.map(|(id, _)| id))
 }
 
 #[tokio::test]
 async fn what_is_not_there_is_answered_in_order_and_stores_nothing() {
     let server = hardened(true).await;
-    let answers = [
-        (WORKFLOWS.as_slice(), 501, "workflows are not supported by this version of Posthaste"),
-        (CONSOLE.as_slice(), 404, "no such endpoint; "),
-    ];
-    for (ids, status, text) in answers {
-        for id in ids {
-            let answer = request(&case(id), server.address).send().await;
-            let error = answer.error();
-            assert_eq!(answer.status, status, "{id}: {error}");
-            assert!(error.contains(text), "{id}: {error}");
-            assert_eq!((answer.header("set-cookie"), answer.header("location")), (None, None), "{id}");
-            server.get("/v2/keys").expect(200).await;
-        }
+    for id in CONSOLE {
+        let answer = request(&case(id), server.address).send().await;
+        let error = answer.error();
+        assert_eq!(answer.status, 404, "{id}: {error}");
+        assert!(error.contains("no such endpoint; "), "{id}: {error}");
+        assert_eq!((answer.header("set-cookie"), answer.header("location")), (None, None), "{id}");
+        server.get("/v2/keys").expect(200).await;
     }
     assert_eq!(super::accepted(&server), 0.0);
     server.finish().await;

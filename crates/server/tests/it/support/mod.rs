@@ -3,6 +3,7 @@
 pub(crate) mod http;
 pub(crate) mod jwt;
 pub(crate) mod receiver;
+pub(crate) mod runs;
 pub(crate) mod server;
 
 pub(crate) use http::{Answer, Request};

@@ -3,6 +3,7 @@
 use super::{Answer, Request, eventually};
 use posthaste::clock::Clock;
 use posthaste::config::{Config, Mode, Settings};
+use posthaste::core::CoreHandle;
 use posthaste::delivery::resolve::{Lookup, Resolve};
 use posthaste::server::{Parts, Server};
 use posthaste::store::journal::{JournalOptions, JournalStore};
@@ -214,6 +215,15 @@ impl TestServer {
 
     fn server(&self) -> &Server {
         self.server.as_ref().expect("it is running")
+    }
+
+    pub(crate) fn core(&self) -> &CoreHandle {
+        &self.server().app.core
+    }
+
+    /// The tenant that requests are made for.
+    pub(crate) fn tenant(&self) -> TenantId {
+        self.store.tenant("tenant-a").expect("the store answers")
     }
 
     // Time.

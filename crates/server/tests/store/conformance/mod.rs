@@ -5,6 +5,8 @@ mod lists;
 mod named;
 mod retention;
 mod rules;
+mod run_lists;
+mod runs;
 mod waiting;
 
 use posthaste::store::Store;
@@ -82,6 +84,28 @@ claims! {
         dead_letters_have_their_own_retention
         retention_has_no_leftovers_in_large_buckets
         finished_bulk_actions_go_after_a_week
+        runs_go_with_their_entries_when_they_ended_long_ago
+        failed_runs_are_kept_as_long_as_dead_letters
+        a_run_that_goes_on_is_kept_for_ever
+        retention_has_no_leftovers_of_large_runs
+        what_is_said_about_a_run_that_is_gone_harms_nobody
+    ;
+    runs:
+        a_run_is_read_back_as_it_was_written
+        the_first_entry_can_be_replaced
+        a_name_finds_its_newest_run
+        waiters_are_found_in_the_order_of_asking
+        what_is_not_there_cannot_change
+        positions_of_entries_never_come_again
+        a_message_of_a_run_lives_and_ends_like_others
+    ;
+    run_lists:
+        pages_of_runs_show_every_run_once
+        a_run_that_comes_between_two_pages_moves_nothing
+        run_filters_are_or_within_and_and_between_fields
+        runs_that_go_on_are_matched_oldest_first
+        failed_runs_are_listed_by_their_place_in_the_dlq
+        a_page_of_runs_ends_before_its_bodies_get_too_large
     ;
 }
 

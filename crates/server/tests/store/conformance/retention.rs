@@ -1,10 +1,12 @@
 //! What is dropped, and what stays because it is still needed.
 
+use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Counts, Filter, Store};
+use posthaste::store::{Counts, Filter, Retention, RunFilter, Store};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Op, State};
 use posthaste_engine::limits;
+use posthaste_engine::workflow::{Change, Workflow};
 use posthaste_wire::id::{MessageId, Seq};
 use std::sync::Arc;
 
@@ -120,4 +122,113 @@ pub(super) fn finished_bulk_actions_go_after_a_week(store: &dyn Store) {
     assert_eq!(left_at(week).len(), 2_500);
     assert_eq!(left_at(week.plus_millis(1)), [actions[2_499].clone(), actions[0].clone()]);
     assert_eq!(left_at(week.plus_millis(DAY)), [actions[0].clone()]);
+}
+
+/// The runs that are listed, in the order of their creation.
+fn listed(rig: &Rig<'_>) -> Vec<Workflow> {
+    let mut runs = rig.store.list_runs(rig.tenant, &RunFilter::default(), &latest(10_000)).unwrap().entries;
+    runs.reverse();
+    runs
+}
+
+pub(super) fn runs_go_with_their_entries_when_they_ended_long_ago(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut runs = ["a", "b", "c"].map(|id| rig.start(id, T0));
+    rig.append(&mut runs[1], T0, vec![step(1, "one"), step(2, "two")]);
+    for (run, millis) in runs.iter_mut().zip([2, 1, 3]) {
+        rig.finish(run, T0.plus_millis(millis));
+    }
+    for (passed, left) in [(1, vec![0, 1, 2]), (2, vec![0, 2]), (3, vec![2]), (4, vec![])] {
+        retain_all(store, DAY, 0, T0.plus_millis(DAY + passed));
+        let expected: Vec<_> = left.iter().map(|run| runs[*run].clone()).collect();
+        assert_eq!(listed(&rig), expected, "{passed} ms after a day");
+    }
+    for run in &runs {
+        assert_eq!(rig.stored(run), None);
+        assert_eq!(store.find_run(rig.tenant, &run.run.id, None).unwrap(), None);
+    }
+}
+
+pub(super) fn failed_runs_are_kept_as_long_as_dead_letters(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let failed_at = T0.plus_millis(HOUR);
+    let mut left = rig.failed("a", T0, failed_at, 500);
+    let failed = rig.failed("b", T0, failed_at, 500);
+    let dlq_id = failed.run.failure.as_ref().unwrap().dlq_id;
+    assert!(rig.decide(failed_at, |out| left.leave_dlq(out)));
+    retain_all(store, DAY, 7 * DAY, failed_at.plus_millis(DAY));
+    assert_eq!(listed(&rig), [left, failed.clone()]);
+    retain_all(store, DAY, 7 * DAY, failed_at.plus_millis(DAY + 1));
+    assert_eq!(listed(&rig), std::slice::from_ref(&failed), "whoever has left the DLQ goes like the others");
+    retain_all(store, DAY, 7 * DAY, failed_at.plus_millis(7 * DAY));
+    assert_eq!(store.failed_run(rig.tenant, dlq_id).unwrap(), Some(failed.run.no));
+    retain_all(store, 30 * DAY, 7 * DAY, failed_at.plus_millis(7 * DAY + 1));
+    assert_eq!((listed(&rig), store.failed_run(rig.tenant, dlq_id).unwrap()), (vec![], None));
+    let page = store.list_failed_runs(rig.tenant, &RunFilter::default(), &latest(9)).unwrap();
+    assert_eq!((page.entries, page.next), (vec![], None));
+}
+
+pub(super) fn a_run_that_goes_on_is_kept_for_ever(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start("a", T0);
+    rig.attempt(&mut run, 0, T0, 200);
+    rig.wait(&mut run, T0, "event", 1);
+    for days in [2, 20, 200] {
+        retain_all(store, 0, 0, T0.plus_millis(days * DAY));
+        assert_eq!(listed(&rig), [run.clone()], "after {days} days");
+        assert_eq!(store.waiters(rig.tenant, "event").unwrap().len(), 1);
+    }
+    let late = T0.plus_millis(300 * DAY);
+    rig.decide(late, |out| run.notify("event", b"", out)).unwrap();
+    rig.finish(&mut run, late);
+    retain_all(store, DAY, DAY, late.plus_millis(DAY));
+    assert_eq!(rig.stored(&run).as_ref(), Some(&run), "its time counts from its end");
+    retain_all(store, DAY, DAY, late.plus_millis(DAY + 1));
+    assert_eq!(rig.stored(&run), None);
+}
+
+pub(super) fn retention_has_no_leftovers_of_large_runs(store: &dyn Store) {
+    let rig = Rig::new(store);
+    // Many entries, large entries, and many runs: none of it fits into one round.
+    let mut many = rig.start("many", T0);
+    rig.append(&mut many, T0, (1..2_500).map(|number| step(number, "")).collect());
+    let mut large = rig.start("large", T0);
+    for number in 1..4 {
+        rig.append(&mut large, T0, vec![step(number, &"x".repeat(3 * 1024 * 1024))]);
+    }
+    rig.finish(&mut many, T0);
+    rig.finish(&mut large, T0);
+    let (mut last, mut ops) = (store.last_seq().unwrap(), Vec::new());
+    for index in 0..1_500 {
+        last = Seq::next(last, T0);
+        let mut run = many.run.clone();
+        (run.no, run.id) = (last, index.to_string());
+        let mut entry = many.entries[0].clone();
+        entry.id.seq = last;
+        ops.extend([Change::Entry { run: last, entry }, Change::Run(Arc::new(run))].map(Op::Workflow));
+    }
+    rig.commit(&ops).unwrap();
+    let stays = rig.start("stays", T0);
+    let (policy, late) = (Retention { history_ms: HOUR, dlq_ms: HOUR }, T0.plus_millis(DAY));
+    while store.retain(&policy, late).unwrap().more {
+        // Whatever is left of a run that is being dropped, nobody gets half of it.
+        for run in [&many, &large] {
+            assert!(rig.stored(run).is_none_or(|stored| stored == *run));
+        }
+    }
+    assert_eq!(listed(&rig), [stays]);
+    assert_eq!((rig.stored(&many), rig.stored(&large)), (None, None));
+    assert_eq!(store.last_seq().unwrap(), last.max(listed(&rig)[0].run.no), "positions never come again");
+}
+
+pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.failed("a", T0, T0, 500);
+    retain_all(store, DAY, DAY, T0.plus_millis(2 * DAY));
+    assert_eq!(rig.stored(&run), None);
+    rig.decide(T0.plus_millis(2 * DAY), |out| run.leave_dlq(out));
+    assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
+    retain_all(store, DAY, DAY, T0.plus_millis(2 * DAY));
+    assert_eq!(store.find_run(rig.tenant, "a", None).unwrap(), None);
+    assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
 }

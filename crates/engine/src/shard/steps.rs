@@ -1,0 +1,101 @@
+//! Messages that belong to runs of workflows: they are timed, limited and retried like all others, and what becomes of them
+//! is decided by the run.
+
+use super::{Held, Output, Shard, Stage};
+use crate::event::Op;
+use crate::message::{Live, Message, Origin};
+use crate::outcome::Outcome;
+use crate::retry::{self, Next};
+use posthaste_wire::id::MessageId;
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+/// A new message of a run.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Where it goes, as a hash.
+    pub origin: Origin,
+    /// How much is sent, more or less: a step is sent with all that was before it.
+    pub body_bytes: u32,
+}
+
+/// How an attempt of a message of a run has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepEnd {
+    /// Retries before it.
+    pub retried: u32,
+    /// What becomes of the message.
+    pub next: Next,
+}
+
+impl Shard {
+    /// A run has decided: new messages, and some that must not be sent any more. Those are live; what is under way is let
+    /// finish, and nobody hears of it.
+    pub fn decided(&mut self, new: &[Step], withdrawn: &[MessageId], now: Timestamp, out: &mut Output) {
+        for step in new {
+            self.insert_step(step, now, out);
+        }
+        for id in withdrawn {
+            self.withdraw(*id, now, out);
+        }
+        let fresh: Vec<Arc<Message>> = new.iter().map(|step| step.message.clone()).collect();
+        self.dispatch(&fresh, now, out);
+    }
+
+    /// An attempt has ended; `None` if the message had been withdrawn.
+    pub fn step_ended(
+        &mut self,
+        message: &Message,
+        outcome: &Outcome,
+        random: u64,
+        now: Timestamp,
+        out: &mut Output,
+    ) -> Option<StepEnd> {
+        let held = self.held.remove(&message.id.seq).expect("an attempt ends only if it was started and not ended");
+        let Held { live, stage: Stage::InFlight(generation) } = held else {
+            panic!("{:?} was not under way", message.id)
+        };
+        self.lanes.finish(&live, generation, now);
+        let next = retry::next(&message.spec, live.retried, outcome, now, random);
+        match next {
+            Next::RetryAt(due) if !live.cancel_requested => {
+                let live = Live { due, retried: live.retried + 1, ..live };
+                out.ops.push(Op::Update(live));
+                self.arrive(live, now);
+            }
+            _ => out.ops.push(Op::Remove { id: live.id }),
+        }
+        self.dispatch(&[], now, out);
+        (!live.cancel_requested).then_some(StepEnd { retried: live.retried, next })
+    }
+
+    fn insert_step(&mut self, step: &Step, now: Timestamp, out: &mut Output) {
+        let Step { message, origin, body_bytes } = step;
+        let live = Live {
+            id: message.id,
+            tenant: message.tenant,
+            origin: *origin,
+            body_bytes: *body_bytes,
+            due: message.not_before,
+            retried: 0,
+            cancel_requested: false,
+            place: None,
+            flow: self.flow_of(message, now),
+            is_step: true,
+        };
+        out.ops.push(Op::Insert { message: message.clone(), live });
+        self.arrive(live, now);
+    }
+
+    fn withdraw(&mut self, id: MessageId, now: Timestamp, out: &mut Output) {
+        if let Some(held) = self.held.get_mut(&id.seq).filter(|held| matches!(held.stage, Stage::InFlight(_))) {
+            held.live.cancel_requested = true;
+            out.ops.push(Op::Update(held.live));
+        } else {
+            self.forget(id.seq, now);
+            out.ops.push(Op::Remove { id });
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What a run's endpoint is told: how a call went, and how the run failed.
+
+use super::entry::{Call, Entry, array};
+use super::run::{Failure, Run};
+use crate::callback::Lists;
+use crate::event::Response;
+use crate::outcome::{ErrorClass, Outcome};
+use bytes::Bytes;
+use posthaste_wire::encoding::base64;
+use posthaste_wire::workflow::CallType;
+use serde::Serialize;
+
+/// The status that stands for "no answer in time".
+const GATEWAY_TIMEOUT: u16 = 504;
+/// The status that stands for "no answer".
+const UNAVAILABLE: u16 = 503;
+
+/// A callback's body. Fields in the order of the contract.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Payload<'a> {
+    status: u16,
+    header: Lists<'a>,
+    /// Python's client needs it even if it is empty; for a call it is left out then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    retried: u32,
+    max_retries: u32,
+    source_message_id: String,
+    url: &'a str,
+    method: &'a str,
+    source_header: Lists<'a>,
+    source_body: String,
+    not_before: u64,
+    created_at: u64,
+    #[serde(rename = "callerIP")]
+    caller_ip: &'a str,
+    workflow_run_id: &'a str,
+    workflow_created_at: u64,
+    workflow_url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dlq_id: Option<String>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// An answer, or what stands for one: a client needs a status in any case.
+pub(super) fn answer(outcome: &Outcome) -> Response {
+    match &outcome.result {
+        Ok(response) => response.clone(),
+        Err(error) if error.class == ErrorClass::Timeout => {
+            Response { status: GATEWAY_TIMEOUT, ..no_answer(&error.message) }
+        }
+        Err(error) => no_answer(&error.message),
+    }
+}
+
+/// What stands for an answer when there is none.
+pub(super) fn no_answer(why: &str) -> Response {
+    Response { status: UNAVAILABLE, body: why.as_bytes().to_vec(), ..Response::default() }
+}
+
+/// What the endpoint is told of a call that has ended.
+pub(super) fn of_call(run: &Run, entry: &Entry, call: &Call, retried: u32, response: &Response) -> Bytes {
+    let is_success = (200..300).contains(&response.status);
+    let payload = Payload {
+        body: Some(base64(&response.body)).filter(|body| !body.is_empty()),
+        // Clients take a failure that may be followed by another attempt for nothing, and this is the last.
+        max_retries: if is_success { entry.terms.retries } else { retried },
+        url: &call.url,
+        method: &call.method,
+        source_body: base64(&entry.body),
+        ..common(run, entry, retried, response)
+    };
+    encoded(&payload)
+}
+
+/// What is told of a run that has failed.
+pub(super) fn of_failure(run: &Run, entries: &[Entry], failure: &Failure, response: &Response) -> Bytes {
+    let entry = &entries[failure.entry as usize];
+    let source_body = match entry.terms.call_type {
+        _ if run.config.features.initial_body => base64(&entries[0].body),
+        CallType::Step => base64(&array(&entries[..=failure.entry as usize])),
+        _ => base64(&entry.body),
+    };
+    let payload = Payload {
+        body: Some(base64(&response.body)),
+        max_retries: entry.terms.retries,
+        url: &run.url,
+        method: "POST",
+        source_body,
+        dlq_id: Some(failure.dlq_id.to_string()),
+        ..common(run, entry, failure.retried, response)
+    };
+    encoded(&payload)
+}
+
+fn common<'a>(run: &'a Run, entry: &'a Entry, retried: u32, response: &'a Response) -> Payload<'a> {
+    Payload {
+        status: response.status,
+        header: crate::callback::lists(&response.headers, |value| value.into()),
+        body: None,
+        retried,
+        max_retries: 0,
+        source_message_id: entry.id.to_string(),
+        url: "",
+        method: "",
+        source_header: crate::callback::lists(&entry.terms.headers, |value| value.into()),
+        source_body: String::new(),
+        not_before: entry.delivery.due.as_millis(),
+        created_at: entry.terms.accepted_at.as_millis(),
+        caller_ip: &run.config.caller_ip,
+        workflow_run_id: &run.id,
+        workflow_created_at: run.created_at.as_millis(),
+        workflow_url: &run.url,
+        dlq_id: None,
+    }
+}
+
+fn encoded(payload: &Payload<'_>) -> Bytes {
+    // Plain maps and texts always have a JSON form.
+    Bytes::from(serde_json::to_vec(payload).expect("a payload is JSON"))
+}

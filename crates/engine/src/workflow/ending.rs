@@ -1,0 +1,189 @@
+//! How a run ends, and who hears of it.
+
+use super::callback;
+use super::entry::{DeliveryState, StepError, push_error};
+use super::machine::Workflow;
+use super::message;
+use super::outbox::{Change, Notice, Outbox};
+use super::request::Attempt;
+use super::run::{Failure, FailureCallState, FailureProgress, Run, RunState, StepText, Trigger};
+use crate::event::Response;
+use crate::limits::LOG_RESPONSE_BYTES_MAX;
+use crate::outcome::{Outcome, Verdict};
+use crate::retry::Next;
+use posthaste_wire::id::DlqId;
+use posthaste_wire::time::Timestamp;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What a client answers that is no workflow's.
+const NOT_A_WORKFLOW: &str = "detected a non-workflow destination for trigger/invoke. make sure you are sending the \
+                              request to the correct endpoint";
+/// What an old client answers to a trigger over REST.
+const OLD_CLIENT: &str = "trigger rest api is only usable with sdk versions after v1.0.0 major version";
+/// The header that every workflow answers with.
+const PROTOCOL_VERSION: &str = "upstash-workflow-sdk-version";
+/// The header that newer clients answer with.
+const CLIENT_VERSION: &str = "upstash-workflow-sdk";
+
+impl Workflow {
+    /// An attempt to tell of the run's failure has ended.
+    pub fn failure_told(&mut self, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
+        let Some(call) = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut()) else { return };
+        if call.state != FailureCallState::InProgress {
+            return;
+        }
+        call.response = Some(Arc::new(callback::answer(attempt.outcome)));
+        match attempt.next {
+            Next::Done => call.state = FailureCallState::Success,
+            Next::DeadLetter => call.state = FailureCallState::Failed,
+            Next::RetryAt(due) => call.due = due,
+        }
+        if attempt.outcome.verdict() != Verdict::Success {
+            push_error(&mut call.errors, error_of(attempt.outcome, None, out.now));
+        }
+        self.save_run(out);
+    }
+
+    /// Why the first answer shows that nobody there executes this run.
+    pub(super) fn is_no_workflow(&self, index: u32, outcome: &Outcome) -> Option<&'static str> {
+        let is_first = index == 0 && outcome.verdict() == Verdict::Success;
+        let response = outcome.result.as_ref().ok().filter(|_| is_first)?;
+        if response.headers.is_empty() && self.is_obsolete(index) {
+            // It was not sent once more, because a step that came of it had been accepted.
+            return None;
+        }
+        let has = |name: &str| response.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+        if self.run.config.features.detect_trigger && !has(PROTOCOL_VERSION) {
+            Some(NOT_A_WORKFLOW)
+        } else if self.run.config.trigger == Trigger::Rest && !has(CLIENT_VERSION) {
+            Some(OLD_CLIENT)
+        } else {
+            None
+        }
+    }
+
+    /// Why, in words, if it was not simply the status of the answer.
+    pub(super) fn fail(
+        &mut self,
+        index: u32,
+        retried: u32,
+        error: Option<String>,
+        response: Option<Response>,
+        out: &mut Outbox<'_>,
+    ) {
+        self.finish_delivery(index, DeliveryState::Failed, out);
+        let dlq_id = DlqId { at: out.now, n: self.entries[index as usize].id.seq.0 };
+        let mut failure = Failure {
+            entry: index,
+            retried,
+            error,
+            response: response.map(Arc::new),
+            dlq_id,
+            is_in_dlq: true,
+            call: None,
+        };
+        self.tell(&mut failure, out);
+        self.run.failure = Some(Box::new(failure));
+        self.end(RunState::Failed, out);
+    }
+
+    /// The run ends: nothing of it is sent any more, nobody finds its waits, and whoever invoked it hears of it.
+    pub(super) fn end(&mut self, state: RunState, out: &mut Outbox<'_>) {
+        self.run.state = state;
+        self.run.ended_at = Some(out.now);
+        for index in 0..self.entries.len() as u32 {
+            let entry = &self.entries[index as usize];
+            if entry.delivery.state == DeliveryState::Pending {
+                out.withdrawn.push(entry.id);
+                self.finish_delivery(index, DeliveryState::Canceled, out);
+            }
+        }
+        // Kept, so that the log shows them and a resumed run waits for them again.
+        for wait in &self.run.waits {
+            out.withdrawn.push(wait.timer);
+            out.changes.push(Change::NoWaiter(self.waiter(wait)));
+        }
+        self.run.early.clear();
+        let result = outcome_text(&self.run);
+        for to in self.run.invokers.clone() {
+            out.notices.push(Notice { tenant: self.run.tenant, to, out: result.clone() });
+        }
+        self.save_run(out);
+    }
+
+    /// Nobody finds the failed run in the DLQ any more; false if it was not there.
+    pub fn leave_dlq(&mut self, out: &mut Outbox<'_>) -> bool {
+        let was_there = match self.run.failure.as_deref_mut() {
+            Some(failure) => std::mem::take(&mut failure.is_in_dlq),
+            None => false,
+        };
+        if was_there {
+            self.save_run(out);
+        }
+        was_there
+    }
+
+    /// The call about the failure is made again; false unless its last attempt has failed.
+    pub fn tell_again(&mut self, out: &mut Outbox<'_>) -> bool {
+        let Some(failure) = self.run.failure.as_deref().filter(|failure| has_call(failure, FailureCallState::Failed))
+        else {
+            return false;
+        };
+        let mut failure = failure.clone();
+        self.tell(&mut failure, out);
+        self.run.failure = Some(Box::new(failure));
+        self.save_run(out);
+        true
+    }
+
+    /// The call about the failure is not made any more; false if it was over.
+    pub fn stop_telling(&mut self, out: &mut Outbox<'_>) -> bool {
+        let Some(call) = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut()) else { return false };
+        if call.state != FailureCallState::InProgress {
+            return false;
+        }
+        call.state = FailureCallState::Canceled;
+        out.withdrawn.push(call.id);
+        self.save_run(out);
+        true
+    }
+
+    /// Causes the call about a failure, if somebody is to be called.
+    fn tell(&self, failure: &mut Failure, out: &mut Outbox<'_>) {
+        let Some(call) = &self.run.config.failure else { return };
+        let told = failure.response.as_deref().cloned();
+        let told = told.unwrap_or_else(|| callback::no_answer(failure.error.as_deref().unwrap_or_default()));
+        let id = (out.next_id)();
+        let body = callback::of_failure(&self.run, &self.entries, failure, &told);
+        out.messages.push(Arc::new(message::failure_call(&self.run, call, id, body, out.now)));
+        let state = FailureCallState::InProgress;
+        failure.call = Some(FailureProgress { id, state, due: out.now, errors: Vec::new(), response: None });
+    }
+}
+
+fn has_call(failure: &Failure, state: FailureCallState) -> bool {
+    failure.call.as_ref().is_some_and(|call| call.state == state)
+}
+
+/// What whoever invoked a run gets of it.
+fn outcome_text(run: &Run) -> String {
+    let mut text = StepText::new();
+    if let Some(result) = run.result.as_ref().filter(|_| run.state == RunState::Success) {
+        text.insert("body".to_owned(), Value::String(result.clone()));
+    }
+    text.insert("isCanceled".to_owned(), Value::Bool(run.state == RunState::Canceled));
+    text.insert("isFailed".to_owned(), Value::Bool(run.state == RunState::Failed));
+    Value::Object(text).to_string()
+}
+
+/// A failed attempt; `complaint` says what is wrong with an answer that looks well.
+pub(super) fn error_of(outcome: &Outcome, complaint: Option<&str>, at: Timestamp) -> StepError {
+    let response = outcome.result.as_ref().ok().map(|response| Arc::new(response.kept(LOG_RESPONSE_BYTES_MAX)));
+    StepError { at, error: complaint.map(str::to_owned).or_else(|| words_of(outcome)), response }
+}
+
+/// Why there was no answer.
+pub(super) fn words_of(outcome: &Outcome) -> Option<String> {
+    outcome.result.as_ref().err().map(|error| error.message.clone())
+}

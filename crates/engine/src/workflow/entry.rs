@@ -1,0 +1,218 @@
+//! An entry of a run: the trigger's payload, a step, or a call; and how its delivery stands.
+
+use crate::event::Response;
+use crate::message::FlowSpec;
+use bytes::Bytes;
+use posthaste_wire::encoding::base64;
+use posthaste_wire::id::MessageId;
+use posthaste_wire::time::Timestamp;
+use posthaste_wire::workflow::{CallType, StepInfo};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// One entry of a run. Everything but its delivery is as it was accepted, for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in the list: the order in which entries were accepted.
+    pub index: u32,
+    /// The message that delivers it.
+    pub id: MessageId,
+    /// The exact bytes.
+    pub body: Bytes,
+    /// What else was said with them.
+    pub terms: Arc<Terms>,
+    /// What the bytes say, if it is a step.
+    pub info: Arc<StepInfo>,
+    /// How its delivery stands.
+    pub delivery: Delivery,
+}
+
+impl Entry {
+    /// An entry of these parts; what it says of itself is read from its bytes. The first one is what the trigger sent,
+    /// and calls are what others get: those say nothing.
+    pub fn new(index: u32, id: MessageId, body: Bytes, terms: Arc<Terms>, delivery: Delivery) -> Entry {
+        let is_step = terms.call_type == CallType::Step && index > 0;
+        let info = Arc::new(if is_step { StepInfo::parse(&body) } else { StepInfo::default() });
+        Entry { index, id, body, terms, info, delivery }
+    }
+
+    /// How the endpoint gets it: one element of a JSON array.
+    pub fn encoded(&self) -> Vec<u8> {
+        let (id, body, call_type) = (self.id, base64(&self.body), Value::from(self.terms.call_type.name()));
+        let at = self.terms.accepted_at.as_millis();
+        format!(r#"{{"messageId":"{id}","body":"{body}","callType":{call_type},"createdAt":{at}}}"#).into_bytes()
+    }
+
+    /// The step that it is about: that it announces, asks for or holds the result of; 0 if that is none.
+    pub(super) fn number(&self) -> u32 {
+        match &self.terms.call {
+            Some(call) => call.step,
+            None => self.info.target.unwrap_or(self.info.id),
+        }
+    }
+
+    /// It holds what a step has brought.
+    pub fn is_result(&self) -> bool {
+        self.terms.call_type == CallType::Step && self.index > 0 && !self.info.is_plan()
+    }
+}
+
+/// Entries as an endpoint gets them, in JSON.
+pub(super) fn array(entries: &[Entry]) -> Vec<u8> {
+    let mut text = b"[".to_vec();
+    for (place, entry) in entries.iter().enumerate() {
+        if place > 0 {
+            text.push(b',');
+        }
+        text.extend_from_slice(&entry.encoded());
+    }
+    text.push(b']');
+    text
+}
+
+/// What was said with an entry. Stored as JSON; new fields need `#[serde(default)]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// What kind of entry it is.
+    pub call_type: CallType,
+    /// The type of its bytes.
+    pub content_type: String,
+    /// When it was accepted.
+    pub accepted_at: Timestamp,
+    /// Headers to deliver with it, names in canonical form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// How many attempts may follow the first.
+    pub retries: u32,
+    /// Retry-delay expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay: Option<String>,
+    /// How long one attempt may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// The flow-control key that it is delivered under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowSpec>,
+    /// Whom to call, if it is a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
+    /// What brought it, if the server wrote it itself. Only the log shows this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// What brought a result that the server wrote itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// An event, or that it did not come in time.
+    Wait {
+        /// When it was asked for.
+        since: Timestamp,
+        /// How long the wait was to last, as it was sent.
+        timeout: String,
+        /// When it would have been over.
+        deadline: Timestamp,
+    },
+    /// The end of another run.
+    Invoke {
+        /// The invoked run.
+        run_id: String,
+        /// Which instance of it.
+        created_at: Timestamp,
+        /// Where its steps are executed.
+        url: String,
+        /// What it was given.
+        body: String,
+        /// The user's headers that it was given, names in canonical form.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        headers: Vec<(String, String)>,
+    },
+}
+
+/// A call of somebody else, and what its result is delivered with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Where it goes.
+    pub url: String,
+    /// Upper-case HTTP method.
+    pub method: String,
+    /// The step that waits for it.
+    pub step: u32,
+    /// Its failure is a result like any other, and does not end the run.
+    pub is_forgiven: bool,
+    /// Headers of the delivery that brings the result, names in canonical form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub result_headers: Vec<(String, String)>,
+    /// How many attempts may follow the first of that delivery; `None` means as many as the run has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_retries: Option<u32>,
+}
+
+/// How the delivery of an entry stands. Stored as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// Whether it goes on.
+    pub state: DeliveryState,
+    /// When its next attempt is due, or its last one was.
+    pub due: Timestamp,
+    /// Attempts that have ended.
+    #[serde(default)]
+    pub attempts: u32,
+    /// What went wrong: the first ones and the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<StepError>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// How long its last attempt took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+}
+
+impl Delivery {
+    /// Not attempted yet.
+    pub fn due_at(due: Timestamp) -> Delivery {
+        let state = DeliveryState::Pending;
+        Delivery { state, due, attempts: 0, errors: Vec::new(), ended_at: None, duration_ms: None }
+    }
+}
+
+/// Keeps an error, within [`ERRORS_KEPT`].
+pub(super) fn push_error(errors: &mut Vec<StepError>, error: StepError) {
+    if errors.len() == ERRORS_KEPT {
+        errors.pop();
+    }
+    errors.push(error);
+}
+
+/// Errors of one delivery that are kept; of more, the first ones and the last.
+pub const ERRORS_KEPT: usize = 16;
+
+/// Whether a delivery goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeliveryState {
+    /// It is to be attempted, or attempted again.
+    Pending,
+    /// It was answered with a 2xx.
+    Done,
+    /// Its last attempt failed.
+    Failed,
+    /// The run ended before it did.
+    Canceled,
+}
+
+/// An attempt that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepError {
+    /// When it ended.
+    pub at: Timestamp,
+    /// In words, if it was not simply the status of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What was answered, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<Arc<Response>>,
+}

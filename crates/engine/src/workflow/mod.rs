@@ -1,0 +1,32 @@
+//! Durable workflows: a run is a list of entries that only grows, and delivering an entry to the run's endpoint executes
+//! the step behind it.
+//!
+//! [`Workflow`] decides what an append, an event, a timeout, an answer of the endpoint or an end means: it changes the run,
+//! and appends to [`Outbox`] what the store must write and what follows. **All of an outbox is one transaction.** A
+//! delivery is a message like any other, so that retries, limits and order are those of the shard.
+//!
+//! Modules in reading order.
+
+pub mod entry;
+
+pub mod run;
+
+mod outbox;
+
+mod request;
+
+mod machine;
+
+mod ending;
+
+mod resume;
+
+mod callback;
+
+mod message;
+
+pub use machine::Workflow;
+pub use message::{Part, StepRef};
+pub use outbox::{Change, Notice, Outbox, Waiter};
+pub use request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, Waited};
+pub use resume::Overrides;

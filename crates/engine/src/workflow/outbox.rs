@@ -1,0 +1,85 @@
+//! What decisions cause.
+
+use super::entry::{Delivery, Entry};
+use super::run::{Invoker, Run};
+use crate::message::Message;
+use posthaste_wire::id::{MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
+
+/// What a decision causes, all of it in one transaction.
+pub struct Outbox<'a> {
+    /// When it is made.
+    pub now: Timestamp,
+    /// Makes ids for new messages.
+    pub next_id: &'a mut dyn FnMut() -> MessageId,
+    /// What the store must write.
+    pub changes: Vec<Change>,
+    /// New messages.
+    pub messages: Vec<Arc<Message>>,
+    /// Messages that must not be sent any more, should they be waiting.
+    pub withdrawn: Vec<MessageId>,
+    /// Runs that must hear of the end of this one.
+    pub notices: Vec<Notice>,
+    /// Runs whose end this one now waits for: name and instance, and who waits.
+    pub rebound: Vec<(String, Timestamp, Invoker)>,
+}
+
+impl<'a> Outbox<'a> {
+    /// Nothing yet.
+    pub fn new(now: Timestamp, next_id: &'a mut dyn FnMut() -> MessageId) -> Outbox<'a> {
+        let (changes, messages, withdrawn, notices, rebound) = Default::default();
+        Outbox { now, next_id, changes, messages, withdrawn, notices, rebound }
+    }
+}
+
+/// Something that the store must write about a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The run is new, or stands otherwise.
+    Run(Arc<Run>),
+    /// An entry is new, or is replaced.
+    Entry {
+        /// Of which run.
+        run: Seq,
+        /// The entry.
+        entry: Entry,
+    },
+    /// The delivery of an entry stands otherwise.
+    Delivery {
+        /// Of which run.
+        run: Seq,
+        /// Of which entry.
+        index: u32,
+        /// How it stands.
+        delivery: Delivery,
+    },
+    /// Whoever names this event finds the run.
+    Waiter(Waiter),
+    /// A wait is over.
+    NoWaiter(Waiter),
+}
+
+/// A run that waits for an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// Whose.
+    pub tenant: TenantId,
+    /// The event.
+    pub event: String,
+    /// Which run.
+    pub run: Seq,
+    /// The wait: the message that stands for its deadline. Waits are in the order of these.
+    pub timer: MessageId,
+}
+
+/// A run must hear of the end of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Whose runs.
+    pub tenant: TenantId,
+    /// Who, and which of its steps waits.
+    pub to: Invoker,
+    /// The result of that step.
+    pub out: String,
+}

@@ -1,0 +1,145 @@
+//! A failed run begins again: from its start, or from where it failed.
+
+use super::entry::{Delivery, DeliveryState, Entry};
+use super::machine::{Workflow, number_of, text_of};
+use super::message;
+use super::outbox::Outbox;
+use super::request::{NewEntry, NewRun};
+use super::run::{FailureCall, Invoke, Invoker, RunConfig, RunState, Trigger, Wait};
+use crate::message::FlowSpec;
+use posthaste_wire::time::Timestamp;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What is chosen anew for a run that begins again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// How many attempts may follow the first of each delivery.
+    pub retries: Option<u32>,
+    /// Retry-delay expression.
+    pub retry_delay: Option<String>,
+    /// The flow-control key that its entries are delivered under.
+    pub flow: Option<FlowSpec>,
+    /// Labels.
+    pub labels: Option<Vec<String>>,
+    /// Who hears of its failure.
+    pub failure: Option<FailureCall>,
+    /// How long its first deliveries wait.
+    pub delay_ms: u64,
+}
+
+impl Workflow {
+    /// A new run like this one, from its start. Whoever invoked this one has heard of its failure.
+    pub fn restarted(&self, id: String, created_at: Timestamp, overrides: Overrides, out: &mut Outbox<'_>) -> Workflow {
+        let first = &self.entries[0];
+        let due = out.now.plus_millis(overrides.delay_ms);
+        let first = NewEntry {
+            content_type: first.terms.content_type.clone(),
+            timeout_ms: first.terms.timeout_ms,
+            ..NewEntry::step(first.body.clone(), first.terms.headers.clone(), due)
+        };
+        let new = NewRun {
+            tenant: self.run.tenant,
+            id,
+            created_at,
+            url: self.run.url.clone(),
+            config: self.config_with(&overrides),
+            invoker: None,
+            first,
+        };
+        Workflow::start(new, out)
+    }
+
+    /// A new run with all that this one has done, which goes on where it failed: what was not answered is delivered
+    /// again, what was waited for is waited for again.
+    pub fn resumed(&self, id: String, created_at: Timestamp, overrides: Overrides, out: &mut Outbox<'_>) -> Workflow {
+        let due = out.now.plus_millis(overrides.delay_ms);
+        let mut entries = self.entries.clone();
+        for entry in &mut entries {
+            entry.id = (out.next_id)();
+            let due = match entry.delivery.state {
+                DeliveryState::Failed => due,
+                // A branch that slept when another failed sleeps on.
+                DeliveryState::Canceled => due.max(entry.delivery.due),
+                DeliveryState::Pending | DeliveryState::Done => continue,
+            };
+            entry.delivery = Delivery::due_at(due);
+            override_terms(entry, &overrides);
+        }
+        let mut run = self.run.clone();
+        run.no = entries[0].id.seq;
+        run.id = id;
+        run.created_at = created_at;
+        run.config = Arc::new(self.config_with(&overrides));
+        run.invokers = Vec::new();
+        (run.state, run.ended_at, run.result, run.failure) = (RunState::Started, None, None, None);
+        let (waits, invokes) = (std::mem::take(&mut run.waits), std::mem::take(&mut run.invokes));
+        let mut resumed = Workflow { run, entries };
+        for index in 0..resumed.entries.len() {
+            resumed.save_entry(index as u32, out);
+            let entry = &resumed.entries[index];
+            if entry.delivery.state == DeliveryState::Pending {
+                out.messages.push(Arc::new(message::delivery(&resumed.run, entry)));
+            }
+        }
+        for wait in waits {
+            resumed.wait_again(wait, self.run.ended_at, out);
+        }
+        for invoke in invokes {
+            resumed.await_again(invoke, out);
+        }
+        resumed.save_run(out);
+        resumed
+    }
+
+    fn config_with(&self, overrides: &Overrides) -> RunConfig {
+        let mut config = RunConfig::clone(&self.run.config);
+        if config.trigger == Trigger::Rest {
+            config.trigger = Trigger::Client;
+        }
+        config.retries = overrides.retries.unwrap_or(config.retries);
+        config.retry_delay = overrides.retry_delay.clone().or(config.retry_delay);
+        config.flow = overrides.flow.clone().or(config.flow);
+        config.labels = overrides.labels.clone().unwrap_or(config.labels);
+        config.failure = overrides.failure.clone().or(config.failure);
+        config
+    }
+
+    /// For as long as was left when the run failed.
+    fn wait_again(&mut self, wait: Wait, ended_at: Option<Timestamp>, out: &mut Outbox<'_>) {
+        let left = wait.deadline.millis_since(ended_at.unwrap_or(out.now));
+        let wait = Wait { timer: (out.next_id)(), deadline: out.now.plus_millis(left), ..wait };
+        self.register(wait, out);
+    }
+
+    /// What an invoked run has brought meanwhile is there at once; one that goes on tells this run instead.
+    fn await_again(&mut self, invoke: Invoke, out: &mut Outbox<'_>) {
+        let source = invoke.source();
+        if let Some(result) = invoke.out {
+            let mut step = invoke.step;
+            step.insert("out".to_owned(), Value::String(result));
+            self.accept_from(NewEntry::step(text_of(&step), invoke.headers, out.now), Some(source), out);
+            return;
+        }
+        let invoker = Invoker {
+            run_id: self.run.id.clone(),
+            created_at: Some(self.run.created_at),
+            url: self.run.url.clone(),
+            step: invoke.step.clone(),
+            headers: invoke.headers.clone(),
+        };
+        out.rebound.push((invoke.run_id.clone(), invoke.created_at, invoker));
+        debug_assert!(self.run.invokes.iter().all(|known| number_of(&known.step) != number_of(&invoke.step)));
+        self.run.invokes.push(invoke);
+    }
+}
+
+fn override_terms(entry: &mut Entry, overrides: &Overrides) {
+    if entry.terms.call.is_some() {
+        return;
+    }
+    let terms = Arc::make_mut(&mut entry.terms);
+    terms.retries = overrides.retries.unwrap_or(terms.retries);
+    terms.retry_delay = overrides.retry_delay.clone().or(terms.retry_delay.take());
+    terms.flow = overrides.flow.clone().or(terms.flow.take());
+}

@@ -1,0 +1,290 @@
+//! A run: what was asked for when it was triggered, how it stands, and what it waits for. Its entries are kept apart.
+
+use super::entry::{Source, StepError};
+use crate::event::Response;
+use crate::message::FlowSpec;
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::redact::RedactFields;
+use posthaste_wire::time::Timestamp;
+use posthaste_wire::workflow::Features;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// A step as JSON, whose result the server writes itself.
+pub type StepText = Map<String, Value>;
+
+/// One run of a workflow, without its entries. Stored as JSON; new fields need `#[serde(default)]`.
+///
+/// An id may be used again once its run has ended: `no` tells the instances apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Which instance: the position of its first entry.
+    pub no: Seq,
+    /// Whose.
+    pub tenant: TenantId,
+    /// The name that its publisher or its client gave it.
+    pub id: String,
+    /// When it was accepted; differs between instances of one id.
+    pub created_at: Timestamp,
+    /// Where its steps are executed.
+    pub url: String,
+    /// What was chosen for it.
+    pub config: Arc<RunConfig>,
+    /// Who waits for its end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invokers: Vec<Invoker>,
+    /// Whether it goes on, and if not, how it ended.
+    pub state: RunState,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// What it returned, as it was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<Failure>>,
+    /// Events it waits for, in the order of asking.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+    /// Runs it has invoked and whose end its list does not show.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invokes: Vec<Invoke>,
+    /// Events that came before they were waited for, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub early: Vec<EarlyEvent>,
+}
+
+/// What was chosen for a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunConfig {
+    /// What its client can do.
+    pub features: Features,
+    /// Labels, in the order given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// The user's headers: delivered with every entry, names in canonical form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// How many attempts may follow the first of each delivery.
+    pub retries: u32,
+    /// Retry-delay expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay: Option<String>,
+    /// The flow-control key that its entries are delivered under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowSpec>,
+    /// Who hears of its failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureCall>,
+    /// What API answers must hide.
+    #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+    pub redact: RedactFields,
+    /// Address of whoever triggered it.
+    pub caller_ip: String,
+    /// What the first answer of the endpoint must show, besides what the client's features say.
+    #[serde(default)]
+    pub trigger: Trigger,
+    /// How many runs led to this one, one invoking the next.
+    #[serde(default)]
+    pub depth: u32,
+}
+
+/// How a run was triggered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Trigger {
+    /// By a client that speaks the protocol.
+    #[default]
+    Client,
+    /// By the REST API: the endpoint must show that its client is new enough.
+    Rest,
+    /// By somebody who does not know the endpoint's client; the endpoint will trigger it once more, its own way.
+    UnknownClient,
+}
+
+/// Who hears of the failure of a run, and with what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureCall {
+    /// Where it goes.
+    pub url: String,
+    /// Headers of its delivery, names in canonical form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// How many attempts may follow the first; `None` means as many as the run has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// Its retry-delay expression; `None` means that of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay: Option<String>,
+    /// Its flow-control key; `None` means that of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowSpec>,
+}
+
+/// Whether a run goes on, and if not, how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum RunState {
+    /// It goes on.
+    #[serde(rename = "RUN_STARTED")]
+    Started,
+    /// Its function has returned.
+    #[serde(rename = "RUN_SUCCESS")]
+    Success,
+    /// A delivery failed for good, or a bound was reached.
+    #[serde(rename = "RUN_FAILED")]
+    Failed,
+    /// Somebody cancelled it.
+    #[serde(rename = "RUN_CANCELED")]
+    Canceled,
+}
+
+/// A run that waits for the end of this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invoker {
+    /// The waiting run.
+    pub run_id: String,
+    /// Which instance of it; old clients do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
+    /// Where its steps are executed.
+    pub url: String,
+    /// The step that waits, as it was sent.
+    pub step: StepText,
+    /// Headers to deliver the result with, names in canonical form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+}
+
+/// A run that this one has invoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invoke {
+    /// The step that waits for it.
+    pub step: StepText,
+    /// The invoked run.
+    pub run_id: String,
+    /// Which instance of it.
+    pub created_at: Timestamp,
+    /// Where its steps are executed.
+    pub url: String,
+    /// What it was given.
+    pub body: String,
+    /// The user's headers that it was given, names in canonical form. Only the log shows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_headers: Vec<(String, String)>,
+    /// Headers to deliver the result with, names in canonical form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// What came of it, if that was after the end of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<String>,
+}
+
+impl Invoke {
+    /// What its result remembers of it.
+    pub fn source(&self) -> Source {
+        Source::Invoke {
+            run_id: self.run_id.clone(),
+            created_at: self.created_at,
+            url: self.url.clone(),
+            body: self.body.clone(),
+            headers: self.run_headers.clone(),
+        }
+    }
+}
+
+/// An event that a run waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Its name.
+    pub event: String,
+    /// The step that waits, as it was sent.
+    pub step: StepText,
+    /// The message that stands for its deadline.
+    pub timer: MessageId,
+    /// When the wait is over.
+    pub deadline: Timestamp,
+    /// How long it was to last, as it was sent.
+    pub timeout: String,
+    /// Headers to deliver the result with, as they were sent.
+    pub headers: Vec<(String, Vec<String>)>,
+}
+
+impl Wait {
+    /// When it was asked for.
+    pub fn since(&self) -> Timestamp {
+        self.timer.seq.time()
+    }
+
+    /// What its result remembers of it.
+    pub fn source(&self) -> Source {
+        Source::Wait { since: self.since(), timeout: self.timeout.clone(), deadline: self.deadline }
+    }
+}
+
+/// An event that came before it was waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlyEvent {
+    /// Its name.
+    pub event: String,
+    /// What came with it.
+    #[serde(with = "crate::event::base64_bytes")]
+    pub data: Vec<u8>,
+}
+
+/// Why a run failed, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The entry whose delivery failed.
+    pub entry: u32,
+    /// Retries that were made of it.
+    pub retried: u32,
+    /// In words, if it was not simply the status of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What was answered last, or what stands for an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<Arc<Response>>,
+    /// Its place in the DLQ.
+    pub dlq_id: DlqId,
+    /// It is in the DLQ still.
+    pub is_in_dlq: bool,
+    /// How telling about it stands, if somebody is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<FailureProgress>,
+}
+
+/// How telling about a failure stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureProgress {
+    /// The message that tells it.
+    pub id: MessageId,
+    /// Whether it goes on.
+    pub state: FailureCallState,
+    /// When its next attempt is due.
+    pub due: Timestamp,
+    /// What went wrong: the first ones and the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<StepError>,
+    /// What was answered last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<Arc<Response>>,
+}
+
+/// Whether telling about a failure goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum FailureCallState {
+    /// It is to be attempted, or attempted again.
+    #[serde(rename = "CALLBACK_INPROGRESS")]
+    InProgress,
+    /// It was answered with a 2xx.
+    #[serde(rename = "CALLBACK_SUCCESS")]
+    Success,
+    /// Its last attempt failed.
+    #[serde(rename = "CALLBACK_FAIL")]
+    Failed,
+    /// Somebody stopped it.
+    #[serde(rename = "CALLBACK_CANCELED")]
+    Canceled,
+}

@@ -1,0 +1,294 @@
+//! Workflows: their endpoints for logs, the DLQ and waiters, and the objects that these show.
+
+use super::parameters::{DLQ_ID, EVENT, RUN_OVERRIDES, failed_run_filters, failed_run_list, run_log_filters};
+use super::schemas::{boolean, headers, list_of, millis, object, reference, text, texts, whole};
+use super::{Access, Endpoint, RequestBody};
+use serde_json::{Value, json};
+
+const TAG: &str = "Workflows";
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    [logs(), dlq(), begin_again(), waiters()].into_iter().flatten().collect()
+}
+
+fn logs() -> Vec<Endpoint> {
+    let runs = || object(&["runs"], &[("runs", list_of("WorkflowRun")), ("cursor", text())]);
+    let lines = object(&["events"], &[("events", list_of("WorkflowEvent")), ("cursor", text())]);
+    vec![
+        Endpoint::new("GET", "/v2/workflows/events", Access::Read, TAG, "List what happened to runs, or the runs")
+            .with(&run_log_filters())
+            .answers(200, "A page, newest first; runs if they are grouped.", json!({ "anyOf": [lines, runs()] })),
+        Endpoint::new("GET", "/v2/workflows/logs", Access::Read, TAG, "List runs with their steps")
+            .with(&run_log_filters())
+            .answers(200, "A page, newest first.", runs()),
+    ]
+}
+
+fn dlq() -> Vec<Endpoint> {
+    let page = object(&["messages"], &[("messages", list_of("FailedRun")), ("cursor", text())]);
+    let deleted = || object(&["deleted"], &[("deleted", whole()), ("cursor", text())]);
+    let one = |method, path, access, summary| {
+        Endpoint::new(method, path, access, TAG, summary).with(&[DLQ_ID]).errors(&[404])
+    };
+    vec![
+        Endpoint::new("GET", "/v2/workflows/dlq", Access::Read, TAG, "List failed runs")
+            .with(&failed_run_list())
+            .answers(200, "A page, newest first.", page),
+        Endpoint::new("DELETE", "/v2/workflows/dlq", Access::Write, TAG, "Drop failed runs, a page at a time")
+            .with(&failed_run_filters())
+            .body(RequestBody::OptionalJson(reference("Filters")))
+            .answers(200, "How many are gone.", deleted()),
+        one("GET", "/v2/workflows/dlq/{id}", Access::Read, "Look at a failed run").answers(
+            200,
+            "The failed run.",
+            reference("FailedRun"),
+        ),
+        one("DELETE", "/v2/workflows/dlq/{id}", Access::Write, "Drop a failed run from the DLQ").answers(
+            200,
+            "It is gone; its log stays.",
+            deleted(),
+        ),
+        one("POST", "/v2/workflows/dlq/callback/{id}", Access::Write, "Tell once more of a failure").answers(
+            200,
+            "It is told again.",
+            reference("BegunRun"),
+        ),
+        one("DELETE", "/v2/workflows/dlq/callback/{id}", Access::Write, "Stop telling of a failure").answers(
+            302,
+            "It is not told any more.",
+            json!({ "type": "object" }),
+        ),
+    ]
+}
+
+fn begin_again() -> Vec<Endpoint> {
+    let many = |path, summary| {
+        let begun = [("workflowRuns", list_of("BegunRun")), ("cursor", text())];
+        Endpoint::new("POST", path, Access::Write, TAG, summary)
+            .with(&failed_run_filters())
+            .with(RUN_OVERRIDES)
+            .body(RequestBody::OptionalJson(reference("Filters")))
+            .answers(200, "The new runs.", object(&["workflowRuns"], &begun))
+            .errors(&[404, 412])
+    };
+    let one = |path, summary| {
+        Endpoint::new("POST", path, Access::Write, TAG, summary)
+            .with(&[DLQ_ID])
+            .with(RUN_OVERRIDES)
+            .answers(200, "The new run.", reference("BegunRun"))
+            .errors(&[404, 412])
+    };
+    vec![
+        many("/v2/workflows/dlq/resume", "Begin failed runs again, from where they failed"),
+        one("/v2/workflows/dlq/resume/{id}", "Begin a failed run again, from where it failed"),
+        many("/v2/workflows/dlq/restart", "Begin failed runs again, from their start"),
+        one("/v2/workflows/dlq/restart/{id}", "Begin a failed run again, from its start"),
+    ]
+}
+
+fn waiters() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new("GET", "/v2/waiters/{event}", Access::Read, TAG, "List who waits for an event")
+            .route("/v2/waiters/{*event}")
+            .with(&[EVENT])
+            .answers(200, "Those who wait, in the order of asking.", list_of("Waiter")),
+    ]
+}
+
+/// The objects above, by name.
+pub(super) fn schemas() -> Vec<(&'static str, Value)> {
+    let begun = [("workflowRunId", text()), ("workflowCreatedAt", millis())];
+    vec![
+        ("WorkflowRun", run()),
+        ("WorkflowStep", step()),
+        ("WorkflowError", error()),
+        ("WorkflowEvent", event()),
+        ("FailedRun", failed_run()),
+        ("BegunRun", object(&["workflowRunId", "workflowCreatedAt"], &begun)),
+        ("Waiter", waiter()),
+    ]
+}
+
+fn one_of(names: &[&str]) -> Value {
+    json!({ "type": "string", "enum": names })
+}
+
+fn run_state() -> Value {
+    one_of(&["RUN_STARTED", "RUN_SUCCESS", "RUN_FAILED", "RUN_CANCELED"])
+}
+
+fn step_state() -> Value {
+    one_of(&["STEP_PROGRESS", "STEP_SUCCESS", "STEP_RETRY", "STEP_FAILED", "STEP_CANCELED"])
+}
+
+fn call_state() -> Value {
+    one_of(&["CALLBACK_INPROGRESS", "CALLBACK_SUCCESS", "CALLBACK_FAIL", "CALLBACK_CANCELED"])
+}
+
+fn run() -> Value {
+    let group = [("type", one_of(&["sequential", "parallel", "next"])), ("steps", list_of("WorkflowStep"))];
+    let group = object(&["type", "steps"], &group);
+    let invoker = [("workflowRunId", text()), ("workflowUrl", text()), ("workflowRunCreatedAt", millis())];
+    let fields = [
+        ("workflowRunId", text()),
+        ("workflowUrl", text()),
+        ("workflowState", run_state()),
+        ("workflowRunCreatedAt", millis()),
+        ("workflowRunCompletedAt", millis()),
+        ("workflowRunResponse", text()),
+        ("workflowRunCallerIp", text()),
+        ("flowControlKey", text()),
+        ("label", text()),
+        ("labels", texts()),
+        ("invoker", object(&["workflowRunId", "workflowUrl"], &invoker)),
+        ("dlqId", text()),
+        ("failureFunction", failure_function()),
+        ("steps", json!({ "type": "array", "items": group })),
+    ];
+    let always = ["workflowRunId", "workflowUrl", "workflowState", "workflowRunCreatedAt", "steps"];
+    object(&always, &fields)
+}
+
+fn failure_function() -> Value {
+    let fields = [
+        ("messageId", text()),
+        ("url", text()),
+        ("state", call_state()),
+        ("failStatus", whole()),
+        ("failResponse", text()),
+        ("failHeaders", headers()),
+        ("dlqId", text()),
+        ("maxRetries", whole()),
+        ("errors", list_of("WorkflowError")),
+        ("responseStatus", whole()),
+        ("responseHeaders", headers()),
+        ("responseBody", text()),
+        ("nextDeliveryTime", millis()),
+    ];
+    object(&["messageId", "url", "state", "failStatus", "failHeaders", "dlqId"], &fields)
+}
+
+/// A step, or what is known of the one that is tried now.
+fn step() -> Value {
+    let any = || json!({});
+    let fields = [
+        ("stepId", whole()),
+        ("stepName", text()),
+        ("stepType", text()),
+        ("callType", text()),
+        ("messageId", text()),
+        ("out", text()),
+        ("concurrent", whole()),
+        ("retries", whole()),
+        ("retryDelay", text()),
+        ("state", step_state()),
+        ("createdAt", millis()),
+        ("headers", headers()),
+        ("nextDeliveryTime", millis()),
+        ("errors", list_of("WorkflowError")),
+        ("sleepFor", any()),
+        ("sleepUntil", any()),
+        ("waitEventId", text()),
+        ("waitTimeoutDuration", any()),
+        ("waitTimeoutDeadline", millis()),
+        ("waitTimeout", boolean()),
+        ("callUrl", text()),
+        ("callMethod", text()),
+        ("callHeaders", headers()),
+        ("callBody", text()),
+        ("callResponseStatus", whole()),
+        ("callResponseHeaders", headers()),
+        ("callResponseBody", text()),
+        ("invokedWorkflowRunId", text()),
+        ("invokedWorkflowUrl", text()),
+        ("invokedWorkflowCreatedAt", millis()),
+        ("invokedWorkflowRunBody", text()),
+        ("invokedWorkflowRunHeaders", headers()),
+    ];
+    object(&["retries"], &fields)
+}
+
+fn error() -> Value {
+    let fields = [("error", text()), ("status", whole()), ("headers", headers()), ("body", text()), ("time", millis())];
+    object(&["error", "status", "headers", "time"], &fields)
+}
+
+fn event() -> Value {
+    let states = json!({ "anyOf": [run_state(), step_state()] });
+    let fields = [
+        ("time", millis()),
+        ("state", states),
+        ("workflowRunId", text()),
+        ("workflowUrl", text()),
+        ("workflowCreatedAt", millis()),
+        ("stepInfo", reference("WorkflowStep")),
+        ("nextDeliveryTime", millis()),
+        ("error", text()),
+        ("responseStatus", whole()),
+        ("responseHeaders", headers()),
+        ("responseBody", text()),
+        ("invokerWorkflowRunId", text()),
+        ("invokerWorkflowUrl", text()),
+        ("invokerWorkflowCreatedAt", millis()),
+        ("workflowRunResponse", text()),
+        ("dlqId", text()),
+        ("label", text()),
+        ("labels", texts()),
+        ("callerIp", text()),
+    ];
+    object(&["time", "state", "workflowRunId", "workflowUrl", "workflowCreatedAt"], &fields)
+}
+
+fn failed_run() -> Value {
+    let info = [
+        ("state", call_state()),
+        ("responseStatus", whole()),
+        ("responseHeaders", headers()),
+        ("responseBody", text()),
+    ];
+    let fields = [
+        ("dlqId", text()),
+        ("messageId", text()),
+        ("url", text()),
+        ("method", text()),
+        ("header", headers()),
+        ("body", text()),
+        ("bodyBase64", text()),
+        ("maxRetries", whole()),
+        ("notBefore", millis()),
+        ("createdAt", millis()),
+        ("callerIP", text()),
+        ("workflowRunId", text()),
+        ("workflowCreatedAt", millis()),
+        ("workflowUrl", text()),
+        ("error", text()),
+        ("responseStatus", whole()),
+        ("responseHeader", headers()),
+        ("responseBody", text()),
+        ("responseBodyBase64", text()),
+        ("failureCallback", text()),
+        ("failureCallbackHeader", headers()),
+        ("failureFunctionState", call_state()),
+        ("failureCallbackInfo", object(&["state"], &info)),
+        ("label", text()),
+        ("labels", texts()),
+        ("flowControlKey", text()),
+        ("parallelism", whole()),
+        ("rate", whole()),
+        ("period", whole()),
+    ];
+    let always = ["dlqId", "messageId", "url", "workflowRunId", "workflowCreatedAt", "workflowUrl", "responseStatus"];
+    object(&always, &fields)
+}
+
+fn waiter() -> Value {
+    let fields = [
+        ("url", text()),
+        ("deadline", json!({ "type": "integer", "minimum": 0, "description": "Unix seconds." })),
+        ("headers", headers()),
+        ("timeoutUrl", text()),
+        ("timeoutBody", json!({ "type": ["string", "null"] })),
+        ("timeoutHeaders", headers()),
+    ];
+    object(&fields.each_ref().map(|(name, _)| *name), &fields)
+}

@@ -1,0 +1,340 @@
+//! `/v2/workflows/dlq`: look at failed runs, drop them, begin them again, tell of them again.
+
+use super::selection;
+use super::shape;
+use crate::api::auth::{Access, authorize};
+use crate::api::body::{SmallRequest, read_small};
+use crate::api::dlq::parse_overrides;
+use crate::api::error::ApiError;
+use crate::api::params::Params;
+use crate::api::publish::{flow_spec, refuse_when_disk_is_low, refused_destination};
+use crate::app::App;
+use crate::core::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started};
+use crate::store::{Page, Store, StoreError};
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX, RETRIES_DEFAULT, RUNS_AGAIN_MAX};
+use posthaste_engine::workflow::run::FailureCall;
+use posthaste_engine::workflow::{Overrides, Workflow};
+use posthaste_wire::destination::{is_name, split_query};
+use posthaste_wire::id::{DlqId, Position, TenantId};
+use posthaste_wire::publish::CallbackOptions;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What deleting, resuming and restarting may be told: a misspelt filter must not mean "all".
+const SELECTION: [&str; 18] = [
+    "dlqIds",
+    "cursor",
+    "count",
+    "source",
+    "fromDate",
+    "toDate",
+    "url",
+    "workflowUrl",
+    "workflowRunId",
+    "workflowCreatedAt",
+    "label",
+    "host",
+    "path",
+    "responseStatus",
+    "callerIp",
+    "flowControlKey",
+    "failureFunctionState",
+    "failureCallbackState",
+];
+
+/// What tells an endpoint that a delivery is about the failure of a run.
+const FAILURE_HEADERS: [&str; 2] = ["Upstash-Workflow-Is-Failure", "Upstash-Workflow-Failure-Callback"];
+
+pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    list_for(&app, tenant, &Params::from_query(request.uri().query())).await
+}
+
+/// One page of failed runs, also for those who ask the DLQ of messages.
+pub(in crate::api) async fn list_for(
+    app: &Arc<App>,
+    tenant: TenantId,
+    params: &Params,
+) -> Result<Json<Value>, ApiError> {
+    let trim_body = params.trim_body()?;
+    let page = match named(params)? {
+        Some(Named { ids, .. }) => {
+            let loaded = app.read(move |store| load(store, tenant, &ids)).await?;
+            let too_large = || {
+                let text = "dlqIds: these failed runs have more than";
+                ApiError::invalid(format!("{text} {PAGE_BYTES_MAX} bytes; ask for fewer at once"))
+            };
+            Page { entries: loaded.ok_or_else(too_large)?, next: None }
+        }
+        None => page(app, tenant, params, DLQ_PAGE_MAX).await?,
+    };
+    let messages: Vec<Value> = page.entries.iter().filter_map(|run| shape::failed_run(run, trim_body)).collect();
+    Ok(Json(with_cursor(json!({ "messages": messages }), page.next)))
+}
+
+pub(in crate::api) async fn get(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    let runs = app.read(move |store| load(store, tenant, &[dlq_id])).await?.unwrap_or_default();
+    let shaped = runs.first().and_then(|run| shape::failed_run(run, None));
+    shaped.map(Json).ok_or_else(|| absent(&id))
+}
+
+pub(in crate::api) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
+    match app.core.drop_failed_runs(tenant, vec![dlq_id]).await? {
+        0 => Err(absent(&id)),
+        deleted => Ok(Json(json!({ "deleted": deleted }))),
+    }
+}
+
+pub(in crate::api) async fn delete_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let (tenant, params, ..) = read_selection(&app, request).await?;
+    let (ids, next) = match named(&params)? {
+        Some(Named { ids, .. }) => (ids, None),
+        None => ids_of(page(&app, tenant, &params, DLQ_PAGE_MAX).await?),
+    };
+    let deleted = app.core.drop_failed_runs(tenant, ids).await?;
+    Ok(Json(with_cursor(json!({ "deleted": deleted }), next)))
+}
+
+pub(in crate::api) async fn resume(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    begin_one(&app, &id, request, Again::Resume).await
+}
+
+pub(in crate::api) async fn restart(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    begin_one(&app, &id, request, Again::Restart).await
+}
+
+pub(in crate::api) async fn resume_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    begin_many(&app, request, Again::Resume).await
+}
+
+pub(in crate::api) async fn restart_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    begin_many(&app, request, Again::Restart).await
+}
+
+/// Tells of a failure once more.
+pub(in crate::api) async fn retry_callback(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let run = edit_callback(&app, tenant, &id, FailureCallEdit::Retry).await?;
+    let mut answer = json!({ "workflowRunId": run.id });
+    if let Some(created_at) = run.created_at {
+        answer["workflowCreatedAt"] = created_at.as_millis().into();
+    }
+    Ok(Json(answer))
+}
+
+/// Stops telling of a failure. The documented status is 302, although it leads nowhere.
+pub(in crate::api) async fn cancel_callback(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    edit_callback(&app, tenant, &id, FailureCallEdit::Cancel).await?;
+    Ok((StatusCode::FOUND, Json(json!({}))))
+}
+
+async fn edit_callback(app: &App, tenant: TenantId, id: &str, edit: FailureCallEdit) -> Result<RunKey, ApiError> {
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(id))?;
+    match app.core.edit_failure_call(tenant, dlq_id, edit).await? {
+        Ok(run) => Ok(run),
+        Err(FailureCallRefused::Unknown) => Err(absent(id)),
+        Err(refused @ FailureCallRefused::State) => Err(ApiError::invalid(refused.to_string())),
+    }
+}
+
+async fn begin_one(app: &Arc<App>, id: &str, request: Request, again: Again) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(app, request.headers(), request.uri(), Access::Write)?;
+    refuse_when_disk_is_low(app)?;
+    let overrides = overrides(app, request.headers(), request.uri())?;
+    drop(request);
+    let dlq_id: DlqId = id.parse().map_err(|_| absent(id))?;
+    let begun = app.core.begin_again(tenant, vec![dlq_id], again, overrides).await?;
+    begun.into_iter().flatten().next().map(|run| Json(begun_json(&run))).ok_or_else(|| absent(id))
+}
+
+async fn begin_many(app: &Arc<App>, request: Request, again: Again) -> Result<Json<Value>, ApiError> {
+    let (tenant, params, headers, uri) = read_selection(app, request).await?;
+    refuse_when_disk_is_low(app)?;
+    let overrides = overrides(app, &headers, &uri)?;
+    let (ids, next) = match named(&params)? {
+        Some(Named { unknown: Some(text), .. }) => return Err(absent(&text)),
+        Some(Named { ids, .. }) if ids.len() > RUNS_AGAIN_MAX => {
+            let text = format!("dlqIds names {} runs, at most {RUNS_AGAIN_MAX} begin again at once", ids.len());
+            return Err(ApiError::invalid(text));
+        }
+        Some(Named { ids, .. }) => (all_present(app, tenant, ids).await?, None),
+        None => ids_of(page(app, tenant, &params, RUNS_AGAIN_MAX).await?),
+    };
+    let begun = app.core.begin_again(tenant, ids, again, overrides).await?;
+    let runs: Vec<Value> = begun.iter().flatten().map(begun_json).collect();
+    Ok(Json(with_cursor(json!({ "workflowRuns": runs }), next)))
+}
+
+fn begun_json(run: &Started) -> Value {
+    json!({ "workflowRunId": run.id, "workflowCreatedAt": run.created_at.as_millis() })
+}
+
+/// The same ids, if each names a failed run: otherwise nothing begins.
+async fn all_present(app: &Arc<App>, tenant: TenantId, ids: Vec<DlqId>) -> Result<Vec<DlqId>, ApiError> {
+    let asked = ids.clone();
+    let look = move |store: &dyn Store| {
+        for id in asked {
+            if store.failed_run(tenant, id)?.is_none() {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    };
+    match app.read(look).await? {
+        Some(missing) => Err(absent(&missing.to_string())),
+        None => Ok(ids),
+    }
+}
+
+fn absent(id: &str) -> ApiError {
+    ApiError::not_found(format!("failed run {id} not found"))
+}
+
+/// Who asks for an action on failed runs, on which, and with what.
+async fn read_selection(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap, Uri), ApiError> {
+    let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
+    let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
+    params.only(&SELECTION)?;
+    Ok((tenant, params, parts.headers, parts.uri))
+}
+
+/// One page of what the filters select.
+async fn page(app: &Arc<App>, tenant: TenantId, params: &Params, max: usize) -> Result<Page<Workflow>, ApiError> {
+    let filter = selection::of_dlq(params)?;
+    let request = params.page(max, max)?;
+    Ok(app.read(move |store| store.list_failed_runs(tenant, &filter, &request)).await?)
+}
+
+fn ids_of(page: Page<Workflow>) -> (Vec<DlqId>, Option<Position>) {
+    let ids = page.entries.iter().filter_map(|workflow| Some(workflow.run.failure.as_ref()?.dlq_id));
+    (ids.collect(), page.next)
+}
+
+/// Failed runs that were asked for by id.
+struct Named {
+    /// Each once.
+    ids: Vec<DlqId>,
+    /// Something that cannot be the id of one.
+    unknown: Option<String>,
+}
+
+/// The failed runs that `dlqIds` names, if it does. They win over all filters.
+fn named(params: &Params) -> Result<Option<Named>, ApiError> {
+    let Some(asked) = params.dlq_ids()? else { return Ok(None) };
+    let mut named = Named { ids: Vec::new(), unknown: None };
+    for id in asked {
+        match id {
+            Ok(id) if named.ids.contains(&id) => {}
+            Ok(id) => named.ids.push(id),
+            Err(text) => named.unknown = Some(text),
+        }
+    }
+    Ok(Some(named))
+}
+
+/// Those of these failed runs that there are; `None` if they are too large for one answer.
+fn load(store: &dyn Store, tenant: TenantId, ids: &[DlqId]) -> Result<Option<Vec<Workflow>>, StoreError> {
+    let (mut runs, mut bytes) = (Vec::new(), 0);
+    for id in ids {
+        let Some(run) = store.failed_run(tenant, *id)? else { continue };
+        let Some(run) = store.workflow(tenant, run)? else { continue };
+        bytes += run.bytes();
+        if bytes > PAGE_BYTES_MAX as u64 && !runs.is_empty() {
+            return Ok(None);
+        }
+        runs.push(run);
+    }
+    Ok(Some(runs))
+}
+
+fn with_cursor(mut answer: Value, next: Option<Position>) -> Value {
+    if let Some(next) = next {
+        answer["cursor"] = next.to_string().into();
+    }
+    answer
+}
+
+/// What is chosen anew for the runs that begin again.
+fn overrides(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Overrides, ApiError> {
+    let options = parse_overrides(app, headers, &split_query(uri.query()))?;
+    options.check_retry_delay(options.retries.unwrap_or(RETRIES_DEFAULT))?;
+    let labels = options.labels.iter().flatten().map(|label| ("Upstash-Label", label));
+    let key = options.flow_control_key.iter().map(|key| ("Upstash-Flow-Control-Key", key));
+    if let Some((header, text)) = labels.chain(key).find(|(_, text)| !is_name(text)) {
+        let text = format!("{header}: {text} must consist of letters, digits, hyphens, underscores and periods");
+        return Err(ApiError::invalid(text));
+    }
+    if let Some(call) = &options.failure_callback {
+        let refused = |refusal| format!("Upstash-Failure-Callback: {}", refused_destination(&refusal).into_message());
+        app.config.egress.check_url(&call.url).map_err(|refusal| ApiError::invalid(refused(refusal)))?;
+    }
+    let now = app.clock.now();
+    let delay_ms = options.not_before.map(|time| time.millis_since(now)).or(options.delay_ms).unwrap_or(0);
+    Ok(Overrides {
+        flow: flow_spec(&options),
+        failure: options.failure_callback.as_ref().map(failure_call),
+        retries: options.retries,
+        retry_delay: options.retry_delay,
+        labels: options.labels,
+        delay_ms,
+    })
+}
+
+/// Who hears of a failure: an endpoint that can tell such a delivery from others.
+fn failure_call(callback: &CallbackOptions) -> FailureCall {
+    let options = &callback.options;
+    let mut headers = options.headers.clone();
+    for name in FAILURE_HEADERS {
+        if !headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            headers.push((name.to_owned(), "true".to_owned()));
+        }
+    }
+    FailureCall {
+        url: callback.url.clone(),
+        headers,
+        retries: options.retries,
+        retry_delay: options.retry_delay.clone(),
+        flow: flow_spec(options),
+    }
+}

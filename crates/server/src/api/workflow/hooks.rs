@@ -1,0 +1,168 @@
+//! `/v2/workflows/hooks/{user}/{runId}/{eventId}`: anybody who knows the URL sends an event to a run, in any way.
+//!
+//! There is no token: the URL is the secret, with 15 random letters that the run's client has drawn. So a call counts
+//! as a request of the tenant, its body is held in the tenant's share, and all that is unknown is answered alike.
+
+use super::{NOT_FOUND, checked_name, refused_event};
+use crate::api::body;
+use crate::api::caller::peer_is_trusted;
+use crate::api::error::ApiError;
+use crate::api::params::decoded;
+use crate::api::publish::refuse_when_disk_is_low;
+use crate::app::App;
+use crate::core::RunKey;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::routing::{MethodRouter, get};
+use posthaste_wire::encoding::{base64, utf8_or_latin1};
+use posthaste_wire::header::canonical;
+use posthaste_wire::id::TenantId;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Which scheme a proxy was asked with.
+const X_FORWARDED_PROTO: &str = "x-forwarded-proto";
+
+/// All methods that webhooks are known to have.
+pub(in crate::api) fn methods() -> MethodRouter<Arc<App>> {
+    get(call).post(call).put(call).patch(call).delete(call).options(call)
+}
+
+async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let Hook { user, run, event } = Hook::read(parts.uri.path())?;
+    let tenant = app.tokens.of_user(&user).ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
+    if !is_open(&app, tenant, run.clone(), event.clone()).await? {
+        return Err(ApiError::not_found(NOT_FOUND));
+    }
+    app.allowances.requests.take(tenant, 1, app.clock.now()).map_err(ApiError::burst_quota)?;
+    refuse_when_disk_is_low(&app)?;
+    let max = app.config.message_bytes_max;
+    let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
+    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
+    let payload = payload(&parts, scheme(&app, &parts), &body.bytes);
+    let run = RunKey { id: run, created_at: None };
+    let notified = app.core.notify_run(tenant, run, event, payload).await?.map_err(refused_event)?;
+    Ok(Json(match notified {
+        Some(notified) => json!({ "messageId": notified.message_id.to_string() }),
+        None => json!({}),
+    }))
+}
+
+/// Whether a step of the run has made this webhook. Nobody shows a token here, so whoever does not know its URL learns and
+/// changes nothing, and costs the tenant nothing.
+async fn is_open(app: &Arc<App>, tenant: TenantId, run: String, event: String) -> Result<bool, ApiError> {
+    let is_open = app.read(move |store| {
+        let Some(no) = store.find_run(tenant, &run, None)? else { return Ok(false) };
+        Ok(store.workflow(tenant, no)?.is_some_and(|workflow| workflow.has_webhook(&event)))
+    });
+    Ok(is_open.await?)
+}
+
+/// Whom a webhook is for.
+#[derive(Debug, PartialEq, Eq)]
+struct Hook {
+    user: String,
+    run: String,
+    event: String,
+}
+
+impl Hook {
+    /// Reads `/v2/workflows/hooks/{user}/{run}/{event}`.
+    fn read(path: &str) -> Result<Hook, ApiError> {
+        let mut parts = path.splitn(7, '/').skip(4).map(decoded);
+        let mut next = || parts.next().unwrap_or_else(|| Ok(String::new()));
+        let (user, run, event) = (next()?, next()?, next()?);
+        Ok(Hook { user, run: checked_name("the run id", &run)?, event: checked_name("the event id", &event)? })
+    }
+}
+
+/// What the run gets: the request, whole.
+fn payload(parts: &Parts, scheme: &str, body: &[u8]) -> Vec<u8> {
+    let host = host(parts);
+    let url = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    let mut payload = json!({
+        "method": parts.method.as_str(),
+        "header": shown(&parts.headers),
+        "proto": scheme,
+        "host": host,
+        "url": url,
+    });
+    if !body.is_empty() {
+        payload["body"] = base64(body).into();
+    }
+    payload.to_string().into_bytes()
+}
+
+/// For each name its values; the host stands apart.
+fn shown(headers: &HeaderMap) -> Map<String, Value> {
+    let names = headers.keys().filter(|name| **name != header::HOST);
+    let values = |name| headers.get_all(name).iter().map(|value| utf8_or_latin1(value.as_bytes()).into_owned());
+    names.map(|name| (canonical(name.as_str()), values(name).collect::<Vec<_>>().into())).collect()
+}
+
+/// Where the request was sent.
+fn host(parts: &Parts) -> String {
+    let in_header = parts.headers.get(header::HOST).map(|host| utf8_or_latin1(host.as_bytes()).into_owned());
+    in_header.or_else(|| parts.uri.authority().map(ToString::to_string)).unwrap_or_default()
+}
+
+/// How the request was sent: as a trusted proxy says, or as the public URL does if it was sent there. We speak no TLS.
+fn scheme(app: &App, parts: &Parts) -> &'static str {
+    let said = parts.headers.get(X_FORWARDED_PROTO).filter(|_| peer_is_trusted(app, parts));
+    let public = app.config.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
+    let own_host =
+        public.as_ref().is_some_and(|url| url[url::Position::BeforeHost..url::Position::AfterPort] == host(parts));
+    let first = |said: &'_ HeaderValue| said.as_bytes().split(|byte| *byte == b',').next().map(<[u8]>::to_vec);
+    match said.and_then(first).as_deref().map(<[u8]>::trim_ascii) {
+        Some(said) if said.eq_ignore_ascii_case(b"https") => "https",
+        Some(_) => "http",
+        None if own_host && public.as_ref().is_some_and(|url| url.scheme() == "https") => "https",
+        None => "http",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hooks_name_a_user_a_run_and_an_event() {
+        let hook = |user: &str, run: &str, event: &str| Hook {
+            user: user.to_owned(),
+            run: run.to_owned(),
+            event: event.to_owned(),
+        };
+        for (path, expected) in [
+            ("/v2/workflows/hooks/defaultUser/wfr_1/evt_2", hook("defaultUser", "wfr_1", "evt_2")),
+            ("/v2/workflows/hooks/a%20b/wfr_%2F/evt/2/", hook("a b", "wfr_/", "evt/2/")),
+        ] {
+            assert_eq!(Hook::read(path).ok(), Some(expected), "{path}");
+        }
+        for path in ["/v2/workflows/hooks/u/r/", "/v2/workflows/hooks/u//e", "/v2/workflows/hooks/u/r/%FF"] {
+            assert!(Hook::read(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_run_gets_the_whole_request() {
+        let request = axum::http::Request::builder()
+            .method("PUT")
+            .uri("/v2/workflows/hooks/u/wfr_x/evt_y?q=1")
+            .header("host", "127.0.0.1:8080")
+            .header("x-a", "1")
+            .header("x-a", "2");
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let url = "/v2/workflows/hooks/u/wfr_x/evt_y?q=1";
+        let mut expected = json!({
+            "method": "PUT", "header": { "X-A": ["1", "2"] }, "proto": "http", "host": "127.0.0.1:8080", "url": url,
+        });
+        let read = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).unwrap();
+        assert_eq!(read(payload(&parts, "http", b"")), expected);
+        expected["body"] = "aGk=".into();
+        assert_eq!(read(payload(&parts, "http", b"hi")), expected);
+    }
+}

@@ -1,0 +1,230 @@
+//! `/v2/workflows/events` and `/v2/workflows/logs`: runs with their steps, or what happened to them line by line.
+
+use super::events;
+use super::selection::{self, States};
+use super::shape::{self, View, run_state};
+use super::steps::{self, Group, Standing, StepState};
+use crate::api::auth::{Access, authorize};
+use crate::api::error::ApiError;
+use crate::api::params::Params;
+use crate::app::App;
+use crate::store::{Order, Page, PageRequest, RunFilter, Store, StoreError};
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_engine::limits::{LOG_PAGE_MAX, PAGE_BYTES_MAX, RUN_PAGE_MAX};
+use posthaste_engine::workflow::Workflow;
+use posthaste_wire::id::{Position, TenantId};
+use posthaste_wire::time::Timestamp;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Pages of runs that one page of a log may read; its cursor goes on.
+const RUN_PAGES_MAX: usize = 10;
+
+/// Lines, or with `groupBy` runs.
+pub(in crate::api) async fn events(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (tenant, params) = asked(&app, &request)?;
+    match params.one("groupBy")? {
+        None => list_lines(&app, tenant, &params).await,
+        Some("workflowRunId") => list_runs(&app, tenant, &params).await,
+        Some(other) => Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is workflowRunId"))),
+    }
+}
+
+/// Runs.
+pub(in crate::api) async fn logs(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (tenant, params) = asked(&app, &request)?;
+    list_runs(&app, tenant, &params).await
+}
+
+fn asked(app: &App, request: &Request) -> Result<(TenantId, Params), ApiError> {
+    let tenant = authorize(app, request.headers(), request.uri(), Access::Read)?;
+    Ok((tenant, Params::from_query(request.uri().query())))
+}
+
+async fn list_runs(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Json<Value>, ApiError> {
+    let view = View { trim_body: params.trim_body()?, now: app.clock.now() };
+    let States { runs, steps } = selection::states(params)?;
+    let filter = RunFilter { states: runs, ..selection::of_logs(params)? };
+    let page = params.page(RUN_PAGE_MAX, RUN_PAGE_MAX)?;
+    let page = app.read(move |store| runs_with(store, tenant, &filter, &steps, &page, view.now)).await?;
+    let runs: Vec<Value> = page.entries.iter().map(|workflow| shape::run(workflow, view)).collect();
+    let mut answer = json!({ "runs": runs });
+    if let Some(next) = page.next {
+        answer["cursor"] = next.to_string().into();
+    }
+    Ok(Json(answer))
+}
+
+/// One page of runs that have a step in one of these states.
+fn runs_with(
+    store: &dyn Store,
+    tenant: TenantId,
+    filter: &RunFilter,
+    states: &[StepState],
+    page: &PageRequest,
+    now: Timestamp,
+) -> Result<Page<Workflow>, StoreError> {
+    if states.is_empty() {
+        return store.list_runs(tenant, filter, page);
+    }
+    let mut found = Page { entries: Vec::new(), next: page.cursor };
+    for _ in 0..RUN_PAGES_MAX {
+        let request = PageRequest { cursor: found.next, ..page.clone() };
+        let part = store.list_runs(tenant, filter, &request)?;
+        for workflow in part.entries {
+            if found.entries.len() == page.count {
+                return Ok(found);
+            }
+            found.next = Some(position(&workflow));
+            if has_step_in(&workflow, states, now) {
+                found.entries.push(workflow);
+            }
+        }
+        found.next = part.next;
+        if found.next.is_none() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Where a run stands in the list of runs.
+fn position(workflow: &Workflow) -> Position {
+    Position { at: workflow.run.created_at, n: workflow.run.no.0 }
+}
+
+fn has_step_in(workflow: &Workflow, states: &[StepState], now: Timestamp) -> bool {
+    let in_group = |group: &Group<'_>| match group {
+        Group::Next(entries) => entries.iter().any(|entry| states.contains(&Standing::of_delivery(entry, now).state)),
+        known => known.items().iter().any(|item| states.contains(&item.standing(&workflow.run, now).state)),
+    };
+    steps::groups(workflow, now).iter().any(in_group)
+}
+
+/// Where a page of lines starts: behind a run, or behind some of its lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LineCursor {
+    /// The run.
+    run: Position,
+    /// How many of its lines, from the oldest on, are still to be shown.
+    left: Option<usize>,
+}
+
+impl LineCursor {
+    /// Reads what [`LineCursor::text`] wrote.
+    fn parse(text: &str) -> Option<LineCursor> {
+        match text.split('-').count() {
+            3 => {
+                let (run, left) = text.rsplit_once('-')?;
+                Some(LineCursor { run: run.parse().ok()?, left: Some(left.parse().ok()?) })
+            }
+            _ => Some(LineCursor { run: text.parse().ok()?, left: None }),
+        }
+    }
+
+    fn text(self) -> String {
+        match self.left {
+            Some(left) => format!("{}-{left}", self.run),
+            None => self.run.to_string(),
+        }
+    }
+
+    /// Where the list of runs must go on so that this one comes first, if some of it is left.
+    fn runs_from(self) -> Position {
+        match self.left {
+            Some(_) => Position { n: self.run.n.saturating_add(1), ..self.run },
+            None => self.run,
+        }
+    }
+}
+
+/// Which lines of the runs are wanted, and how many.
+struct LineRequest {
+    states: Vec<&'static str>,
+    filter: RunFilter,
+    cursor: Option<LineCursor>,
+    count: usize,
+    view: View,
+}
+
+async fn list_lines(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Json<Value>, ApiError> {
+    let view = View { trim_body: params.trim_body()?, now: app.clock.now() };
+    let States { runs, steps } = selection::states(params)?;
+    let states = runs.into_iter().map(run_state).chain(steps.into_iter().map(StepState::name)).collect();
+    let count = match params.number("count", 1)? {
+        None => LOG_PAGE_MAX,
+        Some(count) => usize::try_from(count).unwrap_or(LOG_PAGE_MAX).min(LOG_PAGE_MAX),
+    };
+    let cursor = match params.one("cursor")?.filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => {
+            let unknown = || ApiError::invalid("cursor is not one that this server gave out");
+            Some(LineCursor::parse(text).ok_or_else(unknown)?)
+        }
+    };
+    let request = LineRequest { states, filter: selection::of_logs(params)?, cursor, count, view };
+    let (lines, next) = app.read(move |store| lines_of(store, tenant, &request)).await?;
+    let mut answer = json!({ "events": lines });
+    if let Some(next) = next {
+        answer["cursor"] = next.text().into();
+    }
+    Ok(Json(answer))
+}
+
+/// The lines of the newest run first, each run's newest line first: a run that goes on for long stays where it began.
+fn lines_of(
+    store: &dyn Store,
+    tenant: TenantId,
+    request: &LineRequest,
+) -> Result<(Vec<Value>, Option<LineCursor>), StoreError> {
+    let LineRequest { states, filter, cursor, count, view } = request;
+    let is_wanted = |line: &events::Line| {
+        (states.is_empty() || states.contains(&line.state))
+            && (filter.messages.is_empty() || line.message.is_some_and(|id| filter.messages.contains(&id)))
+    };
+    let mut taken = Vec::new();
+    let mut bytes = 0;
+    let mut from = cursor.map(LineCursor::runs_from);
+    for _ in 0..RUN_PAGES_MAX {
+        let page = PageRequest { cursor: from, count: RUN_PAGE_MAX, order: Order::LatestFirst };
+        let page = store.list_runs(tenant, filter, &page)?;
+        for workflow in &page.entries {
+            let run = position(workflow);
+            let left = cursor.filter(|cursor| cursor.run == run).and_then(|cursor| cursor.left).unwrap_or(usize::MAX);
+            let tail = events::tail(events::lines(workflow, *view), left, count - taken.len(), is_wanted);
+            taken.extend(tail.lines);
+            bytes += workflow.bytes() as usize;
+            let left = Some(tail.left).filter(|left| *left > 0);
+            if left.is_some() || taken.len() == *count || bytes > PAGE_BYTES_MAX {
+                return Ok((taken, Some(LineCursor { run, left })));
+            }
+        }
+        from = page.next;
+        if from.is_none() {
+            return Ok((taken, None));
+        }
+    }
+    Ok((taken, from.map(|run| LineCursor { run, left: None })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_of_lines_are_read_as_they_were_written() {
+        let run = Position { at: Timestamp(1_767_225_600_000), n: 77 };
+        for (cursor, text) in [
+            (LineCursor { run, left: None }, "1767225600000-77"),
+            (LineCursor { run, left: Some(3) }, "1767225600000-77-3"),
+        ] {
+            assert_eq!(cursor.text(), text);
+            assert_eq!(LineCursor::parse(text), Some(cursor));
+        }
+        for wrong in ["", "x", "1-2-x", "1-2-3-4", "1"] {
+            assert_eq!(LineCursor::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(LineCursor { run, left: Some(3) }.runs_from(), Position { n: 78, ..run });
+    }
+}

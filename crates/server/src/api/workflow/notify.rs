@@ -1,0 +1,92 @@
+//! `POST /v2/notify/{eventId}` and `POST /v2/notify/{runId}/{eventId}`: an event comes, for all who wait for it or for
+//! one run.
+//!
+//! An event id may hold slashes. What stands before the first one names a run if it looks like one, or if there is one.
+
+use super::waiters::waiter_json;
+use super::{checked_name, refused_event};
+use crate::api::auth::{Access, authorize};
+use crate::api::body;
+use crate::api::error::ApiError;
+use crate::api::params::decoded;
+use crate::api::publish::{refuse_when_disk_is_low, rest_of};
+use crate::app::App;
+use crate::core::{Notified, RunKey};
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_wire::id::TenantId;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What the ids of runs begin with that clients or the server have made.
+const RUN_PREFIX: &str = "wfr_";
+
+pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
+    refuse_when_disk_is_low(&app)?;
+    let max = app.config.message_bytes_max;
+    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
+    let (run, event) = addressee(&app, tenant, rest_of(parts.uri.path())).await?;
+    let event = checked_name("the event id", &event)?;
+    let data = body.bytes.to_vec();
+    let notified = match run {
+        None => app.core.notify(tenant, event, data).await?,
+        Some(id) => {
+            let run = RunKey { id: checked_name("the run id", &id)?, created_at: None };
+            let notified = app.core.notify_run(tenant, run, event, data).await?;
+            notified.map_err(refused_event)?.into_iter().collect()
+        }
+    };
+    Ok(Json(notified.iter().map(notified_json).collect()))
+}
+
+/// The run, if one is named, and the event.
+async fn addressee(app: &Arc<App>, tenant: TenantId, rest: &str) -> Result<(Option<String>, String), ApiError> {
+    if let Some((run, event)) = split(rest) {
+        let run = decoded(run)?;
+        let is_known = run.starts_with(RUN_PREFIX) || {
+            let run = run.clone();
+            app.read(move |store| store.find_run(tenant, &run, None)).await?.is_some()
+        };
+        if is_known {
+            return Ok((Some(run), decoded(event)?));
+        }
+    }
+    Ok((None, decoded(rest)?))
+}
+
+/// What may be a run and an event, both still encoded.
+pub(super) fn split(rest: &str) -> Option<(&str, &str)> {
+    rest.split_once('/').filter(|(run, event)| !run.is_empty() && !event.is_empty())
+}
+
+/// A run that an event has reached.
+fn notified_json(notified: &Notified) -> Value {
+    json!({
+        "waiter": waiter_json(&notified.url, &notified.wait),
+        "messageId": notified.message_id.to_string(),
+        "workflowRunId": notified.id,
+        "workflowCreatedAt": notified.created_at.as_millis(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_before_the_first_slash_may_be_a_run() {
+        for (rest, expected) in [
+            ("event", None),
+            ("wfr_1/event", Some(("wfr_1", "event"))),
+            ("ev/1/2", Some(("ev", "1/2"))),
+            ("/event", None),
+            ("event/", None),
+            ("", None),
+        ] {
+            assert_eq!(split(rest), expected, "{rest}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `/v2/workflows/runs`: fetch the entries of a run, end one, cancel many.
+
+use super::protocol::created_at;
+use super::{NOT_FOUND, checked_name};
+use crate::api::auth::{Access, authorize};
+use crate::api::body::{self, SmallRequest, read_small};
+use crate::api::error::ApiError;
+use crate::api::params::{Params, decoded};
+use crate::api::publish::Line;
+use crate::app::App;
+use crate::core::RunKey;
+use crate::store::{RunFilter, UrlFilter};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{IntoResponse, Response};
+use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, WORKFLOW_CANCEL_COUNT_DEFAULT};
+use posthaste_engine::workflow::run::RunState;
+use posthaste_wire::id::{Seq, TenantId};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What a bulk cancel may be told. Other names are refused: a misspelt filter must not mean "all".
+const CANCEL_PARAMS: [&str; 13] = [
+    "workflowRunIds",
+    "workflowRunId",
+    "workflowUrl",
+    "workflowUrlExactMatch",
+    "label",
+    "host",
+    "path",
+    "fromDate",
+    "toDate",
+    "callerIp",
+    "callerIP",
+    "flowControlKey",
+    "count",
+];
+/// Runs that one transaction cancels.
+const PIECE: usize = 100;
+
+/// The entries of a run that goes on, for a client whose delivery came without them.
+pub(in crate::api) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let run = key(request.uri(), request.headers())?;
+    let entries = app.read(move |store| {
+        let Some(no) = store.find_run(tenant, &run.id, run.created_at)? else { return Ok(None) };
+        let workflow = store.workflow(tenant, no)?.filter(|workflow| workflow.run.state == RunState::Started);
+        Ok(workflow.and_then(|workflow| Some(workflow.array_up_to(workflow.entries.last()?.index))))
+    });
+    let entries = entries.await?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], entries).into_response())
+}
+
+/// The function of a run has returned (`cancel=false`), or somebody cancels it.
+pub(in crate::api) async fn end(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
+    let run = key(&parts.uri, &parts.headers)?;
+    if is_cancel(parts.uri.query())? {
+        return match app.core.cancel_run(tenant, run).await? {
+            true => Ok(Json(json!({ "cancelled": 1 }))),
+            false => Err(ApiError::not_found(NOT_FOUND)),
+        };
+    }
+    let max = app.config.message_bytes_max;
+    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
+    app.core.finish_run(tenant, run, result(&body.bytes)).await?;
+    Ok(Json(json!({})))
+}
+
+/// Cancels many.
+pub(in crate::api) async fn cancel_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
+    let (filter, count) = cancel_of(&Params::from_query_and_body(parts.uri.query(), &body.bytes)?)?;
+    if filter == RunFilter::default() {
+        tracing::info!(tenant = tenant.0, count, "cancelling workflow runs of the tenant, whichever they are");
+    }
+    let cancelled = cancel_matching(&app, tenant, filter, count).await?;
+    Ok(Json(json!({ "cancelled": cancelled })))
+}
+
+/// The run that a path names; an id may hold slashes.
+fn key(uri: &Uri, headers: &HeaderMap) -> Result<RunKey, ApiError> {
+    let raw = uri.path().splitn(5, '/').nth(4).unwrap_or_default();
+    let id = decoded(raw.strip_suffix('/').unwrap_or(raw))?;
+    let lines: Vec<Line<'_>> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    Ok(RunKey { id: checked_name("the run id", &id)?, created_at: created_at(&lines) })
+}
+
+/// Whether a DELETE cancels: so it does unless it says otherwise.
+pub(super) fn is_cancel(query: Option<&str>) -> Result<bool, ApiError> {
+    let params = Params::from_query(query);
+    if params.has("cancel") { params.boolean("cancel") } else { Ok(true) }
+}
+
+/// What the function of a run returned: its text, or nothing.
+pub(super) fn result(body: &[u8]) -> Option<String> {
+    (!body.is_empty()).then(|| String::from_utf8_lossy(body).into_owned())
+}
+
+/// Which runs a bulk cancel means, and how many of them at most.
+pub(super) fn cancel_of(params: &Params) -> Result<(RunFilter, usize), ApiError> {
+    params.only(&CANCEL_PARAMS)?;
+    let ids = params.many_or_whole("workflowRunIds")?;
+    if !ids.is_empty() {
+        return Ok((RunFilter { ids, ..RunFilter::default() }, usize::MAX));
+    }
+    let count = match params.number("count", 1)? {
+        None => WORKFLOW_CANCEL_COUNT_DEFAULT,
+        Some(count) if count as usize <= BULK_CANCEL_COUNT_MAX => count as usize,
+        Some(_) => return Err(ApiError::invalid(format!("count must be 1 to {BULK_CANCEL_COUNT_MAX}"))),
+    };
+    let is_exact = params.boolean("workflowUrlExactMatch")?;
+    let url = match params.one("workflowUrl")? {
+        Some("") => return Err(ApiError::invalid("workflowUrl is empty; leave it out to mean all")),
+        None if is_exact => return Err(ApiError::invalid("workflowUrlExactMatch: workflowUrl is missing")),
+        None => None,
+        Some(url) if is_exact => Some(UrlFilter::Exact(url.to_owned())),
+        Some(url) => Some(UrlFilter::Prefix(url.to_owned())),
+    };
+    let filter = RunFilter {
+        url,
+        hosts: params.many(&["host"])?,
+        paths: params.many(&["path"])?,
+        labels: params.many(&["label"])?,
+        flow_keys: params.many(&["flowControlKey"])?,
+        caller_ips: params.many(&["callerIp", "callerIP"])?,
+        from: params.date("fromDate")?,
+        to: params.date("toDate")?,
+        ..RunFilter::default()
+    };
+    Ok((filter, count))
+}
+
+/// Cancels what matches and was created before now, a piece at a time: others go on meanwhile.
+async fn cancel_matching(app: &Arc<App>, tenant: TenantId, filter: RunFilter, count: usize) -> Result<usize, ApiError> {
+    let until = app.read(|store| store.last_seq()).await?;
+    let filter = Arc::new(filter);
+    let (mut cancelled, mut after) = (0, Seq::MIN);
+    while cancelled < count {
+        let (wanted, max) = (filter.clone(), PIECE.min(count - cancelled));
+        let mut runs = app.read(move |store| store.match_runs(tenant, &wanted, after, max)).await?;
+        runs.retain(|run| *run <= until);
+        let Some(last) = runs.last() else { break };
+        after = *last;
+        cancelled += app.core.cancel_runs(tenant, runs).await? as usize;
+    }
+    Ok(cancelled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_named_by_the_rest_of_the_path() {
+        for (uri, id) in [
+            ("/v2/workflows/runs/wfr_1?cancel=false", "wfr_1"),
+            ("/v2/workflows/runs/wfr_1/", "wfr_1"),
+            ("/v2/workflows/runs/a/b%20c", "a/b c"),
+        ] {
+            assert_eq!(key(&uri.parse().unwrap(), &HeaderMap::new()).unwrap().id, id, "{uri}");
+        }
+        assert!(key(&"/v2/workflows/runs/".parse().unwrap(), &HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_cancel_never_means_more_than_it_says() {
+        let cases = [
+            ("workflowRunIds=", "workflowRunIds is empty"),
+            ("workflowUrl=", "workflowUrl is empty"),
+            ("workflowUrlExactMatch=true", "workflowUrl is missing"),
+            ("workflowURL=http://a", "unknown parameter workflowURL"),
+            ("count=0", "count must be"),
+            ("count=501", "count must be 1 to 500"),
+            ("fromDate=yesterday", "fromDate must be"),
+        ];
+        for (query, text) in cases {
+            let message = cancel_of(&Params::from_query(Some(query))).err().map(ApiError::into_message);
+            assert!(message.as_ref().is_some_and(|message| message.contains(text)), "{query}: {message:?}");
+        }
+        let bodies = [
+            (&br#"{"workflowRunIds":[]}"#[..], "workflowRunIds is an empty list"),
+            (br#"{"workflowRunIds":null}"#, "every filter is null"),
+            (b"[]", "not a JSON object"),
+        ];
+        for (body, text) in bodies {
+            let params = Params::from_query_and_body(None, body);
+            let message = params.and_then(|params| cancel_of(&params)).err().map(ApiError::into_message);
+            assert!(message.as_ref().is_some_and(|message| message.contains(text)), "{message:?}");
+        }
+    }
+}

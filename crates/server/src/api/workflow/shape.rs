@@ -1,0 +1,525 @@
+//! The JSON of runs: as logs show them, and as the DLQ does.
+//!
+//! What a run asks to hide is hidden here: payloads and results of steps, and headers. What endpoints answer is shown.
+
+use super::steps::{self, Group, Item, Standing};
+use crate::api::shape::{Object, header_map, kept_body, put, put_flow, put_text_or_base64, sent_headers, trimmed};
+use axum::http::StatusCode;
+use posthaste_engine::event::Response;
+use posthaste_engine::workflow::Workflow;
+use posthaste_engine::workflow::entry::{Entry, Source, StepError, Terms};
+use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Run, RunState, StepText};
+use posthaste_wire::encoding::{from_base64, header_shown};
+use posthaste_wire::redact;
+use posthaste_wire::time::Timestamp;
+use serde_json::{Value, json};
+
+/// The back-off that holds when nobody chose another, as the expression that would choose it.
+const DEFAULT_RETRY_DELAY: &str = "min(86400000, 1000 * exp(2.5 * (retried + 1)))";
+/// What the header is called in which an endpoint names the step that failed.
+const ERROR_STEP_NAME: &str = "Upstash-Error-Step-Name";
+/// What stands for the status of an answer when there was none.
+const NO_ANSWER: u16 = 503;
+
+/// How a caller wants to see runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// Bytes of each body; `None` for all.
+    pub(super) trim_body: Option<usize>,
+    /// The time that "still" and "already" refer to.
+    pub(super) now: Timestamp,
+}
+
+/// The name of a run's state on the wire.
+pub(super) fn run_state(state: RunState) -> &'static str {
+    match state {
+        RunState::Started => "RUN_STARTED",
+        RunState::Success => "RUN_SUCCESS",
+        RunState::Failed => "RUN_FAILED",
+        RunState::Canceled => "RUN_CANCELED",
+    }
+}
+
+/// The name on the wire of how telling about a failure stands.
+pub(super) fn call_state(state: FailureCallState) -> &'static str {
+    match state {
+        FailureCallState::InProgress => "CALLBACK_INPROGRESS",
+        FailureCallState::Success => "CALLBACK_SUCCESS",
+        FailureCallState::Failed => "CALLBACK_FAIL",
+        FailureCallState::Canceled => "CALLBACK_CANCELED",
+    }
+}
+
+/// A run with its steps, as a log shows it.
+pub(super) fn run(workflow: &Workflow, view: View) -> Value {
+    let shaper = Shaper { workflow, view };
+    let run = &workflow.run;
+    let mut object = Object::new();
+    put(&mut object, "workflowRunId", run.id.as_str());
+    put(&mut object, "workflowUrl", run.url.as_str());
+    put(&mut object, "workflowState", run_state(run.state));
+    put(&mut object, "workflowRunCreatedAt", run.created_at.as_millis());
+    if let Some(ended_at) = run.ended_at {
+        put(&mut object, "workflowRunCompletedAt", ended_at.as_millis());
+    }
+    if let Some(result) = &run.result {
+        shaper.put_text(&mut object, "workflowRunResponse", result.as_bytes());
+    }
+    if !run.config.caller_ip.is_empty() {
+        put(&mut object, "workflowRunCallerIp", run.config.caller_ip.as_str());
+    }
+    if let Some(flow) = &run.config.flow {
+        put(&mut object, "flowControlKey", flow.key.as_str());
+    }
+    put_labels(&mut object, run);
+    if let Some(invoker) = run.invokers.first() {
+        let mut told = json!({ "workflowRunId": invoker.run_id, "workflowUrl": invoker.url });
+        if let Some(created_at) = invoker.created_at {
+            told["workflowRunCreatedAt"] = created_at.as_millis().into();
+        }
+        put(&mut object, "invoker", told);
+    }
+    if let Some(failure) = &run.failure {
+        put(&mut object, "dlqId", failure.dlq_id.to_string());
+        if let Some(call) = &failure.call {
+            put(&mut object, "failureFunction", shaper.failure_function(failure, call));
+        }
+    }
+    let groups = steps::groups(workflow, view.now);
+    put(&mut object, "steps", groups.iter().map(|group| shaper.group(group)).collect::<Vec<_>>());
+    object.into()
+}
+
+/// A failed run, as the DLQ shows it: what it was triggered with, and why it failed.
+pub(super) fn failed_run(workflow: &Workflow, trim_body: Option<usize>) -> Option<Value> {
+    let run = &workflow.run;
+    let failure = run.failure.as_deref()?;
+    let (first, failed) = (workflow.entries.first()?, workflow.entries.get(failure.entry as usize)?);
+    let shaper = Shaper { workflow, view: View { trim_body, now: Timestamp(0) } };
+    let mut object = Object::new();
+    put(&mut object, "dlqId", failure.dlq_id.to_string());
+    put(&mut object, "messageId", failed.id.to_string());
+    put(&mut object, "url", run.url.as_str());
+    put(&mut object, "method", "POST");
+    put(&mut object, "header", shaper.entry_headers(first));
+    put(&mut object, "maxRetries", failed.terms.retries);
+    put(&mut object, "notBefore", failed.delivery.due.as_millis());
+    put(&mut object, "createdAt", failed.terms.accepted_at.as_millis());
+    put(&mut object, "callerIP", run.config.caller_ip.as_str());
+    put_run(&mut object, run);
+    put_labels(&mut object, run);
+    put_flow(&mut object, run.config.flow.as_ref());
+    let hidden = shaper.hidden(&first.body);
+    let body = hidden.as_ref().map_or(&first.body[..], String::as_bytes);
+    put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(body, trim_body));
+    if let Some(error) = &failure.error {
+        put(&mut object, "error", error.as_str());
+    }
+    let (status, answer) = last_answer(failure);
+    put(&mut object, "responseStatus", status);
+    match answer {
+        Answer::Given(response) => {
+            if !response.headers.is_empty() {
+                put(&mut object, "responseHeader", shown_headers(&response.headers));
+            }
+            put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", kept_body(response));
+        }
+        Answer::Words(words) => put(&mut object, "responseBody", words),
+    }
+    if let Some(call) = &run.config.failure {
+        put(&mut object, "failureCallback", call.url.as_str());
+        put(&mut object, "failureCallbackHeader", shaper.sent(&call.headers));
+    }
+    if let Some(call) = &failure.call {
+        put(&mut object, "failureFunctionState", call_state(call.state));
+        let mut info = Object::new();
+        put(&mut info, "state", call_state(call.state));
+        if let Some(response) = &call.response {
+            shaper.put_response(&mut info, response);
+        }
+        put(&mut object, "failureCallbackInfo", info);
+    }
+    Some(object.into())
+}
+
+/// Which run something is about.
+pub(super) fn put_run(object: &mut Object, run: &Run) {
+    put(object, "workflowRunId", run.id.as_str());
+    put(object, "workflowCreatedAt", run.created_at.as_millis());
+    put(object, "workflowUrl", run.url.as_str());
+}
+
+pub(super) fn put_labels(object: &mut Object, run: &Run) {
+    if let Some(first) = run.config.labels.first() {
+        put(object, "label", first.as_str());
+        put(object, "labels", json!(run.config.labels));
+    }
+}
+
+/// What the last attempt of a failed run brought.
+enum Answer<'a> {
+    Given(&'a Response),
+    Words(&'a str),
+}
+
+fn last_answer(failure: &Failure) -> (u16, Answer<'_>) {
+    match &failure.response {
+        Some(response) => (response.status, Answer::Given(response)),
+        None => (NO_ANSWER, Answer::Words(failure.error.as_deref().unwrap_or_default())),
+    }
+}
+
+fn shown_headers(headers: &[(String, String)]) -> Value {
+    header_map(headers, |_, value| value.to_owned())
+}
+
+fn text_of(response: &Response) -> String {
+    String::from_utf8_lossy(kept_body(response)).into_owned()
+}
+
+/// Such as `500 Internal Server Error`.
+fn status_text(status: u16) -> String {
+    let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+    reason.map_or_else(|| status.to_string(), |reason| format!("{status} {reason}"))
+}
+
+/// Shapes what belongs to one run.
+pub(super) struct Shaper<'a> {
+    pub(super) workflow: &'a Workflow,
+    pub(super) view: View,
+}
+
+impl<'a> Shaper<'a> {
+    fn group(&self, group: &Group<'a>) -> Value {
+        let now = self.view.now;
+        let steps: Vec<Value> = match group {
+            Group::Next(entries) => entries.iter().map(|entry| self.next(entry)).collect(),
+            Group::Sequential(_) | Group::Parallel { .. } => {
+                let shaped = |item: &Item<'a>| {
+                    let standing = item.standing(&self.workflow.run, now);
+                    let mut object = self.item(item);
+                    put(&mut object, "state", standing.state.name());
+                    self.put_trouble(&mut object, &standing);
+                    object.into()
+                };
+                group.items().iter().map(shaped).collect()
+            }
+        };
+        json!({ "type": group.kind(), "steps": steps })
+    }
+
+    /// A delivery that executes what comes next.
+    fn next(&self, entry: &'a Entry) -> Value {
+        let standing = Standing::of_delivery(entry, self.view.now);
+        let mut object = self.delivery(entry);
+        put(&mut object, "state", standing.state.name());
+        self.put_trouble(&mut object, &standing);
+        object.into()
+    }
+
+    /// What is known of the step that a delivery executes.
+    pub(super) fn delivery(&self, entry: &Entry) -> Object {
+        let mut object = Object::new();
+        put(&mut object, "messageId", entry.id.to_string());
+        put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
+        let response = entry.delivery.errors.last().and_then(|error| error.response.as_ref());
+        let named = response.and_then(|response| header(&response.headers, ERROR_STEP_NAME));
+        if let Some(name) = named {
+            put(&mut object, "stepName", header_shown(name));
+        }
+        object
+    }
+
+    fn put_trouble(&self, object: &mut Object, standing: &Standing<'_>) {
+        if let Some(due) = standing.due {
+            put(object, "nextDeliveryTime", due.as_millis());
+        }
+        let errors = standing.trouble.map(|entry| self.errors(entry)).unwrap_or_default();
+        if !errors.is_empty() {
+            put(object, "errors", errors);
+        }
+    }
+
+    /// What went wrong with a delivery; a run can also fail for another reason than an answer.
+    fn errors(&self, entry: &Entry) -> Vec<Value> {
+        let mut errors: Vec<Value> = entry.delivery.errors.iter().map(|error| self.error(error)).collect();
+        if let Some(error) = self.own_error(entry) {
+            errors.push(self.error(&error));
+        }
+        errors
+    }
+
+    /// Why the run failed at this entry, if none of its attempts says so.
+    pub(super) fn own_error(&self, entry: &Entry) -> Option<StepError> {
+        let run = &self.workflow.run;
+        let failure = run.failure.as_ref().filter(|failure| failure.entry == entry.index)?;
+        let error = failure.error.as_ref()?;
+        let is_told = entry.delivery.errors.last().is_some_and(|last| last.error.as_ref() == Some(error));
+        (!is_told).then(|| StepError {
+            at: run.ended_at.unwrap_or_default(),
+            error: Some(error.clone()),
+            response: None,
+        })
+    }
+
+    fn error(&self, error: &StepError) -> Value {
+        let response = error.response.as_deref();
+        let mut object = Object::new();
+        put(&mut object, "error", error_text(error));
+        put(&mut object, "status", response.map_or(0, |response| response.status));
+        put(&mut object, "headers", shown_headers(response.map_or(&[], |response| &response.headers)));
+        put(&mut object, "time", error.at.as_millis());
+        put_trimmed(&mut object, "body", response.map(text_of).unwrap_or_default(), self.view.trim_body);
+        object.into()
+    }
+
+    /// `responseStatus`, `responseHeaders` and `responseBody`.
+    pub(super) fn put_response(&self, object: &mut Object, response: &Response) {
+        put(object, "responseStatus", response.status);
+        put(object, "responseHeaders", shown_headers(&response.headers));
+        put_trimmed(object, "responseBody", text_of(response), self.view.trim_body);
+    }
+
+    fn failure_function(&self, failure: &Failure, call: &FailureProgress) -> Value {
+        let run = &self.workflow.run;
+        let (status, answer) = last_answer(failure);
+        let (text, headers) = match answer {
+            Answer::Given(response) => (text_of(response), shown_headers(&response.headers)),
+            Answer::Words(words) => (words.to_owned(), json!({})),
+        };
+        let mut object = Object::new();
+        put(&mut object, "messageId", call.id.to_string());
+        put(&mut object, "url", run.url.as_str());
+        put(&mut object, "state", call_state(call.state));
+        put(&mut object, "failStatus", status);
+        put_trimmed(&mut object, "failResponse", text, self.view.trim_body);
+        put(&mut object, "failHeaders", headers);
+        put(&mut object, "dlqId", failure.dlq_id.to_string());
+        let retries = run.config.failure.as_ref().and_then(|call| call.retries).unwrap_or(run.config.retries);
+        put(&mut object, "maxRetries", retries);
+        if !call.errors.is_empty() {
+            put(&mut object, "errors", call.errors.iter().map(|error| self.error(error)).collect::<Vec<_>>());
+        }
+        if let Some(response) = &call.response {
+            self.put_response(&mut object, response);
+        }
+        if call.state == FailureCallState::InProgress {
+            put(&mut object, "nextDeliveryTime", call.due.as_millis());
+        }
+        object.into()
+    }
+
+    /// A step without its state.
+    pub(super) fn item(&self, item: &Item<'a>) -> Object {
+        let mut object = Object::new();
+        match item.result.filter(|result| result.index == 0) {
+            Some(first) => self.put_first(&mut object, first),
+            None => self.put_step(&mut object, item, &step_of(item)),
+        }
+        let entry = item.result.or(item.call).or(item.plan);
+        let run = &self.workflow.run;
+        match entry {
+            Some(entry) => {
+                put(&mut object, "messageId", entry.id.to_string());
+                put(&mut object, "callType", entry.terms.call_type.name());
+                put(&mut object, "headers", self.entry_headers(entry));
+                put(&mut object, "createdAt", entry.terms.accepted_at.as_millis());
+                put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
+            }
+            None => {
+                put(&mut object, "callType", "step");
+                put(&mut object, "headers", json!({}));
+                put_retries(&mut object, run.config.retries, run.config.retry_delay.as_deref());
+                if let Some(created_at) = started(item) {
+                    put(&mut object, "createdAt", created_at.as_millis());
+                }
+                if let Some(wait) = item.wait {
+                    put(&mut object, "messageId", wait.timer.to_string());
+                }
+            }
+        }
+        self.put_call(&mut object, item);
+        self.put_sources(&mut object, item);
+        object
+    }
+
+    /// The first entry: the payload of the trigger.
+    fn put_first(&self, object: &mut Object, first: &Entry) {
+        put(object, "stepName", "init");
+        put(object, "stepType", "Initial");
+        put(object, "concurrent", 1);
+        self.put_text(object, "out", &first.body);
+    }
+
+    /// What a step says about itself.
+    fn put_step(&self, object: &mut Object, item: &Item<'_>, step: &StepText) {
+        if let Some(number) = item.number {
+            put(object, "stepId", number);
+        }
+        let name = step.get("stepName").and_then(Value::as_str).unwrap_or_default();
+        let kind = step.get("stepType").and_then(Value::as_str).unwrap_or_default();
+        put(object, "stepName", name);
+        put(object, "stepType", kind);
+        put(object, "concurrent", step.get("concurrent").and_then(Value::as_u64).unwrap_or(1));
+        let out = item.invoke.and_then(|invoke| invoke.out.clone().map(Value::String));
+        if let Some(out) = step.get("out").cloned().or(out).filter(|out| !out.is_null()) {
+            self.put_text(object, "out", as_text(&out).as_bytes());
+        }
+        for name in ["sleepFor", "sleepUntil", "waitEventId", "callUrl", "callMethod"] {
+            if let Some(value) = step.get(name).filter(|value| !value.is_null()) {
+                put(object, name, value.clone());
+            }
+        }
+        if matches!(kind, "Wait" | "WaitForWebhook") {
+            put(object, "waitTimeout", step.get("waitTimeout").and_then(Value::as_bool).unwrap_or(false));
+        }
+        if let Some(timeout) = step.get("timeout").filter(|value| !value.is_null()) {
+            put(object, "waitTimeoutDuration", timeout.clone());
+        }
+    }
+
+    /// The call that a step makes, and what came of it.
+    fn put_call(&self, object: &mut Object, item: &Item<'_>) {
+        let Some(entry) = item.call else { return };
+        if let Some(call) = &entry.terms.call {
+            put(object, "callUrl", call.url.as_str());
+            put(object, "callMethod", call.method.as_str());
+        }
+        put(object, "callHeaders", self.sent(&entry.terms.headers));
+        self.put_text(object, "callBody", &entry.body);
+        let told = item.answer.and_then(|answer| serde_json::from_slice::<Object>(&answer.body).ok());
+        let Some(told) = told else { return };
+        put(object, "callResponseStatus", told.get("status").cloned().unwrap_or_default());
+        put(object, "callResponseHeaders", told.get("header").cloned().unwrap_or_else(|| json!({})));
+        let body = told.get("body").and_then(Value::as_str).and_then(from_base64).unwrap_or_default();
+        self.put_text(object, "callResponseBody", &body);
+    }
+
+    /// What a step waits for, or what brought its result.
+    fn put_sources(&self, object: &mut Object, item: &Item<'_>) {
+        if let Some(wait) = item.wait {
+            put(object, "waitEventId", wait.event.as_str());
+            self.put_source(object, &wait.source());
+        }
+        if let Some(invoke) = item.invoke {
+            self.put_source(object, &invoke.source());
+        }
+        if let Some(source) = item.result.and_then(|result| result.terms.source.as_ref()) {
+            self.put_source(object, source);
+        }
+    }
+
+    fn put_source(&self, object: &mut Object, source: &Source) {
+        match source {
+            Source::Wait { timeout, deadline, .. } => {
+                put(object, "waitTimeoutDuration", timeout.as_str());
+                put(object, "waitTimeoutDeadline", deadline.as_millis());
+            }
+            Source::Invoke { run_id, created_at, url, body, headers } => {
+                put(object, "invokedWorkflowRunId", run_id.as_str());
+                put(object, "invokedWorkflowUrl", url.as_str());
+                put(object, "invokedWorkflowCreatedAt", created_at.as_millis());
+                put(object, "invokedWorkflowRunHeaders", self.sent(headers));
+                self.put_text(object, "invokedWorkflowRunBody", body.as_bytes());
+            }
+        }
+    }
+
+    /// What an entry is delivered with: the first also with the user's headers.
+    fn entry_headers(&self, entry: &Entry) -> Value {
+        let Terms { content_type, headers, .. } = &*entry.terms;
+        if entry.index > 0 {
+            return self.sent(headers);
+        }
+        let mut all = vec![("Content-Type".to_owned(), content_type.clone())];
+        all.extend(headers.iter().chain(&self.workflow.run.config.headers).cloned());
+        self.sent(&all)
+    }
+
+    fn sent(&self, headers: &[(String, String)]) -> Value {
+        sent_headers(headers, |name| self.workflow.run.config.redact.hides_header(name))
+    }
+
+    /// What stands in the place of a payload or result that is to be hidden.
+    fn hidden(&self, bytes: &[u8]) -> Option<String> {
+        (self.workflow.run.config.redact.body && !bytes.is_empty()).then(|| redact::mark(bytes))
+    }
+
+    /// A payload or a result as text, hidden or cut as asked.
+    pub(super) fn put_text(&self, object: &mut Object, name: &str, bytes: &[u8]) {
+        let text = self.hidden(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
+        put_trimmed(object, name, text, self.view.trim_body);
+    }
+}
+
+/// When something was begun that no entry stands for.
+pub(super) fn started(item: &Item<'_>) -> Option<Timestamp> {
+    item.wait.map(|wait| wait.since()).or(item.invoke.map(|invoke| invoke.created_at))
+}
+
+fn put_trimmed(object: &mut Object, name: &str, text: String, trim: Option<usize>) {
+    if trim == Some(0) {
+        return;
+    }
+    let length = trimmed(text.as_bytes(), trim).len();
+    put(object, name, &text[..length]);
+}
+
+fn put_retries(object: &mut Object, retries: u32, delay: Option<&str>) {
+    put(object, "retries", retries);
+    if retries > 0 {
+        put(object, "retryDelay", delay.unwrap_or(DEFAULT_RETRY_DELAY));
+    }
+}
+
+/// What went wrong, in words.
+pub(super) fn error_text(error: &StepError) -> String {
+    let status = error.response.as_ref().map(|response| status_text(response.status));
+    error.error.clone().or(status).unwrap_or_default()
+}
+
+fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+fn as_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// What is known of a step: what it says itself, or what was said when it began.
+fn step_of(item: &Item<'_>) -> StepText {
+    let held = |entry: &Entry| serde_json::from_slice(&entry.body).unwrap_or_default();
+    let kept = item.wait.map(|wait| &wait.step).or(item.invoke.map(|invoke| &invoke.step));
+    let result = item.result.map(held).or_else(|| kept.cloned());
+    result.or_else(|| item.plan.map(held)).or_else(|| item.call.map(step_of_call)).unwrap_or_default()
+}
+
+/// The step that makes a call, as the headers of its result tell it.
+fn step_of_call(entry: &Entry) -> StepText {
+    let headers = entry.terms.call.as_ref().map_or(&[][..], |call| &call.result_headers);
+    let text = |name: &str| header(headers, name).map_or("", |value| value);
+    let mut step = StepText::new();
+    put(&mut step, "stepName", header_shown(text("Upstash-Workflow-Stepname")));
+    put(&mut step, "stepType", text("Upstash-Workflow-Steptype"));
+    put(&mut step, "concurrent", text("Upstash-Workflow-Concurrent").parse::<u64>().unwrap_or(1));
+    step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_wire::retry_delay::RetryDelay;
+
+    #[test]
+    fn the_default_back_off_is_told_as_an_expression_that_means_it() {
+        let expression = RetryDelay::parse(DEFAULT_RETRY_DELAY).unwrap();
+        let seconds: Vec<_> = (0..6).filter_map(|retried| expression.delay_ms(retried)).map(|ms| ms / 1_000).collect();
+        assert_eq!(seconds, [12, 148, 1_808, 22_026, 86_400, 86_400]);
+    }
+
+    #[test]
+    fn statuses_have_their_names() {
+        assert_eq!(status_text(400), "400 Bad Request");
+        assert_eq!(status_text(489), "489");
+    }
+}

@@ -1,0 +1,98 @@
+//! `POST /v2/trigger/{url}` and `POST /v2/batch/trigger`: runs started by programs that have no client of the protocol.
+
+use super::publish::{bounds, check_failure_call, checked_url, start};
+use super::translate::{self, Item, NO_DETOUR};
+use crate::api::auth::{Access, authorize};
+use crate::api::batch;
+use crate::api::body;
+use crate::api::caller::caller_ip;
+use crate::api::error::ApiError;
+use crate::api::publish::{Line, refuse_when_disk_is_low, rest_of};
+use crate::app::App;
+use crate::core::{StartRun, Started};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use bytes::Bytes;
+use posthaste_engine::limits::{BATCH_BYTES_MAX, URL_BYTES_MAX};
+use posthaste_wire::destination::{self, Destination};
+use posthaste_wire::publish::merge_query;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(in crate::api) async fn one(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
+    refuse_when_disk_is_low(&app)?;
+    let query = destination::split_query(parts.uri.query());
+    let url = Destination::parse(rest_of(parts.uri.path()), query.destination.as_deref(), URL_BYTES_MAX)?;
+    let max = app.config.message_bytes_max;
+    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
+    let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let lines: Vec<Line<'_>> = merge_query(lines.iter().copied(), &query.config).collect();
+    let run = triggered(&app, &caller_ip(&app, &parts), url, &lines, body.bytes)?;
+    let mut started = start(&app, tenant, vec![run], body.room).await?;
+    Ok(Json(started.pop().as_ref().map(started_json).into()))
+}
+
+pub(in crate::api) async fn many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let (parts, body) = request.into_parts();
+    let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
+    refuse_when_disk_is_low(&app)?;
+    let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
+    let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
+    let (reading, caller_ip, bytes) = (app.clone(), caller_ip(&app, &parts), body.bytes);
+    let read = move || {
+        let items = batch::split(&bytes)?.into_iter().enumerate();
+        let run = |(index, item): (usize, &serde_json::value::RawValue)| {
+            read_item(&reading, &caller_ip, item.get()).map_err(|error| error.at(index))
+        };
+        items.map(run).collect::<Result<Vec<StartRun>, ApiError>>()
+    };
+    // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
+    let runs = tokio::task::spawn_blocking(read)
+        .await
+        .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    let started = start(&app, tenant, runs, body.room).await?;
+    Ok((StatusCode::CREATED, Json(started.iter().map(started_json).collect())))
+}
+
+fn read_item(app: &App, caller_ip: &str, text: &str) -> Result<StartRun, ApiError> {
+    let mut item = batch::read_item(text)?;
+    if item.queue.as_deref().is_some_and(|queue| !queue.is_empty()) {
+        return Err(ApiError::invalid(format!("queue: {NO_DETOUR}")));
+    }
+    let destination = item.destination.take().ok_or_else(|| ApiError::invalid("destination is missing"))?;
+    let url = Destination::parse_whole(&destination, URL_BYTES_MAX)?;
+    let body = item.take_any_body();
+    let max = app.config.message_bytes_max;
+    if body.len() > max {
+        return Err(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}")));
+    }
+    triggered(app, caller_ip, url, &item.lines(), body)
+}
+
+fn triggered(
+    app: &App,
+    caller_ip: &str,
+    url: Destination,
+    lines: &[Line<'_>],
+    body: Bytes,
+) -> Result<StartRun, ApiError> {
+    let url = checked_url(app, url)?;
+    let run = translate::triggered(Item { url: &url, lines, body }, &bounds(app, caller_ip))?;
+    check_failure_call(app, run.config.failure.as_ref())?;
+    Ok(run)
+}
+
+fn started_json(run: &Started) -> Value {
+    let mut answer = json!({ "workflowRunId": run.id, "workflowCreatedAt": run.created_at.as_millis() });
+    if run.deduplicated {
+        answer["deduplicated"] = true.into();
+    }
+    answer
+}

@@ -1,0 +1,620 @@
+//! Runs of workflows: what the core does with the decisions of `posthaste_engine::workflow`.
+//!
+//! Every command finds its run ([`Core::find_run`]), lets it decide ([`Core::decide`]), and adds all that follows to the batch
+//! that is being gathered: it is committed as a whole, like everything else.
+
+use super::run::{BATCH_BYTES_MAX, Core, next_id};
+use super::run_cache::Cached;
+use super::workflow::{
+    Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor,
+};
+use super::{Command, CoreFailure, QuotaExceeded, Reply};
+use bytes::Bytes;
+use posthaste_engine::event::{Op, Response};
+use posthaste_engine::message::{Live, Message, Origin};
+use posthaste_engine::outcome::Outcome;
+use posthaste_engine::shard::{Accepted, Step};
+use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
+use posthaste_engine::workflow::{
+    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Refusal, Resolved, StepRef, Workflow,
+};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use posthaste_wire::workflow::CallType;
+use std::sync::Arc;
+
+/// What deadlines wait in instead of the lane of a destination, which may be slow.
+const DEADLINES: &str = "deadlines of workflow runs";
+
+impl Core {
+    pub(super) fn handle_run(&mut self, command: Command, now: Timestamp) -> Result<(), CoreFailure> {
+        match command {
+            Command::StartRuns { tenant, runs, reply } => self.start_runs(tenant, runs, reply, now),
+            Command::Append { tenant, run, entries, reply } => self.append(tenant, &run, entries, reply, now),
+            Command::WaitForEvent { tenant, run, wait, reply } => self.wait_for_event(tenant, &run, *wait, reply, now),
+            Command::Notify { tenant, event, data, reply } => self.notify(tenant, &event, &data, reply),
+            Command::NotifyRun { tenant, run, event, data, reply } => {
+                self.notify_run(tenant, &run, &event, &data, reply, now)
+            }
+            Command::FinishRun { tenant, run, result, reply } => {
+                if let Some(no) = self.find_run(tenant, &run)? {
+                    self.decide(tenant, no, now, |workflow, out| workflow.finish(result, out))?;
+                }
+                self.answer(move || reply.send(()));
+                Ok(())
+            }
+            Command::CancelRun { tenant, run, reply } => {
+                let cancelled = match self.find_run(tenant, &run)? {
+                    Some(no) => self.decide(tenant, no, now, |workflow, out| workflow.cancel(out))? == Some(true),
+                    None => false,
+                };
+                self.answer(move || reply.send(cancelled));
+                Ok(())
+            }
+            Command::CancelRuns { tenant, runs, reply } => {
+                let mut cancelled = 0;
+                for no in runs {
+                    let was_going_on = self.decide(tenant, no, now, |workflow, out| workflow.cancel(out))?;
+                    cancelled += u32::from(was_going_on == Some(true));
+                    self.commit_if_large()?;
+                }
+                self.answer(move || reply.send(cancelled));
+                Ok(())
+            }
+            Command::BeginAgain { tenant, dlq_ids, again, overrides, reply } => {
+                self.begin_again(tenant, &dlq_ids, again, &overrides, reply)
+            }
+            Command::DropFailedRuns { tenant, dlq_ids, reply } => {
+                let mut dropped = 0;
+                for dlq_id in dlq_ids {
+                    if let Some(no) = self.failed_run(tenant, dlq_id)? {
+                        let was_there = self.decide(tenant, no, now, |workflow, out| workflow.leave_dlq(out))?;
+                        dropped += u32::from(was_there == Some(true));
+                    }
+                }
+                self.answer(move || reply.send(dropped));
+                Ok(())
+            }
+            Command::EditFailureCall { tenant, dlq_id, edit, reply } => {
+                self.edit_failure_call(tenant, dlq_id, edit, reply)
+            }
+            _ => unreachable!("not about a run"),
+        }
+    }
+
+    fn start_runs(
+        &mut self,
+        tenant: TenantId,
+        runs: Vec<StartRun>,
+        reply: Reply<Result<Vec<Started>, RunRefused>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let flows = runs.iter().flat_map(|StartRun { config, first, .. }| {
+            let of_failure = config.failure.as_ref().and_then(|call| call.flow.as_ref());
+            config.flow.iter().chain(&first.flow).chain(of_failure)
+        });
+        if let Err(exceeded) = self.check_flow_quota(tenant, flows) {
+            reply.send(Err(exceeded.into()));
+            return Ok(());
+        }
+        let mut started = Vec::with_capacity(runs.len());
+        for run in runs {
+            match self.start_run(tenant, run, now)? {
+                Ok(run) => started.push(run),
+                // Only an invoke is refused, and it comes alone.
+                Err(refused) => {
+                    self.answer(move || reply.send(Err(refused)));
+                    return Ok(());
+                }
+            }
+        }
+        self.answer(move || reply.send(Ok(started)));
+        Ok(())
+    }
+
+    fn start_run(
+        &mut self,
+        tenant: TenantId,
+        new: StartRun,
+        now: Timestamp,
+    ) -> Result<Result<Started, RunRefused>, CoreFailure> {
+        let known = match self.find_run(tenant, &RunKey { id: new.id.clone(), created_at: None })? {
+            Some(no) => self.cached(tenant, no)?.map(|cached| {
+                let Run { no, state, created_at, .. } = cached.workflow.run;
+                (no, state, created_at)
+            }),
+            None => None,
+        };
+        let created_at = match known {
+            Some((no, RunState::Started, _)) if new.is_by_client => return self.start_by_client(tenant, no, new, now),
+            Some((no, RunState::Started, created_at)) => {
+                let invoker = match self.invoke(tenant, &new, created_at, now)? {
+                    Invoked::ByNobody => None,
+                    Invoked::Now(invoker) => Some(invoker),
+                    Invoked::Before(started) => return Ok(Ok(started)),
+                    Invoked::Refused(refused) => return Ok(Err(refused)),
+                };
+                if let Some(invoker) = invoker {
+                    self.decide(tenant, no, now, |workflow, out| workflow.add_invoker(invoker, out))?;
+                }
+                return Ok(self.started(tenant, no, true)?.ok_or(RunRefused::Unknown));
+            }
+            // Instances of one name differ in their time.
+            Some((_, _, created_at)) => now.max(created_at.plus_millis(1)),
+            None => now,
+        };
+        let invoker = match self.invoke(tenant, &new, created_at, now)? {
+            Invoked::ByNobody => None,
+            Invoked::Now(invoker) => Some(invoker),
+            Invoked::Before(started) => return Ok(Ok(started)),
+            Invoked::Refused(refused) => return Ok(Err(refused)),
+        };
+        let StartRun { id, url, config, first, .. } = new;
+        let new = NewRun { tenant, id, created_at, url, config, invoker, first };
+        let no = self.begin(now, |out| Workflow::start(new, out))?;
+        Ok(self.started(tenant, no, false)?.ok_or(RunRefused::Unknown))
+    }
+
+    /// The endpoint triggers a run that goes on: it may be waiting for that.
+    fn start_by_client(
+        &mut self,
+        tenant: TenantId,
+        no: Seq,
+        new: StartRun,
+        now: Timestamp,
+    ) -> Result<Result<Started, RunRefused>, CoreFailure> {
+        let StartRun { config, first, .. } = new;
+        let headers = config.headers.into_iter().chain(first.headers).collect();
+        let restarted = self.decide(tenant, no, now, |workflow, out| {
+            workflow.restart_by_client(first.body, first.content_type, headers, config.features, out)
+        })?;
+        Ok(self.started(tenant, no, restarted != Some(true))?.ok_or(RunRefused::Unknown))
+    }
+
+    /// If a run is started by a step of another, that one notes it: once for each step.
+    fn invoke(
+        &mut self,
+        tenant: TenantId,
+        new: &StartRun,
+        created_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<Invoked, CoreFailure> {
+        let Some(InvokedBy { run, url, step, headers, body }) = &new.invoked_by else { return Ok(Invoked::ByNobody) };
+        let invoke = Invoke {
+            step: step.clone(),
+            run_id: new.id.clone(),
+            created_at,
+            url: new.url.clone(),
+            body: body.clone(),
+            run_headers: new.config.headers.clone(),
+            headers: headers.clone(),
+            out: None,
+        };
+        let limits = self.quotas.workflow;
+        let invoked = match self.find_run(tenant, run)? {
+            None => None,
+            Some(no) => self.decide(tenant, no, now, |parent, out| {
+                let is_new = parent.invoke(invoke, &limits, out)?;
+                let earlier = (!is_new).then(|| (parent.invoked(step).cloned(), started_of(parent, true)));
+                Ok((parent.run.created_at, earlier))
+            })?,
+        };
+        Ok(match invoked {
+            None => Invoked::Refused(RunRefused::Unknown),
+            Some(Err(refusal)) => Invoked::Refused(refused(refusal)),
+            Some(Ok((parent_created_at, None))) => Invoked::Now(Invoker {
+                run_id: run.id.clone(),
+                created_at: Some(parent_created_at),
+                url: url.clone(),
+                step: step.clone(),
+                headers: headers.clone(),
+            }),
+            // What it had invoked may have ended long ago: then nobody looks at what is said of it.
+            Some(Ok((_, Some((earlier, parent))))) => Invoked::Before(match earlier {
+                Some(invoke) => Started { id: invoke.run_id, created_at: invoke.created_at, ..parent },
+                None => parent,
+            }),
+        })
+    }
+
+    fn append(
+        &mut self,
+        tenant: TenantId,
+        run: &RunKey,
+        entries: Vec<NewEntry>,
+        reply: Reply<Result<Vec<Accepted>, RunRefused>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        if let Err(exceeded) = self.check_flow_quota(tenant, entries.iter().filter_map(|entry| entry.flow.as_ref())) {
+            reply.send(Err(exceeded.into()));
+            return Ok(());
+        }
+        let limits = self.quotas.workflow;
+        let appended = match self.find_run(tenant, run)? {
+            Some(no) => self.decide(tenant, no, now, |workflow, out| workflow.append(entries, &limits, out))?,
+            None => None,
+        };
+        let answer = appended.map_or(Err(RunRefused::Unknown), |appended| appended.map_err(refused));
+        self.answer(move || reply.send(answer));
+        Ok(())
+    }
+
+    fn wait_for_event(
+        &mut self,
+        tenant: TenantId,
+        run: &RunKey,
+        wait: WaitFor,
+        reply: Reply<Result<(), RunRefused>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let WaitFor { event, step, timeout, timeout_ms, headers } = wait;
+        let limits = self.quotas.workflow;
+        let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
+            workflow.wait(&event, step, (timeout, timeout_ms), headers, &limits, out)
+        };
+        let waited = match self.find_run(tenant, run)? {
+            Some(no) => self.decide(tenant, no, now, ask)?,
+            None => None,
+        };
+        let answer = waited.map_or(Err(RunRefused::Unknown), |waited| waited.map(drop).map_err(refused));
+        self.answer(move || reply.send(answer));
+        Ok(())
+    }
+
+    /// Commits first, so that the store knows all who wait.
+    fn notify(
+        &mut self,
+        tenant: TenantId,
+        event: &str,
+        data: &[u8],
+        reply: Reply<Vec<Notified>>,
+    ) -> Result<(), CoreFailure> {
+        self.commit()?;
+        let now = self.clock.now();
+        let mut notified = Vec::new();
+        for waiter in self.store.waiters(tenant, event)? {
+            let resolved = self.decide(tenant, waiter.run, now, |workflow, out| {
+                let resolved = workflow.notify(event, data, out);
+                resolved.map(|resolved| notified_of(&workflow.run, resolved))
+            })?;
+            notified.extend(resolved.flatten());
+            self.commit_if_large()?;
+        }
+        self.answer(move || reply.send(notified));
+        Ok(())
+    }
+
+    fn notify_run(
+        &mut self,
+        tenant: TenantId,
+        run: &RunKey,
+        event: &str,
+        data: &[u8],
+        reply: Reply<Result<Option<Notified>, RunRefused>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let limits = self.quotas.workflow;
+        let notify = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
+            let resolved = workflow.notify_or_keep(event, data, &limits, out);
+            resolved.map(|resolved| resolved.map(|resolved| notified_of(&workflow.run, resolved)))
+        };
+        let resolved = match self.find_run(tenant, run)? {
+            Some(no) => self.decide(tenant, no, now, notify)?,
+            None => None,
+        };
+        let answer = resolved.map_or(Err(RunRefused::Unknown), |resolved| resolved.map_err(refused));
+        self.answer(move || reply.send(answer));
+        Ok(())
+    }
+
+    fn begin_again(
+        &mut self,
+        tenant: TenantId,
+        dlq_ids: &[DlqId],
+        again: Again,
+        overrides: &Overrides,
+        reply: Reply<Vec<Option<Started>>>,
+    ) -> Result<(), CoreFailure> {
+        let mut begun = Vec::with_capacity(dlq_ids.len());
+        for dlq_id in dlq_ids {
+            begun.push(match self.failed_run(tenant, *dlq_id)? {
+                Some(failed) => self.begin_one_again(tenant, failed, again, overrides)?,
+                None => None,
+            });
+        }
+        self.answer(move || reply.send(begun));
+        Ok(())
+    }
+
+    fn begin_one_again(
+        &mut self,
+        tenant: TenantId,
+        failed: Seq,
+        again: Again,
+        overrides: &Overrides,
+    ) -> Result<Option<Started>, CoreFailure> {
+        let now = self.clock.now();
+        if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
+            return Ok(None);
+        }
+        let Some(cached) = self.cached(tenant, failed)? else { return Ok(None) };
+        let old = cached.workflow.clone();
+        let (id, overrides) = (self.new_run_id(), overrides.clone());
+        let no = self.begin(now, |out| match again {
+            Again::Resume => old.resumed(id, now, overrides, out),
+            Again::Restart => old.restarted(id, now, overrides, out),
+        })?;
+        self.started(tenant, no, false)
+    }
+
+    fn edit_failure_call(
+        &mut self,
+        tenant: TenantId,
+        dlq_id: DlqId,
+        edit: FailureCallEdit,
+        reply: Reply<Result<RunKey, FailureCallRefused>>,
+    ) -> Result<(), CoreFailure> {
+        let edited = match self.failed_run(tenant, dlq_id)? {
+            None => None,
+            Some(no) => self.decide(tenant, no, self.clock.now(), |workflow, out| {
+                let done = match edit {
+                    FailureCallEdit::Retry => workflow.tell_again(out),
+                    FailureCallEdit::Cancel => workflow.stop_telling(out),
+                };
+                let Run { id, created_at, .. } = &workflow.run;
+                done.then(|| RunKey { id: id.clone(), created_at: Some(*created_at) })
+            })?,
+        };
+        let answer = edited.ok_or(FailureCallRefused::Unknown).and_then(|key| key.ok_or(FailureCallRefused::State));
+        self.answer(move || reply.send(answer));
+        Ok(())
+    }
+
+    /// An attempt of a message of a run has ended.
+    pub(super) fn step_ended(
+        &mut self,
+        message: &Message,
+        step: StepRef,
+        outcome: &Outcome,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let random = self.random.next_u64();
+        let Some(end) = self.shard.step_ended(message, outcome, random, now, &mut self.batch.out) else {
+            return Ok(());
+        };
+        let attempt = Attempt { outcome, retried: end.retried, next: end.next };
+        self.decide(message.tenant, step.run, now, |workflow, out| match step.part {
+            Part::Entry(index) => workflow.attempted(index, attempt, out),
+            Part::FailureCall => workflow.failure_told(attempt, out),
+            Part::Deadline => workflow.deadline_reached(message.id, out),
+        })?;
+        Ok(())
+    }
+
+    /// What a message of a run sends; `None` if there is nothing to send, so that it has ended by being due.
+    pub(super) fn step_to_send(
+        &mut self,
+        live: &Live,
+        message: Arc<Message>,
+        step: StepRef,
+    ) -> Result<Option<Arc<Message>>, CoreFailure> {
+        let index = match step.part {
+            _ if live.cancel_requested => return Ok(None),
+            Part::Deadline => return Ok(None),
+            Part::FailureCall => return Ok(Some(message)),
+            Part::Entry(index) => index,
+        };
+        let lazy_bytes = self.quotas.workflow_lazy_bytes;
+        let Some(cached) = self.cached(message.tenant, step.run)? else { return Ok(None) };
+        let Some(entry) = cached.workflow.entries.get(index as usize) else { return Ok(None) };
+        // It may have been withdrawn by what was decided behind it.
+        if cached.workflow.run.state != RunState::Started || entry.id != live.id {
+            return Ok(None);
+        }
+        if entry.terms.call_type != CallType::Step {
+            return Ok(Some(message));
+        }
+        if cached.workflow.is_obsolete(index) {
+            return Ok(None);
+        }
+        let body = match cached.is_fetched(index, lazy_bytes) {
+            true => Bytes::new(),
+            false => cached.array_up_to(index),
+        };
+        Ok(Some(Arc::new(Message { body, ..Message::clone(&message) })))
+    }
+
+    /// Lets a run decide, and adds what follows to the batch; `None` if there is no such run.
+    fn decide<T>(
+        &mut self,
+        tenant: TenantId,
+        no: Seq,
+        now: Timestamp,
+        decide: impl FnOnce(&mut Workflow, &mut Outbox<'_>) -> T,
+    ) -> Result<Option<T>, CoreFailure> {
+        if self.cached(tenant, no)?.is_none() {
+            return Ok(None);
+        }
+        let Some(mut cached) = self.runs.take(no) else { return Ok(None) };
+        let (last_seq, random) = (&mut self.last_seq, &mut self.random);
+        let mut next_id = || next_id(last_seq, random, now);
+        let mut out = Outbox::new(now, &mut next_id);
+        let decided = decide(&mut cached.workflow, &mut out);
+        let consequences = Consequences::of(out);
+        self.follow(cached, consequences, now)?;
+        Ok(Some(decided))
+    }
+
+    /// A new run; says which.
+    fn begin(&mut self, now: Timestamp, begin: impl FnOnce(&mut Outbox<'_>) -> Workflow) -> Result<Seq, CoreFailure> {
+        let (last_seq, random) = (&mut self.last_seq, &mut self.random);
+        let mut next_id = || next_id(last_seq, random, now);
+        let mut out = Outbox::new(now, &mut next_id);
+        let workflow = begin(&mut out);
+        let (consequences, no) = (Consequences::of(out), workflow.run.no);
+        self.follow(Cached::new(workflow), consequences, now)?;
+        Ok(no)
+    }
+
+    /// Adds to the batch what a run has decided, and lets those decide who must hear of it.
+    fn follow(&mut self, mut cached: Cached, caused: Consequences, now: Timestamp) -> Result<(), CoreFailure> {
+        let Consequences { changes, messages, withdrawn, notices, rebound } = caused;
+        cached.refresh();
+        let tenant = cached.workflow.run.tenant;
+        let lazy_bytes = self.quotas.workflow_lazy_bytes;
+        let steps: Vec<Step> = messages.into_iter().map(|message| step_of(&cached, message, lazy_bytes)).collect();
+        self.runs.put(cached);
+        self.batch.body_bytes += changes.iter().map(new_bytes).sum::<usize>();
+        self.batch.out.ops.extend(changes.into_iter().map(Op::Workflow));
+        self.shard.decided(&steps, &withdrawn, now, &mut self.batch.out);
+        for Notice { tenant, to, out } in notices {
+            let key = RunKey { id: to.run_id.clone(), created_at: to.created_at };
+            if let Some(no) = self.find_run(tenant, &key)? {
+                let notice = Notice { tenant, to, out };
+                self.decide(tenant, no, now, |workflow, out| workflow.invoked_has_ended(&notice, out))?;
+            }
+        }
+        for (id, created_at, invoker) in rebound {
+            if let Some(no) = self.find_run(tenant, &RunKey { id, created_at: Some(created_at) })? {
+                self.decide(tenant, no, now, |workflow, out| workflow.add_invoker(invoker, out))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Many runs are told of something one by one, and each by itself: they need not wait for one another.
+    fn commit_if_large(&mut self) -> Result<(), CoreFailure> {
+        let is_large = self.batch.body_bytes >= BATCH_BYTES_MAX || self.batch.out.ops.len() >= BATCH_OPS_MAX;
+        if is_large { self.commit() } else { Ok(()) }
+    }
+
+    /// The run that is meant.
+    fn find_run(&self, tenant: TenantId, key: &RunKey) -> Result<Option<Seq>, CoreFailure> {
+        let known = self.runs.find(tenant, &key.id);
+        let known = known.filter(|known| key.created_at.is_none_or(|at| known.run.created_at == at));
+        match known.map(|known| &known.run) {
+            // None is newer than one that goes on, and an instance is an instance.
+            Some(run) if run.state == RunState::Started || key.created_at.is_some() => Ok(Some(run.no)),
+            known => Ok(known.map(|run| run.no).max(self.store.find_run(tenant, &key.id, key.created_at)?)),
+        }
+    }
+
+    /// A run, read if it is not remembered. What is not remembered is committed, so the store knows it.
+    fn cached(&mut self, tenant: TenantId, no: Seq) -> Result<Option<&Cached>, CoreFailure> {
+        if self.runs.get(no).is_none()
+            && let Some(workflow) = self.store.workflow(tenant, no)?
+        {
+            self.runs.put(Cached::new(workflow));
+        }
+        Ok(self.runs.get(no).filter(|cached| cached.workflow.run.tenant == tenant))
+    }
+
+    /// The run with this place in the DLQ. Commits first, so that the store's answer is the truth.
+    fn failed_run(&mut self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, CoreFailure> {
+        self.commit()?;
+        Ok(self.store.failed_run(tenant, dlq_id)?)
+    }
+
+    fn started(&mut self, tenant: TenantId, no: Seq, deduplicated: bool) -> Result<Option<Started>, CoreFailure> {
+        let cached = self.cached(tenant, no)?;
+        Ok(cached.map(|cached| started_of(&cached.workflow, deduplicated)))
+    }
+
+    fn new_run_id(&mut self) -> String {
+        let letter = |byte: u8| char::from(RUN_ID_LETTERS[usize::from(byte) % RUN_ID_LETTERS.len()]);
+        let bytes = self.random.bytes::<RUN_ID_LENGTH>();
+        std::iter::once("wfr_".to_owned()).chain(bytes.map(|byte| letter(byte).to_string())).collect()
+    }
+
+    /// Somebody waits for what was decided: it must be on disk. What an attempt brought need not be: should a power cut
+    /// undo it, it is made once more.
+    fn answer(&mut self, answer: impl FnOnce() + Send + 'static) {
+        self.batch.out.synced = true;
+        self.batch.answers.push(Box::new(answer));
+    }
+}
+
+/// What came of noting that a step starts a run.
+enum Invoked {
+    /// No step starts it.
+    ByNobody,
+    /// The step waits for it.
+    Now(Invoker),
+    /// The step had started one before.
+    Before(Started),
+    /// The run of the step goes on no more.
+    Refused(RunRefused),
+}
+
+/// What a decision has caused.
+struct Consequences {
+    changes: Vec<Change>,
+    messages: Vec<Arc<Message>>,
+    withdrawn: Vec<MessageId>,
+    notices: Vec<Notice>,
+    rebound: Vec<(String, Timestamp, Invoker)>,
+}
+
+impl Consequences {
+    fn of(out: Outbox<'_>) -> Consequences {
+        let Outbox { changes, messages, withdrawn, notices, rebound, .. } = out;
+        Consequences { changes, messages, withdrawn, notices, rebound }
+    }
+}
+
+/// Ops after which a batch is committed although a command about many runs goes on.
+const BATCH_OPS_MAX: usize = 1_024;
+
+/// How ids of runs look that the server makes, as those that clients make.
+const RUN_ID_LENGTH: usize = 21;
+const RUN_ID_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Bytes that a change brings into the batch.
+fn new_bytes(change: &Change) -> usize {
+    match change {
+        Change::Entry { entry, .. } => entry.body.len(),
+        // It is written whole each time.
+        Change::Run(run) => {
+            let early: usize = run.early.iter().map(|early| early.data.len()).sum();
+            early + run.invokes.iter().map(|invoke| invoke.body.len()).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+fn step_of(cached: &Cached, message: Arc<Message>, lazy_bytes: usize) -> Step {
+    let part = message.spec.workflow.map(|step| step.part);
+    let origin = match part {
+        Some(Part::Deadline) => Origin::of(message.tenant, DEADLINES),
+        _ => Origin::of_url(message.tenant, &message.spec.url),
+    };
+    let bytes = match part {
+        Some(Part::Entry(index)) if cached.is_fetched(index, lazy_bytes) => 0,
+        Some(Part::Entry(index)) if cached.is_step(index) => cached.array_bytes(index),
+        _ => message.body.len(),
+    };
+    Step { message, origin, body_bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
+}
+
+fn started_of(workflow: &Workflow, deduplicated: bool) -> Started {
+    let Run { no, id, created_at, .. } = &workflow.run;
+    let message_id = workflow.entries.first().map_or(MessageId { seq: *no, tag: 0 }, |entry| entry.id);
+    Started { id: id.clone(), created_at: *created_at, message_id, deduplicated }
+}
+
+fn notified_of(run: &Run, resolved: Resolved) -> Notified {
+    let Resolved { wait, id } = resolved;
+    Notified { id: run.id.clone(), created_at: run.created_at, url: run.url.clone(), wait, message_id: id }
+}
+
+fn refused(refusal: Refusal) -> RunRefused {
+    match refusal {
+        Refusal::Ended => RunRefused::Ended,
+        Refusal::Exceeded { quota, limit } => RunRefused::Exceeded(QuotaExceeded { quota, limit }),
+    }
+}
+
+/// What a message comes to that had nothing to send.
+pub(super) fn nothing_sent() -> Outcome {
+    Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0 }
+}

@@ -1,0 +1,232 @@
+//! What the core can be asked to do with runs of workflows.
+
+use super::{Command, CoreError, CoreHandle, QuotaExceeded, Room};
+use posthaste_engine::shard::Accepted;
+use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
+use posthaste_engine::workflow::{NewEntry, Overrides};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+
+/// Which run: the one that goes on, or else the newest of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunKey {
+    /// Its name.
+    pub id: String,
+    /// Which instance, if the caller says so.
+    pub created_at: Option<Timestamp>,
+}
+
+/// A run to start.
+#[derive(Clone, Debug)]
+pub struct StartRun {
+    /// Its name.
+    pub id: String,
+    /// Where its steps are executed.
+    pub url: String,
+    /// What was chosen for it.
+    pub config: RunConfig,
+    /// Its first entry.
+    pub first: NewEntry,
+    /// The endpoint itself triggers a run that is waiting for that.
+    pub is_by_client: bool,
+    /// The step of another run that invokes it.
+    pub invoked_by: Option<InvokedBy>,
+}
+
+/// The step of a run that invokes another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvokedBy {
+    /// The invoking run.
+    pub run: RunKey,
+    /// Where its steps are executed.
+    pub url: String,
+    /// The step.
+    pub step: StepText,
+    /// Headers to deliver its result with, names in canonical form.
+    pub headers: Vec<(String, String)>,
+    /// What the invoked run is given, for the log.
+    pub body: String,
+}
+
+/// A run that was started, or the one that goes on under this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// Its name.
+    pub id: String,
+    /// Which instance.
+    pub created_at: Timestamp,
+    /// The message that delivers its first entry.
+    pub message_id: MessageId,
+    /// Nothing was started: a run of this name goes on.
+    pub deduplicated: bool,
+}
+
+/// A wait for an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitFor {
+    /// The event.
+    pub event: String,
+    /// The step that waits.
+    pub step: StepText,
+    /// How long, as it was sent.
+    pub timeout: String,
+    /// The same.
+    pub timeout_ms: u64,
+    /// Headers to deliver the result with, as they were sent.
+    pub headers: Vec<(String, Vec<String>)>,
+}
+
+/// A run that an event has reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notified {
+    /// The run.
+    pub id: String,
+    /// Which instance.
+    pub created_at: Timestamp,
+    /// Where its steps are executed.
+    pub url: String,
+    /// What it waited for.
+    pub wait: Wait,
+    /// The message that delivers the event.
+    pub message_id: MessageId,
+}
+
+/// How a failed run begins again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// From where it failed.
+    Resume,
+    /// From its start.
+    Restart,
+}
+
+/// Why a run did not take what was meant for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunRefused {
+    /// No run has this name.
+    #[error("workflow run not found")]
+    Unknown,
+    /// It has ended.
+    #[error("the workflow run has ended")]
+    Ended,
+    /// A bound is reached. If it is one of the run, the run has failed thereby.
+    #[error(transparent)]
+    Exceeded(#[from] QuotaExceeded),
+}
+
+/// Why the call about a failure was not made or stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FailureCallRefused {
+    /// Nothing in the DLQ has this id.
+    #[error("dlq message not found")]
+    Unknown,
+    /// The run has no failure function, or its call does not stand so that this can be done.
+    #[error("the failure callback of this run is not in a state in which this can be done")]
+    State,
+}
+
+/// What is to be done with the call about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCallEdit {
+    /// Make it again.
+    Retry,
+    /// Do not make it any more.
+    Cancel,
+}
+
+impl CoreHandle {
+    /// Starts runs; the answer has the order of the runs. `room` is what their first entries take.
+    pub async fn start_runs(
+        &self,
+        tenant: TenantId,
+        runs: Vec<StartRun>,
+        room: Room,
+    ) -> Result<Result<Vec<Started>, RunRefused>, CoreError> {
+        let place = self.admission.wait(tenant).await?;
+        self.ask_from(place, Some(room), |reply| Command::StartRuns { tenant, runs, reply }).await
+    }
+
+    /// Appends entries to a run, all or none. `room` is what they take.
+    pub async fn append(
+        &self,
+        tenant: TenantId,
+        run: RunKey,
+        entries: Vec<NewEntry>,
+        room: Room,
+    ) -> Result<Result<Vec<Accepted>, RunRefused>, CoreError> {
+        let place = self.admission.wait(tenant).await?;
+        self.ask_from(place, Some(room), |reply| Command::Append { tenant, run, entries, reply }).await
+    }
+
+    /// A step of a run waits for an event.
+    pub async fn wait_for_event(
+        &self,
+        tenant: TenantId,
+        run: RunKey,
+        wait: WaitFor,
+    ) -> Result<Result<(), RunRefused>, CoreError> {
+        let place = self.admission.wait(tenant).await?;
+        self.ask_from(place, None, |reply| Command::WaitForEvent { tenant, run, wait: Box::new(wait), reply }).await
+    }
+
+    /// An event has come for all who wait for it.
+    pub async fn notify(&self, tenant: TenantId, event: String, data: Vec<u8>) -> Result<Vec<Notified>, CoreError> {
+        let place = self.admission.wait(tenant).await?;
+        self.ask_from(place, None, |reply| Command::Notify { tenant, event, data, reply }).await
+    }
+
+    /// An event has come for one run; it is kept for the run if it does not wait for it yet.
+    pub async fn notify_run(
+        &self,
+        tenant: TenantId,
+        run: RunKey,
+        event: String,
+        data: Vec<u8>,
+    ) -> Result<Result<Option<Notified>, RunRefused>, CoreError> {
+        let place = self.admission.wait(tenant).await?;
+        self.ask_from(place, None, |reply| Command::NotifyRun { tenant, run, event, data, reply }).await
+    }
+
+    /// The function of a run has returned. A run that has ended, or is unknown, stays as it is.
+    pub async fn finish_run(&self, tenant: TenantId, run: RunKey, result: Option<String>) -> Result<(), CoreError> {
+        let place = self.admission.wait(tenant).await?;
+        self.ask_from(place, None, |reply| Command::FinishRun { tenant, run, result, reply }).await
+    }
+
+    /// Cancels a run; false if none of this name goes on.
+    pub async fn cancel_run(&self, tenant: TenantId, run: RunKey) -> Result<bool, CoreError> {
+        self.ask(None, |reply| Command::CancelRun { tenant, run, reply }).await
+    }
+
+    /// Cancels runs; says how many of them went on.
+    pub async fn cancel_runs(&self, tenant: TenantId, runs: Vec<Seq>) -> Result<u32, CoreError> {
+        self.ask(None, |reply| Command::CancelRuns { tenant, runs, reply }).await
+    }
+
+    /// Begins failed runs again, each as a new run; `None` for one that is not in the DLQ.
+    pub async fn begin_again(
+        &self,
+        tenant: TenantId,
+        dlq_ids: Vec<DlqId>,
+        again: Again,
+        overrides: Overrides,
+    ) -> Result<Vec<Option<Started>>, CoreError> {
+        let overrides = Box::new(overrides);
+        self.ask(None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await
+    }
+
+    /// Takes failed runs out of the DLQ; says how many were in it.
+    pub async fn drop_failed_runs(&self, tenant: TenantId, dlq_ids: Vec<DlqId>) -> Result<u32, CoreError> {
+        self.ask(None, |reply| Command::DropFailedRuns { tenant, dlq_ids, reply }).await
+    }
+
+    /// Makes the call about a failure again, or stops it; says which run it is about.
+    pub async fn edit_failure_call(
+        &self,
+        tenant: TenantId,
+        dlq_id: DlqId,
+        edit: FailureCallEdit,
+    ) -> Result<Result<RunKey, FailureCallRefused>, CoreError> {
+        self.ask(None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply }).await
+    }
+}

@@ -1,0 +1,197 @@
+//! Runs of workflows: what is written is read back, and found by whoever may ask for it.
+
+use crate::run_support::*;
+use crate::support::*;
+use posthaste::store::{Store, StoreError};
+use posthaste_engine::event::Op;
+use posthaste_engine::message::Message;
+use posthaste_engine::retry::Next;
+use posthaste_engine::workflow::entry::Delivery;
+use posthaste_engine::workflow::run::{Run, Trigger};
+use posthaste_engine::workflow::{Attempt, Change, Overrides, Waiter, Workflow};
+use posthaste_wire::id::{MessageId, Seq};
+use posthaste_wire::time::Timestamp;
+use posthaste_wire::workflow::Features;
+use std::sync::Arc;
+
+pub(super) fn a_run_is_read_back_as_it_was_written(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start_with("run", T0, rich_run);
+    let check = |run: &Workflow, what: &str| assert_eq!(rig.stored(run).as_ref(), Some(run), "{what}");
+    check(&run, "started");
+    rig.attempt(&mut run, 0, T0.plus_millis(1), 200);
+    check(&run, "the first entry is delivered");
+    rig.append(&mut run, T0.plus_millis(2), vec![step(1, "one"), call(2), step(3, "three")]);
+    check(&run, "appended");
+    rig.wait(&mut run, T0.plus_millis(3), "event", 4);
+    rig.decide(T0.plus_millis(4), |out| run.notify_or_keep("early", &[0, 255], &LIMITS, out)).unwrap();
+    rig.decide(T0.plus_millis(5), |out| run.invoke(invoke(5), &LIMITS, out)).unwrap();
+    check(&run, "waiting");
+    rig.decide(T0.plus_millis(6), |out| run.notify("event", b"data", out)).unwrap();
+    check(&run, "notified");
+    let again = Attempt { outcome: &outcome(500), retried: 0, next: Next::RetryAt(T0.plus_millis(DAY)) };
+    rig.decide(T0.plus_millis(7), |out| run.attempted(1, again, out));
+    check(&run, "to be tried again");
+    rig.wait(&mut run, T0.plus_millis(8), "event", 6);
+    rig.attempt(&mut run, 2, T0.plus_millis(9), 404);
+    check(&run, "a call has failed, which is a result");
+    rig.attempt(&mut run, 1, T0.plus_millis(10), 500);
+    check(&run, "failed");
+    assert!(run.run.failure.is_some() && is_quiet(&run));
+    let told = Attempt { outcome: &outcome(200), retried: 0, next: Next::Done };
+    rig.decide(T0.plus_millis(11), |out| run.failure_told(told, out));
+    check(&run, "told");
+    assert_eq!(rig.live_ids().len(), 1, "the call about the failure");
+
+    let overrides = Overrides { retries: Some(9), delay_ms: 5, ..Overrides::default() };
+    let resumed = rig.decide(T0.plus_millis(12), |out| run.resumed("again".into(), T0.plus_millis(12), overrides, out));
+    check(&resumed, "resumed");
+    check(&run, "what was resumed stays as it was");
+    let mut finished = rig.start("finished", T0.plus_millis(13));
+    rig.finish(&mut finished, T0.plus_millis(14));
+    check(&finished, "finished");
+    assert_eq!(store.workflow(rig.tenant, Seq(5)).unwrap(), None);
+    assert_eq!(store.workflow(store.tenant("other").unwrap(), run.run.no).unwrap(), None);
+}
+
+pub(super) fn the_first_entry_can_be_replaced(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start_with("run", T0, |new| new.config.trigger = Trigger::UnknownClient);
+    let body = b"{\"stepId\":5}".as_slice().into();
+    let replaced = rig.decide(T0.plus_millis(1), |out| {
+        run.restart_by_client(body, "text/plain".into(), Vec::new(), Features::OF_TRIGGER, out)
+    });
+    assert!(replaced);
+    rig.attempt(&mut run, 0, T0.plus_millis(2), 200);
+    assert_eq!((rig.stored(&run).as_ref(), run.entries.len()), (Some(&run), 1));
+    assert_eq!(rig.live_ids(), []);
+}
+
+pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let other = store.tenant("other").unwrap();
+    let find = |id: &str, at: Option<Timestamp>| store.find_run(rig.tenant, id, at).unwrap();
+    assert_eq!(find("a", None), None);
+    let mut first = rig.start("a", T0);
+    let (other_name, foreign) = (rig.start("A", T0), rig.start_with("a", T0.plus_millis(9), |new| new.tenant = other));
+    assert_eq!(find("a", None), Some(first.run.no));
+    rig.finish(&mut first, T0);
+    assert_eq!(find("a", None), Some(first.run.no), "it is remembered when it has ended");
+    // In the same millisecond, so its time is a later one.
+    let mut second = rig.start_with("a", T0, |new| new.created_at = T0.plus_millis(1));
+    rig.finish(&mut second, T0.plus_millis(5));
+    let third = rig.start("a", T0.plus_millis(7));
+    assert_eq!(find("a", None), Some(third.run.no));
+    for run in [&first, &second, &third] {
+        assert_eq!(find("a", Some(run.run.created_at)), Some(run.run.no));
+    }
+    assert_eq!((find("a", Some(T0.plus_millis(2))), find("'", None)), (None, None));
+    assert_eq!((find("A", None), find("A", Some(T0))), (Some(other_name.run.no), Some(other_name.run.no)));
+    assert_eq!(store.find_run(other, "a", None).unwrap(), Some(foreign.run.no));
+}
+
+pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let other = store.tenant("other").unwrap();
+    let mut runs = ["a", "b", "c"].map(|id| rig.start(id, T0));
+    for which in [1, 0, 2] {
+        rig.wait(&mut runs[which], T0, "event", 1);
+    }
+    rig.wait(&mut runs[0], T0, "event", 2);
+    rig.wait(&mut runs[0], T0, "Event", 3);
+    let mut foreign = rig.start_with("a", T0, |new| new.tenant = other);
+    rig.wait(&mut foreign, T0, "event", 1);
+    let waiting = |event: &str| {
+        let waiters = store.waiters(rig.tenant, event).unwrap();
+        assert!(waiters.iter().all(|waiter| waiter.event == event && waiter.tenant == rig.tenant));
+        waiters.iter().map(|waiter| (waiter.run, waiter.timer)).collect::<Vec<_>>()
+    };
+    let wait = |run: &Workflow, which: usize| (run.run.no, run.run.waits[which].timer);
+    let all = [wait(&runs[1], 0), wait(&runs[0], 0), wait(&runs[2], 0), wait(&runs[0], 1)];
+    assert_eq!(waiting("event"), all);
+    assert_eq!((waiting("Event"), waiting("none")), (vec![wait(&runs[0], 2)], vec![]));
+    rig.decide(T0, |out| runs[0].notify("event", b"", out)).unwrap();
+    assert_eq!(waiting("event"), [all[0], all[2], all[3]]);
+    // Who has ended waits for nothing.
+    rig.finish(&mut runs[0], T0);
+    assert_eq!((waiting("event"), waiting("Event")), (vec![all[0], all[2]], vec![]));
+    rig.decide(T0, |out| runs[1].deadline_reached(all[0].1, out));
+    assert_eq!(waiting("event"), [all[2]]);
+    assert_eq!(store.waiters(other, "event").unwrap().len(), 1);
+}
+
+pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start("a", T0);
+    rig.wait(&mut run, T0, "event", 1);
+    let waiter = store.waiters(rig.tenant, "event").unwrap().remove(0);
+    let no = run.run.no;
+    let delivery = Delivery::due_at(T0);
+    let renamed = |change: fn(&mut Run)| {
+        let mut run = run.run.clone();
+        change(&mut run);
+        vec![Change::Run(Arc::new(run))]
+    };
+    let went = |waiter: &Waiter| Change::NoWaiter(waiter.clone());
+    let tagged = Waiter { timer: MessageId { tag: 5, ..waiter.timer }, ..waiter.clone() };
+    let impossible: Vec<(&str, Vec<Change>)> = vec![
+        ("an entry", vec![Change::Delivery { run: no, index: 1, delivery: delivery.clone() }]),
+        ("a run", vec![Change::Delivery { run: Seq(no.0 + 9), index: 0, delivery }]),
+        ("an event", vec![went(&Waiter { event: "none".into(), ..waiter.clone() })]),
+        ("a wait", vec![went(&tagged)]),
+        ("whose wait", vec![went(&Waiter { run: Seq(no.0 + 9), ..waiter.clone() })]),
+        ("twice", vec![went(&waiter), went(&waiter)]),
+        ("waits twice", vec![Change::Waiter(waiter.clone())]),
+        ("another name", renamed(|run| run.id.push('b'))),
+        ("another time", renamed(|run| run.created_at = run.created_at.plus_millis(1))),
+        ("another tenant", renamed(|run| run.tenant.0 += 1)),
+    ];
+    // Once while all of it may be pending in front of a database, once when it no longer is.
+    for round in 0..2 {
+        for (what, changes) in &impossible {
+            let mut ops = published(&rig.draft(T0, |_| {}));
+            ops.extend(changes.iter().cloned().map(Op::Workflow));
+            let result = rig.commit(&ops);
+            assert!(matches!(result, Err(StoreError::Corrupt { .. })), "{what}, {round}: {result:?}");
+        }
+        assert_eq!(rig.stored(&run).as_ref(), Some(&run));
+        assert_eq!(store.waiters(rig.tenant, "event").unwrap(), std::slice::from_ref(&waiter));
+        assert_eq!((rig.story(), rig.live_ids().len()), (vec![], 2), "nothing else of those batches is left either");
+    }
+}
+
+pub(super) fn positions_of_entries_never_come_again(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start("a", T0);
+    rig.attempt(&mut run, 0, T0, 200);
+    rig.append(&mut run, T0, vec![step(1, "one"), step(2, "two"), step(3, "three")]);
+    for index in [2, 3] {
+        rig.attempt(&mut run, index, T0, 200);
+    }
+    rig.attempt(&mut run, 1, T0, 500);
+    let again = rig.decide(T0, |out| run.resumed("b".into(), T0, Overrides::default(), out));
+    // Only the second entry has a message; those behind it were delivered in the former life.
+    assert_eq!(rig.live_ids(), [again.entries[1].id]);
+    assert_eq!(store.last_seq().unwrap(), again.entries[3].id.seq);
+    let message = rig.publish(T0);
+    assert!(message.id.seq > again.entries[3].id.seq);
+    assert_eq!(rig.stored(&again), Some(again));
+}
+
+pub(super) fn a_message_of_a_run_lives_and_ends_like_others(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start("a", T0);
+    let id = run.entries[0].id;
+    let record = store.message(rig.tenant, id).unwrap().unwrap();
+    let Message { spec, .. } = record.message.as_ref();
+    assert_eq!((spec.workflow.map(|step| step.run), record.live.map(|live| live.id)), (Some(run.run.no), Some(id)));
+    assert_eq!(store.load_messages(&[id]).unwrap(), [record.message]);
+    rig.append(&mut run, T0, vec![step(1, "one")]);
+    rig.attempt(&mut run, 0, T0, 200);
+    assert_eq!(store.message(rig.tenant, id).unwrap(), None, "it has no log lines");
+    assert_eq!((rig.live_ids(), store.counts().unwrap().live), (vec![run.entries[1].id], 1));
+    rig.finish(&mut run, T0);
+    assert_eq!((rig.live_ids(), store.counts().unwrap().live), (vec![], 0));
+    assert_eq!(store.last_seq().unwrap(), run.entries[1].id.seq);
+    assert_eq!(rig.story(), []);
+}

@@ -1,0 +1,172 @@
+//! What a client of the workflow protocol says in headers and steps, as far as the server must understand it.
+//!
+//! The server never changes a step and reads little of it: who it is about, for decisions and logs.
+
+use serde::{Deserialize, Serialize};
+
+/// What the client of a run can do, by `Upstash-Feature-Set`. Unknown names are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Features {
+    /// It fetches the steps itself when a delivery has no body.
+    pub lazy_fetch: bool,
+    /// A failure callback shows the payload of the trigger, not the body of the failed delivery.
+    pub initial_body: bool,
+    /// A first answer that no workflow would give ends the run.
+    pub detect_trigger: bool,
+    /// What the trigger chose holds for all entries.
+    pub trigger_on_config: bool,
+    /// The failure of this call is a result, and ends nothing.
+    pub no_delete: bool,
+}
+
+impl Features {
+    /// What the newest client says at a trigger; the server says it for those who trigger without a client.
+    pub const OF_TRIGGER: Features = Features {
+        lazy_fetch: true,
+        initial_body: true,
+        detect_trigger: true,
+        trigger_on_config: true,
+        no_delete: false,
+    };
+
+    /// Reads the values of the header: names separated by commas, over any number of lines.
+    pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>) -> Features {
+        let mut features = Features::default();
+        for name in values.into_iter().flat_map(|value| value.split(',')) {
+            match name.trim() {
+                "LazyFetch" => features.lazy_fetch = true,
+                "InitialBody" => features.initial_body = true,
+                "WF_DetectTrigger" => features.detect_trigger = true,
+                "WF_TriggerOnConfig" => features.trigger_on_config = true,
+                "WF_NoDelete" => features.no_delete = true,
+                _ => {}
+            }
+        }
+        features
+    }
+}
+
+/// What an entry of a run is, by `Upstash-Workflow-CallType`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum CallType {
+    /// A step, or the trigger.
+    Step,
+    /// A call of somebody else.
+    ToCallback,
+    /// What came of such a call.
+    FromCallback,
+    /// Whatever later clients invent: stored and passed on, as it was written.
+    Other(String),
+}
+
+impl CallType {
+    /// The name on the wire.
+    pub fn name(&self) -> &str {
+        match self {
+            CallType::Step => "step",
+            CallType::ToCallback => "toCallback",
+            CallType::FromCallback => "fromCallback",
+            CallType::Other(name) => name,
+        }
+    }
+}
+
+impl From<String> for CallType {
+    fn from(name: String) -> Self {
+        match name.as_str() {
+            "step" => CallType::Step,
+            "toCallback" => CallType::ToCallback,
+            "fromCallback" => CallType::FromCallback,
+            _ => CallType::Other(name),
+        }
+    }
+}
+
+impl From<CallType> for String {
+    fn from(call_type: CallType) -> Self {
+        call_type.name().to_owned()
+    }
+}
+
+/// What a step says about itself. What it leaves out, or says in a way of its own, is as if it said nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepInfo {
+    /// Its number within the function, from 1; 0 announces a branch of a parallel group.
+    pub id: u32,
+    /// The name that the user gave it.
+    pub name: String,
+    /// `Run`, `SleepFor`, `Call` and so on.
+    pub kind: String,
+    /// How many steps its group has.
+    pub concurrent: u32,
+    /// The number that the announced branch will have.
+    pub target: Option<u32>,
+}
+
+impl StepInfo {
+    /// Reads a step.
+    pub fn parse(text: &[u8]) -> StepInfo {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Raw {
+            step_id: serde_json::Value,
+            step_name: serde_json::Value,
+            step_type: serde_json::Value,
+            concurrent: serde_json::Value,
+            target_step: serde_json::Value,
+        }
+        let raw: Raw = serde_json::from_slice(text).unwrap_or_default();
+        let number = |value: &serde_json::Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        StepInfo {
+            id: number(&raw.step_id).unwrap_or(0),
+            name: text(&raw.step_name),
+            kind: text(&raw.step_type),
+            concurrent: number(&raw.concurrent).unwrap_or(1),
+            target: number(&raw.target_step).filter(|target| *target > 0),
+        }
+    }
+
+    /// It announces a branch and holds no result.
+    pub fn is_plan(&self) -> bool {
+        self.target.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_read_over_lines_and_spaces() {
+        let all = ["LazyFetch, InitialBody", "WF_DetectTrigger,WF_TriggerOnConfig,WF_New"];
+        assert_eq!(Features::parse(all), Features::OF_TRIGGER);
+        let call = Features { no_delete: true, initial_body: true, ..Features::default() };
+        assert_eq!(Features::parse(["WF_NoDelete,InitialBody"]), call);
+        assert_eq!(Features::parse([""]), Features::default());
+    }
+
+    #[test]
+    fn call_types_survive_being_stored() {
+        for name in ["step", "toCallback", "fromCallback", "stepConfig"] {
+            let call_type = CallType::from(name.to_owned());
+            assert_eq!(serde_json::to_string(&call_type).unwrap(), format!("{name:?}"));
+            assert_eq!(serde_json::from_str::<CallType>(&format!("{name:?}")).unwrap(), call_type);
+        }
+    }
+
+    #[test]
+    fn steps_are_read_as_far_as_they_make_sense() {
+        let plan = br#"{"stepId":0,"stepName":"a","stepType":"SleepFor","concurrent":2,"targetStep":3,"sleepFor":5}"#;
+        let info = StepInfo::parse(plan);
+        assert_eq!((info.id, info.name.as_str(), info.concurrent, info.target), (0, "a", 2, Some(3)));
+        assert!(info.is_plan());
+        let python = br#"{"stepId":1,"stepName":"b","stepType":"Run","out":"null","concurrent":1,"targetStep":0}"#;
+        assert!(!StepInfo::parse(python).is_plan(), "Python writes targetStep 0 for none");
+        for rubbish in [&b"not json"[..], b"[]", b"null", br#"{"stepId":-1,"stepName":7}"#, b"\xff"] {
+            assert_eq!(StepInfo::parse(rubbish), StepInfo { concurrent: 1, ..StepInfo::default() });
+        }
+    }
+}
