@@ -103,7 +103,8 @@ pub(super) async fn read(
             ))
         }
         Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
-        Err(_) => Err(ApiError::invalid("the request body took longer than 60 s; nothing was stored")),
+        // No 400: to a client of workflows that means that its run has ended.
+        Err(_) => Err(ApiError::overloaded("the request body took longer than 60 s; nothing was stored, try again")),
     }
 }
 

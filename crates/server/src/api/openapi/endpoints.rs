@@ -254,7 +254,10 @@ fn url_groups() -> Vec<Endpoint> {
 
 fn dlq() -> Vec<Endpoint> {
     let tag = "DLQ";
-    let page = object(&["messages"], &[("messages", list_of("DeadLetter")), ("cursor", text())]);
+    // Of runs with `source=workflow`.
+    let either = json!({ "anyOf": [reference("DeadLetter"), reference("FailedRun")] });
+    let messages = json!({ "type": "array", "items": either });
+    let page = object(&["messages"], &[("messages", messages), ("cursor", text())]);
     let deleted = || object(&["deleted"], &[("deleted", whole()), ("cursor", text())]);
     let retried = object(&["responses"], &[("responses", list_of("Published")), ("cursor", text())]);
     vec![

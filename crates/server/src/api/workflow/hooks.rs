@@ -3,7 +3,7 @@
 //! There is no token: the URL is the secret, with 15 random letters that the run's client has drawn. So a call counts
 //! as a request of the tenant, its body is held in the tenant's share, and all that is unknown is answered alike.
 
-use super::{NOT_FOUND, checked_name, refused_event};
+use super::{NOT_FOUND, checked_name, refused_event, run_of};
 use crate::api::body;
 use crate::api::caller::peer_is_trusted;
 use crate::api::error::ApiError;
@@ -35,6 +35,7 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
     let (parts, body) = request.into_parts();
     let Hook { user, run, event } = Hook::read(parts.uri.path())?;
     let tenant = app.tokens.of_user(&user).ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
+    let run = RunKey { id: run, created_at: None };
     if !is_open(&app, tenant, run.clone(), event.clone()).await? {
         return Err(ApiError::not_found(NOT_FOUND));
     }
@@ -44,7 +45,6 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
     let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let payload = payload(&parts, scheme(&app, &parts), &body.bytes);
-    let run = RunKey { id: run, created_at: None };
     let notified = app.core.notify_run(tenant, run, event, payload).await?.map_err(refused_event)?;
     Ok(Json(match notified {
         Some(notified) => json!({ "messageId": notified.message_id.to_string() }),
@@ -54,10 +54,12 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
 
 /// Whether a step of the run has made this webhook. Nobody shows a token here, so whoever does not know its URL learns and
 /// changes nothing, and costs the tenant nothing.
-async fn is_open(app: &Arc<App>, tenant: TenantId, run: String, event: String) -> Result<bool, ApiError> {
+async fn is_open(app: &Arc<App>, tenant: TenantId, run: RunKey, event: String) -> Result<bool, ApiError> {
     let is_open = app.read(move |store| {
-        let Some(no) = store.find_run(tenant, &run, None)? else { return Ok(false) };
-        Ok(store.workflow(tenant, no)?.is_some_and(|workflow| workflow.has_webhook(&event)))
+        if store.find_run(tenant, &run.id, None)?.is_none() {
+            return Ok(false);
+        }
+        Ok(run_of(store, tenant, &run)?.is_some_and(|workflow| workflow.has_webhook(&event)))
     });
     Ok(is_open.await?)
 }

@@ -31,8 +31,11 @@ pub(super) use translate::Wanted;
 
 use super::error::ApiError;
 use crate::clock::random;
-use crate::core::RunRefused;
+use crate::core::{RunKey, RunRefused};
+use crate::store::{Order, PageRequest, RunFilter, Store, StoreError};
 use posthaste_engine::limits::WORKFLOW_NAME_BYTES_MAX;
+use posthaste_engine::workflow::Workflow;
+use posthaste_wire::id::TenantId;
 use posthaste_wire::rejection::Rejection;
 
 /// What clients are told that publish for a run that has ended. Old ones compare it, letter by letter.
@@ -55,6 +58,14 @@ fn refused_event(refused: RunRefused) -> ApiError {
         RunRefused::Unknown | RunRefused::Ended => ApiError::not_found(NOT_FOUND),
         RunRefused::Exceeded(exceeded) => ApiError::quota(exceeded.to_string()),
     }
+}
+
+/// A run with its entries, the newest of its name unless it says which. Read as lists are: the core has a connection of its
+/// own, and must not wait for others to read a large run.
+fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Workflow>, StoreError> {
+    let filter = RunFilter { ids: vec![run.id.clone()], created_at: run.created_at, ..RunFilter::default() };
+    let page = PageRequest { cursor: None, count: 1, order: Order::LatestFirst };
+    Ok(store.list_runs(tenant, &filter, &page)?.entries.pop())
 }
 
 /// The id of a run or of an event, as it was sent.

@@ -1,7 +1,7 @@
 //! `/v2/workflows/runs`: fetch the entries of a run, end one, cancel many.
 
 use super::protocol::created_at;
-use super::{NOT_FOUND, checked_name};
+use super::{NOT_FOUND, checked_name, run_of};
 use crate::api::auth::{Access, authorize};
 use crate::api::body::{self, SmallRequest, read_small};
 use crate::api::error::ApiError;
@@ -44,8 +44,7 @@ pub(in crate::api) async fn get(State(app): State<Arc<App>>, request: Request) -
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let run = key(request.uri(), request.headers())?;
     let entries = app.read(move |store| {
-        let Some(no) = store.find_run(tenant, &run.id, run.created_at)? else { return Ok(None) };
-        let workflow = store.workflow(tenant, no)?.filter(|workflow| workflow.run.state == RunState::Started);
+        let workflow = run_of(store, tenant, &run)?.filter(|workflow| workflow.run.state == RunState::Started);
         Ok(workflow.and_then(|workflow| Some(workflow.array_up_to(workflow.entries.last()?.index))))
     });
     let entries = entries.await?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
