@@ -244,6 +244,9 @@ fn a_bound_that_is_reached_ends_the_run_and_says_which() {
             world.decide(|workflow, out| workflow.append(vec![step(text)], &limits, out))
         };
         append(&mut world, "{\"a\":1}").unwrap();
+        if quota != "maxWorkflowDuration" {
+            assert!(append(&mut world, "{\"a\":1}").unwrap()[0].deduplicated, "what is said twice takes no room");
+        }
         assert_eq!(append(&mut world, "{\"a\":22}"), Err(Refusal::Exceeded { quota, limit }));
         let failure = world.workflow.run.failure.clone().unwrap();
         assert_eq!(failure.error, Some(format!("quota {quota} exceeded, current limit: {limit}")));
@@ -386,4 +389,32 @@ fn an_endpoint_of_an_unknown_client_triggers_the_run_again_its_own_way() {
     assert_eq!((header(message, "X-User"), header(message, "Content-Type")), ("u", "text/plain"));
     assert_eq!(&world.workflow.entries[0].body[..], b"decoded");
     assert_eq!(world.workflow.entries.len(), 1);
+}
+
+#[test]
+fn a_first_delivery_that_has_ended_is_not_withdrawn_once_more() {
+    let mut world = quiet(RunConfig { trigger: Trigger::UnknownClient, ..config() });
+    let answer = answered(200);
+    let attempt = Attempt { outcome: &answer, retried: 0, next: Next::Done };
+    world.decide(|workflow, out| workflow.attempted(0, attempt, out));
+    world.decide(|workflow, out| {
+        let body = Bytes::from_static(b"decoded");
+        assert!(workflow.restart_by_client(body, "text/plain".into(), Vec::new(), Features::default(), out));
+        assert!(out.withdrawn.is_empty(), "it has no live row any more");
+    });
+}
+
+#[test]
+fn a_run_that_begins_again_keeps_how_it_was_triggered_and_what_sleeps_in_it() {
+    let mut world = quiet(RunConfig { trigger: Trigger::UnknownClient, retries: 0, ..config() });
+    let asleep = NewEntry { due: T0.plus_millis(86_400_000), ..step(r#"{"stepId":0,"targetStep":1,"concurrent":2}"#) };
+    let awake = step(r#"{"stepId":0,"targetStep":2,"concurrent":2}"#);
+    world.decide(|workflow, out| workflow.append(vec![asleep, awake], &LIMITS, out)).unwrap();
+    let answer = answered(500);
+    let attempt = Attempt { outcome: &answer, retried: 0, next: Next::DeadLetter };
+    world.decide(|workflow, out| workflow.attempted(2, attempt, out));
+    let again = world.decide(|workflow, out| workflow.resumed("wfr_2".into(), out.now, Overrides::default(), out));
+    assert_eq!(again.run.config.trigger, Trigger::UnknownClient, "its endpoint will trigger it once more");
+    let due: Vec<_> = again.entries.iter().skip(1).map(|entry| entry.delivery.due).collect();
+    assert!(due[0] == T0.plus_millis(86_400_000) && due[1] < due[0], "{due:?}");
 }

@@ -9,6 +9,7 @@
 mod admission;
 mod attempts;
 mod clock_watch;
+mod failed_runs;
 mod limits;
 mod run;
 mod run_cache;
@@ -19,6 +20,7 @@ mod workflow;
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
+pub(crate) use workflow::fresh_run_id;
 pub use workflow::{
     Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor,
 };

@@ -5,9 +5,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
-use super::workflow::{
-    Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor,
-};
+use super::workflow::{InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
@@ -16,9 +14,9 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Step};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Refusal, Resolved, StepRef, Workflow,
+    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Refusal, Resolved, StepRef, Workflow,
 };
-use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use std::sync::Arc;
@@ -64,17 +62,7 @@ impl Core {
             Command::BeginAgain { tenant, dlq_ids, again, overrides, reply } => {
                 self.begin_again(tenant, &dlq_ids, again, &overrides, reply)
             }
-            Command::DropFailedRuns { tenant, dlq_ids, reply } => {
-                let mut dropped = 0;
-                for dlq_id in dlq_ids {
-                    if let Some(no) = self.failed_run(tenant, dlq_id)? {
-                        let was_there = self.decide(tenant, no, now, |workflow, out| workflow.leave_dlq(out))?;
-                        dropped += u32::from(was_there == Some(true));
-                    }
-                }
-                self.answer(move || reply.send(dropped));
-                Ok(())
-            }
+            Command::DropFailedRuns { tenant, dlq_ids, reply } => self.drop_failed_runs(tenant, dlq_ids, reply, now),
             Command::EditFailureCall { tenant, dlq_id, edit, reply } => {
                 self.edit_failure_call(tenant, dlq_id, edit, reply)
             }
@@ -307,69 +295,6 @@ impl Core {
         Ok(())
     }
 
-    fn begin_again(
-        &mut self,
-        tenant: TenantId,
-        dlq_ids: &[DlqId],
-        again: Again,
-        overrides: &Overrides,
-        reply: Reply<Vec<Option<Started>>>,
-    ) -> Result<(), CoreFailure> {
-        let mut begun = Vec::with_capacity(dlq_ids.len());
-        for dlq_id in dlq_ids {
-            begun.push(match self.failed_run(tenant, *dlq_id)? {
-                Some(failed) => self.begin_one_again(tenant, failed, again, overrides)?,
-                None => None,
-            });
-        }
-        self.answer(move || reply.send(begun));
-        Ok(())
-    }
-
-    fn begin_one_again(
-        &mut self,
-        tenant: TenantId,
-        failed: Seq,
-        again: Again,
-        overrides: &Overrides,
-    ) -> Result<Option<Started>, CoreFailure> {
-        let now = self.clock.now();
-        if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
-            return Ok(None);
-        }
-        let Some(cached) = self.cached(tenant, failed)? else { return Ok(None) };
-        let old = cached.workflow.clone();
-        let (id, overrides) = (self.new_run_id(), overrides.clone());
-        let no = self.begin(now, |out| match again {
-            Again::Resume => old.resumed(id, now, overrides, out),
-            Again::Restart => old.restarted(id, now, overrides, out),
-        })?;
-        self.started(tenant, no, false)
-    }
-
-    fn edit_failure_call(
-        &mut self,
-        tenant: TenantId,
-        dlq_id: DlqId,
-        edit: FailureCallEdit,
-        reply: Reply<Result<RunKey, FailureCallRefused>>,
-    ) -> Result<(), CoreFailure> {
-        let edited = match self.failed_run(tenant, dlq_id)? {
-            None => None,
-            Some(no) => self.decide(tenant, no, self.clock.now(), |workflow, out| {
-                let done = match edit {
-                    FailureCallEdit::Retry => workflow.tell_again(out),
-                    FailureCallEdit::Cancel => workflow.stop_telling(out),
-                };
-                let Run { id, created_at, .. } = &workflow.run;
-                done.then(|| RunKey { id: id.clone(), created_at: Some(*created_at) })
-            })?,
-        };
-        let answer = edited.ok_or(FailureCallRefused::Unknown).and_then(|key| key.ok_or(FailureCallRefused::State));
-        self.answer(move || reply.send(answer));
-        Ok(())
-    }
-
     /// An attempt of a message of a run has ended.
     pub(super) fn step_ended(
         &mut self,
@@ -425,7 +350,7 @@ impl Core {
     }
 
     /// Lets a run decide, and adds what follows to the batch; `None` if there is no such run.
-    fn decide<T>(
+    pub(super) fn decide<T>(
         &mut self,
         tenant: TenantId,
         no: Seq,
@@ -446,7 +371,11 @@ impl Core {
     }
 
     /// A new run; says which.
-    fn begin(&mut self, now: Timestamp, begin: impl FnOnce(&mut Outbox<'_>) -> Workflow) -> Result<Seq, CoreFailure> {
+    pub(super) fn begin(
+        &mut self,
+        now: Timestamp,
+        begin: impl FnOnce(&mut Outbox<'_>) -> Workflow,
+    ) -> Result<Seq, CoreFailure> {
         let (last_seq, random) = (&mut self.last_seq, &mut self.random);
         let mut next_id = || next_id(last_seq, random, now);
         let mut out = Outbox::new(now, &mut next_id);
@@ -500,7 +429,7 @@ impl Core {
     }
 
     /// A run, read if it is not remembered. What is not remembered is committed, so the store knows it.
-    fn cached(&mut self, tenant: TenantId, no: Seq) -> Result<Option<&Cached>, CoreFailure> {
+    pub(super) fn cached(&mut self, tenant: TenantId, no: Seq) -> Result<Option<&Cached>, CoreFailure> {
         if self.runs.get(no).is_none()
             && let Some(workflow) = self.store.workflow(tenant, no)?
         {
@@ -509,26 +438,19 @@ impl Core {
         Ok(self.runs.get(no).filter(|cached| cached.workflow.run.tenant == tenant))
     }
 
-    /// The run with this place in the DLQ. Commits first, so that the store's answer is the truth.
-    fn failed_run(&mut self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, CoreFailure> {
-        self.commit()?;
-        Ok(self.store.failed_run(tenant, dlq_id)?)
-    }
-
-    fn started(&mut self, tenant: TenantId, no: Seq, deduplicated: bool) -> Result<Option<Started>, CoreFailure> {
+    pub(super) fn started(
+        &mut self,
+        tenant: TenantId,
+        no: Seq,
+        deduplicated: bool,
+    ) -> Result<Option<Started>, CoreFailure> {
         let cached = self.cached(tenant, no)?;
         Ok(cached.map(|cached| started_of(&cached.workflow, deduplicated)))
     }
 
-    fn new_run_id(&mut self) -> String {
-        let letter = |byte: u8| char::from(RUN_ID_LETTERS[usize::from(byte) % RUN_ID_LETTERS.len()]);
-        let bytes = self.random.bytes::<RUN_ID_LENGTH>();
-        std::iter::once("wfr_".to_owned()).chain(bytes.map(|byte| letter(byte).to_string())).collect()
-    }
-
     /// Somebody waits for what was decided: it must be on disk. What an attempt brought need not be: should a power cut
     /// undo it, it is made once more.
-    fn answer(&mut self, answer: impl FnOnce() + Send + 'static) {
+    pub(super) fn answer(&mut self, answer: impl FnOnce() + Send + 'static) {
         self.batch.out.synced = true;
         self.batch.answers.push(Box::new(answer));
     }
@@ -564,10 +486,6 @@ impl Consequences {
 
 /// Ops after which a batch is committed although a command about many runs goes on.
 const BATCH_OPS_MAX: usize = 1_024;
-
-/// How ids of runs look that the server makes, as those that clients make.
-const RUN_ID_LENGTH: usize = 21;
-const RUN_ID_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// Bytes that a change brings into the batch.
 fn new_bytes(change: &Change) -> usize {

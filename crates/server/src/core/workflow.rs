@@ -1,6 +1,7 @@
 //! What the core can be asked to do with runs of workflows.
 
 use super::{Command, CoreError, CoreHandle, QuotaExceeded, Room};
+use crate::clock::random;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
 use posthaste_engine::workflow::{NewEntry, Overrides};
@@ -229,4 +230,9 @@ impl CoreHandle {
     ) -> Result<Result<RunKey, FailureCallRefused>, CoreError> {
         self.ask(None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply }).await
     }
+}
+
+/// An id for a run that nobody has named.
+pub(crate) fn fresh_run_id() -> String {
+    format!("wfr_{}", bs58::encode(random::<16>()).into_string())
 }

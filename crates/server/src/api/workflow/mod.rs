@@ -30,7 +30,6 @@ pub(super) use protocol::{concerns_a_run, may_concern_a_run};
 pub(super) use translate::Wanted;
 
 use super::error::ApiError;
-use crate::clock::random;
 use crate::core::{RunKey, RunRefused};
 use crate::store::{Order, PageRequest, RunFilter, Store, StoreError};
 use posthaste_engine::limits::WORKFLOW_NAME_BYTES_MAX;
@@ -75,9 +74,4 @@ fn checked_name(what: &str, name: &str) -> Result<String, Rejection> {
         return Err(Rejection::invalid(text));
     }
     Ok(name.to_owned())
-}
-
-/// An id for a run that nobody has named.
-fn fresh_run_id() -> String {
-    format!("wfr_{}", bs58::encode(random::<16>()).into_string())
 }

@@ -4,14 +4,14 @@
 //! 400, because it could not be one transaction. An invoke comes alone.
 
 use super::protocol::Protocol;
+use super::refused_append;
 use super::translate::{self, Bounds, Item, Wanted};
-use super::{fresh_run_id, refused_append};
 use crate::api::body;
 use crate::api::caller::caller_ip;
 use crate::api::error::ApiError;
 use crate::api::publish::{Line, publish_limits, refuse_when_disk_is_low, refused_destination, status_of};
 use crate::app::App;
-use crate::core::{CoreError, Room, RunKey, RunRefused, StartRun, Started};
+use crate::core::{CoreError, Room, RunKey, RunRefused, StartRun, Started, fresh_run_id};
 use axum::Json;
 use axum::body::Body;
 use axum::http::StatusCode;

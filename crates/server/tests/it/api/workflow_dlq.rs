@@ -297,3 +297,22 @@ async fn a_failure_is_told_again_only_if_telling_failed_and_stopped_only_while_i
     server.delete(&target).expect(400).await.error();
     server.finish().await;
 }
+
+#[tokio::test]
+async fn a_failed_run_that_is_looked_at_does_not_hide_the_one_that_goes_on_under_its_name() {
+    for backend in [Backend::Sqlite, Backend::Journal] {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        server.failed_run(&receiver, "wfr_1", "/wf", config()).await;
+        receiver.take(1).await;
+        let failed = eventually("it has failed", || async { server.failed_runs("").await.into_iter().next() }).await;
+        let start = json!([{ "destination": receiver.url("/wf"), "headers": {
+            "Upstash-Workflow-Init": "true", "Upstash-Workflow-RunId": "wfr_1", "Upstash-Delay": "1d",
+        } }]);
+        server.post("/v2/batch").json(&start).expect(200).await;
+        let server = server.restart().await;
+        server.delete(&format!("/v2/workflows/dlq/{}", dlq_id(&failed))).expect(200).await;
+        server.delete("/v2/workflows/runs/wfr_1").expect(200).await;
+        server.finish_with_pending().await;
+    }
+}
