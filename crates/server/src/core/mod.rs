@@ -10,6 +10,7 @@ mod admission;
 mod attempts;
 mod clock_watch;
 mod failed_runs;
+mod inbox;
 mod limits;
 mod run;
 mod run_cache;
@@ -27,7 +28,7 @@ pub use workflow::{
 
 use admission::{Admission, Place};
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use inbox::{Inbox, Sender, inbox};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::flow::{FlowEdit, FlowInfo};
 use posthaste_engine::message::{DedupKey, Message, MessageSpec, Origin};
@@ -275,7 +276,7 @@ impl<T> Reply<T> {
 /// How everybody else talks to the core. Cheap to clone.
 #[derive(Clone)]
 pub struct CoreHandle {
-    commands: Sender<Command>,
+    commands: Sender,
     admission: Admission,
 }
 
@@ -298,9 +299,9 @@ pub enum CoreError {
 
 impl CoreHandle {
     /// A handle, and the other end for [`Core`].
-    pub(crate) fn new() -> (CoreHandle, Receiver<Command>) {
-        let (commands, receiver) = unbounded();
-        (CoreHandle { commands, admission: Admission::new() }, receiver)
+    pub(crate) fn new() -> (CoreHandle, Inbox) {
+        let (commands, inbox) = inbox();
+        (CoreHandle { commands, admission: Admission::new() }, inbox)
     }
 
     /// Stores messages; the answer has the order of the messages. `room` is what their bodies take; it is
@@ -421,7 +422,7 @@ impl CoreHandle {
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, CoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(command(Reply { sender, _place: place, _room: room })).map_err(|_| CoreError::Stopped)?;
+        self.commands.send(command(Reply { sender, _place: place, _room: room }))?;
         receiver.await.map_err(|_| CoreError::Stopped)
     }
 }

@@ -1,6 +1,7 @@
 //! The loop of the core thread: gather, decide, commit, answer.
 
 use super::clock_watch::ClockWatch;
+use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::nothing_sent;
 use super::schedules::Firing;
@@ -10,7 +11,6 @@ use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_p
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
@@ -27,6 +27,8 @@ const SHARD: ShardId = ShardId(0);
 const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes of new bodies after which a batch is committed even if more is waiting.
 pub(super) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Ops for which a batch keeps room when it is committed.
+const ROOM_KEPT: usize = 4 * BATCH_COMMANDS_MAX;
 /// Rows after which a round reads no further page.
 const LOAD_ROWS_MAX: usize = 512;
 /// The clock is looked at this often, whatever timers say: wall clocks jump.
@@ -43,7 +45,7 @@ pub struct Core {
     pub(super) store: Arc<dyn Store>,
     pub(super) shard: Shard,
     pub(super) epoch: Epoch,
-    pub(super) commands: Receiver<Command>,
+    pub(super) commands: Inbox,
     pub(super) attempts: Arc<Attempts>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
@@ -69,6 +71,17 @@ pub(super) struct Batch {
     pub(super) body_bytes: usize,
 }
 
+impl Batch {
+    /// The same room for another batch.
+    fn emptied(mut self) -> Batch {
+        self.answers.clear();
+        self.out.ops.clear();
+        self.out.ops.shrink_to(ROOM_KEPT);
+        self.out.effects.clear();
+        Batch { out: Output { synced: false, ..self.out }, answers: self.answers, body_bytes: 0 }
+    }
+}
+
 /// Why the core ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreFailure {
@@ -87,7 +100,7 @@ impl Core {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         settings: Settings,
-        commands: Receiver<Command>,
+        commands: Inbox,
         attempts: Arc<Attempts>,
         retention: Retention,
         quotas: Quotas,
@@ -146,7 +159,7 @@ impl Core {
                 self.commit()?;
             }
             if taken < BATCH_COMMANDS_MAX && matches!(flow, Flow::Go) {
-                next = self.commands.try_recv().ok();
+                next = self.commands.next();
             }
         }
         self.shard.wake(self.clock.now(), &mut self.batch.out);
@@ -159,7 +172,7 @@ impl Core {
 
     /// The next command, or `None` when it is time to look at the clock.
     fn wait(&mut self) -> Option<Command> {
-        if let Ok(command) = self.commands.try_recv() {
+        if let Some(command) = self.commands.next() {
             return Some(command);
         }
         let now = self.clock.now();
@@ -171,12 +184,7 @@ impl Core {
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());
         let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
-        match self.commands.recv_timeout(patience) {
-            Ok(command) => Some(command),
-            Err(RecvTimeoutError::Timeout) => None,
-            // Cannot happen while attempts hold a handle; nobody could ask for anything any more.
-            Err(RecvTimeoutError::Disconnected) => Some(Command::Stop),
-        }
+        self.commands.wait(patience)
     }
 
     fn handle(&mut self, command: Command) -> Result<Flow, CoreFailure> {
@@ -353,14 +361,15 @@ impl Core {
             crash_point("after_flush");
             self.unsynced_since = None;
         }
-        for answer in batch.answers {
+        for answer in batch.answers.drain(..) {
             answer();
             crash_point("between_answers");
         }
         crash_point("after_answer");
         self.runs.trim();
-        self.start(batch.out.effects)?;
+        self.start(batch.out.effects.drain(..))?;
         crash_point("after_start");
+        self.batch = batch.emptied();
         Ok(())
     }
 
@@ -386,7 +395,7 @@ impl Core {
         Ok(())
     }
 
-    fn start(&mut self, effects: Vec<Effect>) -> Result<(), CoreFailure> {
+    fn start(&mut self, effects: impl Iterator<Item = Effect>) -> Result<(), CoreFailure> {
         let mut missing = Vec::new();
         for effect in effects {
             match effect {

@@ -1,12 +1,11 @@
 //! The server as a child process.
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -73,13 +72,13 @@ impl Launch {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary can be started");
-        let (address_sender, address) = unbounded();
+        let (address_sender, address) = mpsc::channel();
         let closed_pipes = Arc::new(watch::Sender::new(0));
         let output = Arc::new(Mutex::new(String::new()));
         let (stdout, stderr) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
         read_along(stdout, output.clone(), address_sender.clone(), closed_pipes.clone());
         read_along(stderr, output.clone(), address_sender, closed_pipes.clone());
-        Process { child, output, address, closed_pipes }
+        Process { child, output, address: Mutex::new(address), closed_pipes }
     }
 }
 
@@ -87,7 +86,7 @@ impl Launch {
 pub(crate) struct Process {
     child: Child,
     output: Arc<Mutex<String>>,
-    address: Receiver<SocketAddr>,
+    address: Mutex<mpsc::Receiver<SocketAddr>>,
     /// Both are closed when it ends.
     closed_pipes: Arc<watch::Sender<usize>>,
 }
@@ -95,7 +94,7 @@ pub(crate) struct Process {
 impl Process {
     /// Waits until it says where it listens; `None` when it ended instead.
     pub(crate) fn try_address(&self) -> Option<SocketAddr> {
-        self.address.recv_timeout(PATIENCE).ok()
+        self.address.lock().unwrap().recv_timeout(PATIENCE).ok()
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -145,7 +144,7 @@ impl Drop for Process {
 fn read_along(
     pipe: impl Read + Send + 'static,
     output: Arc<Mutex<String>>,
-    address: Sender<SocketAddr>,
+    address: mpsc::Sender<SocketAddr>,
     closed_pipes: Arc<watch::Sender<usize>>,
 ) {
     std::thread::spawn(move || {

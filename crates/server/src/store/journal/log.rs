@@ -14,7 +14,13 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+/// A segment that is this old is followed by another although it is not full, if it holds a [`SHORT`]th: to sync a file
+/// that is used again costs less than half, and where little is written that would be hours away.
+const SEGMENT_AGE: Duration = Duration::from_secs(1);
+/// The part of a segment that makes it worth a file of its own.
+const SHORT: u64 = 16;
 /// Files kept for another use; more are deleted.
 const SPARE_MAX: usize = 2;
 /// Room for a frame that is kept for the next one.
@@ -28,6 +34,7 @@ pub(super) struct Log {
     /// Of the segment that is written.
     seal: Seal,
     file: File,
+    begun: Instant,
     end: u64,
     /// The number of the last frame.
     last: u64,
@@ -116,6 +123,7 @@ impl Log {
             segment_bytes,
             seal,
             file,
+            begun: Instant::now(),
             end: 0,
             last,
             synced_to: last,
@@ -127,7 +135,7 @@ impl Log {
 
     /// Appends one frame and says its number and length. After an error nobody knows what is on disk: stop.
     pub(super) fn append(&mut self, shard: ShardId, ops: &[Op], sync: bool) -> io::Result<(u64, usize)> {
-        if self.end >= self.segment_bytes {
+        if is_time_for_another(self.end, self.segment_bytes, self.begun.elapsed()) {
             self.next_segment()?;
         }
         crash_point("journal_before_append");
@@ -206,9 +214,15 @@ impl Log {
         let file = std::mem::replace(&mut self.file, file);
         self.complete.push_back(Complete { segment: self.seal.segment, file, last: self.last });
         self.seal.segment = next;
+        self.begun = Instant::now();
         self.end = 0;
         Ok(())
     }
+}
+
+/// Whether a segment with this many bytes, begun so long ago, is followed by another.
+fn is_time_for_another(bytes: u64, full: u64, age: Duration) -> bool {
+    bytes >= full || bytes >= full / SHORT && age >= SEGMENT_AGE
 }
 
 /// What was found in the journal of a process that has ended.
@@ -337,4 +351,19 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_ends_when_it_is_full_or_old_and_worth_it() {
+        let full = 16 << 20;
+        let (young, old) = (Duration::from_millis(999), SEGMENT_AGE);
+        assert!(is_time_for_another(full, full, Duration::ZERO));
+        assert!(!is_time_for_another(full - 1, full, young));
+        assert!(is_time_for_another(1 << 20, full, old));
+        assert!(!is_time_for_another((1 << 20) - 1, full, old), "too little for a rename and a sync of the directory");
+    }
 }
