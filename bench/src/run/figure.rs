@@ -196,6 +196,7 @@ pub(super) fn fixed_rate(rounds: &Rounds, scenario: &'static str) -> Vec<Figure>
     vec![
         rounds.figure(scenario, "publish to arrival p50, ms", |r| e2e(r, |p| p.p50_ms)).goal(goal::E2E_P50_MS),
         rounds.figure(scenario, "publish to arrival p99, ms", |r| e2e(r, |p| p.p99_ms)).goal(goal::E2E_P99_MS),
+        rounds.figure(scenario, "CPU per message, µs", cpu_us),
         missing(rounds, scenario),
         rounds.total(scenario, "publish errors", |report| report.errors),
     ]

@@ -94,7 +94,7 @@ pub(crate) struct Process {
 impl Process {
     /// Waits until it says where it listens; `None` when it ended instead.
     pub(crate) fn try_address(&self) -> Option<SocketAddr> {
-        self.address.lock().unwrap().recv_timeout(PATIENCE).ok()
+        self.address.lock().expect("nobody panicked").recv_timeout(PATIENCE).ok()
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
