@@ -1,8 +1,7 @@
 //! The listener: accepts connections, bounds what they may do, and lets them finish at shutdown.
 
-use crate::api::Api;
+use crate::api::{Api, Peer};
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
@@ -46,9 +45,9 @@ pub(crate) async fn serve(listener: TcpListener, api: Arc<Api>, stop: Cancellati
             () = stop.cancelled() => break,
         };
         let Some((stream, peer, place)) = accepted else { continue };
-        let api = api.clone();
+        let (api, peer) = (api.clone(), Peer::new(peer));
         let service = service_fn(move |request| {
-            let api = api.clone();
+            let (api, peer) = (api.clone(), peer.clone());
             async move { Ok::<_, Infallible>(api.serve(with_peer(request, peer)).await) }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service);
@@ -86,8 +85,8 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpS
     }
 }
 
-fn with_peer(request: Request<Incoming>, peer: SocketAddr) -> Request<Body> {
+fn with_peer(request: Request<Incoming>, peer: Peer) -> Request<Body> {
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(peer);
     request
 }

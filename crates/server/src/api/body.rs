@@ -134,7 +134,11 @@ enum Unread {
     Broken,
 }
 
-/// Most bodies come in one piece, which is kept as it is.
+/// A body up to this length is copied. It arrives in the buffer of its connection, some kilobytes, which it would keep until it
+/// is stored; and the connection would need another one for its next request.
+const COPIED_BYTES_MAX: usize = 4 * 1024;
+
+/// Most bodies come in one piece; one that is not short is kept as it is.
 async fn collect(app: &App, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Unread> {
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     let mut room = Room::new();
@@ -151,7 +155,8 @@ async fn collect(app: &App, tenant: TenantId, body: &mut Body, max: usize) -> Re
         }
     }
     if rest.is_empty() {
-        return Ok(HeldBody { bytes: first, room });
+        let bytes = if first.len() <= COPIED_BYTES_MAX { Bytes::copy_from_slice(&first) } else { first };
+        return Ok(HeldBody { bytes, room });
     }
     let mut whole = BytesMut::with_capacity(first.len() + rest.len());
     whole.extend_from_slice(&first);

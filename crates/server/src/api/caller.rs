@@ -1,27 +1,44 @@
 //! The address of the publisher, also behind proxies that the operator trusts.
 
 use crate::app::App;
-use axum::extract::ConnectInfo;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use posthaste_engine::limits::PROXIES_MAX;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// To which every proxy appends who called it.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
+/// Who is at the other end of a connection; goes with each of its requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    address: IpAddr,
+    /// The same as text, made once for all requests.
+    name: Arc<str>,
+}
+
+impl Peer {
+    pub(crate) fn new(address: SocketAddr) -> Peer {
+        let address = address.ip().to_canonical();
+        Peer { address, name: address.to_string().into() }
+    }
+}
+
 /// The publisher's address as messages show it.
 pub(super) fn caller_ip(app: &App, parts: &Parts) -> String {
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
-    let caller = peer.map(|peer| behind_proxies(peer, &parts.headers, &app.config.trusted_proxies));
-    caller.map(|caller| caller.to_string()).unwrap_or_default()
+    let Some(peer) = parts.extensions.get::<Peer>() else { return String::new() };
+    match behind_proxies(peer.address, &parts.headers, &app.config.trusted_proxies) {
+        caller if caller == peer.address => peer.name.as_ref().to_owned(),
+        caller => caller.to_string(),
+    }
 }
 
 /// Whether the peer is a proxy whose word counts.
 pub(super) fn peer_is_trusted(app: &App, parts: &Parts) -> bool {
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
-    peer.is_some_and(|peer| app.config.trusted_proxies.iter().any(|network| network.contains(&peer)))
+    let is_trusted = |peer: &Peer| app.config.trusted_proxies.iter().any(|network| network.contains(&peer.address));
+    parts.extensions.get::<Peer>().is_some_and(is_trusted)
 }
 
 /// Who called the first of the trusted proxies; the peer itself if that cannot be known.

@@ -32,6 +32,7 @@ mod workflow;
 pub(crate) use allowance::Allowances;
 pub(crate) use body::BodyBudget;
 pub(crate) use bulk_actions::stored_filter;
+pub(crate) use caller::Peer;
 pub(crate) use llm::LlmUpstream;
 
 use crate::app::App;
