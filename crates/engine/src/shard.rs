@@ -27,6 +27,7 @@ use crate::queue::Queue;
 use crate::queues::{Joined, QueueId, Queues};
 use crate::retry::{self, Next};
 pub use load::{Load, Source};
+pub use operate::Hastened;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};

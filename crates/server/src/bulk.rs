@@ -71,7 +71,7 @@ pub(crate) async fn cancel_piece(
     Ok(Some(Piece { last, cancelled }))
 }
 
-/// How many messages of the range match and are not cancelled yet, at most `count`.
+/// How many messages of the range match and would be cancelled, at most `count`.
 pub(crate) async fn count_matching(
     app: &Arc<App>,
     filter: &Arc<Filter>,
@@ -83,7 +83,7 @@ pub(crate) async fn count_matching(
         let page = matching(app, filter, range, LOAD_PAGE).await?;
         let Some((last, _)) = page.last() else { break };
         range.after = last.seq;
-        found += page.iter().filter(|(_, cancel_requested)| !cancel_requested).count();
+        found += page.iter().filter(|(_, is_cancellable)| *is_cancellable).count();
     }
     Ok(found.min(count))
 }
@@ -153,7 +153,8 @@ async fn advance(app: &Arc<App>, mut action: BulkAction) -> Result<BulkAction, C
     Ok(action)
 }
 
-/// The first messages of the range that match, and whether a cancel of each was already recorded.
+/// The first messages of the range that match, and whether a cancel would end each: those of runs end with their run, and
+/// some were cancelled before.
 async fn matching(
     app: &Arc<App>,
     filter: &Arc<Filter>,
@@ -163,5 +164,5 @@ async fn matching(
     let filter = filter.clone();
     let rows = app.read(move |store| store.match_live(range.tenant, &filter, range.after, max)).await?;
     let in_range = rows.iter().take_while(|row| row.id.seq <= range.until);
-    Ok(in_range.map(|row| (row.id, row.cancel_requested)).collect())
+    Ok(in_range.map(|row| (row.id, !row.cancel_requested && !row.is_step)).collect())
 }

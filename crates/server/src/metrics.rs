@@ -4,6 +4,8 @@ use crate::store::{Counts, Durability};
 use posthaste_engine::event::Op;
 use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
 use posthaste_engine::shard::Accepted;
+use posthaste_engine::workflow::Change;
+use posthaste_engine::workflow::run::RunState;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -28,6 +30,10 @@ pub struct Metrics {
     held: Gauge,
     commit_ops: Histogram,
     commit_seconds: Family<CommitLabel, Histogram>,
+    runs_started: Counter,
+    runs_ended: Family<RunLabel, Counter>,
+    runs_live: Gauge,
+    steps_accepted: Counter,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -51,6 +57,11 @@ struct CommitLabel {
     durability: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RunLabel {
+    state: &'static str,
+}
+
 impl Metrics {
     /// Metrics that all stand at zero.
     pub fn new() -> Metrics {
@@ -68,7 +79,15 @@ impl Metrics {
             held: Gauge::default(),
             commit_ops: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             commit_seconds: Family::new_with_constructor(seconds_histogram),
+            runs_started: Counter::default(),
+            runs_ended: Family::default(),
+            runs_live: Gauge::default(),
+            steps_accepted: Counter::default(),
         };
+        for state in ["success", "failed", "canceled"] {
+            // Who waits for the first failure needs the zero before it.
+            metrics.runs_ended.get_or_create(&RunLabel { state }).inc_by(0);
+        }
         metrics.registered()
     }
 
@@ -90,6 +109,11 @@ impl Metrics {
             "How long commits took, by durability: synced (with fsync) or lazy",
             self.commit_seconds.clone(),
         );
+        let ended = "Workflow runs that have ended, by state: success, failed or canceled";
+        r.register("runs_started", "Workflow runs started", self.runs_started.clone());
+        r.register("runs_ended", ended, self.runs_ended.clone());
+        r.register("runs_live", "Workflow runs that go on", self.runs_live.clone());
+        r.register("steps_accepted", "Entries appended to workflow runs", self.steps_accepted.clone());
         self
     }
 
@@ -134,6 +158,32 @@ impl Metrics {
     pub(crate) fn set_load(&self, in_flight: u32, held: usize) {
         self.in_flight.set(i64::from(in_flight));
         self.held.set(held as i64);
+    }
+
+    /// Runs that went on when the process started.
+    pub(crate) fn set_live_runs(&self, count: u64) {
+        self.runs_live.set(count as i64);
+    }
+
+    pub(crate) fn run_started(&self) {
+        self.runs_started.inc();
+        self.runs_live.inc();
+    }
+
+    /// A run that was in one state has made these changes, and is in another or the same.
+    pub(crate) fn run_decided(&self, before: RunState, after: RunState, changes: &[Change]) {
+        // The first entry is the trigger, which may come twice.
+        let is_step = |change: &&Change| matches!(change, Change::Entry { entry, .. } if entry.index > 0);
+        self.steps_accepted.inc_by(changes.iter().filter(is_step).count() as u64);
+        let state = match after {
+            _ if before != RunState::Started => return,
+            RunState::Started => return,
+            RunState::Success => "success",
+            RunState::Failed => "failed",
+            RunState::Canceled => "canceled",
+        };
+        self.runs_ended.get_or_create(&RunLabel { state }).inc();
+        self.runs_live.dec();
     }
 
     /// The text that a scrape gets.

@@ -1,6 +1,6 @@
 //! Durations as publishers write them: `50s`, `1d10h30m`, `1.5h`, or a bare number of seconds.
 //!
-//! [`parse_duration`] knows the grammar only; what is too short or too long depends on the setting and is
+//! Workflows also have weeks, months and years, see [`Units`]. [`parse_duration`] knows the grammar only; what is too short or too long depends on the setting and is
 //! checked by [`DurationRange`].
 
 use std::fmt;
@@ -11,8 +11,37 @@ const TEXT_BYTES_MAX: usize = 32;
 const DIGITS_MAX: usize = 15;
 /// Most decimals of the last number: with them every result is a whole number of milliseconds.
 const DECIMALS_MAX: usize = 3;
+/// One day in milliseconds.
+const DAY_MS: u64 = 86_400_000;
 /// The units in the order in which they may follow each other, in milliseconds.
-const UNITS: [(u8, u64); 4] = [(b'd', 86_400_000), (b'h', 3_600_000), (b'm', 60_000), (b's', 1_000)];
+const UNITS: [(&str, u64); 7] = [
+    ("y", 365 * DAY_MS),
+    ("mo", 30 * DAY_MS),
+    ("w", 7 * DAY_MS),
+    ("d", DAY_MS),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+];
+
+/// The units that a duration may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Units {
+    /// `d`, `h`, `m` and `s`.
+    #[default]
+    Short,
+    /// Also `y` (365 days), `mo` (30 days) and `w`.
+    Long,
+}
+
+impl Units {
+    fn known(self) -> &'static [(&'static str, u64)] {
+        match self {
+            Units::Short => &UNITS[3..],
+            Units::Long => &UNITS,
+        }
+    }
+}
 
 /// Why a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +60,7 @@ impl fmt::Display for InvalidDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             InvalidDuration::Grammar => "not a duration, write for example 30s, 5m, 1d10h30m or a number of seconds",
-            InvalidDuration::UnitOrder => "not a duration, units must descend (d, h, m, s), each at most once",
+            InvalidDuration::UnitOrder => "not a duration, units must descend, such as d, h, m, s, each at most once",
             InvalidDuration::TooLong => "not a duration, at most 32 characters are accepted",
             InvalidDuration::TooBig => "not a duration, the number is too big",
         })
@@ -45,6 +74,11 @@ impl std::error::Error for InvalidDuration {}
 /// One or more `<digits><unit>`, units `d h m s` in descending order, each at most once; the last number may
 /// carry up to three decimals; a bare integer means seconds.
 pub fn parse_duration(text: &str) -> Result<u64, InvalidDuration> {
+    parse_duration_in(Units::Short, text)
+}
+
+/// The same with these units.
+pub fn parse_duration_in(known: Units, text: &str) -> Result<u64, InvalidDuration> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(InvalidDuration::TooLong);
     }
@@ -55,9 +89,9 @@ pub fn parse_duration(text: &str) -> Result<u64, InvalidDuration> {
 
     let mut rest = text.as_bytes();
     let mut total: u64 = 0;
-    let mut units = UNITS.as_slice();
+    let mut units = known.known();
     while !rest.is_empty() {
-        let part = Part::read(rest)?;
+        let part = Part::read(known, rest)?;
         rest = part.rest;
         if part.thousandths.is_some() && !rest.is_empty() {
             return Err(InvalidDuration::Grammar);
@@ -76,12 +110,12 @@ pub fn parse_duration(text: &str) -> Result<u64, InvalidDuration> {
 struct Part<'a> {
     whole: u64,
     thousandths: Option<u64>,
-    unit: u8,
+    unit: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Part<'a> {
-    fn read(text: &'a [u8]) -> Result<Part<'a>, InvalidDuration> {
+    fn read(known: Units, text: &'a [u8]) -> Result<Part<'a>, InvalidDuration> {
         let (digits, mut rest) = split_digits(text);
         let whole = number(digits)?;
         let mut thousandths = None;
@@ -94,12 +128,9 @@ impl<'a> Part<'a> {
             thousandths = Some(number(decimals)? * scale);
             rest = after;
         }
-        match rest.split_first() {
-            Some((unit, rest)) if UNITS.iter().any(|(known, _)| known == unit) => {
-                Ok(Part { whole, thousandths, unit: *unit, rest })
-            }
-            _ => Err(InvalidDuration::Grammar),
-        }
+        let unit = known.known().iter().map(|(unit, _)| *unit).find(|unit| rest.starts_with(unit.as_bytes()));
+        let unit = unit.ok_or(InvalidDuration::Grammar)?;
+        Ok(Part { whole, thousandths, unit, rest: &rest[unit.len()..] })
     }
 }
 
@@ -193,10 +224,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn workflows_also_have_weeks_months_and_years() {
+        for (text, days) in [("1w", 7), ("2w3d", 17), ("1mo", 30), ("1y", 365), ("1y1mo1w1d", 403), ("0.5y", 182)] {
+            let half = if text == "0.5y" { DAY_MS / 2 } else { 0 };
+            assert_eq!(parse_duration_in(Units::Long, text), Ok(days * DAY_MS + half), "{text}");
+            assert_eq!(parse_duration(text), Err(InvalidDuration::Grammar), "{text}");
+        }
+        for (text, ms) in [("1mo1m", 30 * DAY_MS + 60_000), ("1m", 60_000), ("90", 90_000)] {
+            assert_eq!(parse_duration_in(Units::Long, text), Ok(ms), "{text}");
+        }
+        for (text, reason) in [
+            ("1m1mo", InvalidDuration::UnitOrder),
+            ("1w1y", InvalidDuration::UnitOrder),
+            ("1ms", InvalidDuration::Grammar),
+            ("1M", InvalidDuration::Grammar),
+            ("999999999999999y", InvalidDuration::TooBig),
+        ] {
+            assert_eq!(parse_duration_in(Units::Long, text), Err(reason), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "[0-9dhms.]{0,34}|.{0,34}") {
-            let _ = parse_duration(&text);
+        fn any_text_is_read_or_refused(text in "[0-9ymowdhs.]{0,34}|.{0,34}") {
+            let long = parse_duration_in(Units::Long, &text);
+            if let Ok(ms) = parse_duration(&text) {
+                prop_assert_eq!(long, Ok(ms));
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 //! are collected in `forward`.
 
 use crate::cron::Cron;
+use crate::duration::Units;
 use crate::flow_control::FlowControl;
 use crate::forward::{Forwarded, Line};
 use crate::header;
@@ -87,6 +88,8 @@ pub enum Dedup {
 pub struct PublishLimits {
     /// Longest delay; also how far ahead `Upstash-Not-Before` may lie.
     pub delay_ms_max: u64,
+    /// The units of a delay.
+    pub delay_units: Units,
     /// Shortest timeout.
     pub timeout_ms_min: u64,
     /// Longest timeout.

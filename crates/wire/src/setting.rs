@@ -5,7 +5,7 @@
 use crate::boolean;
 use crate::cron::Cron;
 use crate::destination::{check_url, is_name, without_fragment};
-use crate::duration::{DurationRange, OutOfRange, parse_duration};
+use crate::duration::{DurationRange, OutOfRange, Units, parse_duration_in};
 use crate::flow_control::FlowControl;
 use crate::publish::PublishLimits;
 use crate::redact::RedactFields;
@@ -23,17 +23,17 @@ pub(crate) fn method(text: &str) -> Result<&'static str, Rejection> {
 
 /// A delay of the first attempt, in milliseconds.
 pub(crate) fn delay(text: &str, limits: &PublishLimits) -> Result<u64, Rejection> {
-    duration(text, DurationRange { min_ms: 0, max_ms: limits.delay_ms_max }, "maxDelay")
+    duration(text, limits.delay_units, DurationRange { min_ms: 0, max_ms: limits.delay_ms_max }, "maxDelay")
 }
 
 /// A timeout of one attempt, in milliseconds.
 pub(crate) fn timeout(text: &str, limits: &PublishLimits) -> Result<u64, Rejection> {
     let range = DurationRange { min_ms: limits.timeout_ms_min, max_ms: limits.timeout_ms_max };
-    duration(text, range, "timeout")
+    duration(text, Units::Short, range, "timeout")
 }
 
-fn duration(text: &str, range: DurationRange, quota: &str) -> Result<u64, Rejection> {
-    let ms = parse_duration(text).map_err(|error| Rejection::invalid(error.to_string()))?;
+fn duration(text: &str, units: Units, range: DurationRange, quota: &str) -> Result<u64, Rejection> {
+    let ms = parse_duration_in(units, text).map_err(|error| Rejection::invalid(error.to_string()))?;
     range.check(ms).map_err(|out_of_range| match out_of_range {
         OutOfRange::UnderMinimum => Rejection::invalid(format!("must be at least {}s", range.min_ms.div_ceil(1_000))),
         OutOfRange::OverMaximum => Rejection::quota(quota, range.max_ms / 1_000),

@@ -1,14 +1,47 @@
-//! What operators do to queues and flow-control keys, and what they are told of them.
+//! What operators do to messages that wait, to queues and to flow-control keys, and what they are told of them.
 
-use super::{Output, Shard};
+use super::{Output, Shard, Stage};
 use crate::event::Op;
 use crate::flow::{FlowEdit, FlowInfo};
-use crate::message::{FlowKey, QueueKey};
+use crate::message::{FlowKey, Live, QueueKey};
 use crate::queue::Queue;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 
+/// What came of asking that a message does not wait for its time any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hastened {
+    /// It is due, now or since before.
+    Due,
+    /// It is in a queue, where nobody comes before his turn: nothing has changed.
+    Queued,
+    /// It has been cancelled: nothing has changed.
+    Cancelled,
+}
+
 impl Shard {
+    /// A live message is due now, be it delayed or waiting for a retry. That is no attempt more than it had.
+    ///
+    /// `row` must be what the store has now, with nothing uncommitted.
+    pub fn hasten(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> Hastened {
+        if row.cancel_requested {
+            return Hastened::Cancelled;
+        }
+        if row.place.is_some() {
+            return Hastened::Queued;
+        }
+        let waits_for_time = self.held.get(&row.id.seq).is_none_or(|held| held.stage == Stage::Timed);
+        if waits_for_time && row.due > now {
+            self.forget(row.id.seq, now);
+            let live = Live { due: now, ..*row };
+            out.synced = true;
+            out.ops.push(Op::Update(live));
+            self.arrive(live, now);
+            self.dispatch(&[], now, out);
+        }
+        Hastened::Due
+    }
+
     /// Attempts of a tenant under way.
     pub fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
         self.lanes.tenant_in_flight(tenant)

@@ -5,6 +5,7 @@ use crate::message::FlowSpec;
 use bytes::Bytes;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, StepInfo};
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,28 @@ pub struct Terms {
     pub source: Option<Source>,
 }
 
+/// What a client says itself about one delivery; for what it leaves out, the run is asked. Stored as JSON; new fields need
+/// `#[serde(default)]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnTerms {
+    /// How many attempts may follow the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// Retry-delay expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_delay: Option<String>,
+    /// The flow-control key that it is delivered under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowSpec>,
+}
+
+impl OwnTerms {
+    /// It says nothing.
+    pub fn is_none(&self) -> bool {
+        *self == OwnTerms::default()
+    }
+}
+
 /// What brought a result that the server wrote itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -128,6 +151,9 @@ pub enum Source {
         /// The user's headers that it was given, names in canonical form.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         headers: Vec<(String, String)>,
+        /// What API answers must hide of it.
+        #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+        redact: RedactFields,
     },
 }
 

@@ -2,11 +2,11 @@
 
 use super::callback;
 use super::ending::{error_of, words_of};
-use super::entry::{Delivery, DeliveryState, Entry, Source, Terms, array, push_error};
-use super::message;
+use super::entry::{Delivery, DeliveryState, Entry, OwnTerms, Source, Terms, array, push_error};
+use super::message::{self, Part};
 use super::outbox::{Change, Notice, Outbox, Waiter};
 use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, Waited};
-use super::run::{EarlyEvent, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait};
+use super::run::{EarlyEvent, FailureCallState, HeaderLists, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait};
 use crate::limits::WORKFLOW_EARLY_EVENTS_MAX as EARLY_EVENTS_MAX;
 use crate::outcome::Verdict;
 use crate::retry::Next;
@@ -140,13 +140,38 @@ impl Workflow {
         }
     }
 
+    /// A message of the run need not wait for its time any longer; false if it is not to be attempted, or is no attempt.
+    pub fn hasten(&mut self, part: Part, out: &mut Outbox<'_>) -> bool {
+        let call = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut());
+        match (part, call) {
+            (Part::Entry(index), _) => {
+                let goes_on = self.run.state == RunState::Started;
+                let delivery = self.entries.get_mut(index as usize).map(|entry| &mut entry.delivery);
+                let Some(delivery) = delivery.filter(|it| goes_on && it.state == DeliveryState::Pending) else {
+                    return false;
+                };
+                delivery.due = delivery.due.min(out.now);
+                self.save_delivery(index, out);
+                true
+            }
+            (Part::FailureCall, Some(call)) if call.state == FailureCallState::InProgress => {
+                call.due = call.due.min(out.now);
+                self.save_run(out);
+                true
+            }
+            (Part::FailureCall, _) => false,
+            // A wait ends by its event.
+            (Part::Deadline, _) => false,
+        }
+    }
+
     /// A step waits for an event. Asking twice is asking once.
     pub fn wait(
         &mut self,
         event: &str,
         step: StepText,
         (timeout, timeout_ms): (String, u64),
-        headers: Vec<(String, Vec<String>)>,
+        (headers, terms): (HeaderLists, OwnTerms),
         limits: &Limits,
         out: &mut Outbox<'_>,
     ) -> Result<Waited, Refusal> {
@@ -167,11 +192,11 @@ impl Workflow {
             self.save_run(out);
             let source = Source::Wait { since: out.now, timeout, deadline };
             let new = NewEntry::step(awaited(step, event, Some(&data)), message::forwarded(&headers), out.now);
-            self.accept_from(new, Some(source), out);
+            self.accept_from(new.with(terms), Some(source), out);
             return Ok(Waited::Resolved);
         }
         let timer = (out.next_id)();
-        self.register(Wait { event: event.to_owned(), step, timer, deadline, timeout, headers }, out);
+        self.register(Wait { event: event.to_owned(), step, timer, deadline, timeout, headers, terms }, out);
         self.save_run(out);
         Ok(Waited::Waiting)
     }
@@ -231,7 +256,7 @@ impl Workflow {
     }
 
     /// A step has invoked another run. False if it had done so before.
-    pub fn invoke(&mut self, invoke: Invoke, limits: &Limits, out: &mut Outbox<'_>) -> Result<bool, Refusal> {
+    pub fn invoke(&mut self, mut invoke: Invoke, limits: &Limits, out: &mut Outbox<'_>) -> Result<bool, Refusal> {
         if self.run.state != RunState::Started {
             return Err(Refusal::Ended);
         }
@@ -240,6 +265,7 @@ impl Workflow {
             return Ok(false);
         }
         self.check_room(&[invoke.body.len()], limits, out)?;
+        invoke.id = Some((out.next_id)());
         self.run.invokes.push(invoke);
         self.save_run(out);
         Ok(true)
@@ -273,7 +299,8 @@ impl Workflow {
         }
         let mut step = notice.to.step.clone();
         step.insert("out".to_owned(), Value::String(notice.out.clone()));
-        self.accept_from(NewEntry::step(text_of(&step), notice.to.headers.clone(), out.now), source, out);
+        let new = NewEntry::step(text_of(&step), notice.to.headers.clone(), out.now);
+        self.accept_from(new.with(notice.to.terms.clone()), source, out);
     }
 
     /// Another run waits for the end of this one, too.
@@ -455,7 +482,7 @@ impl Workflow {
         self.save_run(out);
         let body = awaited(wait.step.clone(), &wait.event, data);
         let new = NewEntry::step(body, message::forwarded(&wait.headers), out.now);
-        self.accept_from(new, Some(wait.source()), out)
+        self.accept_from(new.with(wait.terms.clone()), Some(wait.source()), out)
     }
 
     pub(super) fn finish_delivery(&mut self, index: u32, state: DeliveryState, out: &mut Outbox<'_>) {

@@ -1,6 +1,6 @@
 //! What a run may be asked, and what it answers.
 
-use super::entry::Call;
+use super::entry::{Call, OwnTerms};
 use super::run::{FailureCall, Invoker, RunConfig, Wait};
 use crate::message::FlowSpec;
 use crate::outcome::Outcome;
@@ -83,6 +83,12 @@ impl NewEntry {
             call: None,
             failure: None,
         }
+    }
+
+    /// The same entry, about whose delivery this is said.
+    pub(super) fn with(self, terms: OwnTerms) -> NewEntry {
+        let OwnTerms { retries, retry_delay, flow } = terms;
+        NewEntry { retries, retry_delay, flow, ..self }
     }
 }
 

@@ -118,7 +118,8 @@ impl Workflow {
         if let Some(result) = invoke.out {
             let mut step = invoke.step;
             step.insert("out".to_owned(), Value::String(result));
-            self.accept_from(NewEntry::step(text_of(&step), invoke.headers, out.now), Some(source), out);
+            let new = NewEntry::step(text_of(&step), invoke.headers, out.now);
+            self.accept_from(new.with(invoke.terms), Some(source), out);
             return;
         }
         let invoker = Invoker {
@@ -127,10 +128,11 @@ impl Workflow {
             url: self.run.url.clone(),
             step: invoke.step.clone(),
             headers: invoke.headers.clone(),
+            terms: invoke.terms.clone(),
         };
         out.rebound.push((invoke.run_id.clone(), invoke.created_at, invoker));
         debug_assert!(self.run.invokes.iter().all(|known| number_of(&known.step) != number_of(&invoke.step)));
-        self.run.invokes.push(invoke);
+        self.run.invokes.push(Invoke { id: Some((out.next_id)()), ..invoke });
     }
 }
 

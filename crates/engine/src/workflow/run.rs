@@ -1,6 +1,6 @@
 //! A run: what was asked for when it was triggered, how it stands, and what it waits for. Its entries are kept apart.
 
-use super::entry::{Source, StepError};
+use super::entry::{OwnTerms, Source, StepError};
 use crate::event::Response;
 use crate::message::FlowSpec;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -10,6 +10,9 @@ use posthaste_wire::workflow::Features;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
+
+/// Headers as clients write them into bodies: each name with its values.
+pub type HeaderLists = Vec<(String, Vec<String>)>;
 
 /// A step as JSON, whose result the server writes itself.
 pub type StepText = Map<String, Value>;
@@ -155,11 +158,17 @@ pub struct Invoker {
     /// Headers to deliver the result with, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
+    /// What else is said about that delivery.
+    #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
+    pub terms: OwnTerms,
 }
 
 /// A run that this one has invoked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invoke {
+    /// What the log names it by until there is a result; it is no message. Older ones have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<MessageId>,
     /// The step that waits for it.
     pub step: StepText,
     /// The invoked run.
@@ -173,9 +182,15 @@ pub struct Invoke {
     /// The user's headers that it was given, names in canonical form. Only the log shows them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_headers: Vec<(String, String)>,
+    /// What API answers must hide of the invoked run.
+    #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+    pub redact: RedactFields,
     /// Headers to deliver the result with, names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
+    /// What else is said about that delivery.
+    #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
+    pub terms: OwnTerms,
     /// What came of it, if that was after the end of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<String>,
@@ -190,6 +205,7 @@ impl Invoke {
             url: self.url.clone(),
             body: self.body.clone(),
             headers: self.run_headers.clone(),
+            redact: self.redact.clone(),
         }
     }
 }
@@ -208,7 +224,10 @@ pub struct Wait {
     /// How long it was to last, as it was sent.
     pub timeout: String,
     /// Headers to deliver the result with, as they were sent.
-    pub headers: Vec<(String, Vec<String>)>,
+    pub headers: HeaderLists,
+    /// What else is said about that delivery.
+    #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
+    pub terms: OwnTerms,
 }
 
 impl Wait {

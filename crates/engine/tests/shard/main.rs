@@ -1,6 +1,7 @@
 //! The shard against a model of the world: random publishes, outcomes, cancels, pauses, waits and crashes.
 
 mod flows;
+mod hasten;
 mod queues;
 mod steps;
 mod world;
@@ -69,6 +70,7 @@ fn action() -> impl Strategy<Value = Action> {
         16 => publish(),
         16 => (0usize..8, how()).prop_map(|(which, how)| Action::End { which, how }),
         2 => (0usize..40).prop_map(|which| Action::Cancel { which }),
+        2 => (0usize..40).prop_map(|which| Action::Hasten { which }),
         2 => put_queue,
         1 => (0u32..2, 0u8..2).prop_map(|(tenant, queue)| Action::DeleteQueue { tenant, queue }),
         2 => (0u32..2, 0u8..2, edit()).prop_map(|(tenant, key, edit)| Action::EditFlow { tenant, key, edit }),

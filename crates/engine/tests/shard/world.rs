@@ -63,6 +63,7 @@ pub(crate) enum Action {
     Publish(New),
     End { which: usize, how: How },
     Cancel { which: usize },
+    Hasten { which: usize },
     PutQueue { tenant: u32, queue: u8, parallelism: u32, paused: bool },
     DeleteQueue { tenant: u32, queue: u8 },
     EditFlow { tenant: u32, key: u8, edit: FlowEdit },
@@ -98,7 +99,7 @@ pub(crate) struct World {
     /// Time that really passed, whatever the clock says.
     real_ms: u64,
     /// The latest time so far: what was due then may start although the clock went back.
-    latest: Timestamp,
+    pub latest: Timestamp,
     last_seq: Seq,
     /// The last message before each time the clock went back.
     went_back_at: Vec<Seq>,
@@ -154,6 +155,7 @@ impl World {
                 let rows: Vec<Live> = row.into_iter().collect();
                 self.shard.cancel(&rows, self.now, &mut out);
             }
+            Action::Hasten { which } => self.hasten(*which, &mut out),
             Action::PutQueue { tenant, queue, parallelism, paused } => {
                 let (tenant, name) = (TenantId(*tenant), queue_name(*queue));
                 self.shard.put_queue(tenant, &name, *parallelism, *paused, self.now, &mut out);

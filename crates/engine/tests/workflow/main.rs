@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod client;
+mod terms;
 mod world;
 
 use bytes::Bytes;
@@ -305,7 +306,7 @@ fn events_that_come_early_are_kept_for_their_run_in_order() {
         let step =
             serde_json::json!({"stepId": number, "stepType": "Wait", "concurrent": 1}).as_object().cloned().unwrap();
         let timeout = ("7d".to_owned(), 1_000);
-        world.decide(|workflow, out| workflow.wait("e", step, timeout, Vec::new(), &LIMITS, out)).unwrap()
+        world.decide(|workflow, out| workflow.wait("e", step, timeout, Default::default(), &LIMITS, out)).unwrap()
     };
     assert_eq!(wait(&mut world, 1), Waited::Resolved);
     assert_eq!(wait(&mut world, 1), Waited::Resolved, "asking twice is asking once");

@@ -6,7 +6,7 @@ use posthaste_engine::event::Response;
 use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
 use posthaste_engine::retry::Next;
-use posthaste_engine::workflow::entry::{Call, Delivery, Entry};
+use posthaste_engine::workflow::entry::{Call, Delivery, Entry, OwnTerms};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunConfig, RunState};
 use posthaste_engine::workflow::{
     Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
@@ -97,6 +97,7 @@ impl World {
             step: serde_json::from_str(r#"{"stepId":9,"stepName":"child","stepType":"Invoke","concurrent":1}"#)
                 .unwrap(),
             headers: Vec::new(),
+            terms: OwnTerms::default(),
         };
         let new = NewRun {
             tenant: TENANT,
@@ -317,8 +318,8 @@ impl World {
             Request::Wait(step) => {
                 let event = client::event(step["stepId"].as_u64().unwrap() as u32);
                 let headers = vec![("Upstash-Forward-Upstash-Workflow-Sdk-Version".to_owned(), vec!["1".to_owned()])];
-                let timeout = ("10s".to_owned(), 10_000);
-                self.decide(|workflow, out| workflow.wait(&event, step, timeout, headers, &LIMITS, out)).ok();
+                let (timeout, result) = (("10s".to_owned(), 10_000), (headers, OwnTerms::default()));
+                self.decide(|workflow, out| workflow.wait(&event, step, timeout, result, &LIMITS, out)).ok();
             }
             Request::Invoke(step) => {
                 let (no, run_id) = (step["stepId"].clone(), format!("wfr_child-{}", step["stepId"]));
@@ -328,15 +329,19 @@ impl World {
                     url: URL.into(),
                     step: step.clone(),
                     headers: protocol(),
+                    terms: OwnTerms::default(),
                 };
                 let invoke = Invoke {
+                    id: None,
                     step,
                     run_id,
                     created_at: now,
                     url: format!("{URL}/{no}"),
                     body: "{}".into(),
                     run_headers: Vec::new(),
+                    redact: Default::default(),
                     headers: protocol(),
+                    terms: OwnTerms::default(),
                     out: None,
                 };
                 if self.decide(|workflow, out| workflow.invoke(invoke, &LIMITS, out)) == Ok(true) {

@@ -1,4 +1,4 @@
-//! `/v2/messages`: look at one message, cancel one, cancel many.
+//! `/v2/messages`: look at one message, send one now, cancel one, cancel many.
 
 use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
@@ -8,6 +8,7 @@ use super::params::Params;
 use super::shape;
 use crate::app::App;
 use crate::bulk::{Range, cancel_piece};
+use crate::core::HastenRefused;
 use crate::store::Filter;
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -51,6 +52,27 @@ pub(super) async fn get(
         return Err(absent());
     }
     Ok(Json(shape::message(&record.message, None).into()))
+}
+
+/// A message that waits for its time or for a retry is sent now; also one of a run.
+pub(super) async fn retry(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let absent = || {
+        let text = "not found, or it has already ended; what has failed is retried from the DLQ";
+        ApiError::not_found(format!("message {id} {text}"))
+    };
+    let message_id: MessageId = id.parse().map_err(|_| absent())?;
+    match app.core.hasten(tenant, message_id).await? {
+        Ok(()) => Ok(Json(json!({ "messageId": id }))),
+        Err(HastenRefused::Unknown) => Err(absent()),
+        Err(refused @ (HastenRefused::Queued | HastenRefused::Deadline)) => {
+            Err(ApiError::invalid(format!("message {id} cannot be sent now: {refused}")))
+        }
+    }
 }
 
 pub(super) async fn cancel(

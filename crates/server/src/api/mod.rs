@@ -72,6 +72,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         // Messages.
         ("/v2/messages", delete(messages::cancel_many)),
         ("/v2/messages/{id}", get(messages::get).delete(messages::cancel)),
+        ("/v2/messages/{id}/retry", post(messages::retry)),
         ("/v1/messages/{id}", get(messages::get).delete(messages::cancel)),
         // Bulk actions.
         ("/v2/bulkActions", get(bulk_actions::list)),

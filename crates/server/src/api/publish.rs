@@ -27,6 +27,7 @@ use posthaste_engine::schedule::ScheduleTarget;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::url_group::Endpoint;
 use posthaste_wire::destination::{self, Destination};
+use posthaste_wire::duration::Units;
 use posthaste_wire::header;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
@@ -299,6 +300,7 @@ pub(super) fn publish_limits(app: &App) -> PublishLimits {
 /// The bounds of the engine, for the parser.
 pub(super) const PUBLISH_LIMITS: PublishLimits = PublishLimits {
     delay_ms_max: limits::DELAY_MS_MAX,
+    delay_units: Units::Short,
     timeout_ms_min: limits::TIMEOUT_MS_MIN,
     timeout_ms_max: limits::TIMEOUT_MS_MAX,
     retries_max: limits::RETRIES_MAX,

@@ -10,6 +10,7 @@ mod admission;
 mod attempts;
 mod clock_watch;
 mod failed_runs;
+mod hasten;
 mod inbox;
 mod limits;
 mod run;
@@ -21,6 +22,7 @@ mod workflow;
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
+pub(crate) use workflow::DEPTH_QUOTA;
 pub(crate) use workflow::fresh_run_id;
 pub use workflow::{
     Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor,
@@ -83,6 +85,11 @@ pub(crate) enum Command {
         tenant: TenantId,
         ids: Vec<MessageId>,
         reply: Reply<u32>,
+    },
+    Hasten {
+        tenant: TenantId,
+        id: MessageId,
+        reply: Reply<Result<(), HastenRefused>>,
     },
     DeleteDeadLetters {
         tenant: TenantId,
@@ -247,6 +254,20 @@ pub struct QuotaExceeded {
     pub limit: u64,
 }
 
+/// Why a message is not sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HastenRefused {
+    /// It is unknown, has ended or was cancelled.
+    #[error("the message is unknown, or it has already ended")]
+    Unknown,
+    /// Nobody comes before his turn.
+    #[error("the message is in a queue, where every message waits for its turn")]
+    Queued,
+    /// It stands for the deadline of a wait, and is never sent.
+    #[error("the step waits for an event, which ends its wait")]
+    Deadline,
+}
+
 /// A dead letter to publish again.
 #[derive(Clone, Debug)]
 pub struct Replay {
@@ -315,6 +336,11 @@ impl CoreHandle {
     /// Cancels these messages; says how many were live and not cancelled before.
     pub async fn cancel(&self, tenant: TenantId, ids: Vec<MessageId>) -> Result<u32, CoreError> {
         self.ask(None, |reply| Command::Cancel { tenant, ids, reply }).await
+    }
+
+    /// A delayed or retried message is due now; one that is under way, or due already, stays as it is.
+    pub async fn hasten(&self, tenant: TenantId, id: MessageId) -> Result<Result<(), HastenRefused>, CoreError> {
+        self.ask(None, |reply| Command::Hasten { tenant, id, reply }).await
     }
 
     /// Deletes these dead letters; says how many existed.

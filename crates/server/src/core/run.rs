@@ -111,6 +111,7 @@ impl Core {
         crash_point("start_leased");
         let last_seq = store.last_seq()?;
         let firing = Firing::load(store.as_ref())?;
+        metrics.set_live_runs(store.live_runs()?);
         let mut shard = Shard::new(settings);
         shard.restore(store.queues(None)?, store.flows()?, now);
         crash_point("start_restored");
@@ -215,6 +216,7 @@ impl Core {
                 self.metrics.cancelled(cancelled);
                 self.batch.answers.push(Box::new(move || reply.send(cancelled)));
             }
+            Command::Hasten { tenant, id, reply } => self.hasten(tenant, id, reply)?,
             Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
             Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply)?,
             Command::PutSchedule { schedule, reply } => self.put_schedule(*schedule, reply, now)?,

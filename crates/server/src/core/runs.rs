@@ -5,7 +5,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
-use super::workflow::{InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor};
+use super::workflow::{DEPTH_QUOTA, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
@@ -77,9 +77,10 @@ impl Core {
         reply: Reply<Result<Vec<Started>, RunRefused>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        let flows = runs.iter().flat_map(|StartRun { config, first, .. }| {
+        let flows = runs.iter().flat_map(|StartRun { config, first, invoked_by, .. }| {
             let of_failure = config.failure.as_ref().and_then(|call| call.flow.as_ref());
-            config.flow.iter().chain(&first.flow).chain(of_failure)
+            let of_result = invoked_by.as_ref().and_then(|step| step.terms.flow.as_ref());
+            config.flow.iter().chain(&first.flow).chain(of_failure).chain(of_result)
         });
         if let Err(exceeded) = self.check_flow_quota(tenant, flows) {
             reply.send(Err(exceeded.into()));
@@ -103,7 +104,7 @@ impl Core {
     fn start_run(
         &mut self,
         tenant: TenantId,
-        new: StartRun,
+        mut new: StartRun,
         now: Timestamp,
     ) -> Result<Result<Started, RunRefused>, CoreFailure> {
         let known = match self.find_run(tenant, &RunKey { id: new.id.clone(), created_at: None })? {
@@ -116,14 +117,17 @@ impl Core {
         let created_at = match known {
             Some((no, RunState::Started, _)) if new.is_by_client => return self.start_by_client(tenant, no, new, now),
             Some((no, RunState::Started, created_at)) => {
-                let invoker = match self.invoke(tenant, &new, created_at, now)? {
-                    Invoked::ByNobody => None,
-                    Invoked::Now(invoker) => Some(invoker),
+                if let Some(cached) = self.cached(tenant, no)? {
+                    // What it hides, it hides from all who invoke it.
+                    new.config.redact = new.config.redact.union(&cached.workflow.run.config.redact);
+                }
+                match self.invoke(tenant, &new, created_at, now)? {
+                    Invoked::ByNobody => {}
+                    Invoked::Now { invoker, .. } => {
+                        self.decide(tenant, no, now, |workflow, out| workflow.add_invoker(invoker, out))?;
+                    }
                     Invoked::Before(started) => return Ok(Ok(started)),
                     Invoked::Refused(refused) => return Ok(Err(refused)),
-                };
-                if let Some(invoker) = invoker {
-                    self.decide(tenant, no, now, |workflow, out| workflow.add_invoker(invoker, out))?;
                 }
                 return Ok(self.started(tenant, no, true)?.ok_or(RunRefused::Unknown));
             }
@@ -131,13 +135,14 @@ impl Core {
             Some((_, _, created_at)) => now.max(created_at.plus_millis(1)),
             None => now,
         };
-        let invoker = match self.invoke(tenant, &new, created_at, now)? {
-            Invoked::ByNobody => None,
-            Invoked::Now(invoker) => Some(invoker),
+        let (invoker, depth) = match self.invoke(tenant, &new, created_at, now)? {
+            Invoked::ByNobody => (None, 0),
+            Invoked::Now { invoker, depth } => (Some(invoker), depth),
             Invoked::Before(started) => return Ok(Ok(started)),
             Invoked::Refused(refused) => return Ok(Err(refused)),
         };
-        let StartRun { id, url, config, first, .. } = new;
+        let StartRun { id, url, mut config, first, .. } = new;
+        config.depth = config.depth.max(depth);
         let new = NewRun { tenant, id, created_at, url, config, invoker, first };
         let no = self.begin(now, |out| Workflow::start(new, out))?;
         Ok(self.started(tenant, no, false)?.ok_or(RunRefused::Unknown))
@@ -167,38 +172,46 @@ impl Core {
         created_at: Timestamp,
         now: Timestamp,
     ) -> Result<Invoked, CoreFailure> {
-        let Some(InvokedBy { run, url, step, headers, body }) = &new.invoked_by else { return Ok(Invoked::ByNobody) };
+        let Some(InvokedBy { run, url, step, headers, terms, body }) = &new.invoked_by else {
+            return Ok(Invoked::ByNobody);
+        };
         let invoke = Invoke {
+            id: None,
             step: step.clone(),
             run_id: new.id.clone(),
             created_at,
             url: new.url.clone(),
             body: body.clone(),
             run_headers: new.config.headers.clone(),
+            redact: new.config.redact.clone(),
             headers: headers.clone(),
+            terms: terms.clone(),
             out: None,
         };
-        let limits = self.quotas.workflow;
+        let (limits, depth_max) = (self.quotas.workflow, self.quotas.workflow_depth);
         let invoked = match self.find_run(tenant, run)? {
             None => None,
             Some(no) => self.decide(tenant, no, now, |parent, out| {
+                // Whatever the client says: it counts only what it was told itself.
+                let depth = parent.run.config.depth.saturating_add(1);
+                if depth >= depth_max {
+                    return Err(Refusal::Exceeded { quota: DEPTH_QUOTA, limit: depth_max.into() });
+                }
                 let is_new = parent.invoke(invoke, &limits, out)?;
                 let earlier = (!is_new).then(|| (parent.invoked(step).cloned(), started_of(parent, true)));
-                Ok((parent.run.created_at, earlier))
+                Ok((parent.run.created_at, depth, earlier))
             })?,
         };
         Ok(match invoked {
             None => Invoked::Refused(RunRefused::Unknown),
             Some(Err(refusal)) => Invoked::Refused(refused(refusal)),
-            Some(Ok((parent_created_at, None))) => Invoked::Now(Invoker {
-                run_id: run.id.clone(),
-                created_at: Some(parent_created_at),
-                url: url.clone(),
-                step: step.clone(),
-                headers: headers.clone(),
-            }),
+            Some(Ok((parent_created_at, depth, None))) => {
+                let (run_id, created_at, url) = (run.id.clone(), Some(parent_created_at), url.clone());
+                let (step, headers, terms) = (step.clone(), headers.clone(), terms.clone());
+                Invoked::Now { invoker: Invoker { run_id, created_at, url, step, headers, terms }, depth }
+            }
             // What it had invoked may have ended long ago: then nobody looks at what is said of it.
-            Some(Ok((_, Some((earlier, parent))))) => Invoked::Before(match earlier {
+            Some(Ok((.., Some((earlier, parent))))) => Invoked::Before(match earlier {
                 Some(invoke) => Started { id: invoke.run_id, created_at: invoke.created_at, ..parent },
                 None => parent,
             }),
@@ -235,10 +248,14 @@ impl Core {
         reply: Reply<Result<(), RunRefused>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        let WaitFor { event, step, timeout, timeout_ms, headers } = wait;
+        let WaitFor { event, step, timeout, timeout_ms, headers, terms } = wait;
+        if let Err(exceeded) = self.check_flow_quota(tenant, terms.flow.iter()) {
+            reply.send(Err(exceeded.into()));
+            return Ok(());
+        }
         let limits = self.quotas.workflow;
         let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
-            workflow.wait(&event, step, (timeout, timeout_ms), headers, &limits, out)
+            workflow.wait(&event, step, (timeout, timeout_ms), (headers, terms), &limits, out)
         };
         let waited = match self.find_run(tenant, run)? {
             Some(no) => self.decide(tenant, no, now, ask)?,
@@ -364,8 +381,10 @@ impl Core {
         let (last_seq, random) = (&mut self.last_seq, &mut self.random);
         let mut next_id = || next_id(last_seq, random, now);
         let mut out = Outbox::new(now, &mut next_id);
+        let before = cached.workflow.run.state;
         let decided = decide(&mut cached.workflow, &mut out);
         let consequences = Consequences::of(out);
+        self.metrics.run_decided(before, cached.workflow.run.state, &consequences.changes);
         self.follow(cached, consequences, now)?;
         Ok(Some(decided))
     }
@@ -381,6 +400,7 @@ impl Core {
         let mut out = Outbox::new(now, &mut next_id);
         let workflow = begin(&mut out);
         let (consequences, no) = (Consequences::of(out), workflow.run.no);
+        self.metrics.run_started();
         self.follow(Cached::new(workflow), consequences, now)?;
         Ok(no)
     }
@@ -460,8 +480,8 @@ impl Core {
 enum Invoked {
     /// No step starts it.
     ByNobody,
-    /// The step waits for it.
-    Now(Invoker),
+    /// The step waits for it, which so many runs led to.
+    Now { invoker: Invoker, depth: u32 },
     /// The step had started one before.
     Before(Started),
     /// The run of the step goes on no more.

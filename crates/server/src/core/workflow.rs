@@ -3,10 +3,14 @@
 use super::{Command, CoreError, CoreHandle, QuotaExceeded, Room};
 use crate::clock::random;
 use posthaste_engine::shard::Accepted;
-use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
+use posthaste_engine::workflow::entry::OwnTerms;
+use posthaste_engine::workflow::run::{HeaderLists, RunConfig, StepText, Wait};
 use posthaste_engine::workflow::{NewEntry, Overrides};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
+
+/// How many runs may lead to one, each invoking the next.
+pub(crate) const DEPTH_QUOTA: &str = "maxWorkflowInvokeDepth";
 
 /// Which run: the one that goes on, or else the newest of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub struct InvokedBy {
     pub step: StepText,
     /// Headers to deliver its result with, names in canonical form.
     pub headers: Vec<(String, String)>,
+    /// What else is said about that delivery.
+    pub terms: OwnTerms,
     /// What the invoked run is given, for the log.
     pub body: String,
 }
@@ -74,7 +80,9 @@ pub struct WaitFor {
     /// The same.
     pub timeout_ms: u64,
     /// Headers to deliver the result with, as they were sent.
-    pub headers: Vec<(String, Vec<String>)>,
+    pub headers: HeaderLists,
+    /// What else is said about that delivery.
+    pub terms: OwnTerms,
 }
 
 /// A run that an event has reached.

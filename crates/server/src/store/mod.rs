@@ -188,6 +188,9 @@ pub trait Store: Send + Sync {
     /// `limits::BULK_ACTION_MS`. Does a bounded piece of work and says whether there is more.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError>;
 
+    /// How many runs go on, of all tenants. Walks an index of them all: for the start of a process.
+    fn live_runs(&self) -> Result<u64, StoreError>;
+
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 

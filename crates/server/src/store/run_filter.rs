@@ -100,6 +100,16 @@ impl RunFilter {
 
     /// Whether the run has one of the messages asked for.
     pub fn matches_messages(&self, workflow: &Workflow) -> bool {
-        self.messages.is_empty() || workflow.entries.iter().any(|entry| self.messages.contains(&entry.id))
+        self.messages.is_empty()
+            || workflow.entries.iter().any(|entry| self.messages.contains(&entry.id))
+            || self.matches_messages_of(&workflow.run)
+    }
+
+    /// The same for those that are no entries: of waits and invokes, and of the call about its failure.
+    pub(super) fn matches_messages_of(&self, run: &Run) -> bool {
+        let waits = run.waits.iter().map(|wait| wait.timer);
+        let invokes = run.invokes.iter().filter_map(|invoke| invoke.id);
+        let call = run.failure.as_deref().and_then(|failure| failure.call.as_ref()).map(|call| call.id);
+        waits.chain(invokes).chain(call).any(|id| self.messages.contains(&id))
     }
 }

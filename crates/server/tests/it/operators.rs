@@ -1,8 +1,9 @@
 //! What operators and load balancers see: health, readiness, metrics, and errors in one form.
 
 use crate::support::http::{exchange, read_answer};
+use crate::support::runs::{config, done, result};
 use crate::support::server::TOKEN;
-use crate::support::{Receiver, Reply, Setup, TestServer, within};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually, within};
 use serde_json::json;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -93,6 +94,50 @@ async fn metrics_count_what_happens() {
     assert!(server.metric("posthaste_commit_seconds_count{durability=\"synced\"}") > 0.0);
     gate.open();
     server.finish().await;
+}
+
+#[tokio::test]
+async fn runs_of_workflows_are_counted() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/fails", [Reply::status(500)]);
+        receiver.script("/wf", [done()]);
+        for id in ["wfr_a", "wfr_b", "wfr_c"] {
+            server.start_run(id, &receiver.url("/wf"), config()).await;
+            server.start_run(id, &receiver.url("/wf"), config()).await;
+        }
+        server.start_run("wfr_d", &receiver.url("/fails"), config()).await;
+        let failed = server.run_in("wfr_d", "RUN_FAILED").await;
+        for _ in 0..2 {
+            server.append_step("wfr_a", &result(1, "once")).await;
+        }
+        server.finish_run("wfr_a").await;
+        server.finish_run("wfr_a").await;
+        server.delete("/v2/workflows/runs/wfr_b").expect(200).await;
+        let dlq_id = failed["dlqId"].as_str().expect("an id");
+        server.post(&format!("/v2/workflows/dlq/restart/{dlq_id}")).expect(200).await;
+        eventually("it has failed again", || async {
+            (server.metric("posthaste_runs_ended_total{state=\"failed\"}") == 2.0).then_some(())
+        })
+        .await;
+        let expected = [
+            ("posthaste_runs_started_total", 5.0),
+            ("posthaste_runs_ended_total{state=\"success\"}", 1.0),
+            ("posthaste_runs_ended_total{state=\"failed\"}", 2.0),
+            ("posthaste_runs_ended_total{state=\"canceled\"}", 1.0),
+            ("posthaste_runs_live", 1.0),
+            ("posthaste_steps_accepted_total", 1.0),
+        ];
+        for (line, value) in expected {
+            assert_eq!(server.metric(line), value, "{backend:?}: {line}\n{}", server.metrics());
+        }
+        let server = server.restart().await;
+        assert_eq!(server.metric("posthaste_runs_live"), 1.0, "{backend:?}: what was left goes on");
+        server.finish_run("wfr_c").await;
+        assert_eq!(server.metric("posthaste_runs_live"), 0.0);
+        server.finish().await;
+    }
 }
 
 #[tokio::test]

@@ -500,7 +500,7 @@ proptest! {
         let mut run = rig.start_with("run", T0, rich_run);
         ops.extend(rig.decided(T0, |out| {
             run.append(vec![step(1, "one"), call(2)], &LIMITS, out).unwrap();
-            run.wait("event", step_text(3), ("1d".into(), DAY), Vec::new(), &LIMITS, out).unwrap();
+            run.wait("event", step_text(3), ("1d".into(), DAY), Default::default(), &LIMITS, out).unwrap();
             run.attempted(1, Attempt { outcome: &outcome(500), retried: 0, next: Next::DeadLetter }, out);
         }).1);
         let mut bytes = Vec::new();

@@ -4,7 +4,7 @@ use crate::support::*;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::retry::Next;
-use posthaste_engine::workflow::entry::{Call, DeliveryState};
+use posthaste_engine::workflow::entry::{Call, DeliveryState, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Outbox, Workflow};
 use posthaste_wire::id::{MessageId, Seq};
@@ -74,7 +74,8 @@ impl Rig<'_> {
 
     pub(crate) fn wait(&self, workflow: &mut Workflow, at: Timestamp, event: &str, step: u32) {
         let (timeout, headers) = (("1d".into(), DAY), vec![("Upstash-Forward-A".into(), vec!["b".into()])]);
-        self.decide(at, |out| workflow.wait(event, step_text(step), timeout, headers, &LIMITS, out)).unwrap();
+        let result = (headers, own_terms());
+        self.decide(at, |out| workflow.wait(event, step_text(step), timeout, result, &LIMITS, out)).unwrap();
     }
 
     /// The run as the store has it.
@@ -130,6 +131,7 @@ pub(crate) fn rich_run(new: &mut NewRun) {
         url: "https://example.org/parent".into(),
         step: step_text(7),
         headers: headers(),
+        terms: own_terms(),
     });
     new.first.body = vec![0, 159, 146, 150].into();
 }
@@ -168,8 +170,14 @@ pub(crate) fn step_text(number: u32) -> StepText {
     text.as_object().unwrap().clone()
 }
 
+/// All that can be said about one delivery.
+fn own_terms() -> OwnTerms {
+    OwnTerms { retries: Some(4), retry_delay: Some("6".into()), flow: Some(flow_spec("results")) }
+}
+
 pub(crate) fn invoke(number: u32) -> Invoke {
     Invoke {
+        id: None,
         step: step_text(number),
         run_id: "child".into(),
         created_at: T0,
@@ -177,6 +185,8 @@ pub(crate) fn invoke(number: u32) -> Invoke {
         body: "{}".into(),
         headers: vec![("G".into(), "h".into())],
         run_headers: vec![("X-Child".into(), "c".into())],
+        redact: RedactFields { body: true, ..RedactFields::default() },
+        terms: own_terms(),
         out: None,
     }
 }

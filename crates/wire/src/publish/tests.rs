@@ -8,6 +8,7 @@ use serde_json::Value;
 const NOW: Timestamp = Timestamp(1_780_315_200_000);
 const LIMITS: PublishLimits = PublishLimits {
     delay_ms_max: 31_536_000_000,
+    delay_units: Units::Short,
     timeout_ms_min: 1_000,
     timeout_ms_max: 7_200_000,
     retries_max: 1_000,

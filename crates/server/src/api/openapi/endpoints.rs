@@ -70,6 +70,7 @@ fn publishing() -> Vec<Endpoint> {
 fn messages() -> Vec<Endpoint> {
     let tag = "Messages";
     let page = object(&["bulkActions"], &[("bulkActions", list_of("BulkAction")), ("cursor", text())]);
+    let sent_now = object(&["messageId"], &[("messageId", text())]);
     vec![
         Endpoint::new("GET", "/v2/messages/{id}", Access::Read, tag, "Look at a message")
             .alias("/v1/messages/{id}")
@@ -81,6 +82,16 @@ fn messages() -> Vec<Endpoint> {
             .with(&[ID])
             .answers(202, "It is cancelled, or will be when its attempt ends.", reference("Cancelled"))
             .errors(&[404]),
+        Endpoint::new(
+            "POST",
+            "/v2/messages/{id}/retry",
+            Access::Write,
+            tag,
+            "Send a message now that is delayed or retried",
+        )
+        .with(&[ID])
+        .answers(200, "It is due, and is sent as soon as limits allow.", sent_now)
+        .errors(&[404]),
         Endpoint::new("DELETE", "/v2/messages", Access::Write, tag, "Cancel many messages; without a filter, all")
             .with(&cancel_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))

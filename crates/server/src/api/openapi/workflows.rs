@@ -171,6 +171,7 @@ fn failure_function() -> Value {
 /// A step, or what is known of the one that is tried now.
 fn step() -> Value {
     let any = || json!({});
+    let execution = [("attempts", whole()), ("startedAt", millis()), ("duration", whole())];
     let fields = [
         ("stepId", whole()),
         ("stepName", text()),
@@ -186,6 +187,7 @@ fn step() -> Value {
         ("headers", headers()),
         ("nextDeliveryTime", millis()),
         ("errors", list_of("WorkflowError")),
+        ("execution", object(&["attempts"], &execution)),
         ("sleepFor", any()),
         ("sleepUntil", any()),
         ("waitEventId", text()),
@@ -222,6 +224,7 @@ fn event() -> Value {
         ("workflowUrl", text()),
         ("workflowCreatedAt", millis()),
         ("stepInfo", reference("WorkflowStep")),
+        ("headers", headers()),
         ("nextDeliveryTime", millis()),
         ("error", text()),
         ("responseStatus", whole()),

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What deleting, resuming and restarting may be told: a misspelt filter must not mean "all".
-const SELECTION: [&str; 18] = [
+const SELECTION: [&str; 19] = [
     "dlqIds",
     "cursor",
     "count",
@@ -40,6 +40,7 @@ const SELECTION: [&str; 18] = [
     "path",
     "responseStatus",
     "callerIp",
+    "callerIP",
     "flowControlKey",
     "failureFunctionState",
     "failureCallbackState",
@@ -185,7 +186,10 @@ async fn begin_one(app: &Arc<App>, id: &str, request: Request, again: Again) -> 
     drop(request);
     let dlq_id: DlqId = id.parse().map_err(|_| absent(id))?;
     let begun = app.core.begin_again(tenant, vec![dlq_id], again, overrides).await?;
-    begun.into_iter().flatten().next().map(|run| Json(begun_json(&run))).ok_or_else(|| absent(id))
+    match begun.into_iter().flatten().next() {
+        Some(run) => Ok(Json(begun_json(&run))),
+        None => Err(missing(app, tenant, dlq_id).await?),
+    }
 }
 
 async fn begin_many(app: &Arc<App>, request: Request, again: Again) -> Result<Json<Value>, ApiError> {
@@ -222,9 +226,18 @@ async fn all_present(app: &Arc<App>, tenant: TenantId, ids: Vec<DlqId>) -> Resul
         Ok(None)
     };
     match app.read(look).await? {
-        Some(missing) => Err(absent(&missing.to_string())),
+        Some(id) => Err(missing(app, tenant, id).await?),
         None => Ok(ids),
     }
+}
+
+/// Why nothing begins again: there is no such failed run, and it may be a message that has failed.
+async fn missing(app: &Arc<App>, tenant: TenantId, id: DlqId) -> Result<ApiError, ApiError> {
+    let messages = app.read(move |store| store.find_dead_letters(tenant, &[id])).await?;
+    Ok(match messages.is_empty() {
+        true => absent(&id.to_string()),
+        false => ApiError::invalid(format!("{id} is no workflow run but a message; /v2/dlq/retry sends it again")),
+    })
 }
 
 fn absent(id: &str) -> ApiError {

@@ -1,6 +1,6 @@
 //! What happened to a run, line by line: derived from the run and its entries, and from nothing else.
 
-use super::shape::{Shaper, View, error_text, put_labels, put_run, run_state, started};
+use super::shape::{Shaper, View, error_text, put_labels, put_run, run_state};
 use super::steps::{self, Group, Item, Sleep, StepState};
 use crate::api::shape::{Object, put};
 use posthaste_engine::workflow::Workflow;
@@ -61,6 +61,9 @@ impl<'a> Lines<'a> {
 
     fn push_start(&mut self) {
         let mut more = Object::new();
+        if let Some(first) = self.shaper.workflow.entries.first() {
+            put(&mut more, "headers", self.shaper.entry_headers(first));
+        }
         if let Some(invoker) = self.run.invokers.first() {
             put(&mut more, "invokerWorkflowRunId", invoker.run_id.as_str());
             put(&mut more, "invokerWorkflowUrl", invoker.url.as_str());
@@ -102,6 +105,7 @@ impl<'a> Lines<'a> {
     fn push_item(&mut self, item: &Item<'a>, now: Timestamp) {
         let announced = item.plan.or(item.call);
         let message = item.result.or(announced).map(|entry| entry.id).or(item.wait.map(|wait| wait.timer));
+        let message = message.or(item.invoke.and_then(|invoke| invoke.id));
         if let Some(since) = announced.map(|entry| entry.terms.accepted_at).or_else(|| began(item)) {
             self.push_step(since, StepState::Progress, item, announced.map(|entry| entry.id).or(message));
         }
@@ -191,7 +195,7 @@ fn began(item: &Item<'_>) -> Option<Timestamp> {
     match source {
         Some(Source::Wait { since, .. }) => Some(*since),
         Some(Source::Invoke { created_at, .. }) => Some(*created_at),
-        None => started(item),
+        None => item.started(),
     }
 }
 

@@ -13,7 +13,10 @@ use crate::core::{InvokedBy, StartRun};
 use bytes::Bytes;
 use posthaste_engine::message::FlowSpec;
 use posthaste_engine::workflow::NewEntry;
+use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{FailureCall, Trigger};
+use posthaste_wire::duration::Units;
+use posthaste_wire::publish::PublishLimits;
 use posthaste_wire::rejection::Rejection;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::Features;
@@ -107,9 +110,9 @@ fn read(Given(url, headers, body): &Given<'_>) -> Result<Wanted, Rejection> {
     translate::wanted(&Protocol::read(&lines)?, item, &bounds())
 }
 
-fn bounds() -> Bounds<'static> {
+pub(super) fn bounds() -> Bounds<'static> {
     Bounds {
-        limits: PUBLISH_LIMITS,
+        limits: PublishLimits { delay_units: Units::Long, ..PUBLISH_LIMITS },
         retries_default: 3,
         depth_max: 100,
         now: NOW,
@@ -192,8 +195,12 @@ fn invoker_json(by: &InvokedBy) -> Value {
     let created_at = by.run.created_at.map(Timestamp::as_millis);
     json!({
         "run": by.run.id, "createdAt": created_at, "url": by.url, "step": by.step, "headers": object(&by.headers),
-        "body": by.body,
+        "body": by.body, "terms": terms_json(&by.terms),
     })
+}
+
+fn terms_json(terms: &OwnTerms) -> Value {
+    json!({ "retries": terms.retries, "retryDelay": terms.retry_delay, "flow": terms.flow.as_ref().map(flow_json) })
 }
 
 fn object(headers: &[(String, String)]) -> Map<String, Value> {

@@ -4,9 +4,12 @@
 //! A plain publish refuses such names; here they are left out, because nobody chose them.
 
 use super::protocol::has_prefix;
-use crate::api::publish::Line;
+use super::translate::Bounds;
+use crate::api::publish::{Line, flow_spec};
 use posthaste_engine::limits::{FORWARD_HEADER_BYTES_MAX, FORWARD_HEADERS_MAX};
+use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_wire::header;
+use posthaste_wire::publish as options;
 use posthaste_wire::rejection::Rejection;
 
 /// Headers of a delivery, names in canonical form.
@@ -116,6 +119,18 @@ pub(super) fn forwarded(headers: &[(String, Vec<String>)]) -> Headers {
         Some((header::canonical(name), values.first()?.clone()))
     };
     headers.iter().filter_map(sent_on).collect()
+}
+
+/// What they say about the delivery itself: clients that say so with every step say it there, too.
+pub(super) fn own_terms(headers: &[(String, Vec<String>)], bounds: &Bounds<'_>) -> Result<OwnTerms, Rejection> {
+    const TERMS: [&str; 4] =
+        [header::RETRIES, header::RETRY_DELAY, header::FLOW_CONTROL_KEY, header::FLOW_CONTROL_VALUE];
+    let is_one = |name: &str| TERMS.iter().any(|term| term.eq_ignore_ascii_case(name));
+    let said = headers.iter().filter(|(name, _)| is_one(name));
+    let said = said.filter_map(|(name, values)| Some((name.as_str(), values.first()?.as_bytes())));
+    let options = options::parse(said, &bounds.limits, bounds.now)?;
+    options.check_retry_delay(options.retries.unwrap_or(bounds.retries_default))?;
+    Ok(OwnTerms { flow: flow_spec(&options), retries: options.retries, retry_delay: options.retry_delay })
 }
 
 #[cfg(test)]

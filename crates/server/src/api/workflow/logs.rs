@@ -44,10 +44,9 @@ fn asked(app: &App, request: &Request) -> Result<(TenantId, Params), ApiError> {
 
 async fn list_runs(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Json<Value>, ApiError> {
     let view = View { trim_body: params.trim_body()?, now: app.clock.now() };
-    let States { runs, steps } = selection::states(params)?;
-    let filter = RunFilter { states: runs, ..selection::of_logs(params)? };
+    let (states, filter) = (selection::states(params)?, selection::of_logs(params)?);
     let page = params.page(RUN_PAGE_MAX, RUN_PAGE_MAX)?;
-    let page = app.read(move |store| runs_with(store, tenant, &filter, &steps, &page, view.now)).await?;
+    let page = app.read(move |store| runs_in(store, tenant, filter, &states, &page, view.now)).await?;
     let runs: Vec<Value> = page.entries.iter().map(|workflow| shape::run(workflow, view)).collect();
     let mut answer = json!({ "runs": runs });
     if let Some(next) = page.next {
@@ -56,28 +55,30 @@ async fn list_runs(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<
     Ok(Json(answer))
 }
 
-/// One page of runs that have a step in one of these states.
-fn runs_with(
+/// One page of runs that are in one of these states, or have a step in one.
+fn runs_in(
     store: &dyn Store,
     tenant: TenantId,
-    filter: &RunFilter,
-    states: &[StepState],
+    filter: RunFilter,
+    states: &States,
     page: &PageRequest,
     now: Timestamp,
 ) -> Result<Page<Workflow>, StoreError> {
-    if states.is_empty() {
-        return store.list_runs(tenant, filter, page);
+    let States { runs, steps } = states;
+    if steps.is_empty() {
+        return store.list_runs(tenant, &RunFilter { states: runs.clone(), ..filter }, page);
     }
+    let is_wanted = |workflow: &Workflow| runs.contains(&workflow.run.state) || has_step_in(workflow, steps, now);
     let mut found = Page { entries: Vec::new(), next: page.cursor };
     for _ in 0..RUN_PAGES_MAX {
         let request = PageRequest { cursor: found.next, ..page.clone() };
-        let part = store.list_runs(tenant, filter, &request)?;
+        let part = store.list_runs(tenant, &filter, &request)?;
         for workflow in part.entries {
             if found.entries.len() == page.count {
                 return Ok(found);
             }
             found.next = Some(position(&workflow));
-            if has_step_in(&workflow, states, now) {
+            if is_wanted(&workflow) {
                 found.entries.push(workflow);
             }
         }

@@ -23,7 +23,9 @@ use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::run::FailureCall;
 use posthaste_wire::destination::{self, Destination};
+use posthaste_wire::duration::Units;
 use posthaste_wire::id::TenantId;
+use posthaste_wire::publish::PublishLimits;
 use serde_json::{Value, json};
 
 /// `POST /v2/publish/{destination}` with the headers of a run.
@@ -105,7 +107,7 @@ fn read(
 pub(super) fn bounds<'a>(app: &App, caller_ip: &'a str) -> Bounds<'a> {
     let quotas = &app.config.quotas;
     Bounds {
-        limits: publish_limits(app),
+        limits: PublishLimits { delay_units: Units::Long, ..publish_limits(app) },
         retries_default: quotas.retries_default(),
         depth_max: quotas.workflow_depth,
         now: app.clock.now(),

@@ -20,9 +20,12 @@ pub(super) struct States {
     pub(super) steps: Vec<StepState>,
 }
 
-/// Reads `state`.
+/// Reads `state`; `workflowRuns` wins over it, as over all filters.
 pub(super) fn states(params: &Params) -> Result<States, ApiError> {
     let mut states = States::default();
+    if params.has("workflowRuns") {
+        return Ok(states);
+    }
     for name in params.many(&["state"])? {
         let run = RUN_STATES.into_iter().find(|state| run_state(*state) == name);
         let step = StepState::ALL.into_iter().find(|state| state.name() == name);
@@ -164,5 +167,7 @@ mod tests {
         let found = states(&params("state=RUN_FAILED,STEP_RETRY")).unwrap();
         assert_eq!((found.runs, found.steps), (vec![RunState::Failed], vec![StepState::Retry]));
         assert!(states(&params("state=FAILED")).is_err());
+        let none = states(&params("state=RUN_FAILED,STEP_RETRY&workflowRuns=wfr_a@7")).unwrap();
+        assert!(none.runs.is_empty() && none.steps.is_empty(), "instances win over states, too");
     }
 }

@@ -7,10 +7,10 @@ use crate::api::shape::{Object, header_map, kept_body, put, put_flow, put_text_o
 use axum::http::StatusCode;
 use posthaste_engine::event::Response;
 use posthaste_engine::workflow::Workflow;
-use posthaste_engine::workflow::entry::{Entry, Source, StepError, Terms};
+use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Run, RunState, StepText};
 use posthaste_wire::encoding::{from_base64, header_shown};
-use posthaste_wire::redact;
+use posthaste_wire::redact::{self, RedactFields};
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -199,7 +199,13 @@ impl<'a> Shaper<'a> {
                     let standing = item.standing(&self.workflow.run, now);
                     let mut object = self.item(item);
                     put(&mut object, "state", standing.state.name());
-                    self.put_trouble(&mut object, &standing);
+                    // What was in the way of a step that is done.
+                    let overcome = item.work().filter(|entry| entry.delivery.state == DeliveryState::Done);
+                    self.put_trouble(&mut object, &Standing { trouble: standing.trouble.or(overcome), ..standing });
+                    if let Some(entry) = item.work() {
+                        let has_led_on = item.result.is_some() || item.started().is_some();
+                        put_execution(&mut object, &entry.delivery, has_led_on);
+                    }
                     object.into()
                 };
                 group.items().iter().map(shaped).collect()
@@ -214,6 +220,7 @@ impl<'a> Shaper<'a> {
         let mut object = self.delivery(entry);
         put(&mut object, "state", standing.state.name());
         self.put_trouble(&mut object, &standing);
+        put_execution(&mut object, &entry.delivery, false);
         object.into()
     }
 
@@ -330,11 +337,12 @@ impl<'a> Shaper<'a> {
                 put(&mut object, "callType", "step");
                 put(&mut object, "headers", json!({}));
                 put_retries(&mut object, run.config.retries, run.config.retry_delay.as_deref());
-                if let Some(created_at) = started(item) {
+                if let Some(created_at) = item.started() {
                     put(&mut object, "createdAt", created_at.as_millis());
                 }
-                if let Some(wait) = item.wait {
-                    put(&mut object, "messageId", wait.timer.to_string());
+                let id = item.wait.map(|wait| wait.timer).or(item.invoke.and_then(|invoke| invoke.id));
+                if let Some(id) = id {
+                    put(&mut object, "messageId", id.to_string());
                 }
             }
         }
@@ -363,7 +371,8 @@ impl<'a> Shaper<'a> {
         put(object, "concurrent", step.get("concurrent").and_then(Value::as_u64).unwrap_or(1));
         let out = item.invoke.and_then(|invoke| invoke.out.clone().map(Value::String));
         if let Some(out) = step.get("out").cloned().or(out).filter(|out| !out.is_null()) {
-            self.put_text(object, "out", as_text(&out).as_bytes());
+            // What an invoked run returned is hidden as it is in its own log.
+            self.put_text_of(object, "out", as_text(&out).as_bytes(), item.invoked_redact());
         }
         for name in ["sleepFor", "sleepUntil", "waitEventId", "callUrl", "callMethod"] {
             if let Some(value) = step.get(name).filter(|value| !value.is_null()) {
@@ -415,18 +424,18 @@ impl<'a> Shaper<'a> {
                 put(object, "waitTimeoutDuration", timeout.as_str());
                 put(object, "waitTimeoutDeadline", deadline.as_millis());
             }
-            Source::Invoke { run_id, created_at, url, body, headers } => {
+            Source::Invoke { run_id, created_at, url, body, headers, redact } => {
                 put(object, "invokedWorkflowRunId", run_id.as_str());
                 put(object, "invokedWorkflowUrl", url.as_str());
                 put(object, "invokedWorkflowCreatedAt", created_at.as_millis());
-                put(object, "invokedWorkflowRunHeaders", self.sent(headers));
-                self.put_text(object, "invokedWorkflowRunBody", body.as_bytes());
+                put(object, "invokedWorkflowRunHeaders", self.sent_to(headers, redact));
+                self.put_text_of(object, "invokedWorkflowRunBody", body.as_bytes(), Some(redact));
             }
         }
     }
 
     /// What an entry is delivered with: the first also with the user's headers.
-    fn entry_headers(&self, entry: &Entry) -> Value {
+    pub(super) fn entry_headers(&self, entry: &Entry) -> Value {
         let Terms { content_type, headers, .. } = &*entry.terms;
         if entry.index > 0 {
             return self.sent(headers);
@@ -437,7 +446,13 @@ impl<'a> Shaper<'a> {
     }
 
     fn sent(&self, headers: &[(String, String)]) -> Value {
-        sent_headers(headers, |name| self.workflow.run.config.redact.hides_header(name))
+        self.sent_to(headers, &RedactFields::default())
+    }
+
+    /// Headers that another run got, which hides some of them as well.
+    fn sent_to(&self, headers: &[(String, String)], other: &RedactFields) -> Value {
+        let own = &self.workflow.run.config.redact;
+        sent_headers(headers, |name| own.hides_header(name) || other.hides_header(name))
     }
 
     /// What stands in the place of a payload or result that is to be hidden.
@@ -447,14 +462,39 @@ impl<'a> Shaper<'a> {
 
     /// A payload or a result as text, hidden or cut as asked.
     pub(super) fn put_text(&self, object: &mut Object, name: &str, bytes: &[u8]) {
-        let text = self.hidden(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
+        self.put_text_of(object, name, bytes, None);
+    }
+
+    /// The same for a text that belongs to another run as well.
+    fn put_text_of(&self, object: &mut Object, name: &str, bytes: &[u8], other: Option<&RedactFields>) {
+        let is_hidden = other.is_some_and(|other| other.body) && !bytes.is_empty();
+        let hidden = self.hidden(bytes).or_else(|| is_hidden.then(|| redact::mark(bytes)));
+        let text = hidden.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
         put_trimmed(object, name, text, self.view.trim_body);
     }
 }
 
-/// When something was begun that no entry stands for.
-pub(super) fn started(item: &Item<'_>) -> Option<Timestamp> {
-    item.wait.map(|wait| wait.since()).or(item.invoke.map(|invoke| invoke.created_at))
+/// How often a delivery was tried, and how its last attempt went: what the hosted service does not tell. One that has led on
+/// may not have been answered yet, or never, because the run has ended meanwhile.
+fn put_execution(object: &mut Object, delivery: &Delivery, has_led_on: bool) {
+    let attempts = delivery.attempts.max(u32::from(has_led_on));
+    if attempts == 0 {
+        return;
+    }
+    let mut execution = json!({ "attempts": attempts });
+    let ended_at = match delivery.state {
+        DeliveryState::Done => delivery.ended_at,
+        DeliveryState::Pending | DeliveryState::Failed | DeliveryState::Canceled => {
+            delivery.errors.last().map(|error| error.at)
+        }
+    };
+    if let (Some(ended_at), Some(duration)) = (ended_at, delivery.duration_ms) {
+        execution["startedAt"] = ended_at.minus_millis(duration).as_millis().into();
+        execution["duration"] = duration.into();
+    } else if has_led_on {
+        execution["startedAt"] = delivery.due.as_millis().into();
+    }
+    put(object, "execution", execution);
 }
 
 fn put_trimmed(object: &mut Object, name: &str, text: String, trim: Option<usize>) {

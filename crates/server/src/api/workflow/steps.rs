@@ -3,8 +3,9 @@
 //! Everything is derived from the run and its entries. Start at [`groups`].
 
 use posthaste_engine::workflow::Workflow;
-use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry};
+use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source};
 use posthaste_engine::workflow::run::{Invoke, Run, RunState, StepText, Wait};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use serde_json::Value;
@@ -91,6 +92,8 @@ pub(super) struct Item<'a> {
     pub(super) wait: Option<&'a Wait>,
     /// The run that it invoked, if its end is not in the list.
     pub(super) invoke: Option<&'a Invoke>,
+    /// The delivery that has executed it: the one that announced it, or else that of the step before.
+    pub(super) executed_by: Option<&'a Entry>,
 }
 
 /// How a step or delivery stands.
@@ -128,6 +131,37 @@ impl<'a> Item<'a> {
     /// The deliveries that work for it, newest first.
     pub(super) fn deliveries(&self) -> impl Iterator<Item = &'a Entry> {
         [self.answer, self.call, self.plan].into_iter().flatten()
+    }
+
+    /// The delivery whose attempts are those of the step.
+    pub(super) fn work(&self) -> Option<&'a Entry> {
+        self.call.or(self.executed_by)
+    }
+
+    /// What API answers must hide of the run that it invoked.
+    pub(super) fn invoked_redact(&self) -> Option<&'a RedactFields> {
+        let source = self.result.and_then(|result| result.terms.source.as_ref());
+        match (self.invoke, source) {
+            (Some(invoke), _) => Some(&invoke.redact),
+            (None, Some(Source::Invoke { redact, .. })) => Some(redact),
+            _ => None,
+        }
+    }
+
+    /// When something was begun that no entry stands for.
+    pub(super) fn started(&self) -> Option<Timestamp> {
+        self.wait.map(Wait::since).or(self.invoke.map(|invoke| invoke.created_at))
+    }
+
+    /// The delivery before it that led to it.
+    fn predecessor(&self, entries: &'a [Entry]) -> Option<&'a Entry> {
+        let (before, since) = match (self.call.or(self.result), self.started()) {
+            (Some(first), _) => (&entries[..first.index as usize], Timestamp::MAX),
+            (None, Some(since)) => (entries, since),
+            (None, None) => return None,
+        };
+        let leads_on = |entry: &&Entry| entry.index == 0 || entry.is_result();
+        before.iter().rev().filter(leads_on).find(|entry| entry.terms.accepted_at <= since)
     }
 
     /// How it stands.
@@ -187,6 +221,9 @@ pub(super) fn groups(workflow: &Workflow, now: Timestamp) -> Vec<Group<'_>> {
     }
     for invoke in &workflow.run.invokes {
         grouping.item(number_of(&invoke.step)).invoke = Some(invoke);
+    }
+    for item in grouping.groups.iter_mut().flat_map(Group::items_mut) {
+        item.executed_by = item.plan.or_else(|| item.predecessor(&workflow.entries));
     }
     let next = grouping.next(workflow, now);
     if !next.is_empty() {

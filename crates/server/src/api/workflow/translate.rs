@@ -10,7 +10,7 @@ use super::checked_name;
 use super::headers::{self, Headers, Receiver};
 use super::protocol::{Protocol, refused};
 use crate::api::publish::{Line, flow_spec};
-use crate::core::{InvokedBy, RunKey, StartRun};
+use crate::core::{DEPTH_QUOTA, InvokedBy, RunKey, StartRun};
 use bytes::Bytes;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::entry::Call;
@@ -249,7 +249,7 @@ pub(super) fn lists(headers: HeaderLists) -> Vec<(String, Vec<String>)> {
 
 fn invoke(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<StartRun, Rejection> {
     if protocol.depth >= bounds.depth_max {
-        return Err(Rejection::quota("maxWorkflowInvokeDepth", bounds.depth_max.into()));
+        return Err(Rejection::quota(DEPTH_QUOTA, bounds.depth_max.into()));
     }
     let envelope: Envelope = serde_json::from_slice(&item.body)
         .map_err(|error| Rejection::invalid(format!("the body does not say which step invokes: {error}")))?;
@@ -261,6 +261,7 @@ fn invoke(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<St
         url: envelope.workflow_url,
         step: envelope.step,
         headers: headers::forwarded(&headers),
+        terms: headers::own_terms(&headers, bounds)?,
         body: body.clone(),
     };
     let run = start(protocol, Item { body: Bytes::from(body), ..item }, bounds)?;

@@ -1,7 +1,8 @@
 //! `POST /v2/wait/{eventId}`: a step of a run waits for an event.
 
 use super::protocol::{created_at, value};
-use super::translate::{HeaderLists, lists};
+use super::publish::bounds;
+use super::translate::{Bounds, HeaderLists, lists};
 use super::{checked_name, headers, refused_append};
 use crate::api::body::{SmallRequest, read_small};
 use crate::api::error::ApiError;
@@ -13,7 +14,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_engine::limits::WORKFLOW_WAIT_MS_DEFAULT;
 use posthaste_engine::workflow::run::StepText;
-use posthaste_wire::duration::parse_duration;
+use posthaste_wire::duration::{Units, parse_duration_in};
 use posthaste_wire::header;
 use posthaste_wire::rejection::Rejection;
 use serde::Deserialize;
@@ -39,7 +40,7 @@ pub(in crate::api) async fn wait(State(app): State<Arc<App>>, request: Request) 
     refuse_when_disk_is_low(&app)?;
     let event = decoded(rest_of(parts.uri.path()))?;
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    let read = read(&event, &lines, &body.bytes, app.config.quotas.delay_ms);
+    let read = read(&event, &lines, &body.bytes, &bounds(&app, ""));
     let (run, wait) = read.map_err(|rejection| ApiError::from(rejection).told_to_a_run())?;
     app.core.wait_for_event(tenant, run, wait).await?.map_err(refused_append)?;
     Ok(Json(json!({})))
@@ -50,12 +51,12 @@ pub(super) fn read(
     event: &str,
     lines: &[Line<'_>],
     body: &[u8],
-    timeout_ms_max: u64,
+    bounds: &Bounds<'_>,
 ) -> Result<(RunKey, WaitFor), Rejection> {
     let event = checked_name("the event id", event)?;
     let body: Body = serde_json::from_slice(body)
         .map_err(|error| Rejection::invalid(format!("the body does not say which step waits: {error}")))?;
-    let (timeout, timeout_ms) = duration(&body.timeout, timeout_ms_max)?;
+    let (timeout, timeout_ms) = duration(&body.timeout, bounds.limits.delay_ms_max)?;
     let mut headers = headers::deliverable(lists(body.timeout_headers))?;
     let in_body = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(header::WORKFLOW_RUN_ID));
     let in_body = in_body.and_then(|(_, values)| values.first().cloned());
@@ -66,7 +67,8 @@ pub(super) fn read(
         // Whoever looks at the waiters of an event finds the run by this.
         headers.push((header::canonical(header::WORKFLOW_RUN_ID), vec![run.id.clone()]));
     }
-    Ok((run, WaitFor { event, step: body.step, timeout, timeout_ms, headers }))
+    let terms = headers::own_terms(&headers, bounds)?;
+    Ok((run, WaitFor { event, step: body.step, timeout, timeout_ms, headers, terms }))
 }
 
 /// How long, as it was sent and in milliseconds. Numbers are seconds.
@@ -77,7 +79,8 @@ fn duration(timeout: &Value, max_ms: u64) -> Result<(String, u64), Rejection> {
         Value::Number(seconds) => format!("{seconds}s"),
         _ => return Err(Rejection::invalid("timeout must be a duration such as 30s, 5m or 7d")),
     };
-    let millis = parse_duration(text.trim()).map_err(|error| Rejection::invalid(format!("timeout: {error}")))?;
+    let millis =
+        parse_duration_in(Units::Long, text.trim()).map_err(|error| Rejection::invalid(format!("timeout: {error}")))?;
     match millis <= max_ms {
         true => Ok((text, millis)),
         false => Err(Rejection::quota("maxDelay", max_ms / 1_000)),
@@ -87,6 +90,7 @@ fn duration(timeout: &Value, max_ms: u64) -> Result<(String, u64), Rejection> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::workflow::golden::bounds;
 
     const DAY_MS: u64 = 86_400_000;
 
@@ -99,6 +103,8 @@ mod tests {
             (json!("45"), "45", 45_000),
             (Value::Null, "7d", 7 * DAY_MS),
             (json!("30d"), "30d", 30 * DAY_MS),
+            (json!("2w"), "2w", 14 * DAY_MS),
+            (json!("1mo"), "1mo", 30 * DAY_MS),
         ] {
             assert_eq!(duration(&given, 30 * DAY_MS), Ok((text.to_owned(), millis)), "{given}");
         }
@@ -115,14 +121,14 @@ mod tests {
     #[test]
     fn the_run_is_named_in_one_place_or_the_other() {
         let body = br#"{"timeoutHeaders":{"Upstash-Workflow-Runid":["wfr_b"]},"step":{"stepId":1}}"#;
-        let in_body = read("e", &[], body, DAY_MS).unwrap().0;
+        let in_body = read("e", &[], body, &bounds()).unwrap().0;
         assert_eq!(in_body, RunKey { id: "wfr_b".to_owned(), created_at: None });
         let lines: [Line<'_>; 2] = [("upstash-workflow-runid", b"wfr_a"), ("upstash-workflow-createdat", b"5")];
-        let in_header = read("e", &lines, body, DAY_MS).unwrap().0;
+        let in_header = read("e", &lines, body, &bounds()).unwrap().0;
         assert_eq!((in_header.id.as_str(), in_header.created_at.map(|at| at.as_millis())), ("wfr_a", Some(5)));
         let long = "e".repeat(1_025);
         for (event, body) in [("e", &b"{}"[..]), ("e", b"[]"), ("e", br#"{"step":{}}"#), (&long, body), ("", body)] {
-            assert!(read(event, &[], body, DAY_MS).is_err(), "{event:.10} {}", String::from_utf8_lossy(body));
+            assert!(read(event, &[], body, &bounds()).is_err(), "{event:.10} {}", String::from_utf8_lossy(body));
         }
     }
 }

@@ -75,6 +75,7 @@ mod tests {
             deadline: Timestamp(1_767_225_600_999),
             timeout: "10s".into(),
             headers: headers.map(|(name, value)| (name.to_owned(), vec![value.to_owned()])).into(),
+            terms: Default::default(),
         };
         let expected = json!({
             "url": "http://app/wf",

@@ -270,6 +270,10 @@ impl Store for JournalStore {
         self.shared.retain(policy, now)
     }
 
+    fn live_runs(&self) -> Result<u64, StoreError> {
+        self.settled()?.live_runs()
+    }
+
     fn counts(&self) -> Result<Counts, StoreError> {
         Ok(self.shared.state().counts)
     }

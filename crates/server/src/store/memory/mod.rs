@@ -23,6 +23,7 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
+use posthaste_engine::workflow::run::RunState;
 use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -344,6 +345,11 @@ impl Store for MemoryStore {
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
         Ok(Retained { buckets_dropped: self.model().retain(policy, now), more: false })
+    }
+
+    fn live_runs(&self) -> Result<u64, StoreError> {
+        let model = self.model();
+        Ok(model.runs.values().filter(|run| run.state == RunState::Started).count() as u64)
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

@@ -419,6 +419,10 @@ impl Store for SqliteStore {
         Ok(retained)
     }
 
+    fn live_runs(&self) -> Result<u64, StoreError> {
+        self.read(|snapshot| snapshot.live_runs())
+    }
+
     fn counts(&self) -> Result<Counts, StoreError> {
         Ok(lock(&self.totals).counts)
     }

@@ -115,7 +115,7 @@ impl Snapshot<'_> {
         {
             let run: Run = codec::json("run", row, 0)?;
             let is_meant = filter.matches(&run) && filter.matches_time(run.created_at);
-            if is_meant && self.has_message(run.no, filter)? && self.has_entry(run.no, 0)? {
+            if is_meant && self.has_message(&run, filter)? && self.has_entry(run.no, 0)? {
                 found.push(run.no);
             }
         }
@@ -163,10 +163,14 @@ impl Snapshot<'_> {
             return Ok(None);
         }
         let run: Run = codec::json("run", row, 3)?;
-        if !filter.matches(&run) || !filter.matches_time(at) || !self.has_message(run.no, filter)? {
+        if !filter.matches(&run) || !filter.matches_time(at) || !self.has_message(&run, filter)? {
             return Ok(None);
         }
         self.with_entries(run)
+    }
+
+    pub(super) fn live_runs(&self) -> Outcome<u64> {
+        Ok(self.connection.query_row(LIVE, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
     }
 
     pub(super) fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<Option<Seq>> {
@@ -218,13 +222,13 @@ impl Snapshot<'_> {
     }
 
     /// Whether the run has one of the messages asked for.
-    fn has_message(&self, run: Seq, filter: &RunFilter) -> Outcome<bool> {
-        if filter.messages.is_empty() {
+    fn has_message(&self, run: &Run, filter: &RunFilter) -> Outcome<bool> {
+        if filter.messages.is_empty() || filter.matches_messages_of(run) {
             return Ok(true);
         }
         let sql = format!("SELECT seq, tag FROM run_entry WHERE run = ?1 {}", only_ids(&filter.messages));
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let mut rows = statement.query([int(run.0)])?;
+        let mut rows = statement.query([int(run.no.0)])?;
         while let Some(row) = rows.next()? {
             if filter.messages.contains(&codec::id(row, 0)?) {
                 return Ok(true);
@@ -337,6 +341,7 @@ const NEWEST: &str = "SELECT created_at, no FROM run INDEXED BY run_id WHERE ten
     ORDER BY created_at DESC, no DESC LIMIT 1";
 const INSTANCE: &str = "SELECT created_at, no FROM run INDEXED BY run_id
     WHERE tenant = ?1 AND id = ?2 AND created_at = ?3 ORDER BY no DESC LIMIT 1";
+const LIVE: &str = "SELECT count(*) FROM run INDEXED BY run_started WHERE state = 0";
 const FAILED: &str = "SELECT no FROM run INDEXED BY run_dlq
     WHERE tenant = ?1 AND dlq_at = ?2 AND dlq_n = ?3 ORDER BY no LIMIT 1";
 const THIS_WAITER: &str = "tenant = ?1 AND event = ?2 AND seq = ?3 AND tag = ?4 AND run = ?5";
@@ -435,6 +440,7 @@ mod tests {
         let cases: Vec<(String, &[&str])> = vec![
             (NEWEST.to_owned(), &["COVERING INDEX run_id (tenant=? AND id=?)"]),
             (INSTANCE.to_owned(), &["COVERING INDEX run_id (tenant=? AND id=? AND created_at=?)"]),
+            (LIVE.to_owned(), &["SCAN run USING COVERING INDEX run_started"]),
             (FAILED.to_owned(), &["COVERING INDEX run_dlq (tenant=? AND dlq_at=? AND dlq_n=?)"]),
             (list_sql(List::All, 0, Order::LatestFirst), &by_position),
             (list_sql(List::All, 0, Order::EarliestFirst), &by_position),

@@ -53,6 +53,22 @@ async fn a_cancel_in_the_background_cancels_what_matched_when_it_was_begun() {
 }
 
 #[tokio::test]
+async fn steps_of_workflows_are_no_messages_to_cancel() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        publish(&server, "red", 2).await;
+        let headers = json!({ "upstash-workflow-init": "true", "upstash-delay": "1h", "upstash-label": "red" });
+        let item = json!({ "destination": NOWHERE, "headers": headers });
+        server.post("/v2/batch").json(&json!([item, item])).expect(200).await;
+        let (id, cancelled) = begin(&server, "&label=red").await;
+        let action = finished(&server, &id).await;
+        assert_eq!((cancelled, &action["total"], &action["processed"]), (2, &json!(2), &json!(2)), "{backend:?}");
+        assert_eq!(server.runs("state=RUN_STARTED").await.len(), 2, "runs are cancelled as runs");
+        server.finish_with_pending().await;
+    }
+}
+
+#[tokio::test]
 async fn count_bounds_a_cancel_in_the_background() {
     let server = TestServer::start().await;
     publish(&server, "red", 5).await;

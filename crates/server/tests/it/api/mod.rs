@@ -12,6 +12,7 @@ mod messages;
 mod openapi;
 mod publish;
 mod queues;
+mod retry_now;
 mod schedules;
 mod url_groups;
 mod v1;

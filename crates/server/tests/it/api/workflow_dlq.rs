@@ -108,6 +108,7 @@ async fn filters_select_failed_runs() {
             ("responseStatus=500".into(), &["wfr_b", "wfr_a"]),
             ("responseStatus=503".into(), &["wfr_c"]),
             ("callerIp=10.0.0.1".into(), &[]),
+            ("callerIP=127.0.0.1&label=blue".into(), &["wfr_b"]),
             ("failureCallbackState=CALLBACK_FAIL".into(), &[]),
             (format!("fromDate={}", START_MS + 1_000), &["wfr_c", "wfr_b"]),
             (format!("toDate={}", START_MS + 1_000), &["wfr_b", "wfr_a"]),
@@ -160,6 +161,24 @@ async fn a_run_is_resumed_where_it_failed_and_restarted_from_its_start() {
 }
 
 #[tokio::test]
+async fn a_message_that_has_failed_is_no_run_to_begin_again() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/", [Reply::status(500)]);
+        let id = server.publish_with(&receiver.url("/"), &[("Upstash-Retries", "0")], "").await;
+        let letter = server.dead_letter_of(&id).await;
+        let dlq_id = dlq_id(&letter);
+        for path in [format!("resume/{dlq_id}"), format!("restart/{dlq_id}"), format!("resume?dlqIds={dlq_id}")] {
+            let error = server.post(&format!("/v2/workflows/dlq/{path}")).expect(400).await.error();
+            assert!(error.contains("/v2/dlq/retry"), "{path}: {error}");
+        }
+        assert_eq!(server.dead_letters("").await.len(), 1, "it is where it was");
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn many_runs_begin_again_at_once() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
@@ -185,7 +204,7 @@ async fn many_runs_begin_again_at_once() {
     let begun = begin(format!("dlqIds={}&dlqIds={}&dlqIds={}", id(0), id(1), id(0))).expect(200).await.json();
     assert_eq!(begun["workflowRuns"].as_array().map(Vec::len), Some(2));
     assert_eq!(begun.get("cursor"), None);
-    let begun = begin("label=n2&count=100".into()).expect(200).await.json();
+    let begun = begin("label=n2&callerIP=127.0.0.1&count=100".into()).expect(200).await.json();
     assert_eq!(begun["workflowRuns"].as_array().map(Vec::len), Some(1));
     let restarted = server.post("/v2/workflows/dlq/restart?count=100").expect(200).await.json();
     assert_eq!(restarted["workflowRuns"].as_array().map(Vec::len), Some(1));

@@ -69,7 +69,14 @@ async fn a_run_is_followed_from_its_trigger_to_its_end() {
             "steps": [step(0, init), step(1, charge)],
         });
         let answer = server.get("/v2/workflows/events?groupBy=workflowRunId").token(READ_ONLY).expect(200).await;
-        assert_eq!(answer.redacted(), json!({ "runs": [expected] }), "no cursor behind the last page");
+        let mut shown = answer.redacted();
+        let execution = shown["runs"][0]["steps"][1]["steps"][0]["execution"].take();
+        assert_eq!(execution["attempts"], 1);
+        assert!(execution.get("duration").is_none_or(|duration| *duration == "<ms>"), "if it was answered in time");
+        let started_at = execution["startedAt"].as_u64().expect("a time");
+        assert!((START_MS - 60_000..=START_MS + 2_000).contains(&started_at), "when it was executed: {started_at}");
+        shown["runs"][0]["steps"][1]["steps"][0].as_object_mut().expect("a step").remove("execution");
+        assert_eq!(shown, json!({ "runs": [expected] }), "no cursor behind the last page");
         assert_eq!(answer.json()["runs"], json!([run]), "the same by both names");
 
         let lines = server.get("/v2/workflows/events?unknown=1").expect(200).await.json();
@@ -107,6 +114,10 @@ async fn a_name_may_have_several_runs() {
         assert_eq!(created(&server.runs(&query).await), [1_000]);
         let query = format!("workflowRuns=wfr_1@{START_MS},wfr_1@{}&workflowRunId=wfr_x", START_MS + 2_000);
         assert_eq!(created(&server.runs(&query).await), [2_000, 0], "these win over other filters");
+        let query = format!("workflowRuns=wfr_1@{START_MS}&state=RUN_FAILED,STEP_RETRY");
+        assert_eq!(created(&server.runs(&query).await), [0], "over states, too");
+        let lines = server.get(&format!("/v2/workflows/events?{query}")).expect(200).await.json();
+        assert_eq!(lines["events"].as_array().map(Vec::len), Some(3), "{lines}");
         server.finish().await;
     }
 }
@@ -152,6 +163,9 @@ async fn filters_select_runs() {
             ("state=RUN_SUCCESS,RUN_FAILED".into(), &["wfr_failed", "wfr_ok"]),
             ("state=STEP_FAILED".into(), &["wfr_failed"]),
             ("state=STEP_SUCCESS&count=2".into(), &["wfr_open", "wfr_failed"]),
+            ("state=RUN_SUCCESS,STEP_FAILED".into(), &["wfr_failed", "wfr_ok"]),
+            ("state=RUN_SUCCESS&state=STEP_RETRY".into(), &["wfr_ok"]),
+            ("state=RUN_SUCCESS,STEP_FAILED&label=red".into(), &["wfr_ok"]),
             ("state=STEP_RETRY".into(), &[]),
             (format!("fromDate={}", START_MS + 1_000), &["wfr_open", "wfr_failed"]),
             (format!("toDate={}", START_MS + 1_000), &["wfr_failed", "wfr_ok"]),

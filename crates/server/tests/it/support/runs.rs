@@ -5,6 +5,7 @@ use super::{Receiver, Reply, eventually};
 use bytes::Bytes;
 use posthaste::core::{RunKey, StartRun, Started, WaitFor};
 use posthaste_engine::workflow::NewEntry;
+use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::Features;
@@ -62,6 +63,7 @@ impl TestServer {
             timeout: "1h".to_owned(),
             timeout_ms: 3_600_000,
             headers: vec![("Upstash-Workflow-RunId".to_owned(), vec![run.to_owned()])],
+            terms: OwnTerms::default(),
         };
         let waited = self.core().wait_for_event(self.tenant(), key(run), wait).await;
         waited.expect("the core answers").expect("it is accepted");

@@ -96,6 +96,7 @@ claims! {
         a_name_finds_its_newest_run
         waiters_are_found_in_the_order_of_asking
         what_is_not_there_cannot_change
+        runs_that_go_on_are_counted_and_found_by_all_their_messages
         positions_of_entries_never_come_again
         a_message_of_a_run_lives_and_ends_like_others
     ;

@@ -2,7 +2,7 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Store, StoreError};
+use posthaste::store::{Order, PageRequest, RunFilter, Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::Message;
 use posthaste_engine::retry::Next;
@@ -158,6 +158,36 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
         assert_eq!(store.waiters(rig.tenant, "event").unwrap(), std::slice::from_ref(&waiter));
         assert_eq!((rig.story(), rig.live_ids().len()), (vec![], 2), "nothing else of those batches is left either");
     }
+}
+
+pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let other = store.tenant("other").unwrap();
+    let mut waiting = rig.start("waiting", T0);
+    rig.wait(&mut waiting, T0, "event", 1);
+    rig.decide(T0, |out| waiting.invoke(invoke(2), &LIMITS, out)).unwrap();
+    rig.start_with("foreign", T0, |new| new.tenant = other);
+    assert_eq!(store.live_runs().unwrap(), 2, "of all tenants");
+    let mut failed = rig.start_with("failed", T0, rich_run);
+    rig.attempt(&mut failed, 0, T0, 500);
+    let mut finished = rig.start("finished", T0);
+    assert_eq!(store.live_runs().unwrap(), 3);
+    rig.finish(&mut finished, T0);
+    assert_eq!(store.live_runs().unwrap(), 2);
+    let found = |messages: Vec<MessageId>| {
+        let filter = RunFilter { messages, ..RunFilter::default() };
+        let page = PageRequest { cursor: None, count: 10, order: Order::LatestFirst };
+        let runs = store.list_runs(rig.tenant, &filter, &page).unwrap().entries;
+        runs.into_iter().map(|workflow| workflow.run.id).collect::<Vec<_>>()
+    };
+    let timer = waiting.run.waits[0].timer;
+    let invoke = waiting.run.invokes[0].id.expect("an invoke has an id");
+    let call = failed.run.failure.as_ref().and_then(|failure| failure.call.as_ref()).expect("it is told").id;
+    for (id, run) in [(timer, "waiting"), (invoke, "waiting"), (call, "failed"), (finished.entries[0].id, "finished")] {
+        assert_eq!(found(vec![id]), [run]);
+        assert_eq!(found(vec![MessageId { tag: id.tag ^ 1, ..id }]), [""; 0]);
+    }
+    assert_eq!(found(vec![timer, call]), ["failed", "waiting"]);
 }
 
 pub(super) fn positions_of_entries_never_come_again(store: &dyn Store) {

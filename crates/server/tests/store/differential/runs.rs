@@ -188,7 +188,7 @@ impl Pair {
             }
             How::Wait { event } => {
                 let number = (run.entries.len() + run.run.waits.len()) as u32;
-                let ask = (("1d".to_owned(), DAY), Vec::new());
+                let ask = (("1d".to_owned(), DAY), Default::default());
                 self.decide(|out| run.wait(EVENTS[*event], step_text(number), ask.0, ask.1, &LIMITS, out).is_ok()).1
             }
             How::Notify { event } => self.decide(|out| run.notify(EVENTS[*event], b"data", out)).1,

@@ -1,6 +1,6 @@
 //! What moves runs on and ends them, and what is refused.
 
-use super::{F4, Given, SDK, U, base, call, called, check, over, read, trigger};
+use super::{F3, F4, Given, SDK, U, base, bounds, call, called, check, over, read, terms_json, trigger};
 use crate::api::params::Params;
 use crate::api::publish::Line;
 use crate::api::workflow::{notify, runs, wait};
@@ -42,6 +42,11 @@ fn steps() {
             "G20 text",
             Given(U, over(base(), json!({ "upstash-delay": "10m" })), sleep_text),
             delayed(sleep_text, 600_000),
+        ),
+        (
+            "G20 in weeks",
+            Given(U, over(base(), json!({ "upstash-delay": "1w" })), sleep_text),
+            delayed(sleep_text, 604_800_000),
         ),
         ("G20 past", Given(U, over(base(), json!({ "upstash-not-before": "123123" })), until), step(until)),
         ("G20 wait", Given(U, base(), wait), step(wait)),
@@ -154,12 +159,38 @@ fn waits() {
     for (id, event, timeout, kind, text, millis) in cases {
         let step = json!({ "stepId": 4, "stepType": kind, "stepName": "approval", "concurrent": 1 });
         let body = over(json!({ "url": U, "timeoutUrl": U, "timeoutHeaders": headers, "step": step }), timeout);
-        let (run, wait) = wait::read(event, &lines, body.to_string().as_bytes(), 31_536_000_000).unwrap();
+        let (run, wait) = wait::read(event, &lines, body.to_string().as_bytes(), &bounds()).unwrap();
         assert_eq!((run.id.as_str(), run.created_at), ("wfr_W", None), "{id}");
         assert_eq!((wait.event.as_str(), wait.timeout.as_str(), wait.timeout_ms), (event, text, millis), "{id}");
         assert_eq!(Value::Object(wait.step), step, "{id}");
         let kept: BTreeMap<String, Vec<String>> = wait.headers.into_iter().collect();
         assert_eq!(json!(kept), headers, "{id}");
+    }
+}
+
+#[test]
+fn old_clients_say_with_a_wait_how_its_end_is_delivered() {
+    let lines: [Line<'_>; 2] = [("upstash-workflow-runid", b"wfr_W"), ("upstash-feature-set", F3.as_bytes())];
+    let read = |headers: Value| {
+        let step = json!({ "stepId": 4, "stepType": "Wait", "stepName": "approval", "concurrent": 1 });
+        let body = json!({ "timeout": "1w", "timeoutHeaders": headers, "step": step });
+        wait::read("e", &lines, body.to_string().as_bytes(), &bounds())
+    };
+    let said = json!({
+        "Upstash-Workflow-RunId": ["wfr_W"], "Upstash-Retries": ["5"], "Upstash-Retry-Delay": ["1000"],
+        "Upstash-Flow-Control-Key": ["k"], "Upstash-Flow-Control-Value": ["parallelism=2"],
+        "Upstash-Failure-Callback": [U], "Upstash-Callback-Retries": ["5"], "Upstash-Forward-X-Tenant": ["t1"],
+    });
+    let (_, wait) = read(said).unwrap();
+    let expected = json!({ "retries": 5, "retryDelay": "1000", "flow": ["k", 2, null, 1_000] });
+    assert_eq!((terms_json(&wait.terms), wait.timeout_ms), (expected, 7 * 86_400_000));
+    for (name, value, text) in [
+        ("Upstash-Retries", "1000000", "quota maxRetries exceeded, current limit: 1000"),
+        ("Upstash-Retry-Delay", "later", "Upstash-Retry-Delay: "),
+        ("Upstash-Flow-Control-Value", "much", "Upstash-Flow-Control-Value: "),
+    ] {
+        let message = read(json!({ name: [value] })).err().map(|rejection| rejection.message).unwrap_or_default();
+        assert!(message.starts_with(text), "{name}: {message}");
     }
 }
 

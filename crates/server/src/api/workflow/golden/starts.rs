@@ -177,10 +177,26 @@ fn invokes() {
             "G37 no body, with a label",
             Given(
                 CHILD,
-                over(headers, json!({ "upstash-label": "l" })),
+                over(headers.clone(), json!({ "upstash-label": "l" })),
                 &envelope(json!({ "workflowRunCreatedAt": at })),
             ),
-            started("", at, json!(["l"])),
+            started("", at.clone(), json!(["l"])),
+        ),
+        (
+            "of an old client, which says how the result is to be delivered",
+            Given(CHILD, headers, &{
+                let said = json!({
+                    "Upstash-Retries": ["5"], "upstash-flow-control-key": ["k"],
+                    "upstash-flow-control-value": ["rate=3,period=1m"],
+                    "Upstash-Forward-Upstash-Workflow-Sdk-Version": ["1"],
+                });
+                envelope(json!({ "body": "text", "workflowRunCreatedAt": at, "headers": said }))
+            }),
+            {
+                let mut expected = started("text", at, json!([]));
+                expected["run"]["invokedBy"]["terms"] = json!({ "retries": 5, "flow": ["k", null, 3, 60_000] });
+                expected
+            },
         ),
     ]);
 }

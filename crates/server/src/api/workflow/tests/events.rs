@@ -83,6 +83,8 @@ fn lines_tell_what_they_are_about() {
         lines.iter().map(|line| line.message).collect::<Vec<_>>(),
         [None, Some(first), Some(first), Some(first), None]
     );
+    let headers = json!({ "Content-Type": ["application/json"], "Upstash-Workflow-Sdk-Version": ["1"] });
+    assert_eq!(lines[0].object["headers"], headers, "those of the trigger");
     let failed: Value = lines[3].object.clone().into();
     assert_eq!(failed["error"], "500 Internal Server Error");
     assert_eq!((&failed["responseStatus"], &failed["responseBody"]), (&json!(500), &json!("boom")));

@@ -32,6 +32,11 @@ fn a_sequence_shows_what_was_done_and_what_is_tried() {
             "sequential(init success) sequential(charge success) next(ship failed 2!)",
         ),
         (
+            "done the second time",
+            Story::new().stumbles(0).does(0, result(1, "charge")),
+            "sequential(init success) sequential(charge success 1!) next(? progress)",
+        ),
+        (
             "canceled",
             charged().answers(0).canceled(),
             "sequential(init success) sequential(charge success) next(? canceled)",
@@ -161,7 +166,7 @@ fn calls_are_steps_from_the_start() {
         ("asked for", called(), "sequential(init success) sequential(ship progress)"),
         ("tried again", called().stumbles(1), "sequential(init success) sequential(ship retry 1!)"),
         ("answered", called().answers(1), "sequential(init success) sequential(ship progress)"),
-        ("a failure is an answer", called().fails(1), "sequential(init success) sequential(ship progress)"),
+        ("a failure is an answer", called().fails(1), "sequential(init success) sequential(ship progress 1!)"),
         (
             "the endpoint does not take the answer yet",
             called().answers(1).stumbles(2),

@@ -1,6 +1,6 @@
 //! The fields of runs, steps and failed runs.
 
-use super::story::{Story, T0, URL, config, plan, result, step, with_failure_function};
+use super::story::{Story, T0, URL, branch, config, plan, result, step, with_failure_function};
 use crate::api::workflow::shape::{self, View};
 use posthaste_engine::message::FlowSpec;
 use posthaste_engine::outcome::ErrorClass;
@@ -72,6 +72,7 @@ fn a_run_that_failed_at_its_second_step() {
                 "retryDelay": DEFAULT_DELAY,
                 "createdAt": at(1),
                 "headers": {},
+                "execution": { "attempts": 1, "startedAt": at(2) - 3, "duration": 3 },
             }] },
             { "type": "next", "steps": [{
                 "messageId": ids[1],
@@ -80,6 +81,7 @@ fn a_run_that_failed_at_its_second_step() {
                 "retries": 1,
                 "retryDelay": DEFAULT_DELAY,
                 "errors": [error(3), error(4)],
+                "execution": { "attempts": 2, "startedAt": at(4) - 3, "duration": 3 },
             }] },
         ],
         "failureFunction": {
@@ -97,6 +99,51 @@ fn a_run_that_failed_at_its_second_step() {
         },
     });
     assert_eq!(story.log(), expected);
+}
+
+#[test]
+fn every_step_tells_how_often_it_was_tried() {
+    let attempts = |story: &Story| {
+        let log = story.log();
+        let steps = log["steps"].as_array().unwrap().iter().flat_map(|group| group["steps"].as_array().unwrap());
+        let told = |step: &Value| {
+            let errors = step["errors"].as_array().map_or(0, Vec::len);
+            (step["execution"]["attempts"].as_u64().unwrap_or(0), errors)
+        };
+        steps.skip(1).map(told).collect::<Vec<_>>()
+    };
+    let planned = || Story::new().publishes(&[plan(1, "a", "Run"), plan(2, "ship", "Call")]).answers(0);
+    let cases = [
+        ("not tried yet", Story::new(), vec![(0, 0)]),
+        ("to be tried again", Story::new().stumbles(0), vec![(1, 1)]),
+        ("done, but not answered", Story::new().publishes(&[result(1, "a")]), vec![(1, 0), (0, 0)]),
+        ("done the second time", Story::new().stumbles(0).does(0, result(1, "a")), vec![(2, 1), (0, 0)]),
+        ("a branch that is not executed yet", planned(), vec![(0, 0), (0, 0)]),
+        ("a branch that is done", planned().stumbles(1).does(1, branch(1, "a")), vec![(2, 1), (0, 0)]),
+        (
+            "the call of a branch",
+            planned().stumbles(2).calls(2, "ship", 2, true).answers(2).stumbles(3).answers(3),
+            vec![(0, 0), (2, 1)],
+        ),
+        ("a call that was asked for", Story::new().calls(1, "ship", 1, true).answers(0), vec![(0, 0)]),
+        ("a wait", Story::new().stumbles(0).waits(step(1, "w", "Wait"), "e").answers(0), vec![(2, 1)]),
+        ("an invoke", Story::new().stumbles(0).invokes(step(1, "i", "Invoke")).answers(0), vec![(2, 1)]),
+        (
+            "a wait that is over",
+            Story::new().stumbles(0).waits(step(1, "w", "Wait"), "e").answers(0).notified("e"),
+            vec![(2, 1), (0, 0)],
+        ),
+        (
+            "a step behind branches",
+            planned().does(1, branch(1, "a")).does(2, branch(2, "b")).stumbles(4).does(4, result(3, "c")),
+            vec![(1, 0), (1, 0), (2, 1), (0, 0)],
+        ),
+    ];
+    for (name, story, expected) in cases {
+        assert_eq!(attempts(&story), expected, "{name}");
+    }
+    let unanswered = Story::new().publishes(&[result(1, "a")]).finishes().log();
+    assert_eq!(only(&unanswered, 1)["execution"], json!({ "attempts": 1, "startedAt": at(0) }));
 }
 
 #[test]
@@ -127,6 +174,7 @@ fn a_successful_run_shows_what_it_returned_and_who_invoked_it() {
         url: "http://app:3000/api/parent".into(),
         step: StepText::new(),
         headers: Vec::new(),
+        terms: Default::default(),
     };
     let flow = FlowSpec { key: "mail".into(), parallelism: Some(2), rate: None, period_ms: 1_000 };
     let config = RunConfig { labels: vec!["a".into(), "b".into()], flow: Some(flow), ..config() };
@@ -256,6 +304,24 @@ fn invokes_are_told_also_when_they_are_over() {
         assert_eq!(shown["invokedWorkflowRunBody"], "{\"doc\":42}");
         assert_eq!(shown["invokedWorkflowRunHeaders"], json!({ "X-Child": ["c"] }));
         assert_eq!(shown.get("out").and_then(Value::as_str), out);
+        assert!(shown["messageId"].as_str().is_some_and(|id| id.starts_with("msg_")), "{shown}");
+    }
+}
+
+#[test]
+fn what_an_invoked_run_hides_its_invoker_hides_too() {
+    let redact = || RedactFields::parse("body,header[X-Child]").unwrap();
+    let child = || step(2, "child", "Invoke");
+    let invoked = || Story::new().does(0, result(1, "charge")).invokes_hiding(child(), redact());
+    let out = r#"{"body":"7","isCanceled":false,"isFailed":false}"#;
+    for story in [invoked(), invoked().child_ends(child()), invoked().fails(1).child_ends(child())] {
+        let log = story.log();
+        let shown = only(&log, 2);
+        assert_eq!(shown["invokedWorkflowRunBody"], redact::mark(b"{\"doc\":42}"));
+        assert_eq!(shown["invokedWorkflowRunHeaders"], json!({ "X-Child": [redact::mark(b"c")] }));
+        let told = shown.get("out").and_then(Value::as_str);
+        assert!(told.is_none_or(|told| told == redact::mark(out.as_bytes())), "{shown}");
+        assert_eq!(only(&log, 1)["out"], "charge is done", "what is its own is shown");
     }
 }
 

@@ -5,10 +5,11 @@ use bytes::Bytes;
 use posthaste_engine::event::Response;
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
 use posthaste_engine::retry::Next;
-use posthaste_engine::workflow::entry::Call;
+use posthaste_engine::workflow::entry::{Call, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Notice, Outbox, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, Features};
 use serde_json::{Value, json};
@@ -147,8 +148,8 @@ impl Story {
 
     pub(super) fn waits(mut self, step: Value, event: &str) -> Story {
         let headers = vec![("Upstash-Workflow-Runid".to_owned(), vec!["wfr_order-7".to_owned()])];
-        let timeout = ("10s".to_owned(), 10_000);
-        let waited = self.decide(|workflow, out| workflow.wait(event, object(step), timeout, headers, &LIMITS, out));
+        let (timeout, result) = (("10s".to_owned(), 10_000), (headers, OwnTerms::default()));
+        let waited = self.decide(|workflow, out| workflow.wait(event, object(step), timeout, result, &LIMITS, out));
         waited.map(drop).expect("accepted");
         self
     }
@@ -164,15 +165,23 @@ impl Story {
         self
     }
 
-    pub(super) fn invokes(mut self, step: Value) -> Story {
+    pub(super) fn invokes(self, step: Value) -> Story {
+        self.invokes_hiding(step, RedactFields::default())
+    }
+
+    /// The endpoint invokes another run, which asks to hide something.
+    pub(super) fn invokes_hiding(mut self, step: Value, redact: RedactFields) -> Story {
         let invoke = Invoke {
+            id: None,
             step: object(step),
             run_id: "wfr_child".into(),
             created_at: self.now.plus_millis(1_000),
             url: "http://app:3000/api/child".into(),
             body: "{\"doc\":42}".into(),
             run_headers: vec![("X-Child".into(), "c".into())],
+            redact,
             headers: Vec::new(),
+            terms: OwnTerms::default(),
             out: None,
         };
         assert_eq!(self.decide(|workflow, out| workflow.invoke(invoke, &LIMITS, out)), Ok(true));
@@ -186,6 +195,7 @@ impl Story {
             url: URL.into(),
             step: object(step),
             headers: Vec::new(),
+            terms: OwnTerms::default(),
         };
         let out = r#"{"body":"7","isCanceled":false,"isFailed":false}"#.to_owned();
         let notice = Notice { tenant: TENANT, to, out };
