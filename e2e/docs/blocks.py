@@ -5,7 +5,8 @@ A fence's info string is a language, then flags and `name=value` options:
     no-run      is not executed; an HTML comment before it says why: <!-- no-run: reason -->
     eventually  is run again until it prints what is expected, for what takes a moment
     background  keeps running until the end of the page; `port=N` says when it is ready
-    file=NAME   is saved under this name in the page's directory (toml)
+    file=NAME   is saved under this name in the page's directory (and checked, if it is toml), not executed
+    seconds=N   may take longer than others
 
 A block of code may be followed by an `output` or `json` block: what it must print.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 CODE = {"bash": "bash", "sh": "bash", "js": "js", "ts": "ts", "python": "python", "toml": "toml"}
 EXPECTATIONS = ("output", "json")
 FLAGS = {"no-run", "eventually", "background"}
-OPTIONS = {"port", "file"}
+OPTIONS = {"port", "file", "seconds"}
 FENCE = re.compile(r"^```\s*(\S+)?\s*(.*)$")
 REASON = re.compile(r"^<!--\s*no-run:\s*(\S.*?)\s*-->$")
 

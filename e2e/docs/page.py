@@ -1,6 +1,8 @@
 """Runs the blocks of one page, in order, against a fresh server and a receiver."""
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -42,12 +44,15 @@ class Page:
             "RECEIVER": self._receiver.url,
             "PATH": f"{directory / 'bin'}:{tools.python.parent}:{os.environ['PATH']}",
             "NO_COLOR": "1",
+            "NEXT_TELEMETRY_DISABLED": "1",
         }
         self._environment = {**clean_environment(), **self._fixed}
 
     def close(self):
         for process in self._background:
-            process.terminate()
+            # With its children: some commands only start the program.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait(PATIENCE_SECONDS)
         code = self._server.stop()
         self._receiver.stop()
@@ -59,15 +64,22 @@ class Page:
         self._count += 1
         if CODE[block.language] == "toml":
             return self._check_toml(block)
+        if "file" in block.options:
+            return self._save(block)
         if "background" in block.flags:
             return self._start(block)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + _patience(block)
         while True:
             try:
                 return self._run_once(block)
             except Failure:
                 if "eventually" not in block.flags or time.monotonic() > deadline:
                     raise
+
+    def _save(self, block):
+        path = self._directory / block.options["file"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
 
     def _run_once(self, block):
         try:
@@ -78,10 +90,10 @@ class Page:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE_SECONDS,
+                timeout=_patience(block),
             )
         except subprocess.TimeoutExpired as error:
-            raise Failure(f"it took longer than {PATIENCE_SECONDS} s") from error
+            raise Failure(f"it took longer than {_patience(block)} s") from error
         printed = f"--- printed\n{done.stdout}--- to stderr\n{done.stderr}"
         if done.returncode != 0:
             raise Failure(f"exit code {done.returncode}\n{printed}")
@@ -126,6 +138,7 @@ class Page:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         self._background.append(process)
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -144,6 +157,10 @@ class Page:
         )
         if done.returncode != 0:
             raise Failure(f"the server refuses it: {done.stderr}")
+
+
+def _patience(block):
+    return int(block.options.get("seconds", PATIENCE_SECONDS))
 
 
 def _is_open(port):

@@ -97,7 +97,7 @@ def refuse_missing(tools):
             sys.exit(f"{program} is not installed: the examples use it")
     if not tools.binary.exists():
         sys.exit(f"{tools.binary} does not exist: build it with `cargo build`, or name another one")
-    for package in ("@upstash/qstash", "@upstash/workflow"):
+    for package in ("@upstash/qstash", "@upstash/workflow", "hono", "next"):
         if not (tools.node_modules / package).exists():
             sys.exit(f"{package} is not installed: run `npm ci` in e2e/workflow/js")
     for package in ("qstash", "upstash_workflow"):

@@ -4,10 +4,11 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
 /// What is never looked at: made by tools, not by us.
-const SKIPPED: [&str; 11] = [
+const SKIPPED: [&str; 12] = [
     ".git",
     "target",
     "node_modules",
+    ".next",
     ".venv",
     "__pycache__",
     "posthaste-data",

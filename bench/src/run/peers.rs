@@ -223,19 +223,24 @@ async fn start_worker(bench: &Bench, dir: &Path, script: &str, port: &str, logs:
 /// Starts Restate and the process with its handlers, `script handler PORT ARGUMENTS`.
 pub(super) async fn start_restate(bench: &Bench, dir: &Path, script: &str, arguments: &[String]) -> Result<Target> {
     let data = TempDir::new_in(bench.work_path())?;
+    let data_dir = std::path::absolute(data.path())?;
+    // It never deletes what it puts there.
+    let temporary = data_dir.join("tmp");
+    std::fs::create_dir(&temporary)?;
     let (ingress, admin, fabric, handler) = (free_port()?, free_port()?, free_port()?, free_port()?);
     // The program itself: the script in front of it would not pass signals on.
     let machine = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
     let words = [
         "env".to_owned(),
         "RESTATE_DISABLE_TELEMETRY=true".into(),
+        format!("TMPDIR={}", path_text(&temporary)?),
         format!("RESTATE_ADMIN__BIND_ADDRESS=127.0.0.1:{admin}"),
         format!("RESTATE_INGRESS__BIND_ADDRESS=127.0.0.1:{ingress}"),
         path_text(&dir.join(format!("node_modules/@restatedev/restate-server-linux-{machine}/bin/restate-server")))?,
         "--no-logo".into(),
         "--listen-mode=tcp".into(),
         format!("--bind-address=127.0.0.1:{fabric}"),
-        format!("--base-dir={}", path_text(&std::path::absolute(data.path())?.join("data"))?),
+        format!("--base-dir={}", path_text(&data_dir.join("data"))?),
     ];
     let child = Child::start("restate", &words, ingress, "/restate/health", data.path()).await?;
     let (script, port) = (path_text(&dir.join(script))?, handler.to_string());

@@ -38,8 +38,8 @@ class Story:
         assert arrived[0].status == 200, arrived[0].answer
         return str(json.loads(arrived[0].answer)["workflowRunId"])
 
-    def log(self, run: str) -> Optional[Dict[str, Any]]:
-        query = urllib.parse.urlencode({"groupBy": "workflowRunId", "workflowRunId": run})
+    def log(self, run: str, **filters: Any) -> Optional[Dict[str, Any]]:
+        query = urllib.parse.urlencode({"groupBy": "workflowRunId", "workflowRunId": run, **filters})
         request = urllib.request.Request(
             f"{self.server.url}/v2/workflows/events?{query}", headers={"Authorization": f"Bearer {USERS[0].token}"}
         )
@@ -49,17 +49,17 @@ class Story:
 
     def reaches(self, run: str, state: str, patience: float = PATIENCE_SECONDS) -> Dict[str, Any]:
         """Waits until a run is in a state, and returns its log."""
-        last: List[Any] = [None]
 
         def probe() -> Optional[Dict[str, Any]]:
-            last[0] = self.log(run)
-            return last[0] if last[0] and last[0]["workflowState"] == state else None
+            # Without bodies: some are megabytes.
+            trimmed = self.log(run, trimBody=100)
+            return self.log(run) if trimmed and trimmed["workflowState"] == state else None
 
         return eventually(f"{run} {state}", probe, patience)
 
-    def outputs(self, run: str) -> Dict[str, Any]:
+    def outputs(self, run: str, patience: float = PATIENCE_SECONDS) -> Dict[str, Any]:
         """What the steps of a run that has succeeded have given, by name."""
-        log = self.reaches(run, "RUN_SUCCESS")
+        log = self.reaches(run, "RUN_SUCCESS", patience)
         steps = [step for group in log["steps"] for step in group["steps"]][1:]
         return {step["stepName"]: step.get("out") for step in steps}
 

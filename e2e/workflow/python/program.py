@@ -1,5 +1,6 @@
 """The user's program: a FastAPI app whose routes are workflows, and a record of every request that reaches it."""
 
+import hashlib
 import json
 import threading
 from dataclasses import dataclass
@@ -179,8 +180,8 @@ class Program:
             async def grow() -> str:
                 return str(context.request_payload) * 2
 
-            async def measure() -> int:
-                return len(grown)
+            async def measure() -> str:
+                return hashlib.sha256(grown.encode()).hexdigest()
 
             grown = await context.run("grow", grow)
             await context.run("measure", measure)

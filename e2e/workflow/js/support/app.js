@@ -1,18 +1,14 @@
-// The user's program: an Express app whose routes are workflows, and a record of every request that reaches it.
-//
-// It is the witness of the tests: how often a step was called is what arrived here, not what the server says.
+// The user's program in the process of the test: an Express app whose routes are workflows.
 
 import http from "node:http";
 import express from "express";
 import * as newest from "@upstash/workflow/express";
-import { eventually } from "../../../js/support/wait.js";
+import { Witnessed, callOf } from "./calls.js";
 
 /** Larger than any delivery of a test. */
 const BODY_LIMIT = "64mb";
 
-export class App {
-  /** Every request that has arrived in full, in order of arrival. */
-  calls = [];
+export class App extends Witnessed {
   /** Called with each request before the SDK sees it; if it gives `false`, the request is dropped unanswered. */
   onArrival = async () => true;
   /** Called with each request when the SDK has its answer and before that is sent. */
@@ -58,46 +54,14 @@ export class App {
     this.#express.use(path, handler);
   }
 
-  /** The requests that carried the id of this run, in order of arrival. */
-  callsOf(run) {
-    return this.calls.filter((call) => call.run === run);
-  }
-
-  /** The requests at a path. */
-  callsAt(path) {
-    return this.calls.filter((call) => call.path === path);
-  }
-
-  /** Waits until every request that has arrived is answered or has lost its sender. */
-  async idle() {
-    const open = () => this.calls.filter((call) => !call.isOver);
-    await eventually(
-      () => `${open().length} requests to be answered`,
-      () => open().length === 0,
-    );
-  }
-
   async stop() {
     this.#server.closeAllConnections();
     await new Promise((resolve) => this.#server.close(resolve));
   }
 
   async #record(request, response, next) {
-    const { headers } = request;
-    const call = {
-      path: request.path,
-      run: headers["upstash-workflow-runid"],
-      kind: kindOf(headers),
-      retried: Number(headers["upstash-retried"]),
-      messageId: headers["upstash-message-id"],
-      headers,
-      body: request.raw ?? Buffer.alloc(0),
-      at: Date.now(),
-      /** What was answered; nothing if the sender was gone. */
-      status: undefined,
-      answer: undefined,
-      isOver: false,
-    };
+    const call = callOf(request.path, request.headers);
+    call.body = request.raw ?? Buffer.alloc(0);
     this.calls.push(call);
     response.on("finish", () => this.onAnswered(call));
     response.on("close", () => {
@@ -116,10 +80,4 @@ export class App {
     if (await this.onArrival(call)) next();
     else request.destroy();
   }
-}
-
-function kindOf(headers) {
-  if (headers["upstash-workflow-callback"]) return "callback";
-  if (headers["upstash-workflow-is-failure"]) return "failure";
-  return headers["upstash-workflow-sdk-version"] ? "step" : "raw";
 }

@@ -13,9 +13,10 @@ import { App } from "./app.js";
 
 /**
  * Sets up a file. `routes` gets the app and the story, once the server runs; the fields are there from then on.
+ * `program` starts a program that has its routes already, instead of an app in this process.
  * At the end of the file all counts that were asserted are asserted again: what came late is one call too many.
  */
-export function story(routes, { args = [], sdk = undefined, client = Client } = {}) {
+export function story(routes, { args = [], sdk = undefined, client = Client, program = undefined } = {}) {
   const counts = [];
   const it = {
     server: undefined,
@@ -112,15 +113,15 @@ export function story(routes, { args = [], sdk = undefined, client = Client } = 
     process.env.QSTASH_CURRENT_SIGNING_KEY = current;
     process.env.QSTASH_NEXT_SIGNING_KEY = next;
     it.third = await Receiver.start();
-    it.app = await App.start(sdk);
+    it.app = program ? await program() : await App.start(sdk);
     it.client = new client({ baseUrl: it.server.url, token, retry: false });
     it.qstash = new QStash({ baseUrl: it.server.url, token, retry: false });
-    routes(it.app, it);
+    routes?.(it.app, it);
   });
   after(async () => {
     await it.server?.stop();
-    await it.app?.stop();
     await it.third?.stop();
+    await it.app?.stop();
     for (const count of counts) count();
   });
   return it;
