@@ -105,6 +105,7 @@ BOUNDS = {
     "server/src/api/llm.rs": r"const",
     "server/src/core/admission.rs": r"pub const",
     "server/src/core/schedules.rs": r"const",
+    "server/src/delivery/answer_room.rs": r"pub const",
     "server/src/delivery/target.rs": r"const",
     "server/src/store/journal/mod.rs": r"const",
 }

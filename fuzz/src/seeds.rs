@@ -255,7 +255,17 @@ pub fn egress() -> Vec<Vec<u8>> {
 /// A run that has just begun.
 const NEW_RUN: &str = r#"{"no":1,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{},"retries":3,"caller_ip":""},"state":"RUN_STARTED"}"#;
 /// A run with all that one can have.
-const FAILED_RUN: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{"lazy_fetch":true},"labels":["l"],"headers":[["A","b"]],"retries":3,"retry_delay":"1","flow":{"key":"k","rate":1,"period_ms":1000},"failure":{"url":"f","retries":1},"redact":{"body":true},"caller_ip":"","trigger":"rest","depth":1},"invokers":[{"run_id":"p","created_at":1,"url":"u","step":{"stepId":1}}],"state":"RUN_FAILED","ended_at":9,"result":"\"ok\"","failure":{"entry":0,"retried":3,"error":"e","response":{"status":500,"body":"b2s="},"dlq_id":{"at":9,"n":5},"is_in_dlq":true,"call":{"id":"msg_4CYo2cv96rizU2hTBrTFUu","state":"CALLBACK_INPROGRESS","due":9,"errors":[{"at":9,"error":"e"}]}},"waits":[{"event":"e","step":{"stepId":2,"more":[1,null,{"a":"b"}]},"timer":"msg_4CYo2cv96rizU2hTBrTFUu","deadline":7,"timeout":"7d","headers":[["H",["v"]]]}],"invokes":[{"step":{"stepId":3},"run_id":"c","created_at":2,"url":"u","body":"b","out":"o"}],"early":[{"event":"e","data":"AAEC"}]}"#;
+const FAILED_RUN: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{"lazy_fetch":true},"labels":["l"],"headers":[["A","b"]],"retries":3,"retry_delay":"1","flow":{"key":"k","rate":1,"period_ms":1000},"failure":{"url":"f","retries":1},"redact":{"body":true},"caller_ip":"","trigger":"rest","depth":1},"state":"RUN_FAILED","ended_at":9,"failure":{"entry":0,"retried":3,"error":"e","status":500,"answer_bytes":2,"dlq_id":{"at":9,"n":5},"is_in_dlq":true,"call":{"id":"msg_4CYo2cv96rizU2hTBrTFUu","state":"CALLBACK_INPROGRESS","due":9}}}"#;
+/// What is known of the bytes of an entry.
+const GIST: &str =
+    r#"{"size":2,"digest":"0123456789abcdef0123456789abcdef","info":{"id":1,"kind":"Run","concurrent":1}}"#;
+/// An event that a run waits for.
+const WAIT: &str = r#"{"event":"e","step":{"stepId":2,"more":[1,null,{"a":"b"}]},"timer":"msg_4CYo2cv96rizU2hTBrTFUu","deadline":7,"timeout":"7d","headers":[["H",["v"]]]}"#;
+/// A run that a run has invoked.
+const INVOKE: &str =
+    r#"{"step":{"stepId":3},"run_id":"c","created_at":2,"url":"u","run_headers":[["A","b"]],"headers":[["C","d"]]}"#;
+/// A run that waits for the end of another.
+const INVOKER: &str = r#"{"run_id":"p","created_at":1,"url":"u","step":{"stepId":1},"headers":[["C","d"]]}"#;
 /// What was said with an entry that is a call.
 const TERMS: &str = r#"{"call_type":"toCallback","content_type":"text/plain","accepted_at":1,"headers":[["A","b"]],"retries":3,"retry_delay":"1","timeout_ms":5,"flow":{"key":"k","period_ms":1000},"call":{"url":"u","method":"PUT","step":3,"is_forgiven":true,"result_headers":[["C","d"]],"result_retries":2}}"#;
 /// A delivery that has failed.
@@ -298,6 +308,10 @@ pub fn stored() -> Vec<Vec<u8>> {
         (9, FAILED_RUN),
         (10, TERMS),
         (11, DELIVERY),
+        (12, GIST),
+        (13, WAIT),
+        (14, INVOKE),
+        (15, INVOKER),
     ];
     let mut seeds: Vec<Vec<u8>> = columns.iter().map(|(kind, text)| [&[*kind], text.as_bytes()].concat()).collect();
     let integer = |number: i64| [&[1], number.to_le_bytes().as_slice()].concat();
@@ -321,11 +335,13 @@ pub fn stored() -> Vec<Vec<u8>> {
         integer(2),
         integer(3),
         text(DELIVERY),
+        text(GIST),
         text(r#"{"call_type":"step","content_type":"","accepted_at":1,"retries":0}"#),
         vec![4, 2, 0xff, 0],
     ]
     .concat();
-    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue, entry]));
+    let note = [integer(1), integer(2), text(WAIT), integer(2), vec![4, 2, 0xff, 0]].concat();
+    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue, entry, note]));
     seeds
 }
 

@@ -80,9 +80,11 @@ impl Server {
             deliverer: Arc::new(deliverer),
             llm: llm.clone(),
             keys: keys.clone(),
+            store: store.clone(),
             core: handle.clone(),
             clock: clock.clone(),
             metrics: metrics.clone(),
+            answers: Arc::default(),
             tracker: TaskTracker::new(),
             abandon: CancellationToken::new(),
         });

@@ -91,17 +91,18 @@ impl From<CallType> for String {
 }
 
 /// What a step says about itself. What it leaves out, or says in a way of its own, is as if it said nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StepInfo {
     /// Its number within the function, from 1; 0 announces a branch of a parallel group.
     pub id: u32,
-    /// The name that the user gave it.
-    pub name: String,
     /// `Run`, `SleepFor`, `Call` and so on.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// How many steps its group has.
     pub concurrent: u32,
     /// The number that the announced branch will have.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<u32>,
 }
 
@@ -112,7 +113,6 @@ impl StepInfo {
         #[serde(rename_all = "camelCase", default)]
         struct Raw {
             step_id: serde_json::Value,
-            step_name: serde_json::Value,
             step_type: serde_json::Value,
             concurrent: serde_json::Value,
             target_step: serde_json::Value,
@@ -122,7 +122,6 @@ impl StepInfo {
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         StepInfo {
             id: number(&raw.step_id).unwrap_or(0),
-            name: text(&raw.step_name),
             kind: text(&raw.step_type),
             concurrent: number(&raw.concurrent).unwrap_or(1),
             target: number(&raw.target_step).filter(|target| *target > 0),
@@ -161,7 +160,7 @@ mod tests {
     fn steps_are_read_as_far_as_they_make_sense() {
         let plan = br#"{"stepId":0,"stepName":"a","stepType":"SleepFor","concurrent":2,"targetStep":3,"sleepFor":5}"#;
         let info = StepInfo::parse(plan);
-        assert_eq!((info.id, info.name.as_str(), info.concurrent, info.target), (0, "a", 2, Some(3)));
+        assert_eq!((info.id, info.kind.as_str(), info.concurrent, info.target), (0, "SleepFor", 2, Some(3)));
         assert!(info.is_plan());
         let python = br#"{"stepId":1,"stepName":"b","stepType":"Run","out":"null","concurrent":1,"targetStep":0}"#;
         assert!(!StepInfo::parse(python).is_plan(), "Python writes targetStep 0 for none");

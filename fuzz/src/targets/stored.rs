@@ -11,8 +11,8 @@ use posthaste_engine::flow::Flow;
 use posthaste_engine::message::MessageSpec;
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, Tick};
 use posthaste_engine::url_group::UrlGroup;
-use posthaste_engine::workflow::entry::{Delivery, Terms};
-use posthaste_engine::workflow::run::Run;
+use posthaste_engine::workflow::entry::{Delivery, Gist, Terms};
+use posthaste_engine::workflow::run::{Invoke, Invoker, Run, Wait};
 use rusqlite::types::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ use std::fmt::Debug;
 pub(crate) fn run(data: &[u8]) {
     let (kind, data) = choice(data);
     let Ok(text) = std::str::from_utf8(data) else { return row(data) };
-    match kind % 13 {
+    match kind % 16 {
         0 => round_trip::<MessageSpec>(text),
         1 => round_trip::<EventDetail>(text),
         2 => round_trip::<Response>(text),
@@ -33,6 +33,10 @@ pub(crate) fn run(data: &[u8]) {
         9 => round_trip::<Run>(text),
         10 => round_trip::<Terms>(text),
         11 => round_trip::<Delivery>(text),
+        12 => round_trip::<Gist>(text),
+        13 => round_trip::<Wait>(text),
+        14 => round_trip::<Invoke>(text),
+        15 => round_trip::<Invoker>(text),
         _ => row(data),
     }
 }
@@ -49,7 +53,7 @@ fn row(data: &[u8]) {
         static ROWS: Rows = Rows::open().expect("a database in memory can be opened");
     }
     let decoded = ROWS.with(|rows| rows.decode(values(data))).expect("the row itself can be read");
-    let Decoded { live, message, dead_letter, schedule, queue, state, detail, entry } = decoded;
+    let Decoded { live, message, dead_letter, schedule, queue, state, detail, entry, note } = decoded;
     check(live);
     check(message);
     check(dead_letter);
@@ -57,6 +61,7 @@ fn row(data: &[u8]) {
     check(state);
     check(detail);
     check(entry);
+    check(note);
     if let Some(schedule) = check(schedule) {
         fire(&schedule);
     }

@@ -1,6 +1,9 @@
 //! What a run's endpoint is told: how a call went, and how the run failed.
 
-use super::entry::{Call, Entry, array};
+use super::entry::{Call, Entry};
+use super::machine::Workflow;
+use super::record::Record;
+use super::request::Attempt;
 use super::run::{Failure, Run};
 use crate::callback::Lists;
 use crate::event::Response;
@@ -9,6 +12,7 @@ use bytes::Bytes;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::workflow::CallType;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// The status that stands for "no answer in time".
 const GATEWAY_TIMEOUT: u16 = 504;
@@ -64,7 +68,8 @@ pub(super) fn no_answer(why: &str) -> Response {
 }
 
 /// What the endpoint is told of a call that has ended.
-pub(super) fn of_call(run: &Run, entry: &Entry, call: &Call, retried: u32, response: &Response) -> Bytes {
+pub(super) fn of_call(run: &Run, entry: &Entry, call: &Call, attempt: Attempt<'_>, response: &Response) -> Bytes {
+    let retried = attempt.retried;
     let is_success = (200..300).contains(&response.status);
     let payload = Payload {
         body: Some(base64(&response.body)).filter(|body| !body.is_empty()),
@@ -72,20 +77,24 @@ pub(super) fn of_call(run: &Run, entry: &Entry, call: &Call, retried: u32, respo
         max_retries: if is_success { entry.terms.retries } else { retried },
         url: &call.url,
         method: &call.method,
-        source_body: base64(&entry.body),
+        source_body: base64(attempt.sent),
         ..common(run, entry, retried, response)
     };
     encoded(&payload)
 }
 
-/// What is told of a run that has failed.
-pub(super) fn of_failure(run: &Run, entries: &[Entry], failure: &Failure, response: &Response) -> Bytes {
-    let entry = &entries[failure.entry as usize];
-    let source_body = match entry.terms.call_type {
-        _ if run.config.features.initial_body => base64(&entries[0].body),
-        CallType::Step => base64(&array(&entries[..=failure.entry as usize])),
-        _ => base64(&entry.body),
+/// What is told of a run that has failed; `None` if it has not.
+pub(super) fn of_failure(record: &Record) -> Option<Bytes> {
+    let Workflow { run, entries, .. } = &record.workflow;
+    let failure = run.failure.as_deref()?;
+    let entry = entries.get(failure.entry as usize)?;
+    let source_body = match source(&record.workflow, failure) {
+        FailureSource::Payload => base64(record.bodies.first()?),
+        FailureSource::List => base64(&record.array_up_to(failure.entry)),
+        FailureSource::Entry => base64(record.bodies.get(failure.entry as usize)?),
     };
+    let no_answer = || Arc::new(no_answer(failure.error.as_deref().unwrap_or_default()));
+    let response = record.answer.clone().unwrap_or_else(no_answer);
     let payload = Payload {
         body: Some(base64(&response.body)),
         max_retries: entry.terms.retries,
@@ -93,9 +102,37 @@ pub(super) fn of_failure(run: &Run, entries: &[Entry], failure: &Failure, respon
         method: "POST",
         source_body,
         dlq_id: Some(failure.dlq_id.to_string()),
-        ..common(run, entry, failure.retried, response)
+        ..common(run, entry, failure.retried, &response)
     };
-    encoded(&payload)
+    Some(encoded(&payload))
+}
+
+/// How long the part of it is that repeats what was sent.
+pub(super) fn source_bytes(workflow: &Workflow, failure: &Failure) -> u64 {
+    let entries = &workflow.entries[..=failure.entry as usize];
+    match source(workflow, failure) {
+        FailureSource::Payload => entries[0].gist.size,
+        FailureSource::List => entries.iter().map(|entry| entry.encoded_len() as u64 + 1).sum(),
+        FailureSource::Entry => entries[entries.len() - 1].gist.size,
+    }
+}
+
+/// What of a run is repeated when its failure is told.
+enum FailureSource {
+    /// What it was triggered with.
+    Payload,
+    /// All entries up to the one that failed.
+    List,
+    /// The entry that failed.
+    Entry,
+}
+
+fn source(workflow: &Workflow, failure: &Failure) -> FailureSource {
+    match workflow.entries[failure.entry as usize].terms.call_type {
+        _ if workflow.run.config.features.initial_body => FailureSource::Payload,
+        CallType::Step => FailureSource::List,
+        _ => FailureSource::Entry,
+    }
 }
 
 fn common<'a>(run: &'a Run, entry: &'a Entry, retried: u32, response: &'a Response) -> Payload<'a> {

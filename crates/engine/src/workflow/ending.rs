@@ -1,12 +1,13 @@
 //! How a run ends, and who hears of it.
 
 use super::callback;
-use super::entry::{DeliveryState, StepError, push_error};
+use super::entry::{DeliveryState, StepError, base64_len, push_error};
 use super::machine::Workflow;
 use super::message;
+use super::note::{Note, NoteKind};
 use super::outbox::{Change, Notice, Outbox};
 use super::request::Attempt;
-use super::run::{Failure, FailureCallState, FailureProgress, Run, RunState, StepText, Trigger};
+use super::run::{Failure, FailureCallState, FailureProgress, RunState, StepText, Trigger};
 use crate::event::Response;
 use crate::limits::LOG_RESPONSE_BYTES_MAX;
 use crate::outcome::{Outcome, Verdict};
@@ -33,15 +34,17 @@ impl Workflow {
         if call.state != FailureCallState::InProgress {
             return;
         }
-        call.response = Some(Arc::new(callback::answer(attempt.outcome)));
         match attempt.next {
             Next::Done => call.state = FailureCallState::Success,
             Next::DeadLetter => call.state = FailureCallState::Failed,
             Next::RetryAt(due) => call.due = due,
         }
+        let errors = self.told.get_or_insert_default();
         if attempt.outcome.verdict() != Verdict::Success {
-            push_error(&mut call.errors, error_of(attempt.outcome, None, out.now));
+            push_error(errors, error_of(attempt.outcome, None, out.now));
         }
+        let note = Note::told(errors, callback::answer(attempt.outcome));
+        self.save_note(note, out);
         self.save_run(out);
     }
 
@@ -69,7 +72,7 @@ impl Workflow {
         index: u32,
         retried: u32,
         error: Option<String>,
-        response: Option<Response>,
+        response: Response,
         out: &mut Outbox<'_>,
     ) {
         self.finish_delivery(index, DeliveryState::Failed, out);
@@ -78,18 +81,20 @@ impl Workflow {
             entry: index,
             retried,
             error,
-            response: response.map(Arc::new),
+            status: response.status,
+            answer_bytes: response.body.len() as u64,
             dlq_id,
             is_in_dlq: true,
             call: None,
         };
+        self.save_note(Note::answer(response), out);
         self.tell(&mut failure, out);
         self.run.failure = Some(Box::new(failure));
-        self.end(RunState::Failed, out);
+        self.end(RunState::Failed, None, out);
     }
 
     /// The run ends: nothing of it is sent any more, nobody finds its waits, and whoever invoked it hears of it.
-    pub(super) fn end(&mut self, state: RunState, out: &mut Outbox<'_>) {
+    pub(super) fn end(&mut self, state: RunState, result: Option<String>, out: &mut Outbox<'_>) {
         self.run.state = state;
         self.run.ended_at = Some(out.now);
         for index in 0..self.entries.len() as u32 {
@@ -100,14 +105,19 @@ impl Workflow {
             }
         }
         // Kept, so that the log shows them and a resumed run waits for them again.
-        for wait in &self.run.waits {
+        for wait in &self.waits {
             out.withdrawn.push(wait.timer);
             out.changes.push(Change::NoWaiter(self.waiter(wait)));
         }
-        self.run.early.clear();
-        let result = outcome_text(&self.run);
-        for to in self.run.invokers.clone() {
-            out.notices.push(Notice { tenant: self.run.tenant, to, out: result.clone() });
+        for early in std::mem::take(&mut self.early) {
+            self.drop_note(early.key(), out);
+        }
+        for to in &self.invokers {
+            let told = outcome_text(state, result.as_deref());
+            out.notices.push(Notice { tenant: self.run.tenant, to: to.clone(), out: told });
+        }
+        if let Some(result) = result {
+            self.save_note(Note::result(result), out);
         }
         self.save_run(out);
     }
@@ -131,6 +141,9 @@ impl Workflow {
             return false;
         };
         let mut failure = failure.clone();
+        if self.told.take().is_some() {
+            self.drop_note(NoteKind::Told.only(), out);
+        }
         self.tell(&mut failure, out);
         self.run.failure = Some(Box::new(failure));
         self.save_run(out);
@@ -149,31 +162,37 @@ impl Workflow {
         true
     }
 
+    /// How many bytes the call about its failure has, more or less: as the endpoint gets it, it is put together when it is
+    /// sent.
+    pub fn failure_call_bytes(&self) -> u64 {
+        let Some(failure) = &self.run.failure else { return 0 };
+        base64_len(callback::source_bytes(self, failure)) + base64_len(failure.answer_bytes) + CALL_BYTES
+    }
+
     /// Causes the call about a failure, if somebody is to be called.
     fn tell(&self, failure: &mut Failure, out: &mut Outbox<'_>) {
         let Some(call) = &self.run.config.failure else { return };
-        let told = failure.response.as_deref().cloned();
-        let told = told.unwrap_or_else(|| callback::no_answer(failure.error.as_deref().unwrap_or_default()));
         let id = (out.next_id)();
-        let body = callback::of_failure(&self.run, &self.entries, failure, &told);
-        out.messages.push(Arc::new(message::failure_call(&self.run, call, id, body, out.now)));
-        let state = FailureCallState::InProgress;
-        failure.call = Some(FailureProgress { id, state, due: out.now, errors: Vec::new(), response: None });
+        out.messages.push(Arc::new(message::failure_call(&self.run, call, id, out.now)));
+        failure.call = Some(FailureProgress { id, state: FailureCallState::InProgress, due: out.now });
     }
 }
+
+/// What the call about a failure says besides the bytes of answer and list, more or less.
+const CALL_BYTES: u64 = 2_048;
 
 fn has_call(failure: &Failure, state: FailureCallState) -> bool {
     failure.call.as_ref().is_some_and(|call| call.state == state)
 }
 
-/// What whoever invoked a run gets of it.
-fn outcome_text(run: &Run) -> String {
+/// What whoever invoked a run gets of its end.
+fn outcome_text(state: RunState, result: Option<&str>) -> String {
     let mut text = StepText::new();
-    if let Some(result) = run.result.as_ref().filter(|_| run.state == RunState::Success) {
-        text.insert("body".to_owned(), Value::String(result.clone()));
+    if let Some(result) = result {
+        text.insert("body".to_owned(), Value::String(result.to_owned()));
     }
-    text.insert("isCanceled".to_owned(), Value::Bool(run.state == RunState::Canceled));
-    text.insert("isFailed".to_owned(), Value::Bool(run.state == RunState::Failed));
+    text.insert("isCanceled".to_owned(), Value::Bool(state == RunState::Canceled));
+    text.insert("isFailed".to_owned(), Value::Bool(state == RunState::Failed));
     Value::Object(text).to_string()
 }
 

@@ -2,29 +2,27 @@
 
 use crate::event::Response;
 use crate::message::FlowSpec;
-use bytes::Bytes;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
-use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, StepInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// One entry of a run. Everything but its delivery is as it was accepted, for ever.
+/// One entry of a run, without its bytes, which only endpoints and logs need. Everything but its delivery is as it was
+/// accepted, for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its place in the list: the order in which entries were accepted.
     pub index: u32,
     /// The message that delivers it.
     pub id: MessageId,
-    /// The exact bytes.
-    pub body: Bytes,
+    /// What its bytes are.
+    pub gist: Arc<Gist>,
     /// What else was said with them.
     pub terms: Arc<Terms>,
-    /// What the bytes say, if it is a step.
-    pub info: Arc<StepInfo>,
     /// How its delivery stands.
     pub delivery: Delivery,
 }
@@ -32,41 +30,91 @@ pub struct Entry {
 impl Entry {
     /// An entry of these parts; what it says of itself is read from its bytes. The first one is what the trigger sent,
     /// and calls are what others get: those say nothing.
-    pub fn new(index: u32, id: MessageId, body: Bytes, terms: Arc<Terms>, delivery: Delivery) -> Entry {
+    pub fn new(index: u32, id: MessageId, body: &[u8], terms: Arc<Terms>, delivery: Delivery) -> Entry {
         let is_step = terms.call_type == CallType::Step && index > 0;
-        let info = Arc::new(if is_step { StepInfo::parse(&body) } else { StepInfo::default() });
-        Entry { index, id, body, terms, info, delivery }
+        let info = if is_step { StepInfo::parse(body) } else { StepInfo::default() };
+        let gist = Arc::new(Gist { size: body.len() as u64, digest: Digest::of(body), info });
+        Entry { index, id, gist, terms, delivery }
     }
 
-    /// How the endpoint gets it: one element of a JSON array.
-    pub fn encoded(&self) -> Vec<u8> {
-        let (id, body, call_type) = (self.id, base64(&self.body), Value::from(self.terms.call_type.name()));
+    /// How the endpoint gets it with its bytes: one element of a JSON array.
+    pub fn encoded(&self, body: &[u8]) -> Vec<u8> {
+        let (id, body, call_type) = (self.id, base64(body), Value::from(self.terms.call_type.name()));
         let at = self.terms.accepted_at.as_millis();
         format!(r#"{{"messageId":"{id}","body":"{body}","callType":{call_type},"createdAt":{at}}}"#).into_bytes()
+    }
+
+    /// How long that is.
+    pub fn encoded_len(&self) -> usize {
+        self.encoded(&[]).len() + base64_len(self.gist.size) as usize
     }
 
     /// The step that it is about: that it announces, asks for or holds the result of; 0 if that is none.
     pub(super) fn number(&self) -> u32 {
         match &self.terms.call {
             Some(call) => call.step,
-            None => self.info.target.unwrap_or(self.info.id),
+            None => self.gist.info.target.unwrap_or(self.gist.info.id),
         }
     }
 
     /// It holds what a step has brought.
     pub fn is_result(&self) -> bool {
-        self.terms.call_type == CallType::Step && self.index > 0 && !self.info.is_plan()
+        self.terms.call_type == CallType::Step && self.index > 0 && !self.gist.info.is_plan()
     }
 }
 
-/// Entries as an endpoint gets them, in JSON.
-pub(super) fn array(entries: &[Entry]) -> Vec<u8> {
+/// What decisions need to know of the bytes of an entry. Stored as JSON; new fields need `#[serde(default)]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gist {
+    /// How many.
+    pub size: u64,
+    /// Tells them from all others.
+    pub digest: Digest,
+    /// What they say, if they are a step.
+    pub info: StepInfo,
+}
+
+/// The first half of a SHA-256: who makes two texts of one digest has given himself twice the same step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Digest(u128);
+
+impl Digest {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Digest {
+        let hash: [u8; 32] = Sha256::digest(bytes).into();
+        let (half, _) = hash.split_first_chunk().expect("32 bytes have 16");
+        Digest(u128::from_be_bytes(*half))
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> String {
+        format!("{:032x}", digest.0)
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Digest, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Digest)
+    }
+}
+
+/// How long so many bytes are as base64.
+pub(super) fn base64_len(bytes: u64) -> u64 {
+    bytes.div_ceil(3) * 4
+}
+
+/// Entries with their bytes as an endpoint gets them, in JSON.
+pub fn array<'a>(entries: impl IntoIterator<Item = (&'a Entry, &'a [u8])>) -> Vec<u8> {
     let mut text = b"[".to_vec();
-    for (place, entry) in entries.iter().enumerate() {
+    for (place, (entry, body)) in entries.into_iter().enumerate() {
         if place > 0 {
             text.push(b',');
         }
-        text.extend_from_slice(&entry.encoded());
+        text.extend_from_slice(&entry.encoded(body));
     }
     text.push(b']');
     text
@@ -98,7 +146,7 @@ pub struct Terms {
     /// Whom to call, if it is a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
-    /// What brought it, if the server wrote it itself. Only the log shows this.
+    /// What brought it, if an event did, or that none came. Only the log shows this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
@@ -125,7 +173,7 @@ impl OwnTerms {
     }
 }
 
-/// What brought a result that the server wrote itself.
+/// What brought a result that the server wrote itself; what is known of an invoked run is a note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
@@ -137,23 +185,6 @@ pub enum Source {
         timeout: String,
         /// When it would have been over.
         deadline: Timestamp,
-    },
-    /// The end of another run.
-    Invoke {
-        /// The invoked run.
-        run_id: String,
-        /// Which instance of it.
-        created_at: Timestamp,
-        /// Where its steps are executed.
-        url: String,
-        /// What it was given.
-        body: String,
-        /// The user's headers that it was given, names in canonical form.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        headers: Vec<(String, String)>,
-        /// What API answers must hide of it.
-        #[serde(default, skip_serializing_if = "RedactFields::is_none")]
-        redact: RedactFields,
     },
 }
 

@@ -2,11 +2,12 @@
 
 use super::callback;
 use super::ending::{error_of, words_of};
-use super::entry::{Delivery, DeliveryState, Entry, OwnTerms, Source, Terms, array, push_error};
+use super::entry::{Delivery, DeliveryState, Digest, Entry, Gist, Source, StepError, Terms, push_error};
 use super::message::{self, Part};
+use super::note::{Note, NoteKey};
 use super::outbox::{Change, Notice, Outbox, Waiter};
-use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, Waited};
-use super::run::{EarlyEvent, FailureCallState, HeaderLists, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait};
+use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
+use super::run::{EarlyEvent, FailureCallState, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait, number_of};
 use crate::limits::WORKFLOW_EARLY_EVENTS_MAX as EARLY_EVENTS_MAX;
 use crate::outcome::Verdict;
 use crate::retry::Next;
@@ -16,15 +17,27 @@ use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::workflow::{CallType, Features};
 use serde_json::Value;
+use std::cell::LazyCell;
 use std::sync::Arc;
 
-/// A run with its entries: all that decisions about it need.
+/// A run with its entries and notes: all that decisions about it need, and nothing that only endpoints and logs do, so
+/// that it is small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workflow {
     /// The run.
     pub run: Run,
     /// Its entries, in the order of their acceptance.
     pub entries: Vec<Entry>,
+    /// Who waits for its end.
+    pub invokers: Vec<Invoker>,
+    /// Events it waits for, in the order of asking.
+    pub waits: Vec<Wait>,
+    /// Runs it has invoked, by the number of the step. Of those that are over, the list shows the result.
+    pub invokes: Vec<Invoke>,
+    /// Events that came before they were waited for, oldest first.
+    pub early: Vec<EarlyEvent>,
+    /// What went wrong in telling of its failure, the first ones and the last one; `None` before anything came of it.
+    pub told: Option<Vec<StepError>>,
 }
 
 impl Workflow {
@@ -38,19 +51,23 @@ impl Workflow {
             created_at: new.created_at,
             url: new.url,
             config: Arc::new(new.config),
-            invokers: new.invoker.into_iter().collect(),
             state: RunState::Started,
             ended_at: None,
-            result: None,
             failure: None,
-            waits: Vec::new(),
-            invokes: Vec::new(),
-            early: Vec::new(),
         };
-        let mut workflow = Workflow { run, entries: Vec::new() };
+        let mut workflow = Workflow::of(run);
         workflow.save_run(out);
+        if let Some(invoker) = new.invoker {
+            workflow.push_invoker(invoker, out);
+        }
         workflow.push(first, new.first, None, out);
         workflow
+    }
+
+    /// A run without entries.
+    pub(super) fn of(run: Run) -> Workflow {
+        let (entries, invokers, waits, invokes, early) = Default::default();
+        Workflow { run, entries, invokers, waits, invokes, early, told: None }
     }
 
     /// The endpoint of a run that was triggered without knowledge of its client triggers it its own way: what it sends
@@ -76,14 +93,12 @@ impl Workflow {
         if first.delivery.state == DeliveryState::Pending {
             out.withdrawn.push(first.id);
         }
-        first.id = (out.next_id)();
-        first.body = body;
-        let terms = Arc::make_mut(&mut first.terms);
+        let mut terms = Terms::clone(&first.terms);
         terms.content_type = content_type;
         terms.headers = protocol_headers;
-        first.delivery = Delivery::due_at(out.now);
-        self.save_entry(0, out);
-        out.messages.push(Arc::new(message::delivery(&self.run, &self.entries[0])));
+        *first = Entry::new(0, (out.next_id)(), &body, Arc::new(terms), Delivery::due_at(out.now));
+        out.messages.push(Arc::new(message::delivery(&self.run, &self.entries[0], &body)));
+        self.save_entry(0, body, out);
         true
     }
 
@@ -133,7 +148,7 @@ impl Workflow {
             (Next::Done, None) => self.delivered(index, attempt, out),
             (Next::DeadLetter, _) if is_forgiven => self.delivered(index, attempt, out),
             (Next::Done, Some(_)) | (Next::DeadLetter, _) => {
-                let response = Some(callback::answer(attempt.outcome));
+                let response = callback::answer(attempt.outcome);
                 let error = complaint.map(str::to_owned).or_else(|| words_of(attempt.outcome));
                 self.fail(index, attempt.retried, error, response, out);
             }
@@ -165,47 +180,53 @@ impl Workflow {
         }
     }
 
-    /// A step waits for an event. Asking twice is asking once.
-    pub fn wait(
+    /// A step waits for an event. Asking twice is asking once. `kept` reads what came with an event that was kept.
+    pub fn wait<E>(
         &mut self,
-        event: &str,
-        step: StepText,
-        (timeout, timeout_ms): (String, u64),
-        (headers, terms): (HeaderLists, OwnTerms),
+        wait: WaitFor,
+        kept: impl FnOnce(NoteKey) -> Result<Bytes, E>,
         limits: &Limits,
         out: &mut Outbox<'_>,
-    ) -> Result<Waited, Refusal> {
+    ) -> Result<Result<Waited, Refusal>, E> {
         if self.run.state != RunState::Started {
-            return Err(Refusal::Ended);
+            return Ok(Err(Refusal::Ended));
         }
+        let WaitFor { event, step, timeout, timeout_ms, headers, terms } = wait;
         let number = number_of(&step);
         if self.has_result(number) {
-            return Ok(Waited::Resolved);
+            return Ok(Ok(Waited::Resolved));
         }
-        if self.run.waits.iter().any(|wait| number_of(&wait.step) == number) {
-            return Ok(Waited::Waiting);
+        if self.waits.iter().any(|wait| number_of(&wait.step) == number) {
+            return Ok(Ok(Waited::Waiting));
         }
-        self.check_room(&[], limits, out)?;
+        if let Err(refusal) = self.check_room(&[], limits, out) {
+            return Ok(Err(refusal));
+        }
         let deadline = out.now.plus_millis(timeout_ms);
-        if let Some(found) = self.run.early.iter().position(|early| early.event == event) {
-            let EarlyEvent { data, .. } = self.run.early.remove(found);
-            self.save_run(out);
+        if let Some(found) = self.early.iter().position(|early| early.event == event) {
+            let data = kept(self.early[found].key())?;
+            self.drop_note(self.early[found].key(), out);
+            self.early.remove(found);
             let source = Source::Wait { since: out.now, timeout, deadline };
-            let new = NewEntry::step(awaited(step, event, Some(&data)), message::forwarded(&headers), out.now);
+            let new = NewEntry::step(awaited(step, &event, Some(&data)), message::forwarded(&headers), out.now);
             self.accept_from(new.with(terms), Some(source), out);
-            return Ok(Waited::Resolved);
+            return Ok(Ok(Waited::Resolved));
         }
         let timer = (out.next_id)();
-        self.register(Wait { event: event.to_owned(), step, timer, deadline, timeout, headers, terms }, out);
-        self.save_run(out);
-        Ok(Waited::Waiting)
+        self.register(Wait { event, step, timer, deadline, timeout, headers, terms }, out);
+        Ok(Ok(Waited::Waiting))
+    }
+
+    /// Whether an event of this name came before it was waited for.
+    pub fn has_early(&self, event: &str) -> bool {
+        self.early.iter().any(|early| early.event == event)
     }
 
     /// An event has come for whichever step of the run waits for it first.
     pub fn notify(&mut self, event: &str, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
         let goes_on = self.run.state == RunState::Started;
-        let found = self.run.waits.iter().position(|wait| goes_on && wait.event == event)?;
-        let wait = self.run.waits.remove(found);
+        let found = self.waits.iter().position(|wait| goes_on && wait.event == event)?;
+        let wait = self.waits.remove(found);
         out.withdrawn.push(wait.timer);
         let id = self.end_wait(&wait, Some(data), out);
         Some(Resolved { wait, id })
@@ -225,82 +246,75 @@ impl Workflow {
         if let Some(resolved) = self.notify(event, data, out) {
             return Ok(Some(resolved));
         }
-        if self.run.early.len() >= EARLY_EVENTS_MAX {
+        if self.early.len() >= EARLY_EVENTS_MAX {
             return Err(Refusal::Exceeded { quota: EVENTS_QUOTA, limit: EARLY_EVENTS_MAX as u64 });
         }
         let bytes = self.bytes() + data.len() as u64;
         if bytes > limits.bytes {
             return Err(Refusal::Exceeded { quota: BYTES_QUOTA, limit: limits.bytes });
         }
-        self.run.early.push(EarlyEvent { event: event.to_owned(), data: data.to_owned() });
-        self.save_run(out);
+        let n = self.early.last().map_or(0, |last| last.n + 1);
+        let early = EarlyEvent { n, event: event.to_owned(), size: data.len() as u64 };
+        self.save_note(Note::early(&early, Bytes::copy_from_slice(data)), out);
+        self.early.push(early);
         Ok(None)
-    }
-
-    /// Whether a step of the run has made this webhook: only those who know its URL know its event.
-    pub fn has_webhook(&self, event: &str) -> bool {
-        self.entries.iter().filter(|entry| entry.is_result() && entry.info.kind == "CreateWebhook").any(|entry| {
-            let step: StepText = serde_json::from_slice(&entry.body).unwrap_or_default();
-            let made = step.get("out").and_then(Value::as_str);
-            let made = made.and_then(|text| serde_json::from_str::<StepText>(text).ok());
-            made.is_some_and(|made| made.get("eventId").and_then(Value::as_str) == Some(event))
-        })
     }
 
     /// The deadline of a wait has come. Too late if its event was first.
     pub fn deadline_reached(&mut self, timer: MessageId, out: &mut Outbox<'_>) {
         let goes_on = self.run.state == RunState::Started;
-        let Some(found) = self.run.waits.iter().position(|wait| goes_on && wait.timer == timer) else { return };
-        let wait = self.run.waits.remove(found);
+        let Some(found) = self.waits.iter().position(|wait| goes_on && wait.timer == timer) else { return };
+        let wait = self.waits.remove(found);
         self.end_wait(&wait, None, out);
     }
 
-    /// A step has invoked another run. False if it had done so before.
-    pub fn invoke(&mut self, mut invoke: Invoke, limits: &Limits, out: &mut Outbox<'_>) -> Result<bool, Refusal> {
+    /// A step has invoked another run and given it these bytes. False if it had done so before.
+    pub fn invoke(
+        &mut self,
+        mut invoke: Invoke,
+        body: Bytes,
+        limits: &Limits,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Refusal> {
         if self.run.state != RunState::Started {
             return Err(Refusal::Ended);
         }
-        let number = number_of(&invoke.step);
-        if self.has_result(number) || self.run.invokes.iter().any(|known| number_of(&known.step) == number) {
+        let number = invoke.number();
+        if self.has_result(number) || self.invokes.iter().any(|known| known.number() == number) {
             return Ok(false);
         }
-        self.check_room(&[invoke.body.len()], limits, out)?;
+        self.check_room(&[body.len()], limits, out)?;
         invoke.id = Some((out.next_id)());
-        self.run.invokes.push(invoke);
-        self.save_run(out);
+        self.push_invoke(invoke, body, out);
         Ok(true)
     }
 
-    /// The run that this step has invoked, if it goes on.
+    /// The run that this step has invoked.
     pub fn invoked(&self, step: &StepText) -> Option<&Invoke> {
         let number = number_of(step);
-        self.run.invokes.iter().find(|invoke| number_of(&invoke.step) == number)
+        self.invokes.iter().find(|invoke| invoke.number() == number)
     }
 
     /// A run that this one has invoked has ended.
     pub fn invoked_has_ended(&mut self, notice: &Notice, out: &mut Outbox<'_>) {
         let number = number_of(&notice.to.step);
-        let found = self.run.invokes.iter().position(|invoke| number_of(&invoke.step) == number);
         if self.run.state != RunState::Started {
             // Nobody waits any more; only the log shows it.
-            if let Some(found) = found {
-                self.run.invokes[found].out = Some(notice.out.clone());
-                self.save_run(out);
+            let is_open = |invoke: &&mut Invoke| invoke.number() == number && !invoke.has_out;
+            if let Some(invoke) = self.invokes.iter_mut().find(is_open) {
+                invoke.has_out = true;
+                let note = Note::invoke_out(invoke, Bytes::from(notice.out.clone()));
+                self.save_note(note, out);
             }
             return;
         }
         if self.has_result(number) {
             return;
         }
-        let mut source = None;
-        if let Some(found) = found {
-            source = Some(self.run.invokes.remove(found).source());
-            self.save_run(out);
-        }
         let mut step = notice.to.step.clone();
         step.insert("out".to_owned(), Value::String(notice.out.clone()));
         let new = NewEntry::step(text_of(&step), notice.to.headers.clone(), out.now);
-        self.accept_from(new.with(notice.to.terms.clone()), source, out);
+        self.accept(new.with(notice.to.terms.clone()), out);
     }
 
     /// Another run waits for the end of this one, too.
@@ -309,17 +323,15 @@ impl Workflow {
             (&known.run_id, known.created_at, number_of(&known.step))
                 == (&invoker.run_id, invoker.created_at, number_of(&invoker.step))
         };
-        if self.run.state == RunState::Started && !self.run.invokers.iter().any(is_same) {
-            self.run.invokers.push(invoker);
-            self.save_run(out);
+        if self.run.state == RunState::Started && !self.invokers.iter().any(is_same) {
+            self.push_invoker(invoker, out);
         }
     }
 
     /// The function has returned. Saying so twice is saying it once.
     pub fn finish(&mut self, result: Option<String>, out: &mut Outbox<'_>) {
         if self.run.state == RunState::Started {
-            self.run.result = result;
-            self.end(RunState::Success, out);
+            self.end(RunState::Success, result, out);
         }
     }
 
@@ -327,24 +339,18 @@ impl Workflow {
     pub fn cancel(&mut self, out: &mut Outbox<'_>) -> bool {
         let goes_on = self.run.state == RunState::Started;
         if goes_on {
-            self.end(RunState::Canceled, out);
+            self.end(RunState::Canceled, None, out);
         }
         goes_on
     }
 
-    /// The list as its endpoint gets it with this entry: all up to it, in JSON.
-    pub fn array_up_to(&self, index: u32) -> Vec<u8> {
-        array(&self.entries[..=index as usize])
-    }
-
-    /// Bytes of its entries, and of what it waits for and keeps meanwhile.
+    /// Bytes of its entries, and of what it waits for, has invoked and keeps.
     pub fn bytes(&self) -> u64 {
-        let Run { early, waits, invokes, .. } = &self.run;
-        let entries = self.entries.iter().map(|entry| entry.body.len());
-        let early = early.iter().map(|early| ITEM_BYTES + early.event.len() + early.data.len());
-        let waits = waits.iter().map(|wait| ITEM_BYTES + wait.event.len());
-        let invokes = invokes.iter().map(|invoke| ITEM_BYTES + invoke.body.len());
-        entries.chain(early).chain(waits).chain(invokes).map(|bytes| bytes as u64).sum()
+        let entries = self.entries.iter().map(|entry| entry.gist.size);
+        let early = self.early.iter().map(|early| ITEM_BYTES + early.event.len() as u64 + early.size);
+        let waits = self.waits.iter().map(|wait| ITEM_BYTES + wait.event.len() as u64);
+        let invokes = self.invokes.iter().map(|invoke| ITEM_BYTES + invoke.size);
+        entries.chain(early).chain(waits).chain(invokes).sum()
     }
 
     /// A bound that is reached ends the run: it could not go on.
@@ -367,7 +373,7 @@ impl Workflow {
         if delivery.state == DeliveryState::Pending {
             out.withdrawn.push(*id);
         }
-        let response = Some(callback::no_answer(&text));
+        let response = callback::no_answer(&text);
         self.fail(newest, retried, Some(text), response, out);
         Err(Refusal::Exceeded { quota, limit })
     }
@@ -384,8 +390,10 @@ impl Workflow {
 
     /// The entry that this one would repeat. An endpoint that is tried again publishes again what it had published.
     fn twin(&self, new: &NewEntry) -> Option<MessageId> {
+        let digest = LazyCell::new(|| Digest::of(&new.body));
+        let has_bytes = |gist: &Gist| gist.size == new.body.len() as u64 && gist.digest == *digest;
         let is_twin = |entry: &&Entry| match (&new.call, &entry.terms.call) {
-            (None, None) => entry.index > 0 && entry.terms.call_type == new.call_type && entry.body == new.body,
+            (None, None) => entry.index > 0 && entry.terms.call_type == new.call_type && has_bytes(&entry.gist),
             (Some(new), Some(call)) => new.step == call.step,
             _ => false,
         };
@@ -397,25 +405,25 @@ impl Workflow {
     pub fn is_obsolete(&self, index: u32) -> bool {
         let (shown, later) = self.entries.split_at(index as usize + 1);
         let Some(entry) = shown.last().filter(|entry| entry.terms.call_type == CallType::Step) else { return false };
-        let waits = self.run.waits.iter().map(|wait| &wait.step);
-        let asked = waits.chain(self.run.invokes.iter().map(|invoke| &invoke.step)).map(number_of);
-        if entry.info.is_plan() {
-            let made = later.iter().filter(|later| !later.info.is_plan()).map(Entry::number);
+        let waits = self.waits.iter().map(|wait| &wait.step);
+        let asked = waits.chain(self.invokes.iter().map(|invoke| &invoke.step)).map(number_of);
+        if entry.gist.info.is_plan() {
+            let made = later.iter().filter(|later| !later.gist.info.is_plan()).map(Entry::number);
             return made.chain(asked).any(|number| number == entry.number());
         }
         let reached = shown.iter().map(Entry::number).max().unwrap_or(0);
         later.iter().map(Entry::number).chain(asked).any(|number| number > reached)
     }
 
-    fn has_result(&self, number: u32) -> bool {
-        number > 0 && self.entries.iter().any(|entry| entry.is_result() && entry.info.id == number)
+    pub(super) fn has_result(&self, number: u32) -> bool {
+        number > 0 && self.entries.iter().any(|entry| entry.is_result() && entry.gist.info.id == number)
     }
 
-    fn accept(&mut self, new: NewEntry, out: &mut Outbox<'_>) -> MessageId {
+    pub(super) fn accept(&mut self, new: NewEntry, out: &mut Outbox<'_>) -> MessageId {
         self.accept_from(new, None, out)
     }
 
-    pub(super) fn accept_from(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
+    fn accept_from(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
         let id = (out.next_id)();
         self.push(id, new, source, out);
         id
@@ -439,15 +447,29 @@ impl Workflow {
         };
         let index = self.entries.len() as u32;
         let delivery = Delivery::due_at(new.due.max(out.now));
-        self.entries.push(Entry::new(index, id, new.body, Arc::new(terms), delivery));
-        self.save_entry(index, out);
-        out.messages.push(Arc::new(message::delivery(&self.run, &self.entries[index as usize])));
+        let entry = Entry::new(index, id, &new.body, Arc::new(terms), delivery);
+        out.messages.push(Arc::new(message::delivery(&self.run, &entry, &new.body)));
+        self.entries.push(entry);
+        self.save_entry(index, new.body, out);
+    }
+
+    fn push_invoker(&mut self, invoker: Invoker, out: &mut Outbox<'_>) {
+        self.save_note(Note::invoker(self.invokers.len(), &invoker), out);
+        self.invokers.push(invoker);
+    }
+
+    pub(super) fn push_invoke(&mut self, mut invoke: Invoke, body: Bytes, out: &mut Outbox<'_>) {
+        invoke.size = body.len() as u64;
+        self.save_note(Note::invoke(&invoke, body), out);
+        let place = self.invokes.partition_point(|known| known.number() < invoke.number());
+        self.invokes.insert(place, invoke);
     }
 
     pub(super) fn register(&mut self, wait: Wait, out: &mut Outbox<'_>) {
         out.messages.push(Arc::new(message::deadline(&self.run, &wait, out.now)));
         out.changes.push(Change::Waiter(self.waiter(&wait)));
-        self.run.waits.push(wait);
+        self.save_note(Note::wait(&wait), out);
+        self.waits.push(wait);
     }
 
     pub(super) fn waiter(&self, wait: &Wait) -> Waiter {
@@ -463,7 +485,7 @@ impl Workflow {
             call_type: CallType::FromCallback,
             retries: call.result_retries,
             ..NewEntry::step(
-                callback::of_call(&self.run, entry, call, attempt.retried, &response),
+                callback::of_call(&self.run, entry, call, attempt, &response),
                 call.result_headers.clone(),
                 out.now,
             )
@@ -479,7 +501,7 @@ impl Workflow {
 
     fn end_wait(&mut self, wait: &Wait, data: Option<&[u8]>, out: &mut Outbox<'_>) -> MessageId {
         out.changes.push(Change::NoWaiter(self.waiter(wait)));
-        self.save_run(out);
+        self.drop_note(wait.key(), out);
         let body = awaited(wait.step.clone(), &wait.event, data);
         let new = NewEntry::step(body, message::forwarded(&wait.headers), out.now);
         self.accept_from(new.with(wait.terms.clone()), Some(wait.source()), out)
@@ -496,8 +518,16 @@ impl Workflow {
         out.changes.push(Change::Run(Arc::new(self.run.clone())));
     }
 
-    pub(super) fn save_entry(&self, index: u32, out: &mut Outbox<'_>) {
-        out.changes.push(Change::Entry { run: self.run.no, entry: self.entries[index as usize].clone() });
+    pub(super) fn save_entry(&self, index: u32, body: Bytes, out: &mut Outbox<'_>) {
+        out.changes.push(Change::Entry { run: self.run.no, entry: self.entries[index as usize].clone(), body });
+    }
+
+    pub(super) fn save_note(&self, note: Note, out: &mut Outbox<'_>) {
+        out.changes.push(Change::Note { run: self.run.no, note });
+    }
+
+    pub(super) fn drop_note(&self, key: NoteKey, out: &mut Outbox<'_>) {
+        out.changes.push(Change::NoNote { run: self.run.no, key });
     }
 
     fn save_delivery(&self, index: u32, out: &mut Outbox<'_>) {
@@ -507,7 +537,7 @@ impl Workflow {
 }
 
 /// What an event, a wait or an invoke takes besides its bytes, more or less.
-const ITEM_BYTES: usize = 256;
+const ITEM_BYTES: u64 = 256;
 /// Entries of a run.
 const ENTRIES_QUOTA: &str = "maxWorkflowSteps";
 /// Bytes of a run.
@@ -520,10 +550,6 @@ const DURATION_QUOTA: &str = "maxWorkflowDuration";
 /// Whether a header belongs to the protocol and not to the user.
 fn is_protocol(name: &str) -> bool {
     name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("upstash-"))
-}
-
-pub(super) fn number_of(step: &StepText) -> u32 {
-    step.get("stepId").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
 pub(super) fn text_of(step: &StepText) -> Bytes {

@@ -25,7 +25,7 @@ pub struct StepRef {
 pub enum Part {
     /// The delivery of an entry. Of a step the body is made when it is sent: all entries up to this one.
     Entry(u32),
-    /// The call about the failure of the run.
+    /// The call about the failure of the run. Its body is made when it is sent, too.
     FailureCall,
     /// The deadline of a wait: nothing is sent.
     Deadline,
@@ -57,7 +57,7 @@ impl Headers {
 }
 
 /// The message that delivers an entry.
-pub(super) fn delivery(run: &Run, entry: &Entry) -> Message {
+pub(super) fn delivery(run: &Run, entry: &Entry, body: &Bytes) -> Message {
     let terms = &entry.terms;
     let mut headers = Headers(Vec::new());
     headers.put(&terms.headers);
@@ -86,7 +86,7 @@ pub(super) fn delivery(run: &Run, entry: &Entry) -> Message {
         ..common(run, Part::Entry(entry.index))
     };
     // The bytes of a step are in the array of the run.
-    let body = if terms.call_type == CallType::Step { Bytes::new() } else { entry.body.clone() };
+    let body = if terms.call_type == CallType::Step { Bytes::new() } else { body.clone() };
     Message {
         id: entry.id,
         tenant: run.tenant,
@@ -97,8 +97,8 @@ pub(super) fn delivery(run: &Run, entry: &Entry) -> Message {
     }
 }
 
-/// The message that tells about the failure of a run.
-pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, body: Bytes, now: Timestamp) -> Message {
+/// The message that tells about the failure of a run. Its body is made when it is sent.
+pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, now: Timestamp) -> Message {
     let mut headers = Headers(Vec::new());
     headers.set_run(run);
     headers.put(&call.headers);
@@ -112,7 +112,7 @@ pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, body: B
         flow: call.flow.clone().or_else(|| run.config.flow.clone()),
         ..common(run, Part::FailureCall)
     };
-    Message { id, tenant: run.tenant, created_at: now, not_before: now, spec, body }
+    Message { id, tenant: run.tenant, created_at: now, not_before: now, spec, body: Bytes::new() }
 }
 
 /// The message that stands for the deadline of a wait.

@@ -11,6 +11,8 @@ pub mod entry;
 
 pub mod run;
 
+pub mod note;
+
 mod outbox;
 
 mod request;
@@ -25,8 +27,11 @@ mod callback;
 
 mod message;
 
+mod record;
+
 pub use machine::Workflow;
 pub use message::{Part, StepRef};
 pub use outbox::{Change, Notice, Outbox, Waiter};
-pub use request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, Waited};
+pub use record::{Record, Undecodable};
+pub use request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
 pub use resume::Overrides;

@@ -1,8 +1,10 @@
 //! What decisions cause.
 
 use super::entry::{Delivery, Entry};
+use super::note::{Note, NoteKey};
 use super::run::{Invoker, Run};
 use crate::message::Message;
+use bytes::Bytes;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub enum Change {
         run: Seq,
         /// The entry.
         entry: Entry,
+        /// Its exact bytes.
+        body: Bytes,
     },
     /// The delivery of an entry stands otherwise.
     Delivery {
@@ -53,6 +57,20 @@ pub enum Change {
         index: u32,
         /// How it stands.
         delivery: Delivery,
+    },
+    /// A note is new, or is replaced.
+    Note {
+        /// Of which run.
+        run: Seq,
+        /// The note.
+        note: Note,
+    },
+    /// A note is needed no more.
+    NoNote {
+        /// Of which run.
+        run: Seq,
+        /// Which one.
+        key: NoteKey,
     },
     /// Whoever names this event finds the run.
     Waiter(Waiter),

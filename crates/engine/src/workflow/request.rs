@@ -1,7 +1,7 @@
 //! What a run may be asked, and what it answers.
 
 use super::entry::{Call, OwnTerms};
-use super::run::{FailureCall, Invoker, RunConfig, Wait};
+use super::run::{FailureCall, HeaderLists, Invoker, RunConfig, StepText, Wait};
 use crate::message::FlowSpec;
 use crate::outcome::Outcome;
 use crate::retry::Next;
@@ -94,6 +94,23 @@ impl NewEntry {
 
 const JSON: &str = "application/json";
 
+/// A wait for an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitFor {
+    /// The event.
+    pub event: String,
+    /// The step that waits.
+    pub step: StepText,
+    /// How long, as it was sent.
+    pub timeout: String,
+    /// The same.
+    pub timeout_ms: u64,
+    /// Headers to deliver the result with, as they were sent.
+    pub headers: HeaderLists,
+    /// What else is said about that delivery.
+    pub terms: OwnTerms,
+}
+
 /// Why something was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -117,6 +134,8 @@ pub struct Attempt<'a> {
     pub retried: u32,
     /// What becomes of the message.
     pub next: Next,
+    /// The bytes of the message, if it is a call; those of steps are put together when they are sent.
+    pub sent: &'a [u8],
 }
 
 /// What asking for an event came to.

@@ -1,12 +1,14 @@
 //! A failed run begins again: from its start, or from where it failed.
 
 use super::entry::{Delivery, DeliveryState, Entry};
-use super::machine::{Workflow, number_of, text_of};
+use super::machine::{Workflow, text_of};
 use super::message;
 use super::outbox::Outbox;
+use super::record::Record;
 use super::request::{NewEntry, NewRun};
 use super::run::{FailureCall, Invoke, Invoker, RunConfig, RunState, Trigger, Wait};
 use crate::message::FlowSpec;
+use bytes::Bytes;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -28,22 +30,23 @@ pub struct Overrides {
     pub delay_ms: u64,
 }
 
-impl Workflow {
+impl Record {
     /// A new run like this one, from its start. Whoever invoked this one has heard of its failure.
     pub fn restarted(&self, id: String, created_at: Timestamp, overrides: Overrides, out: &mut Outbox<'_>) -> Workflow {
-        let first = &self.entries[0];
+        let Workflow { run, entries, .. } = &self.workflow;
+        let first = &entries[0];
         let due = out.now.plus_millis(overrides.delay_ms);
         let first = NewEntry {
             content_type: first.terms.content_type.clone(),
             timeout_ms: first.terms.timeout_ms,
-            ..NewEntry::step(first.body.clone(), first.terms.headers.clone(), due)
+            ..NewEntry::step(self.bodies[0].clone(), first.terms.headers.clone(), due)
         };
         let new = NewRun {
-            tenant: self.run.tenant,
+            tenant: run.tenant,
             id,
             created_at,
-            url: self.run.url.clone(),
-            config: self.config_with(&overrides),
+            url: run.url.clone(),
+            config: config_with(&run.config, &overrides),
             invoker: None,
             first,
         };
@@ -54,7 +57,7 @@ impl Workflow {
     /// again, what was waited for is waited for again.
     pub fn resumed(&self, id: String, created_at: Timestamp, overrides: Overrides, out: &mut Outbox<'_>) -> Workflow {
         let due = out.now.plus_millis(overrides.delay_ms);
-        let mut entries = self.entries.clone();
+        let mut entries = self.workflow.entries.clone();
         for entry in &mut entries {
             entry.id = (out.next_id)();
             let due = match entry.delivery.state {
@@ -66,45 +69,45 @@ impl Workflow {
             entry.delivery = Delivery::due_at(due);
             override_terms(entry, &overrides);
         }
-        let mut run = self.run.clone();
+        let mut run = self.workflow.run.clone();
         run.no = entries[0].id.seq;
         run.id = id;
         run.created_at = created_at;
-        run.config = Arc::new(self.config_with(&overrides));
-        run.invokers = Vec::new();
-        (run.state, run.ended_at, run.result, run.failure) = (RunState::Started, None, None, None);
-        let (waits, invokes) = (std::mem::take(&mut run.waits), std::mem::take(&mut run.invokes));
-        let mut resumed = Workflow { run, entries };
-        for index in 0..resumed.entries.len() {
-            resumed.save_entry(index as u32, out);
+        run.config = Arc::new(config_with(&run.config, &overrides));
+        (run.state, run.ended_at, run.failure) = (RunState::Started, None, None);
+        let mut resumed = Workflow { entries, ..Workflow::of(run) };
+        resumed.save_run(out);
+        for (index, body) in self.bodies.iter().enumerate() {
+            resumed.save_entry(index as u32, body.clone(), out);
             let entry = &resumed.entries[index];
             if entry.delivery.state == DeliveryState::Pending {
-                out.messages.push(Arc::new(message::delivery(&resumed.run, entry)));
+                out.messages.push(Arc::new(message::delivery(&resumed.run, entry, body)));
             }
         }
-        for wait in waits {
-            resumed.wait_again(wait, self.run.ended_at, out);
+        for wait in &self.workflow.waits {
+            resumed.wait_again(wait.clone(), self.workflow.run.ended_at, out);
         }
-        for invoke in invokes {
-            resumed.await_again(invoke, out);
+        for invoke in &self.workflow.invokes {
+            resumed.await_again(invoke.clone(), self.given(invoke), self.out(invoke), out);
         }
-        resumed.save_run(out);
         resumed
     }
+}
 
-    fn config_with(&self, overrides: &Overrides) -> RunConfig {
-        let mut config = RunConfig::clone(&self.run.config);
-        if config.trigger == Trigger::Rest {
-            config.trigger = Trigger::Client;
-        }
-        config.retries = overrides.retries.unwrap_or(config.retries);
-        config.retry_delay = overrides.retry_delay.clone().or(config.retry_delay);
-        config.flow = overrides.flow.clone().or(config.flow);
-        config.labels = overrides.labels.clone().unwrap_or(config.labels);
-        config.failure = overrides.failure.clone().or(config.failure);
-        config
+fn config_with(config: &RunConfig, overrides: &Overrides) -> RunConfig {
+    let mut config = config.clone();
+    if config.trigger == Trigger::Rest {
+        config.trigger = Trigger::Client;
     }
+    config.retries = overrides.retries.unwrap_or(config.retries);
+    config.retry_delay = overrides.retry_delay.clone().or(config.retry_delay);
+    config.flow = overrides.flow.clone().or(config.flow);
+    config.labels = overrides.labels.clone().unwrap_or(config.labels);
+    config.failure = overrides.failure.clone().or(config.failure);
+    config
+}
 
+impl Workflow {
     /// For as long as was left when the run failed.
     fn wait_again(&mut self, wait: Wait, ended_at: Option<Timestamp>, out: &mut Outbox<'_>) {
         let left = wait.deadline.millis_since(ended_at.unwrap_or(out.now));
@@ -113,26 +116,28 @@ impl Workflow {
     }
 
     /// What an invoked run has brought meanwhile is there at once; one that goes on tells this run instead.
-    fn await_again(&mut self, invoke: Invoke, out: &mut Outbox<'_>) {
-        let source = invoke.source();
-        if let Some(result) = invoke.out {
+    fn await_again(&mut self, invoke: Invoke, given: Bytes, result: Option<String>, out: &mut Outbox<'_>) {
+        let invoke = Invoke { id: Some((out.next_id)()), has_out: false, ..invoke };
+        self.push_invoke(invoke.clone(), given, out);
+        if self.has_result(invoke.number()) {
+            return;
+        }
+        if let Some(result) = result {
             let mut step = invoke.step;
             step.insert("out".to_owned(), Value::String(result));
             let new = NewEntry::step(text_of(&step), invoke.headers, out.now);
-            self.accept_from(new.with(invoke.terms), Some(source), out);
+            self.accept(new.with(invoke.terms), out);
             return;
         }
         let invoker = Invoker {
             run_id: self.run.id.clone(),
             created_at: Some(self.run.created_at),
             url: self.run.url.clone(),
-            step: invoke.step.clone(),
-            headers: invoke.headers.clone(),
-            terms: invoke.terms.clone(),
+            step: invoke.step,
+            headers: invoke.headers,
+            terms: invoke.terms,
         };
-        out.rebound.push((invoke.run_id.clone(), invoke.created_at, invoker));
-        debug_assert!(self.run.invokes.iter().all(|known| number_of(&known.step) != number_of(&invoke.step)));
-        self.run.invokes.push(Invoke { id: Some((out.next_id)()), ..invoke });
+        out.rebound.push((invoke.run_id, invoke.created_at, invoker));
     }
 }
 

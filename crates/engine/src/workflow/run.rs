@@ -1,7 +1,8 @@
-//! A run: what was asked for when it was triggered, how it stands, and what it waits for. Its entries are kept apart.
+//! A run: what was asked for when it was triggered, and how it stands. Its entries are kept apart, and so is what it
+//! waits for (`note`).
 
-use super::entry::{OwnTerms, Source, StepError};
-use crate::event::Response;
+use super::entry::{OwnTerms, Source};
+use super::note::{NoteKey, NoteKind};
 use crate::message::FlowSpec;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
@@ -17,7 +18,8 @@ pub type HeaderLists = Vec<(String, Vec<String>)>;
 /// A step as JSON, whose result the server writes itself.
 pub type StepText = Map<String, Value>;
 
-/// One run of a workflow, without its entries. Stored as JSON; new fields need `#[serde(default)]`.
+/// One run of a workflow, without its entries and notes: small, whatever happens in it. Stored as JSON; new fields need
+/// `#[serde(default)]`.
 ///
 /// An id may be used again once its run has ended: `no` tells the instances apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,29 +36,14 @@ pub struct Run {
     pub url: String,
     /// What was chosen for it.
     pub config: Arc<RunConfig>,
-    /// Who waits for its end.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub invokers: Vec<Invoker>,
     /// Whether it goes on, and if not, how it ended.
     pub state: RunState,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// What it returned, as it was sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<String>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<Failure>>,
-    /// Events it waits for, in the order of asking.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waits: Vec<Wait>,
-    /// Runs it has invoked and whose end its list does not show.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub invokes: Vec<Invoke>,
-    /// Events that came before they were waited for, oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub early: Vec<EarlyEvent>,
 }
 
 /// What was chosen for a run.
@@ -163,7 +150,7 @@ pub struct Invoker {
     pub terms: OwnTerms,
 }
 
-/// A run that this one has invoked.
+/// A run that this one has invoked, without what it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invoke {
     /// What the log names it by until there is a result; it is no message. Older ones have none.
@@ -177,8 +164,6 @@ pub struct Invoke {
     pub created_at: Timestamp,
     /// Where its steps are executed.
     pub url: String,
-    /// What it was given.
-    pub body: String,
     /// The user's headers that it was given, names in canonical form. Only the log shows them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_headers: Vec<(String, String)>,
@@ -191,23 +176,29 @@ pub struct Invoke {
     /// What else is said about that delivery.
     #[serde(default, skip_serializing_if = "OwnTerms::is_none")]
     pub terms: OwnTerms,
-    /// What came of it, if that was after the end of this run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out: Option<String>,
+    /// How many bytes it was given.
+    #[serde(skip)]
+    pub size: u64,
+    /// Something came of it after the end of this run.
+    #[serde(skip)]
+    pub has_out: bool,
 }
 
 impl Invoke {
-    /// What its result remembers of it.
-    pub fn source(&self) -> Source {
-        Source::Invoke {
-            run_id: self.run_id.clone(),
-            created_at: self.created_at,
-            url: self.url.clone(),
-            body: self.body.clone(),
-            headers: self.run_headers.clone(),
-            redact: self.redact.clone(),
-        }
+    /// The number of the step that waits for it: no other invoke of the run has it.
+    pub fn number(&self) -> u32 {
+        number_of(&self.step)
     }
+
+    /// Which note it is.
+    pub(super) fn key(&self) -> NoteKey {
+        NoteKey { kind: NoteKind::Invoke, n: self.number().into() }
+    }
+}
+
+/// The number of a step that the server keeps as JSON.
+pub fn number_of(step: &StepText) -> u32 {
+    step.get("stepId").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
 /// An event that a run waits for.
@@ -231,6 +222,11 @@ pub struct Wait {
 }
 
 impl Wait {
+    /// Which note it is.
+    pub(super) fn key(&self) -> NoteKey {
+        NoteKey { kind: NoteKind::Wait, n: self.timer.seq.0 }
+    }
+
     /// When it was asked for.
     pub fn since(&self) -> Timestamp {
         self.timer.seq.time()
@@ -242,14 +238,22 @@ impl Wait {
     }
 }
 
-/// An event that came before it was waited for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An event that came before it was waited for, without what came with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlyEvent {
+    /// Its place among them.
+    pub n: u64,
     /// Its name.
     pub event: String,
-    /// What came with it.
-    #[serde(with = "crate::event::base64_bytes")]
-    pub data: Vec<u8>,
+    /// How many bytes came with it.
+    pub size: u64,
+}
+
+impl EarlyEvent {
+    /// Which note it is.
+    pub(super) fn key(&self) -> NoteKey {
+        NoteKey { kind: NoteKind::Early, n: self.n }
+    }
 }
 
 /// Why a run failed, and what was done about it.
@@ -262,9 +266,10 @@ pub struct Failure {
     /// In words, if it was not simply the status of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was answered last, or what stands for an answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response: Option<Arc<Response>>,
+    /// The status of what was answered last, or of what stands for an answer.
+    pub status: u16,
+    /// How many bytes of that answer are kept.
+    pub answer_bytes: u64,
     /// Its place in the DLQ.
     pub dlq_id: DlqId,
     /// It is in the DLQ still.
@@ -283,12 +288,6 @@ pub struct FailureProgress {
     pub state: FailureCallState,
     /// When its next attempt is due.
     pub due: Timestamp,
-    /// What went wrong: the first ones and the last one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<StepError>,
-    /// What was answered last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response: Option<Arc<Response>>,
 }
 
 /// Whether telling about a failure goes on.

@@ -11,7 +11,7 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::DeliveryState;
 use posthaste_engine::workflow::run::{FailureCall, FailureCallState, RunConfig, RunState, Trigger};
-use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, Waited};
+use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, WaitFor, Waited};
 use posthaste_wire::encoding::base64;
 use posthaste_wire::workflow::{CallType, Features};
 use serde_json::Value;
@@ -35,9 +35,10 @@ fn program(chance: &mut Chance) -> Program {
 /// The result that the client sees of every step: the first.
 fn results(world: &World) -> BTreeMap<u32, Value> {
     let mut results = BTreeMap::new();
-    for entry in world.workflow.entries.iter().filter(|entry| entry.is_result()) {
-        let step: Value = serde_json::from_slice(&entry.body).unwrap();
-        results.entry(entry.info.id).or_insert(step);
+    let record = world.record();
+    for entry in record.workflow.entries.iter().filter(|entry| entry.is_result()) {
+        let step: Value = serde_json::from_slice(record.body(entry)).unwrap();
+        results.entry(entry.gist.info.id).or_insert(step);
     }
     results
 }
@@ -56,7 +57,8 @@ fn check_results(world: &World) {
             Kind::Wait if result.get("waitTimeout").is_some() => assert_eq!(out, None),
             Kind::Wait => assert_eq!(out, Some(base64(client::event(number).as_bytes()).as_str())),
         }
-        let count = world.workflow.entries.iter().filter(|entry| entry.is_result() && entry.info.id == number).count();
+        let count =
+            world.workflow.entries.iter().filter(|entry| entry.is_result() && entry.gist.info.id == number).count();
         assert_eq!(count, 1, "equal results are one entry, and what the server writes it writes once");
     }
 }
@@ -74,7 +76,7 @@ fn every_interleaving_of_duplicates_losses_and_crashes_ends_with_the_same_result
         }
         world.crash();
         assert_eq!(world.workflow.run.state, RunState::Success, "seed {seed}: it is stuck: {:?}", world.program);
-        assert_eq!(world.workflow.run.result.as_deref(), Some("\"ok\""));
+        assert_eq!(world.record().result.as_deref(), Some("\"ok\""));
         check_results(&world);
         assert!(world.live.is_empty(), "nothing of an ended run is sent");
         assert_eq!(world.notices.len(), 1, "whoever invoked it hears of it once");
@@ -139,14 +141,14 @@ fn a_failed_run_is_told_of_once_and_goes_on_where_it_failed() {
         assert!(world.live.is_empty() && world.notices[0].out.contains(r#""isFailed":true"#));
         world.crash();
 
-        let failed = world.workflow.clone();
+        let failed = world.record();
         let done = results(&world);
         let resumed = world.decide(|workflow, out| {
             let resumed = failed.resumed("wfr_again".into(), T0.plus_millis(1), Overrides::default(), out);
             *workflow = resumed.clone();
             resumed
         });
-        assert!(resumed.run.invokers.is_empty() && resumed.run.failure.is_none());
+        assert!(resumed.invokers.is_empty() && resumed.run.failure.is_none());
         let mut steps = 0;
         while world.step() {
             steps += 1;
@@ -174,8 +176,11 @@ fn a_delivery_shows_the_entries_up_to_its_own_byte_for_byte() {
     let mut world = quiet(config());
     let texts = [r#"{"stepId":1,"stepName":"ü","out":"1"}"#, r#"{"stepId":2, "out" : null}"#];
     world.decide(|workflow, out| workflow.append(texts.map(step).to_vec(), &LIMITS, out)).unwrap();
-    let array: Vec<Value> = serde_json::from_slice(&world.workflow.array_up_to(1)).unwrap();
+    let array: Vec<Value> = serde_json::from_slice(&world.record().array_up_to(1)).unwrap();
     assert_eq!(array.len(), 2, "nothing behind it");
+    for (entry, body) in world.workflow.entries.iter().zip(&world.record().bodies) {
+        assert_eq!(entry.encoded(body).len(), entry.encoded_len(), "its length is known without its bytes");
+    }
     assert_eq!(array[0]["body"], base64(b"{\"order\":7}"));
     assert_eq!(array[1]["body"], base64(texts[0].as_bytes()));
     assert_eq!(array[1]["messageId"], world.workflow.entries[1].id.to_string());
@@ -305,14 +310,15 @@ fn events_that_come_early_are_kept_for_their_run_in_order() {
     let wait = |world: &mut World, number: u32| {
         let step =
             serde_json::json!({"stepId": number, "stepType": "Wait", "concurrent": 1}).as_object().cloned().unwrap();
-        let timeout = ("7d".to_owned(), 1_000);
-        world.decide(|workflow, out| workflow.wait("e", step, timeout, Default::default(), &LIMITS, out)).unwrap()
+        let (event, timeout) = ("e".to_owned(), "7d".to_owned());
+        let (headers, terms) = Default::default();
+        world.wait(WaitFor { event, step, timeout, timeout_ms: 1_000, headers, terms }).unwrap()
     };
     assert_eq!(wait(&mut world, 1), Waited::Resolved);
     assert_eq!(wait(&mut world, 1), Waited::Resolved, "asking twice is asking once");
     assert_eq!(wait(&mut world, 2), Waited::Resolved);
     assert_eq!((wait(&mut world, 3), wait(&mut world, 3)), (Waited::Waiting, Waited::Waiting));
-    assert_eq!(world.workflow.run.waits.len(), 1);
+    assert_eq!(world.workflow.waits.len(), 1);
     let results = results(&world);
     assert_eq!((&results[&1]["out"], &results[&2]["out"]), (&base64(b"one").into(), &base64(b"two").into()));
 }
@@ -338,7 +344,8 @@ fn a_call_that_fails_is_a_result_unless_it_must_not_be() {
     world.attempted(1, unanswered(), 2, Next::DeadLetter);
     let told = &world.workflow.entries[2];
     assert_eq!((&told.terms.call_type, told.terms.retries), (&CallType::FromCallback, 5));
-    let body: Value = serde_json::from_slice(&told.body).unwrap();
+    let body: Value = serde_json::from_slice(world.record().body(told)).unwrap();
+    assert_eq!(body["sourceBody"], base64(b"what was asked for"));
     assert_eq!((&body["status"], &body["retried"], &body["maxRetries"]), (&503.into(), &2.into(), &2.into()));
     assert_eq!(body["body"], base64(b"connection refused"));
     let mut world = quiet(config());
@@ -355,12 +362,15 @@ fn telling_of_a_failure_has_its_own_story() {
     let told = world.told_of_failure[0].clone();
     assert_eq!((told.spec.url.as_str(), told.spec.retries), ("http://app:3000/failed", 1));
     assert!(!told.spec.headers.iter().any(|(name, _)| name == "Upstash-Workflow-Sdk-Version"));
-    let body: Value = serde_json::from_slice(&told.body).unwrap();
+    assert!(told.body.is_empty(), "it is put together when it is sent");
+    let told = world.record().failure_call().unwrap();
+    assert!(world.workflow.failure_call_bytes() >= told.len() as u64);
+    let body: Value = serde_json::from_slice(&told).unwrap();
     assert_eq!(body["sourceBody"], base64(b"{\"order\":7}"));
     assert_eq!((&body["status"], &body["workflowRunId"]), (&500.into(), &"wfr_order-7".into()));
     let state = |world: &World| world.workflow.run.failure.as_ref().unwrap().call.as_ref().unwrap().state;
     let mut tell = |outcome: &Outcome, retried, next| {
-        world.decide(|workflow, out| workflow.failure_told(Attempt { outcome, retried, next }, out));
+        world.decide(|workflow, out| workflow.failure_told(Attempt { outcome, retried, next, sent: b"" }, out));
         world.crash();
         state(&world)
     };
@@ -388,7 +398,7 @@ fn an_endpoint_of_an_unknown_client_triggers_the_run_again_its_own_way() {
     assert!(!world.live.contains_key(&first), "the first delivery is over");
     let (message, _) = world.live.values().next().unwrap();
     assert_eq!((header(message, "X-User"), header(message, "Content-Type")), ("u", "text/plain"));
-    assert_eq!(&world.workflow.entries[0].body[..], b"decoded");
+    assert_eq!(&world.record().bodies[0][..], b"decoded");
     assert_eq!(world.workflow.entries.len(), 1);
 }
 
@@ -396,7 +406,7 @@ fn an_endpoint_of_an_unknown_client_triggers_the_run_again_its_own_way() {
 fn a_first_delivery_that_has_ended_is_not_withdrawn_once_more() {
     let mut world = quiet(RunConfig { trigger: Trigger::UnknownClient, ..config() });
     let answer = answered(200);
-    let attempt = Attempt { outcome: &answer, retried: 0, next: Next::Done };
+    let attempt = Attempt { outcome: &answer, retried: 0, next: Next::Done, sent: b"" };
     world.decide(|workflow, out| workflow.attempted(0, attempt, out));
     world.decide(|workflow, out| {
         let body = Bytes::from_static(b"decoded");
@@ -412,9 +422,10 @@ fn a_run_that_begins_again_keeps_how_it_was_triggered_and_what_sleeps_in_it() {
     let awake = step(r#"{"stepId":0,"targetStep":2,"concurrent":2}"#);
     world.decide(|workflow, out| workflow.append(vec![asleep, awake], &LIMITS, out)).unwrap();
     let answer = answered(500);
-    let attempt = Attempt { outcome: &answer, retried: 0, next: Next::DeadLetter };
+    let attempt = Attempt { outcome: &answer, retried: 0, next: Next::DeadLetter, sent: b"" };
     world.decide(|workflow, out| workflow.attempted(2, attempt, out));
-    let again = world.decide(|workflow, out| workflow.resumed("wfr_2".into(), out.now, Overrides::default(), out));
+    let failed = world.record();
+    let again = world.decide(|_, out| failed.resumed("wfr_2".into(), out.now, Overrides::default(), out));
     assert_eq!(again.run.config.trigger, Trigger::UnknownClient, "its endpoint will trigger it once more");
     let due: Vec<_> = again.entries.iter().skip(1).map(|entry| entry.delivery.due).collect();
     assert!(due[0] == T0.plus_millis(86_400_000) && due[1] < due[0], "{due:?}");

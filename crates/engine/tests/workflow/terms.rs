@@ -2,11 +2,12 @@
 
 use crate::world::{LIMITS, T0, World};
 use crate::{answered, config, quiet, step};
+use bytes::Bytes;
 use posthaste_engine::message::FlowSpec;
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::{Entry, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
-use posthaste_engine::workflow::{Attempt, NewEntry, Notice, Overrides, Part, Waited};
+use posthaste_engine::workflow::{Attempt, NewEntry, Notice, Overrides, Part, WaitFor, Waited};
 use posthaste_wire::id::TenantId;
 
 const DAY_MS: u64 = 86_400_000;
@@ -22,8 +23,8 @@ fn waiting(number: u32, kind: &str) -> StepText {
 }
 
 fn wait_for(world: &mut World, number: u32, event: &str, terms: OwnTerms) -> Waited {
-    let (step, timeout) = (waiting(number, "Wait"), ("1d".to_owned(), DAY_MS));
-    world.decide(|workflow, out| workflow.wait(event, step, timeout, (Vec::new(), terms), &LIMITS, out)).unwrap()
+    let (event, step, timeout) = (event.to_owned(), waiting(number, "Wait"), "1d".to_owned());
+    world.wait(WaitFor { event, step, timeout, timeout_ms: DAY_MS, headers: Vec::new(), terms }).unwrap()
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn the_call_about_a_failure_is_due_when_somebody_says_so() {
     assert!(!hasten(&mut world, Part::Entry(0)), "the run has ended");
     let outcome = answered(500);
     let later = T0.plus_millis(DAY_MS);
-    let attempt = |next| Attempt { outcome: &outcome, retried: 0, next };
+    let attempt = |next| Attempt { outcome: &outcome, retried: 0, next, sent: b"" };
     world.decide(|workflow, out| workflow.failure_told(attempt(Next::RetryAt(later)), out));
     assert!(hasten(&mut world, Part::FailureCall));
     let call = |world: &World| world.workflow.run.failure.as_ref().unwrap().call.clone().unwrap();
@@ -78,16 +79,19 @@ fn what_is_said_with_a_wait_or_an_invoke_holds_for_its_result() {
     assert_eq!(wait_for(&mut world, 4, "silent", OwnTerms::default()), Waited::Waiting);
     world.decide(|workflow, out| workflow.notify("event", b"", out)).expect("it waits");
     world.decide(|workflow, out| workflow.notify("silent", b"", out)).expect("it waits");
-    let timer = world.workflow.run.waits[0].timer;
+    let timer = world.workflow.waits[0].timer;
     world.decide(|workflow, out| workflow.deadline_reached(timer, out));
     let (invoke, to) = invoke(&said);
-    assert_eq!(world.decide(|workflow, out| workflow.invoke(invoke, &LIMITS, out)), Ok(true));
-    assert!(world.workflow.run.invokes[0].id.is_some(), "the log can name it");
+    assert_eq!(
+        world.decide(|workflow, out| workflow.invoke(invoke, Bytes::from_static(b"{}"), &LIMITS, out)),
+        Ok(true)
+    );
+    assert!(world.workflow.invokes[0].id.is_some(), "the log can name it");
     world.crash();
     let notice = Notice { tenant: TenantId(1), to, out: "{}".into() };
     world.decide(|workflow, out| workflow.invoked_has_ended(&notice, out));
     let terms = |number| {
-        let is_it = |entry: &&Entry| entry.is_result() && entry.info.id == number;
+        let is_it = |entry: &&Entry| entry.is_result() && entry.gist.info.id == number;
         let entry = world.workflow.entries.iter().find(is_it).expect("there is a result");
         let terms = &entry.terms;
         OwnTerms { retries: Some(terms.retries), retry_delay: terms.retry_delay.clone(), flow: terms.flow.clone() }
@@ -103,15 +107,19 @@ fn a_run_that_begins_again_keeps_what_was_said_with_an_invoke() {
     let said = OwnTerms { retries: Some(7), ..OwnTerms::default() };
     let mut world = quiet(config());
     let (invoke, _) = invoke(&said);
-    assert_eq!(world.decide(|workflow, out| workflow.invoke(invoke, &LIMITS, out)), Ok(true));
-    let named = world.workflow.run.invokes[0].id;
+    assert_eq!(
+        world.decide(|workflow, out| workflow.invoke(invoke, Bytes::from_static(b"{}"), &LIMITS, out)),
+        Ok(true)
+    );
+    let named = world.workflow.invokes[0].id;
     world.attempted(0, answered(500), 3, Next::DeadLetter);
-    let (again, rebound) = world.decide(|workflow, out| {
-        let again = workflow.resumed("wfr_again".into(), out.now, Overrides::default(), out);
+    let failed = world.record();
+    let (again, rebound) = world.decide(|_, out| {
+        let again = failed.resumed("wfr_again".into(), out.now, Overrides::default(), out);
         (again, out.rebound.clone())
     });
-    assert_eq!((&again.run.invokes[0].terms, &rebound[0].2.terms), (&said, &said));
-    let renamed = again.run.invokes[0].id;
+    assert_eq!((&again.invokes[0].terms, &rebound[0].2.terms), (&said, &said));
+    let renamed = again.invokes[0].id;
     assert!(renamed.is_some() && renamed != named, "it is another step of another run");
 }
 
@@ -132,12 +140,12 @@ fn invoke(said: &OwnTerms) -> (Invoke, Invoker) {
         run_id: "wfr_child".into(),
         created_at: T0,
         url,
-        body: "{}".into(),
         run_headers: Vec::new(),
         redact: Default::default(),
         headers: Vec::new(),
         terms: said.clone(),
-        out: None,
+        size: 0,
+        has_out: false,
     };
     (invoke, to)
 }

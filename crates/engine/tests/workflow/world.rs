@@ -6,15 +6,18 @@ use posthaste_engine::event::Response;
 use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
 use posthaste_engine::retry::Next;
-use posthaste_engine::workflow::entry::{Call, Delivery, Entry, OwnTerms};
+use posthaste_engine::workflow::entry::{Call, Delivery, Entry, Gist, OwnTerms};
+use posthaste_engine::workflow::note::{Note, NoteKey};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunConfig, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
+    Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Part, Record, Refusal, StepRef, WaitFor, Waited,
+    Workflow,
 };
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, Features};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 pub(crate) const T0: Timestamp = Timestamp(1_780_315_200_000);
@@ -43,7 +46,8 @@ impl Chance {
 #[derive(Default)]
 struct Stored {
     run: Option<Run>,
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, (Entry, Bytes)>,
+    notes: BTreeMap<NoteKey, Note>,
     waiters: BTreeMap<MessageId, String>,
 }
 
@@ -53,13 +57,22 @@ impl Stored {
             match change {
                 // What is stored of a run is its JSON.
                 Change::Run(run) => {
+                    if self.run.as_ref().is_some_and(|known| known.no != run.no) {
+                        *self = Stored::default();
+                    }
                     self.run = Some(serde_json::from_str(&serde_json::to_string(&*run).unwrap()).unwrap());
                 }
-                Change::Entry { entry, .. } => drop(self.entries.insert(entry.index, entry)),
+                Change::Entry { entry, body, .. } => {
+                    let gist: Gist = serde_json::from_str(&serde_json::to_string(&*entry.gist).unwrap()).unwrap();
+                    let entry = Entry { gist: Arc::new(gist), ..entry };
+                    self.entries.insert(entry.index, (entry, body));
+                }
                 Change::Delivery { index, delivery, .. } => {
                     let delivery: Delivery = serde_json::from_str(&serde_json::to_string(&delivery).unwrap()).unwrap();
-                    self.entries.get_mut(&index).unwrap().delivery = delivery;
+                    self.entries.get_mut(&index).unwrap().0.delivery = delivery;
                 }
+                Change::Note { note, .. } => drop(self.notes.insert(note.key, note)),
+                Change::NoNote { key, .. } => assert!(self.notes.remove(&key).is_some(), "{key:?} is not there"),
                 Change::Waiter(waiter) => drop(self.waiters.insert(waiter.timer, waiter.event)),
                 Change::NoWaiter(waiter) => assert_eq!(self.waiters.remove(&waiter.timer), Some(waiter.event)),
             }
@@ -155,14 +168,19 @@ impl World {
         decided
     }
 
+    /// All that is stored.
+    pub(crate) fn record(&self) -> Record {
+        let Stored { run, entries, notes, .. } = &self.stored;
+        let (entries, notes) = (entries.values().cloned().collect(), notes.values().cloned().collect());
+        Record::restored(run.clone().unwrap(), entries, notes).unwrap()
+    }
+
     /// The process dies; what is stored is all there is, and it is the same.
     pub(crate) fn crash(&mut self) {
-        let run = self.stored.run.clone().unwrap();
-        let entries: Vec<Entry> = self.stored.entries.values().cloned().collect();
-        let restored = Workflow { run, entries };
+        let restored = self.record().workflow;
         assert_eq!(restored, self.workflow, "a decision was not stored");
         let goes_on = self.workflow.run.state == RunState::Started;
-        let waits = self.workflow.run.waits.iter().filter(|_| goes_on);
+        let waits = self.workflow.waits.iter().filter(|_| goes_on);
         let expected: BTreeMap<_, _> = waits.map(|wait| (wait.timer, wait.event.clone())).collect();
         assert_eq!(self.stored.waiters, expected, "waits are found by their events");
         self.workflow = restored;
@@ -175,7 +193,7 @@ impl World {
         }
         let due: Vec<MessageId> = self.live.keys().copied().collect();
         let goes_on = self.workflow.run.state == RunState::Started;
-        let waits = if goes_on { self.workflow.run.waits.len() } else { 0 };
+        let waits = if goes_on { self.workflow.waits.len() } else { 0 };
         let choices = due.len() + self.children.len() + waits;
         if choices == 0 {
             return false;
@@ -193,7 +211,7 @@ impl World {
             let notice = Notice { tenant: TENANT, to, out };
             self.decide(|workflow, out| workflow.invoked_has_ended(&notice, out));
         } else {
-            let wait = &self.workflow.run.waits[choice - due.len() - self.children.len()];
+            let wait = &self.workflow.waits[choice - due.len() - self.children.len()];
             let event = wait.event.clone();
             self.decide(|workflow, out| workflow.notify(&event, event.as_bytes(), out));
         }
@@ -247,7 +265,8 @@ impl World {
     }
 
     pub(crate) fn attempted(&mut self, index: u32, outcome: Outcome, retried: u32, next: Next) {
-        self.decide(|workflow, out| workflow.attempted(index, Attempt { outcome: &outcome, retried, next }, out));
+        let attempt = Attempt { outcome: &outcome, retried, next, sent: b"what was asked for" };
+        self.decide(|workflow, out| workflow.attempted(index, attempt, out));
     }
 
     /// The receiver does what it is asked to.
@@ -256,7 +275,7 @@ impl World {
         match entry.terms.call_type {
             CallType::Step => {
                 assert!(message.body.is_empty(), "the array is made when it is sent");
-                let shown = client::shown(&self.workflow.array_up_to(index));
+                let shown = client::shown(&self.record().array_up_to(index));
                 let request = client::respond(&self.program, &shown);
                 self.ask(request);
             }
@@ -282,7 +301,7 @@ impl World {
                     let number = step["stepId"].as_u64().unwrap() as u32;
                     if number > 0 && step["stepType"] == "Run" {
                         *self.executed.entry(number).or_default() += 1;
-                        let is_done = |entry: &Entry| entry.is_result() && entry.info.id == number;
+                        let is_done = |entry: &Entry| entry.is_result() && entry.gist.info.id == number;
                         let is_again = self.workflow.entries.iter().any(is_done);
                         assert!(
                             self.is_repeated || !is_again,
@@ -318,8 +337,9 @@ impl World {
             Request::Wait(step) => {
                 let event = client::event(step["stepId"].as_u64().unwrap() as u32);
                 let headers = vec![("Upstash-Forward-Upstash-Workflow-Sdk-Version".to_owned(), vec!["1".to_owned()])];
-                let (timeout, result) = (("10s".to_owned(), 10_000), (headers, OwnTerms::default()));
-                self.decide(|workflow, out| workflow.wait(&event, step, timeout, result, &LIMITS, out)).ok();
+                let (timeout, terms) = ("10s".to_owned(), OwnTerms::default());
+                let wait = WaitFor { event, step, timeout, timeout_ms: 10_000, headers, terms };
+                self.wait(wait).ok();
             }
             Request::Invoke(step) => {
                 let (no, run_id) = (step["stepId"].clone(), format!("wfr_child-{}", step["stepId"]));
@@ -337,19 +357,27 @@ impl World {
                     run_id,
                     created_at: now,
                     url: format!("{URL}/{no}"),
-                    body: "{}".into(),
                     run_headers: Vec::new(),
                     redact: Default::default(),
                     headers: protocol(),
                     terms: OwnTerms::default(),
-                    out: None,
+                    size: 0,
+                    has_out: false,
                 };
-                if self.decide(|workflow, out| workflow.invoke(invoke, &LIMITS, out)) == Ok(true) {
+                let given = Bytes::from_static(b"{}");
+                if self.decide(|workflow, out| workflow.invoke(invoke, given, &LIMITS, out)) == Ok(true) {
                     self.children.push(invoker);
                 }
             }
             Request::Finish => self.decide(|workflow, out| workflow.finish(Some("\"ok\"".into()), out)),
         }
+    }
+
+    pub(crate) fn wait(&mut self, wait: WaitFor) -> Result<Waited, Refusal> {
+        let notes = self.stored.notes.clone();
+        let kept = |key: NoteKey| Ok::<_, Infallible>(notes[&key].body.clone());
+        let Ok(waited) = self.decide(|workflow, out| workflow.wait(wait, kept, &LIMITS, out));
+        waited
     }
 
     fn append(&mut self, entries: Vec<NewEntry>) {

@@ -1,15 +1,20 @@
 //! Starts attempts on the async runtime and reports how they ended.
 
 use super::CoreHandle;
+use super::runs::nothing_sent;
 use crate::clock::Clock;
 use crate::crash_point::crash_point;
-use crate::delivery::{Attempt, Deliverer};
+use crate::delivery::{AnswerBudget, AnswerRoom, Attempt, Deliverer};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
-use crate::store::StoreError;
+use crate::store::{Asker, BoxError, Store, StoreError};
+use bytes::Bytes;
 use posthaste_engine::limits::TIMEOUT_MS_MAX;
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome, Verdict};
+use posthaste_engine::workflow::entry::{Entry, array};
+use posthaste_engine::workflow::{Part, StepRef};
+use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,12 +35,16 @@ pub struct Attempts {
     pub llm: Option<Arc<Deliverer>>,
     /// Signs them.
     pub keys: Arc<Keys>,
+    /// Has the bodies that are put together when they are sent.
+    pub store: Arc<dyn Store>,
     /// Hears how they ended.
     pub core: CoreHandle,
     /// Dates them.
     pub clock: Clock,
     /// Counts them.
     pub metrics: Arc<Metrics>,
+    /// Has room for their answers.
+    pub answers: Arc<AnswerBudget>,
     /// Knows which are under way.
     pub tracker: TaskTracker,
     /// Ends them without an outcome: their messages stay live and are attempted again.
@@ -43,23 +52,26 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Starts one attempt. The only thing that can fail is reading the tenant's keys.
+    /// Starts one attempt. The only thing that can fail is reading the tenant's keys. `stored` says what of a run is sent,
+    /// if that is to be read first: on another thread, because it may be large.
     pub(super) fn start(
         self: &Arc<Self>,
         live: Live,
         message: Arc<Message>,
+        stored: Option<StepRef>,
         nonce: [u8; 20],
     ) -> Result<(), StoreError> {
         let keys = self.keys.of(message.tenant)?;
         let this = self.clone();
         let task = async move {
             let started = Instant::now();
+            let room = AnswerRoom::new(this.answers.clone(), message.tenant);
             crash_point("attempt_started");
             tokio::select! {
-                outcome = this.attempt(&live, &message, &keys, nonce) => {
+                outcome = this.attempt(&live, &message, stored, (&keys, nonce), &room) => {
                     crash_point("attempt_answered");
                     this.report(&live, &message, &outcome, started.elapsed());
-                    this.core.ended(message, outcome);
+                    this.core.ended(message, outcome, room.into_taken());
                 }
                 () = this.abandon.cancelled() => {
                     tracing::info!(msg.id = %live.id, tenant = live.tenant.0, "attempt handed back: the server is stopping");
@@ -70,7 +82,25 @@ impl Attempts {
         Ok(())
     }
 
-    async fn attempt(&self, live: &Live, message: &Message, keys: &SigningKeys, nonce: [u8; 20]) -> Outcome {
+    async fn attempt(
+        &self,
+        live: &Live,
+        message: &Arc<Message>,
+        stored: Option<StepRef>,
+        (keys, nonce): (&SigningKeys, [u8; 20]),
+        room: &AnswerRoom,
+    ) -> Outcome {
+        let read;
+        let message = match stored {
+            None => message,
+            Some(step) => match self.read_body(message.tenant, step).await {
+                Ok(body) => {
+                    read = Message { body, ..Message::clone(message) };
+                    &read
+                }
+                Err(outcome) => return outcome,
+            },
+        };
         let attempt = Attempt {
             message,
             retried: live.retried,
@@ -79,6 +109,7 @@ impl Attempts {
             nonce,
             timeout_ms: message.spec.timeout_ms.unwrap_or(TIMEOUT_MS_MAX),
             needs_body: message.spec.callback.is_some() || message.spec.workflow.is_some(),
+            room,
         };
         match message.spec.api.as_deref() {
             None => self.deliverer.attempt(&attempt).await,
@@ -87,6 +118,23 @@ impl Attempts {
                 None => no_upstream(api),
             },
         }
+    }
+
+    /// What of a run is sent, or how the attempt ends without it. Its ops are committed, so the store has all of it.
+    async fn read_body(&self, tenant: TenantId, step: StepRef) -> Result<Bytes, Outcome> {
+        let store = self.store.clone();
+        let read = tokio::task::spawn_blocking(move || body_of(store.as_ref(), tenant, step));
+        let failed: BoxError = match read.await {
+            Ok(Ok(Some(body))) => return Ok(body),
+            // It was dropped with its history.
+            Ok(Ok(None)) => return Err(nothing_sent()),
+            Ok(Err(error)) => error.into(),
+            Err(error) => error.into(),
+        };
+        let error = failed.as_ref() as &dyn std::error::Error;
+        tracing::error!(run = step.run.0, error, "a workflow run cannot be read, so it is not sent");
+        let message = "the server could not read the workflow run".to_owned();
+        Err(Outcome { result: Err(AttemptError { class: ErrorClass::Closed, message }), duration_ms: 0 })
     }
 
     /// The lines name their message themselves: a span around every attempt would cost more than writing none.
@@ -106,6 +154,24 @@ impl Attempts {
                 tracing::info!(msg.id = %id, tenant, retried, origin, error = error.message, duration_ms, "attempt failed");
             }
         }
+    }
+}
+
+/// The body of a message of a run that is put together when it is sent.
+fn body_of(store: &dyn Store, tenant: TenantId, step: StepRef) -> Result<Option<Bytes>, StoreError> {
+    match step.part {
+        Part::Entry(index) => {
+            let entries = store.run_entries(tenant, step.run, Asker::Others)?;
+            let shown = |entries: Vec<(Entry, Bytes)>| {
+                array(entries.iter().take(index as usize + 1).map(|(entry, body)| (entry, &body[..])))
+            };
+            Ok(entries.map(|entries| Bytes::from(shown(entries))))
+        }
+        Part::FailureCall => {
+            let record = store.run_record(tenant, step.run, Asker::Others)?;
+            Ok(record.and_then(|record| record.failure_call()))
+        }
+        Part::Deadline => Ok(None),
     }
 }
 

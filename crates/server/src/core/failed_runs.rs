@@ -3,6 +3,7 @@
 use super::run::Core;
 use super::workflow::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
 use super::{CoreFailure, Reply};
+use crate::store::Asker;
 use posthaste_engine::workflow::Overrides;
 use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{DlqId, Seq, TenantId};
@@ -19,7 +20,7 @@ impl Core {
     ) -> Result<(), CoreFailure> {
         let mut begun = Vec::with_capacity(dlq_ids.len());
         for dlq_id in dlq_ids {
-            begun.push(match self.failed_run(tenant, *dlq_id)? {
+            begun.push(match self.find_failed_run(tenant, *dlq_id)? {
                 Some(failed) => self.begin_one_again(tenant, failed, again, overrides)?,
                 None => None,
             });
@@ -35,12 +36,12 @@ impl Core {
         again: Again,
         overrides: &Overrides,
     ) -> Result<Option<Started>, CoreFailure> {
+        // All is committed, so that the store has all of it.
+        let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok(None) };
         let now = self.clock.now();
         if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
             return Ok(None);
         }
-        let Some(cached) = self.cached(tenant, failed)? else { return Ok(None) };
-        let old = cached.workflow.clone();
         let (id, overrides) = (fresh_run_id(), overrides.clone());
         let no = self.begin(now, |out| match again {
             Again::Resume => old.resumed(id, now, overrides, out),
@@ -56,7 +57,7 @@ impl Core {
         edit: FailureCallEdit,
         reply: Reply<Result<RunKey, FailureCallRefused>>,
     ) -> Result<(), CoreFailure> {
-        let edited = match self.failed_run(tenant, dlq_id)? {
+        let edited = match self.find_failed_run(tenant, dlq_id)? {
             None => None,
             Some(no) => self.decide(tenant, no, self.clock.now(), |workflow, out| {
                 let done = match edit {
@@ -81,7 +82,7 @@ impl Core {
     ) -> Result<(), CoreFailure> {
         let mut dropped = 0;
         for dlq_id in dlq_ids {
-            if let Some(no) = self.failed_run(tenant, dlq_id)? {
+            if let Some(no) = self.find_failed_run(tenant, dlq_id)? {
                 let was_there = self.decide(tenant, no, now, |workflow, out| workflow.leave_dlq(out))?;
                 dropped += u32::from(was_there == Some(true));
             }
@@ -91,8 +92,8 @@ impl Core {
     }
 
     /// The run with this place in the DLQ. Commits first, so that the store's answer is the truth.
-    fn failed_run(&mut self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, CoreFailure> {
+    fn find_failed_run(&mut self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, CoreFailure> {
         self.commit()?;
-        Ok(self.store.failed_run(tenant, dlq_id)?)
+        Ok(self.store.find_failed_run(tenant, dlq_id, Asker::Owner)?)
     }
 }

@@ -25,7 +25,7 @@ pub use run::{Core, CoreFailure};
 pub(crate) use workflow::DEPTH_QUOTA;
 pub(crate) use workflow::fresh_run_id;
 pub use workflow::{
-    Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor,
+    Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
 };
 
 use admission::{Admission, Place};
@@ -37,7 +37,7 @@ use posthaste_engine::message::{DedupKey, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
-use posthaste_engine::workflow::{NewEntry, Overrides};
+use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -80,6 +80,8 @@ pub(crate) enum Command {
     Ended {
         message: Arc<Message>,
         outcome: Outcome,
+        /// What the answer takes of RAM, until it is stored.
+        room: Room,
     },
     Cancel {
         tenant: TenantId,
@@ -428,8 +430,8 @@ impl CoreHandle {
     }
 
     /// An attempt has ended. Bounded by the number of attempts, so it never has to wait.
-    pub(crate) fn ended(&self, message: Arc<Message>, outcome: Outcome) {
-        self.tell(Command::Ended { message, outcome });
+    pub(crate) fn ended(&self, message: Arc<Message>, outcome: Outcome, room: Room) {
+        self.tell(Command::Ended { message, outcome, room });
     }
 
     /// A core that has ended needs to hear nothing.

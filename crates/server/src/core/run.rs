@@ -3,9 +3,9 @@
 use super::clock_watch::ClockWatch;
 use super::inbox::Inbox;
 use super::run_cache::RunCache;
-use super::runs::nothing_sent;
+use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
-use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply};
+use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply, Room};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::metrics::Metrics;
@@ -192,8 +192,11 @@ impl Core {
         let now = self.clock.now();
         match command {
             Command::Publish { messages, reply } => self.publish(messages, reply, now)?,
-            Command::Ended { message, outcome } => {
+            Command::Ended { message, outcome, room } => {
                 crash_point("outcome_arrived");
+                if !room.is_empty() {
+                    self.batch.answers.push(Box::new(move || drop(room)));
+                }
                 self.batch.body_bytes += told_bytes(&message, &outcome);
                 if let Some(step) = message.spec.workflow {
                     self.step_ended(&message, step, &outcome, now)?;
@@ -417,17 +420,18 @@ impl Core {
     }
 
     fn start_one(&mut self, live: Live, message: Arc<Message>) -> Result<(), CoreFailure> {
-        let message = match message.spec.workflow {
-            None => message,
+        let (message, stored) = match message.spec.workflow {
+            None => (message, None),
             Some(step) => match self.step_to_send(&live, message.clone(), step)? {
-                Some(message) => message,
-                None => {
-                    self.attempts.core.ended(message, nothing_sent());
+                ToSend::Message(message) => (message, None),
+                ToSend::Stored(message, step) => (message, Some(step)),
+                ToSend::Nothing => {
+                    self.attempts.core.ended(message, nothing_sent(), Room::new());
                     return Ok(());
                 }
             },
         };
-        Ok(self.attempts.start(live, message, self.random.bytes())?)
+        Ok(self.attempts.start(live, message, stored, self.random.bytes())?)
     }
 
     /// Reads a few pages of what the shard asks for. Each is committed before the next is read, because a

@@ -1,7 +1,11 @@
 //! The runs that the core remembers, so that a step costs no read: the ones that were asked for last.
+//!
+//! What decisions need is small. The list that endpoints get is not, so it is kept only while it is short: of a long one the
+//! lengths are known, and whoever sends it reads it from the store.
 
 use bytes::Bytes;
-use posthaste_engine::workflow::Workflow;
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::{Change, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::workflow::CallType;
 use std::collections::{BTreeMap, HashMap};
@@ -11,16 +15,19 @@ use std::collections::{BTreeMap, HashMap};
 const CACHE_BYTES_MAX: usize = 24 * 1024 * 1024;
 /// A run that takes more is not worth forgetting many others for.
 const LARGE_BYTES: usize = CACHE_BYTES_MAX / 4;
-/// What a run takes besides its entries, and an entry besides its bytes, more or less.
+/// A list that is longer is not remembered.
+const ARRAY_BYTES_MAX: usize = 1024 * 1024;
+/// What a run takes besides its entries and notes, and one of those, more or less.
 const RUN_BYTES: usize = 6 * 1024;
 const ENTRY_BYTES: usize = 1_536;
+const NOTE_BYTES: usize = 1_024;
 
 /// A remembered run.
 pub(super) struct Cached {
     /// The run with its entries.
     pub(super) workflow: Workflow,
-    /// The list as endpoints get it, without its last bracket.
-    array: Vec<u8>,
+    /// The list as endpoints get it, without its last bracket; `None` if only the store has it.
+    array: Option<Vec<u8>>,
     /// Where each entry ends in it.
     ends: Vec<usize>,
     /// The message of the first entry, which may be replaced.
@@ -30,43 +37,89 @@ pub(super) struct Cached {
 }
 
 impl Cached {
-    pub(super) fn new(workflow: Workflow) -> Cached {
-        let (array, ends) = (Vec::new(), Vec::new());
-        let mut cached = Cached { workflow, array, ends, first: None, bytes: 0, used: 0 };
-        cached.refresh();
+    /// A run as the store has it.
+    pub(super) fn stored(workflow: Workflow) -> Cached {
+        let mut cached = Cached { workflow, array: None, ends: Vec::new(), first: None, bytes: 0, used: 0 };
+        cached.absorb(&[]);
+        cached
+    }
+
+    /// A run that has just begun, and what it has decided.
+    pub(super) fn begun(workflow: Workflow, changes: &[Change]) -> Cached {
+        let array = Some(Vec::new());
+        let mut cached = Cached { workflow, array, ends: Vec::new(), first: None, bytes: 0, used: 0 };
+        cached.first = cached.workflow.entries.first().map(|entry| entry.id);
+        cached.absorb(changes);
         cached
     }
 
     /// The run has decided something.
-    pub(super) fn refresh(&mut self) {
+    pub(super) fn absorb(&mut self, changes: &[Change]) {
         let first = self.workflow.entries.first().map(|entry| entry.id);
         if self.first != first {
+            // All that is known of it may be in these changes.
+            self.array = (self.first.is_some() && self.workflow.entries.len() == 1).then(Vec::new);
             self.first = first;
-            self.array.clear();
             self.ends.clear();
         }
+        // Changes are in the order of the entries.
+        let mut bodies = changes.iter().filter_map(|change| match change {
+            Change::Entry { entry, body, .. } => Some((entry.id, body)),
+            _ => None,
+        });
         for entry in &self.workflow.entries[self.ends.len()..] {
-            self.array.push(if self.ends.is_empty() { b'[' } else { b',' });
-            self.array.extend_from_slice(&entry.encoded());
-            self.ends.push(self.array.len());
+            let start = self.ends.last().map_or(0, |end| *end);
+            let body = bodies.find(|(id, _)| *id == entry.id).map(|(_, body)| body);
+            let end = match (&mut self.array, body) {
+                (Some(array), Some(body)) if start + body.len() <= ARRAY_BYTES_MAX => {
+                    push(array, entry, body);
+                    array.len()
+                }
+                _ => {
+                    self.array = None;
+                    start + 1 + entry.encoded_len()
+                }
+            };
+            self.ends.push(end);
         }
-        let run = &self.workflow.run;
-        let failure = run.failure.as_ref().and_then(|failure| failure.response.as_ref());
-        let ends = run.result.as_ref().map_or(0, String::len) + failure.map_or(0, |response| response.body.len());
-        self.bytes =
-            ends + RUN_BYTES + self.array.capacity() + self.workflow.bytes() as usize + self.ends.len() * ENTRY_BYTES;
+        if !self.is_short() {
+            self.array = None;
+        }
+        self.weigh();
     }
 
-    /// The list up to this entry.
-    pub(super) fn array_up_to(&self, index: u32) -> Bytes {
-        let part = &self.array[..self.end_of(index)];
+    /// The list has been read: all entries with their bytes.
+    pub(super) fn set_array(&mut self, entries: &[(Entry, Bytes)]) {
+        let mut array = Vec::with_capacity(self.array_bytes(u32::MAX));
+        for (entry, body) in entries.iter().take(self.ends.len()) {
+            push(&mut array, entry, body);
+        }
+        self.array = Some(array);
+        self.weigh();
+    }
+
+    fn weigh(&mut self) {
+        let Workflow { invokers, waits, invokes, early, .. } = &self.workflow;
+        let notes = invokers.len() + waits.len() + invokes.len() + early.len();
+        let array = self.array.as_ref().map_or(0, Vec::capacity);
+        self.bytes = RUN_BYTES + array + self.ends.len() * ENTRY_BYTES + notes * NOTE_BYTES;
+    }
+
+    /// The list up to this entry; `None` if it must be read.
+    pub(super) fn array_up_to(&self, index: u32) -> Option<Bytes> {
+        let part = &self.array.as_ref()?[..self.end_of(index)];
         let mut array = Vec::with_capacity(part.len() + 1);
         array.extend_from_slice(part);
         array.push(b']');
-        Bytes::from(array)
+        Some(Bytes::from(array))
     }
 
-    /// How long that is.
+    /// Whether the list is short enough to be remembered.
+    pub(super) fn is_short(&self) -> bool {
+        self.array_bytes(u32::MAX) <= ARRAY_BYTES_MAX
+    }
+
+    /// How long the list up to this entry is.
     pub(super) fn array_bytes(&self, index: u32) -> usize {
         self.end_of(index) + 1
     }
@@ -86,8 +139,13 @@ impl Cached {
     }
 
     fn end_of(&self, index: u32) -> usize {
-        self.ends.get(index as usize).copied().unwrap_or(self.array.len())
+        self.ends.get(index as usize).or(self.ends.last()).copied().unwrap_or(0)
     }
+}
+
+fn push(array: &mut Vec<u8>, entry: &Entry, body: &[u8]) {
+    array.push(if array.is_empty() { b'[' } else { b',' });
+    array.extend_from_slice(&entry.encoded(body));
 }
 
 /// See the module's text.
@@ -122,7 +180,6 @@ impl RunCache {
     }
 
     pub(super) fn put(&mut self, mut cached: Cached) {
-        cached.refresh();
         self.last_use += 1;
         cached.used = self.last_use;
         let run = &cached.workflow.run;
@@ -157,6 +214,138 @@ impl RunCache {
             && names.get(&run.id) == Some(&run.no)
         {
             names.remove(&run.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_engine::workflow::entry::array;
+    use posthaste_engine::workflow::run::{RunConfig, Trigger};
+    use posthaste_engine::workflow::{Limits, NewEntry, NewRun, Outbox};
+    use posthaste_wire::time::Timestamp;
+    use posthaste_wire::workflow::Features;
+
+    const LIMITS: Limits = Limits { entries: u32::MAX, bytes: u64::MAX, duration_ms: u64::MAX };
+
+    /// A remembered run, and what the store has of it.
+    struct Story {
+        cached: Cached,
+        stored: Vec<(Entry, Bytes)>,
+        last: Seq,
+    }
+
+    impl Story {
+        fn new() -> Story {
+            let mut last = Seq::MIN;
+            let config = RunConfig { trigger: Trigger::UnknownClient, ..RunConfig::default() };
+            let new = NewRun {
+                tenant: TenantId(1),
+                id: "wfr_1".into(),
+                created_at: Timestamp(5),
+                url: "http://app/".into(),
+                config,
+                invoker: None,
+                first: NewEntry::step(Bytes::from_static(b"payload"), Vec::new(), Timestamp(5)),
+            };
+            let mut next_id = || next(&mut last);
+            let mut out = Outbox::new(Timestamp(5), &mut next_id);
+            let workflow = Workflow::start(new, &mut out);
+            let changes = out.changes;
+            let mut story = Story { cached: Cached::begun(workflow, &changes), stored: Vec::new(), last };
+            story.write(changes);
+            story
+        }
+
+        fn decide(&mut self, decide: impl FnOnce(&mut Workflow, &mut Outbox<'_>)) {
+            let last = &mut self.last;
+            let mut next_id = || next(last);
+            let mut out = Outbox::new(Timestamp(6), &mut next_id);
+            decide(&mut self.cached.workflow, &mut out);
+            let changes = out.changes;
+            self.cached.absorb(&changes);
+            self.write(changes);
+        }
+
+        fn append(&mut self, bytes: usize) {
+            let body = Bytes::from(vec![b'x'; bytes + self.stored.len()]);
+            let entry = NewEntry::step(body, Vec::new(), Timestamp(6));
+            self.decide(|workflow, out| drop(workflow.append(vec![entry], &LIMITS, out).expect("accepted")));
+        }
+
+        fn write(&mut self, changes: Vec<Change>) {
+            for change in changes {
+                if let Change::Entry { entry, body, .. } = change {
+                    self.stored.truncate(entry.index as usize);
+                    self.stored.push((entry, body));
+                }
+            }
+        }
+
+        /// Every list is what the store would make of it, or unknown, as it must be.
+        fn check(&self, is_known: bool) {
+            for index in 0..self.stored.len() {
+                let shown = self.stored[..=index].iter().map(|(entry, body)| (entry, &body[..]));
+                let (expected, index) = (array(shown), index as u32);
+                assert_eq!(self.cached.array_bytes(index), expected.len());
+                assert_eq!(self.cached.array_up_to(index), is_known.then(|| Bytes::from(expected)));
+            }
+        }
+    }
+
+    fn next(last: &mut Seq) -> MessageId {
+        *last = Seq::next(*last, Timestamp(5));
+        MessageId { seq: *last, tag: last.0 }
+    }
+
+    #[test]
+    fn a_short_list_is_remembered_and_a_long_one_only_by_its_lengths() {
+        let mut story = Story::new();
+        for bytes in [0, 1, 2, 3_000] {
+            story.append(bytes);
+            story.check(true);
+        }
+        assert!(story.cached.is_short());
+        let small = story.cached.bytes;
+        story.append(ARRAY_BYTES_MAX);
+        story.append(1);
+        story.check(false);
+        assert!(!story.cached.is_short());
+        assert!(story.cached.bytes < small + 3 * ENTRY_BYTES, "its bytes are not remembered");
+    }
+
+    #[test]
+    fn a_list_that_was_forgotten_is_remembered_once_it_was_read() {
+        let mut story = Story::new();
+        story.append(10);
+        story.cached = Cached::stored(story.cached.workflow.clone());
+        story.check(false);
+        story.append(20);
+        story.check(false);
+        assert!(story.cached.is_short());
+        story.cached.set_array(&story.stored);
+        story.check(true);
+        story.append(30);
+        story.check(true);
+    }
+
+    #[test]
+    fn a_first_entry_that_is_replaced_begins_the_list_anew() {
+        for is_known in [true, false] {
+            let mut story = Story::new();
+            if !is_known {
+                story.append(10);
+            }
+            story.decide(|workflow, out| {
+                let (body, kind) = (Bytes::from_static(b"decoded"), "text/plain".to_owned());
+                assert!(workflow.restart_by_client(body, kind, Vec::new(), Features::default(), out));
+            });
+            story.check(is_known);
+            if is_known {
+                story.append(5);
+                story.check(true);
+            }
         }
     }
 }

@@ -5,8 +5,9 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
-use super::workflow::{DEPTH_QUOTA, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started, WaitFor};
+use super::workflow::{DEPTH_QUOTA, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
+use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::{Live, Message, Origin};
@@ -14,7 +15,7 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Step};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Refusal, Resolved, StepRef, Workflow,
+    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Refusal, Resolved, StepRef, WaitFor, Workflow,
 };
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -181,13 +182,14 @@ impl Core {
             run_id: new.id.clone(),
             created_at,
             url: new.url.clone(),
-            body: body.clone(),
             run_headers: new.config.headers.clone(),
             redact: new.config.redact.clone(),
             headers: headers.clone(),
             terms: terms.clone(),
-            out: None,
+            size: 0,
+            has_out: false,
         };
+        let body = Bytes::from(body.clone());
         let (limits, depth_max) = (self.quotas.workflow, self.quotas.workflow_depth);
         let invoked = match self.find_run(tenant, run)? {
             None => None,
@@ -197,7 +199,7 @@ impl Core {
                 if depth >= depth_max {
                     return Err(Refusal::Exceeded { quota: DEPTH_QUOTA, limit: depth_max.into() });
                 }
-                let is_new = parent.invoke(invoke, &limits, out)?;
+                let is_new = parent.invoke(invoke, body, &limits, out)?;
                 let earlier = (!is_new).then(|| (parent.invoked(step).cloned(), started_of(parent, true)));
                 Ok((parent.run.created_at, depth, earlier))
             })?,
@@ -248,19 +250,23 @@ impl Core {
         reply: Reply<Result<(), RunRefused>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        let WaitFor { event, step, timeout, timeout_ms, headers, terms } = wait;
-        if let Err(exceeded) = self.check_flow_quota(tenant, terms.flow.iter()) {
+        if let Err(exceeded) = self.check_flow_quota(tenant, wait.terms.flow.iter()) {
             reply.send(Err(exceeded.into()));
             return Ok(());
         }
-        let limits = self.quotas.workflow;
+        let (limits, store) = (self.quotas.workflow, self.store.clone());
+        let Some(no) = self.find_run(tenant, run)? else {
+            reply.send(Err(RunRefused::Unknown));
+            return Ok(());
+        };
+        if self.cached(tenant, no)?.is_some_and(|cached| cached.workflow.has_early(&wait.event)) {
+            // What came with the event is in the store alone, and may be in the batch still.
+            self.commit()?;
+        }
         let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
-            workflow.wait(&event, step, (timeout, timeout_ms), (headers, terms), &limits, out)
+            workflow.wait(wait, |key| store.note_body(no, key), &limits, out)
         };
-        let waited = match self.find_run(tenant, run)? {
-            Some(no) => self.decide(tenant, no, now, ask)?,
-            None => None,
-        };
+        let waited = self.decide(tenant, no, now, ask)?.transpose()?;
         let answer = waited.map_or(Err(RunRefused::Unknown), |waited| waited.map(drop).map_err(refused));
         self.answer(move || reply.send(answer));
         Ok(())
@@ -324,7 +330,7 @@ impl Core {
         let Some(end) = self.shard.step_ended(message, outcome, random, now, &mut self.batch.out) else {
             return Ok(());
         };
-        let attempt = Attempt { outcome, retried: end.retried, next: end.next };
+        let attempt = Attempt { outcome, retried: end.retried, next: end.next, sent: &message.body };
         self.decide(message.tenant, step.run, now, |workflow, out| match step.part {
             Part::Entry(index) => workflow.attempted(index, attempt, out),
             Part::FailureCall => workflow.failure_told(attempt, out),
@@ -333,37 +339,56 @@ impl Core {
         Ok(())
     }
 
-    /// What a message of a run sends; `None` if there is nothing to send, so that it has ended by being due.
+    /// What a message of a run sends.
     pub(super) fn step_to_send(
         &mut self,
         live: &Live,
         message: Arc<Message>,
         step: StepRef,
-    ) -> Result<Option<Arc<Message>>, CoreFailure> {
+    ) -> Result<ToSend, CoreFailure> {
         let index = match step.part {
-            _ if live.cancel_requested => return Ok(None),
-            Part::Deadline => return Ok(None),
-            Part::FailureCall => return Ok(Some(message)),
+            _ if live.cancel_requested => return Ok(ToSend::Nothing),
+            Part::Deadline => return Ok(ToSend::Nothing),
+            // Before format 5 it was stored with its body.
+            Part::FailureCall if !message.body.is_empty() => return Ok(ToSend::Message(message)),
+            Part::FailureCall => return Ok(ToSend::Stored(message, step)),
             Part::Entry(index) => index,
         };
         let lazy_bytes = self.quotas.workflow_lazy_bytes;
-        let Some(cached) = self.cached(message.tenant, step.run)? else { return Ok(None) };
-        let Some(entry) = cached.workflow.entries.get(index as usize) else { return Ok(None) };
+        let Some(cached) = self.cached(message.tenant, step.run)? else { return Ok(ToSend::Nothing) };
+        let Some(entry) = cached.workflow.entries.get(index as usize) else { return Ok(ToSend::Nothing) };
         // It may have been withdrawn by what was decided behind it.
         if cached.workflow.run.state != RunState::Started || entry.id != live.id {
-            return Ok(None);
+            return Ok(ToSend::Nothing);
         }
         if entry.terms.call_type != CallType::Step {
-            return Ok(Some(message));
+            return Ok(ToSend::Message(message));
         }
         if cached.workflow.is_obsolete(index) {
-            return Ok(None);
+            return Ok(ToSend::Nothing);
         }
-        let body = match cached.is_fetched(index, lazy_bytes) {
-            true => Bytes::new(),
-            false => cached.array_up_to(index),
+        let (is_fetched, is_short) = (cached.is_fetched(index, lazy_bytes), cached.is_short());
+        let body = match cached.array_up_to(index) {
+            _ if is_fetched => Bytes::new(),
+            Some(array) => array,
+            None if is_short => match self.read_array(message.tenant, step.run, index)? {
+                Some(array) => array,
+                None => return Ok(ToSend::Nothing),
+            },
+            None => return Ok(ToSend::Stored(message, step)),
         };
-        Ok(Some(Arc::new(Message { body, ..Message::clone(&message) })))
+        Ok(ToSend::Message(Arc::new(Message { body, ..Message::clone(&message) })))
+    }
+
+    /// Reads the list of a run that is remembered without it, and remembers it. Everything is committed, so the store has
+    /// all of it.
+    fn read_array(&mut self, tenant: TenantId, no: Seq, index: u32) -> Result<Option<Bytes>, CoreFailure> {
+        let Some(entries) = self.store.run_entries(tenant, no, Asker::Owner)? else { return Ok(None) };
+        let Some(mut cached) = self.runs.take(no) else { return Ok(None) };
+        cached.set_array(&entries);
+        let array = cached.array_up_to(index);
+        self.runs.put(cached);
+        Ok(array)
     }
 
     /// Lets a run decide, and adds what follows to the batch; `None` if there is no such run.
@@ -401,14 +426,15 @@ impl Core {
         let workflow = begin(&mut out);
         let (consequences, no) = (Consequences::of(out), workflow.run.no);
         self.metrics.run_started();
-        self.follow(Cached::new(workflow), consequences, now)?;
+        let cached = Cached::begun(workflow, &consequences.changes);
+        self.follow(cached, consequences, now)?;
         Ok(no)
     }
 
     /// Adds to the batch what a run has decided, and lets those decide who must hear of it.
     fn follow(&mut self, mut cached: Cached, caused: Consequences, now: Timestamp) -> Result<(), CoreFailure> {
         let Consequences { changes, messages, withdrawn, notices, rebound } = caused;
-        cached.refresh();
+        cached.absorb(&changes);
         let tenant = cached.workflow.run.tenant;
         let lazy_bytes = self.quotas.workflow_lazy_bytes;
         let steps: Vec<Step> = messages.into_iter().map(|message| step_of(&cached, message, lazy_bytes)).collect();
@@ -444,7 +470,9 @@ impl Core {
         match known.map(|known| &known.run) {
             // None is newer than one that goes on, and an instance is an instance.
             Some(run) if run.state == RunState::Started || key.created_at.is_some() => Ok(Some(run.no)),
-            known => Ok(known.map(|run| run.no).max(self.store.find_run(tenant, &key.id, key.created_at)?)),
+            known => {
+                Ok(known.map(|run| run.no).max(self.store.find_run(tenant, &key.id, key.created_at, Asker::Owner)?))
+            }
         }
     }
 
@@ -453,7 +481,7 @@ impl Core {
         if self.runs.get(no).is_none()
             && let Some(workflow) = self.store.workflow(tenant, no)?
         {
-            self.runs.put(Cached::new(workflow));
+            self.runs.put(Cached::stored(workflow));
         }
         Ok(self.runs.get(no).filter(|cached| cached.workflow.run.tenant == tenant))
     }
@@ -474,6 +502,16 @@ impl Core {
         self.batch.out.synced = true;
         self.batch.answers.push(Box::new(answer));
     }
+}
+
+/// What a message of a run sends.
+pub(super) enum ToSend {
+    /// Nothing: it has ended by being due.
+    Nothing,
+    /// This.
+    Message(Arc<Message>),
+    /// This, with a body that is to be read from the store.
+    Stored(Arc<Message>, StepRef),
 }
 
 /// What came of noting that a step starts a run.
@@ -510,12 +548,8 @@ const BATCH_OPS_MAX: usize = 1_024;
 /// Bytes that a change brings into the batch.
 fn new_bytes(change: &Change) -> usize {
     match change {
-        Change::Entry { entry, .. } => entry.body.len(),
-        // It is written whole each time.
-        Change::Run(run) => {
-            let early: usize = run.early.iter().map(|early| early.data.len()).sum();
-            early + run.invokes.iter().map(|invoke| invoke.body.len()).sum::<usize>()
-        }
+        Change::Entry { body, .. } => body.len(),
+        Change::Note { note, .. } => note.data.len() + note.body.len(),
         _ => 0,
     }
 }
@@ -529,6 +563,7 @@ fn step_of(cached: &Cached, message: Arc<Message>, lazy_bytes: usize) -> Step {
     let bytes = match part {
         Some(Part::Entry(index)) if cached.is_fetched(index, lazy_bytes) => 0,
         Some(Part::Entry(index)) if cached.is_step(index) => cached.array_bytes(index),
+        Some(Part::FailureCall) => cached.workflow.failure_call_bytes() as usize,
         _ => message.body.len(),
     };
     Step { message, origin, body_bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }

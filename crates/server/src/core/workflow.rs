@@ -4,8 +4,8 @@ use super::{Command, CoreError, CoreHandle, QuotaExceeded, Room};
 use crate::clock::random;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::entry::OwnTerms;
-use posthaste_engine::workflow::run::{HeaderLists, RunConfig, StepText, Wait};
-use posthaste_engine::workflow::{NewEntry, Overrides};
+use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
+use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
@@ -66,23 +66,6 @@ pub struct Started {
     pub message_id: MessageId,
     /// Nothing was started: a run of this name goes on.
     pub deduplicated: bool,
-}
-
-/// A wait for an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitFor {
-    /// The event.
-    pub event: String,
-    /// The step that waits.
-    pub step: StepText,
-    /// How long, as it was sent.
-    pub timeout: String,
-    /// The same.
-    pub timeout_ms: u64,
-    /// Headers to deliver the result with, as they were sent.
-    pub headers: HeaderLists,
-    /// What else is said about that delivery.
-    pub terms: OwnTerms,
 }
 
 /// A run that an event has reached.

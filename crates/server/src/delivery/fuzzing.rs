@@ -1,5 +1,6 @@
 //! An answer of a receiver over a pipe in memory, for the targets of `fuzz/`. Nothing else calls it.
 
+use super::answer_room::AnswerRoom;
 use super::connect::http1_builder;
 use super::pool::Connection;
 use super::response::{self, Ending};
@@ -11,6 +12,7 @@ use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use posthaste_engine::event::Response;
 use posthaste_engine::outcome::AttemptError;
+use posthaste_wire::id::TenantId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -55,7 +57,8 @@ where
         Ok(answer) => answer.map_err(|unanswered| unanswered.error)?,
         Err(_) => return Err(failure::timed_out()),
     };
-    let (response, ending) =
-        response::read(answer, asked.needs_body, posthaste_engine::limits::RESPONSE_BYTES_MAX, deadline).await?;
+    let room = AnswerRoom::new(Arc::default(), TenantId(1));
+    let bytes_max = posthaste_engine::limits::RESPONSE_BYTES_MAX;
+    let (response, ending) = response::read(answer, asked.needs_body, bytes_max, deadline, &room).await?;
     Ok((response, ending == Ending::Complete))
 }

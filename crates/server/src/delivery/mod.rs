@@ -21,12 +21,16 @@ mod pool;
 
 mod request;
 
+mod answer_room;
+
 mod response;
 
 mod failure;
 
 #[doc(hidden)]
 pub mod fuzzing;
+
+pub use answer_room::{ANSWERS_BYTES_MAX, AnswerBudget, AnswerRoom, TENANT_ANSWERS_BYTES_MAX};
 
 use bytes::Bytes;
 use connect::Connector;
@@ -129,6 +133,8 @@ pub struct Attempt<'a> {
     pub timeout_ms: u64,
     /// The answer's body is the point: a 2xx without all of it is a failure.
     pub needs_body: bool,
+    /// What a long answer takes of RAM.
+    pub room: &'a AnswerRoom,
 }
 
 /// Makes attempts. Share it in an `Arc`.
@@ -176,7 +182,8 @@ impl Deliverer {
         let (answer, connection) = sent?;
         let until = if attempt.needs_body { deadline } else { deadline.min(Instant::now() + self.body_grace) };
         let (response, ending) =
-            response::read(answer, attempt.needs_body, response_bytes_max(attempt.message), until).await?;
+            response::read(answer, attempt.needs_body, response_bytes_max(attempt.message), until, attempt.room)
+                .await?;
         if ending == Ending::Complete {
             self.pool.give_back(key, connection);
         }

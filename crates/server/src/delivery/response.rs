@@ -2,6 +2,7 @@
 //!
 //! The status decides; the body is only waited for when someone needs it.
 
+use super::answer_room::AnswerRoom;
 use super::failure::{self, failure};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http_body::Body;
@@ -30,6 +31,7 @@ pub(super) async fn read(
     needs_body: bool,
     bytes_max: usize,
     until: Instant,
+    room: &AnswerRoom,
 ) -> Result<(Response, Ending), AttemptError> {
     let (head, mut incoming) = answer.into_parts();
     check_head(&head)?;
@@ -41,7 +43,7 @@ pub(super) async fn read(
     // Of a success that nobody reads, only the logs show the beginning.
     let limit = if success && !needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { bytes_max };
     let mut kept = Kept { body: Vec::new(), limit, dropped: false };
-    let ending = match timeout_at(until, drain(&mut incoming, bytes_max, &mut kept)).await {
+    let ending = match timeout_at(until, drain(&mut incoming, bytes_max, &mut kept, room)).await {
         Ok(ending) => ending,
         Err(_) => Ending::Failed(failure::timed_out()),
     };
@@ -82,7 +84,9 @@ impl Kept {
     }
 }
 
-async fn drain(incoming: &mut Incoming, bytes_max: usize, kept: &mut Kept) -> Ending {
+async fn drain(incoming: &mut Incoming, bytes_max: usize, kept: &mut Kept, room: &AnswerRoom) -> Ending {
+    let announced = incoming.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    let kept_max = announced.unwrap_or(usize::MAX).min(kept.limit);
     let mut seen = 0;
     while let Some(frame) = incoming.frame().await {
         let bytes = match frame.map(http_body::Frame::into_data) {
@@ -91,6 +95,7 @@ async fn drain(incoming: &mut Incoming, bytes_max: usize, kept: &mut Kept) -> En
             Err(error) => return Ending::Failed(failure::exchange(&error)),
         };
         seen += bytes.len();
+        room.reserve(seen.min(kept.limit), kept_max).await;
         kept.add(&bytes);
         if seen > bytes_max {
             return Ending::TooLong;

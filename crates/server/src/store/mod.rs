@@ -17,8 +17,9 @@ mod run_filter;
 pub use filter::{EventFilter, Filter, Order};
 pub use run_filter::{RunFilter, UrlFilter};
 
+use bytes::Bytes;
 use posthaste_engine::bulk_action::BulkAction;
-use posthaste_engine::event::{DeadLetter, Event, Op, State};
+use posthaste_engine::event::{DeadLetter, Event, Op, Response, State};
 use posthaste_engine::flow::Flow;
 use posthaste_engine::limits;
 use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, QueueKey};
@@ -26,7 +27,10 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
-use posthaste_engine::workflow::{Waiter, Workflow};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::NoteKey;
+use posthaste_engine::workflow::run::{Run, Wait};
+use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,21 +159,38 @@ pub trait Store: Send + Sync {
     fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError>;
 
     /// The newest run of this name, or the one that was created at this time. One that goes on is the newest.
-    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError>;
+    fn find_run(
+        &self,
+        tenant: TenantId,
+        id: &str,
+        created_at: Option<Timestamp>,
+        asker: Asker,
+    ) -> Result<Option<Seq>, StoreError>;
 
-    /// A run with all its entries. One without its first entry is not there.
+    /// A run with all its entries, for its owner to decide. One without its first entry is not there.
     fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError>;
+
+    /// The same with everything that it keeps.
+    fn run_record(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Record>, StoreError>;
+
+    /// The entries of a run with their bytes; `None` if it is not there.
+    fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError>;
+
+    /// The body of a note of a run, for its owner. A missing one means that the store is corrupt.
+    fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError>;
 
     /// The runs that wait for an event, in the order of asking.
     fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError>;
+
+    /// The waits for an event in the order of asking, at most `max`, each with the URL of its run.
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError>;
 
     /// Runs that go on, created behind `after`, and match, oldest first, at most `max`.
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError>;
 
     /// One page of runs, by creation: each has the position of its time of creation and `no`, which never change, so
     /// that pages show every run once, whatever is created meanwhile. Dates compare with that time.
-    fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest)
-    -> Result<Page<Workflow>, StoreError>;
+    fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError>;
 
     /// One page of the runs that are in the DLQ, by their DLQ ids. Dates compare with the time of failure.
     fn list_failed_runs(
@@ -177,10 +198,13 @@ pub trait Store: Send + Sync {
         tenant: TenantId,
         filter: &RunFilter,
         page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError>;
+    ) -> Result<Page<FailedRun>, StoreError>;
 
     /// The run with this place in the DLQ.
-    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError>;
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, asker: Asker) -> Result<Option<Seq>, StoreError>;
+
+    /// The same, as the DLQ shows it.
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError>;
 
     /// Drops whole buckets of history and dead letters that are older than the policy allows, and
     /// moves what is still needed out of them first. A run that has ended goes with its entries, each by its own time:
@@ -201,6 +225,15 @@ pub trait Store: Send + Sync {
 
     /// Proves that a write would be accepted, without leaving anything behind.
     fn probe(&self) -> Result<(), StoreError>;
+}
+
+/// Who asks: the owner of a shard must never wait for the queries of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The owner of the shard.
+    Owner,
+    /// Everybody else.
+    Others,
 }
 
 /// A part of the keys and messages that one process owns at a time. The embedded store has one.
@@ -251,6 +284,23 @@ pub struct DeadLetterRecord {
     pub letter: DeadLetter,
     /// The message, as published.
     pub message: Arc<Message>,
+}
+
+/// A run in the DLQ, with what is shown of it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedRun {
+    /// The run.
+    pub run: Run,
+    /// Its first entry.
+    pub first: Entry,
+    /// The bytes of that: what the run was triggered with.
+    pub payload: Bytes,
+    /// The entry whose delivery failed.
+    pub failed: Entry,
+    /// What was answered then, or what stands for an answer.
+    pub answer: Option<Arc<Response>>,
+    /// What the call about the failure was answered with last.
+    pub told: Option<Arc<Response>>,
 }
 
 /// Which page of a list.

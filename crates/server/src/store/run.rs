@@ -1,32 +1,141 @@
 //! What all backends agree on about runs of workflows: what belongs together, where a run stands in its lists, and when
 //! it may go.
 
-use super::Retention;
+use super::{BoxError, FailedRun, Retention};
+use bytes::Bytes;
 use posthaste_engine::event::Response;
-use posthaste_engine::workflow::Workflow;
 use posthaste_engine::workflow::entry::{Entry, StepError};
-use posthaste_engine::workflow::run::{Failure, Run};
-use posthaste_wire::id::{DlqId, Position, Seq};
+use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
+use posthaste_engine::workflow::run::Run;
+use posthaste_engine::workflow::{Record, Workflow};
+use posthaste_wire::id::{DlqId, Position};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
-/// A gap in the list of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("entry {index} of run {} is not there", .run.0)]
-pub(super) struct MissingEntry {
-    run: Seq,
-    index: usize,
+/// Whether bytes that only endpoints and logs need are read as well: [`Bytes`] if they are, `()` if not.
+pub(super) trait Body: Sized {
+    /// Where they are in a table.
+    const COLUMN: &str;
+
+    /// These.
+    fn of(bytes: &Bytes) -> Self;
+
+    /// What was read from [`Body::COLUMN`].
+    fn read(bytes: Option<Vec<u8>>) -> Self;
 }
 
-/// A run with its entries, which are in their order. `None` without the first one: the run is being dropped, or
-/// something was written about it when it was gone.
-pub(super) fn assemble(run: Run, entries: Vec<Entry>) -> Result<Option<Workflow>, MissingEntry> {
-    if entries.first().is_none_or(|first| first.index > 0) {
-        return Ok(None);
+impl Body for () {
+    const COLUMN: &str = "NULL";
+
+    fn of(_: &Bytes) {}
+
+    fn read(_: Option<Vec<u8>>) {}
+}
+
+impl Body for Bytes {
+    const COLUMN: &str = "body";
+
+    fn of(bytes: &Bytes) -> Bytes {
+        bytes.clone()
     }
-    match entries.iter().enumerate().find(|(place, entry)| entry.index as usize != *place) {
-        Some((index, _)) => Err(MissingEntry { run: run.no, index }),
-        None => Ok(Some(Workflow { run, entries })),
+
+    fn read(bytes: Option<Vec<u8>>) -> Bytes {
+        Bytes::from(bytes.unwrap_or_default())
+    }
+}
+
+/// What is stored of one run.
+#[derive(Debug)]
+pub(super) struct Parts<B> {
+    pub(super) run: Option<Run>,
+    /// In their order.
+    pub(super) entries: Vec<(Entry, B)>,
+    /// In the order of their keys.
+    pub(super) notes: Vec<StoredNote<B>>,
+}
+
+/// A note, perhaps without its body.
+#[derive(Clone, Debug)]
+pub(super) struct StoredNote<B> {
+    pub(super) key: NoteKey,
+    pub(super) data: String,
+    /// How long its body is.
+    pub(super) size: u64,
+    pub(super) body: B,
+}
+
+impl<B: Body> StoredNote<B> {
+    pub(super) fn of(note: &Note) -> StoredNote<B> {
+        let size = note.body.len() as u64;
+        StoredNote { key: note.key, data: note.data.clone(), size, body: B::of(&note.body) }
+    }
+}
+
+impl<B> Default for Parts<B> {
+    fn default() -> Self {
+        Parts { run: None, entries: Vec::new(), notes: Vec::new() }
+    }
+}
+
+impl<B> Parts<B> {
+    /// The run, if it is there with its first entry. Without that it is being dropped, or something was written about it
+    /// when it was gone. An error if the list has a gap.
+    fn run(&mut self) -> Result<Option<Run>, BoxError> {
+        let Some(run) = self.run.take() else { return Ok(None) };
+        if self.entries.first().is_none_or(|(first, _)| first.index > 0) {
+            return Ok(None);
+        }
+        match self.entries.iter().enumerate().find(|(place, (entry, _))| entry.index as usize != *place) {
+            Some((index, _)) => Err(format!("entry {index} of run {} is not there", run.no.0).into()),
+            None => Ok(Some(run)),
+        }
+    }
+}
+
+impl Parts<()> {
+    /// What decisions are made with.
+    pub(super) fn workflow(mut self) -> Result<Option<Workflow>, BoxError> {
+        let Some(run) = self.run()? else { return Ok(None) };
+        let entries = self.entries.into_iter().map(|(entry, ())| entry).collect();
+        let notes = self.notes.iter().map(|note| (note.key, note.data.as_str(), note.size));
+        Ok(Some(Workflow::restored(run, entries, notes)?))
+    }
+}
+
+impl Parts<Bytes> {
+    /// All of it.
+    pub(super) fn record(mut self) -> Result<Option<Record>, BoxError> {
+        let Some(run) = self.run()? else { return Ok(None) };
+        let notes = self.notes.into_iter().map(|StoredNote { key, data, body, .. }| Note { key, data, body });
+        Ok(Some(Record::restored(run, self.entries, notes.collect())?))
+    }
+
+    /// The entries of a run that is there.
+    pub(super) fn list(mut self) -> Result<Option<Vec<(Entry, Bytes)>>, BoxError> {
+        Ok(self.run()?.map(|_| self.entries))
+    }
+}
+
+impl FailedRun {
+    /// A run as the DLQ shows it; `None` if it has not failed. Of the notes only answers are looked at.
+    pub(super) fn restored(
+        run: Run,
+        (first, payload): (Entry, Bytes),
+        failed: Entry,
+        notes: &[Note],
+    ) -> Result<FailedRun, BoxError> {
+        let answer = |kind: NoteKind| -> Result<Option<Arc<Response>>, BoxError> {
+            let Some(note) = notes.iter().find(|note| note.key.kind == kind) else { return Ok(None) };
+            Ok(note.response()?.map(Arc::new))
+        };
+        let (answer, told) = (answer(NoteKind::Answer)?, answer(NoteKind::Told)?);
+        Ok(FailedRun { run, first, payload, failed, answer, told })
+    }
+
+    /// Bytes of the bodies that a page gets by it.
+    pub(crate) fn bytes(&self) -> usize {
+        let answers = self.answer.iter().chain(&self.told).map(of_answer).sum::<usize>();
+        self.payload.len() + answers
     }
 }
 
@@ -53,18 +162,15 @@ pub(super) fn is_expired(run: &Run, policy: &Retention, now: Timestamp) -> bool 
     })
 }
 
-/// Bytes of the bodies that a page gets by a run: of its entries, early events and answers.
-pub(super) fn page_bytes(workflow: &Workflow) -> usize {
-    let of_answer = |answer: &Arc<Response>| answer.body.len();
+/// Bytes of the bodies that a page gets by a run: of its entries, notes and answers.
+pub(super) fn page_bytes(record: &Record) -> usize {
     let of_errors =
         |errors: &[StepError]| -> usize { errors.iter().filter_map(|e| e.response.as_ref()).map(of_answer).sum() };
-    let of_failure = |failure: &Failure| {
-        let call = failure.call.as_ref();
-        let told = call.map_or(0, |call| of_errors(&call.errors) + call.response.as_ref().map_or(0, of_answer));
-        told + failure.response.as_ref().map_or(0, of_answer)
-    };
-    let Workflow { run, entries } = workflow;
-    let entries: usize = entries.iter().map(|entry| entry.body.len() + of_errors(&entry.delivery.errors)).sum();
-    let early: usize = run.early.iter().map(|early| early.data.len()).sum();
-    entries + early + run.failure.as_deref().map_or(0, of_failure)
+    let Workflow { entries, told, .. } = &record.workflow;
+    let errors: usize = entries.iter().map(|entry| of_errors(&entry.delivery.errors)).sum();
+    record.bytes() as usize + errors + told.as_deref().map_or(0, of_errors)
+}
+
+fn of_answer(answer: &Arc<Response>) -> usize {
+    answer.body.len()
 }

@@ -4,7 +4,7 @@
 
 use super::filter::matches_location;
 use posthaste_engine::workflow::Workflow;
-use posthaste_engine::workflow::run::{FailureCallState, Run, RunState};
+use posthaste_engine::workflow::run::{FailureCallState, Invoke, Run, RunState, Wait};
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
 
@@ -80,7 +80,7 @@ impl RunFilter {
             wanted.is_empty() || wanted.iter().any(|wanted| found(wanted))
         };
         let failure = run.failure.as_deref();
-        let status = failure.map(|failure| failure.response.as_ref().map_or(0, |response| response.status));
+        let status = failure.map(|failure| failure.status);
         let call = failure.and_then(|failure| failure.call.as_ref()).map(|call| call.state);
         !self.nothing
             && any(&self.ids, &|id| run.id == id)
@@ -102,13 +102,13 @@ impl RunFilter {
     pub fn matches_messages(&self, workflow: &Workflow) -> bool {
         self.messages.is_empty()
             || workflow.entries.iter().any(|entry| self.messages.contains(&entry.id))
-            || self.matches_messages_of(&workflow.run)
+            || self.matches_messages_of(&workflow.run, &workflow.waits, &workflow.invokes)
     }
 
     /// The same for those that are no entries: of waits and invokes, and of the call about its failure.
-    pub(super) fn matches_messages_of(&self, run: &Run) -> bool {
-        let waits = run.waits.iter().map(|wait| wait.timer);
-        let invokes = run.invokes.iter().filter_map(|invoke| invoke.id);
+    pub(super) fn matches_messages_of(&self, run: &Run, waits: &[Wait], invokes: &[Invoke]) -> bool {
+        let waits = waits.iter().map(|wait| wait.timer);
+        let invokes = invokes.iter().filter_map(|invoke| invoke.id);
         let call = run.failure.as_deref().and_then(|failure| failure.call.as_ref()).map(|call| call.id);
         waits.chain(invokes).chain(call).any(|id| self.messages.contains(&id))
     }

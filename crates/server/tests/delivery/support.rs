@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use posthaste::delivery::egress::EgressPolicy;
 use posthaste::delivery::resolve::{Lookup, Resolve};
-use posthaste::delivery::{Attempt, Deliverer, DeliveryConfig};
+use posthaste::delivery::{AnswerRoom, Attempt, Deliverer, DeliveryConfig};
 use posthaste_engine::message::{Message, MessageSpec};
 use posthaste_engine::outcome::Outcome;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -116,8 +116,9 @@ pub(crate) async fn attempt_within(
     static NONCE: AtomicU8 = AtomicU8::new(0);
     let nonce = [NONCE.fetch_add(1, Ordering::SeqCst); 20];
     let keys = keys();
-    let outcome =
-        deliverer.attempt(&Attempt { message, retried: 0, keys: &keys, now: NOW, nonce, timeout_ms, needs_body }).await;
+    let room = AnswerRoom::new(Arc::default(), message.tenant);
+    let attempt = Attempt { message, retried: 0, keys: &keys, now: NOW, nonce, timeout_ms, needs_body, room: &room };
+    let outcome = deliverer.attempt(&attempt).await;
     // Lets the connection's own task see the end of the answer, so that the next attempt can reuse it.
     for _ in 0..10 {
         tokio::task::yield_now().await;

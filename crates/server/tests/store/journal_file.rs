@@ -398,7 +398,7 @@ fn a_journal_of_another_release_is_refused_and_kept() {
     let files = Files::new();
     drop(files.open());
     let path = files.journal().join("000000000007.log");
-    std::fs::write(&path, b"PHj2 and more").unwrap();
+    std::fs::write(&path, b"PHj3 and more").unwrap();
     let refused = files.try_open(true).err().unwrap();
     assert!(matches!(refused, JournalOpenError::Journal(JournalError::Foreign { .. })), "{refused:?}");
     assert!(path.exists());
@@ -500,8 +500,9 @@ proptest! {
         let mut run = rig.start_with("run", T0, rich_run);
         ops.extend(rig.decided(T0, |out| {
             run.append(vec![step(1, "one"), call(2)], &LIMITS, out).unwrap();
-            run.wait("event", step_text(3), ("1d".into(), DAY), Default::default(), &LIMITS, out).unwrap();
-            run.attempted(1, Attempt { outcome: &outcome(500), retried: 0, next: Next::DeadLetter }, out);
+            let kept = |key| Err(format!("{key:?}: no event came early"));
+            run.wait(wait_for("event", 3), kept, &LIMITS, out).unwrap().unwrap();
+            run.attempted(1, Attempt { outcome: &outcome(500), retried: 0, next: Next::DeadLetter, sent: b"" }, out);
         }).1);
         let mut bytes = Vec::new();
         frame::encode(SEAL, 3, 2, ShardId(9), &ops, &mut bytes).unwrap();

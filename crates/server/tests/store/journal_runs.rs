@@ -5,10 +5,12 @@ use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Retention, RunFilter, Store, StoreError};
-use posthaste_engine::event::{Op, State};
+use posthaste::store::{Asker, Retention, RunFilter, Store, StoreError};
+use posthaste_engine::event::{Op, Response, State};
+use posthaste_engine::outcome::Outcome;
+use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::Delivery;
-use posthaste_engine::workflow::{Change, Overrides, Workflow};
+use posthaste_engine::workflow::{Attempt, Change, Overrides, Workflow};
 use posthaste_wire::id::Seq;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -83,8 +85,8 @@ fn the_database_gets_no_message_of_a_step_that_has_ended() {
         assert_eq!(store.last_seq().unwrap(), last_seq, "its position is not given to another");
         assert_eq!(store.workflow(run.run.tenant, run.run.no).unwrap().as_ref(), Some(&run));
         drop(store);
-        let rows = ["run", "run_entry", "waiter", "live"].map(|table| count(&files.database(), table));
-        assert_eq!((messages(&files.database()), rows), (0, [1, run.entries.len() as i64, 0, 0]));
+        let rows = ["run", "run_entry", "waiter", "live", "run_note"].map(|table| count(&files.database(), table));
+        assert_eq!((messages(&files.database()), rows), (0, [1, run.entries.len() as i64, 0, 0, 1]));
     }
 }
 
@@ -124,7 +126,7 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
     rig.wait(&mut old, T0, "event", 7);
     assert_eq!(store.waiters(rig.tenant, "event").unwrap().len(), 1, "this brings all of it into the database");
     let elsewhere = busy_database(&files);
-    let find = |id: &str, at| store.find_run(rig.tenant, id, at).unwrap();
+    let find = |id: &str, at| store.find_run(rig.tenant, id, at, Asker::Owner).unwrap();
     // What is pending lies over what the database has.
     rig.attempt(&mut old, 4, T0, 200);
     rig.append(&mut old, T0, vec![step(5, "five"), step(6, "six")]);
@@ -141,7 +143,7 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
     assert_eq!((find("ended", None), rig.stored(&again)), (Some(again.run.no), Some(again.clone())));
     assert_eq!((find("none", None), store.workflow(rig.tenant, Seq(1)).unwrap()), (None, None));
     elsewhere.execute_batch("ROLLBACK").unwrap();
-    let listed = store.list_runs(rig.tenant, &RunFilter::default(), &latest(9)).unwrap().entries;
+    let listed = rig.list(&RunFilter::default(), &latest(9)).entries;
     assert_eq!(listed, [again, new, ended, old]);
 }
 
@@ -158,7 +160,7 @@ fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
         rig.append(&mut run, T0, vec![step(number, "out")]);
         rig.attempt(&mut run, number - 1, T0, 200);
         assert_eq!(rig.stored(&run).as_ref(), Some(&run));
-        assert_eq!(store.find_run(rig.tenant, "a", None).unwrap(), Some(run.run.no));
+        assert_eq!(store.find_run(rig.tenant, "a", None, Asker::Owner).unwrap(), Some(run.run.no));
     }
     elsewhere.execute_batch("COMMIT").unwrap();
     rig.finish(&mut run, T0);
@@ -175,11 +177,67 @@ fn a_run_that_is_resumed_is_whole_without_the_message_of_its_first_entry() {
     let rig = Rig::new(&store);
     let mut run = busy(&rig, "a");
     rig.attempt(&mut run, 4, T0, 500);
-    let again = rig.decide(T0, |out| run.resumed("b".into(), T0, Overrides::default(), out));
+    let failed = rig.record(&run);
+    let again = rig.decide(T0, |out| failed.resumed("b".into(), T0, Overrides::default(), out));
     assert_eq!((rig.stored(&again).as_ref(), rig.stored(&run).as_ref()), (Some(&again), Some(&run)));
     let store = files.copy().open(Duration::MAX);
     assert_eq!(store.workflow(run.run.tenant, again.run.no).unwrap(), Some(again.clone()));
     assert_eq!(store.last_seq().unwrap(), again.entries[4].id.seq);
+}
+
+#[test]
+fn a_change_of_a_run_writes_what_has_changed_and_nothing_else() {
+    const LARGE: usize = 300_000;
+    let files = Files::new();
+    let options = JournalOptions { apply_after: Duration::MAX, segment_bytes: u64::MAX, ..JournalOptions::default() };
+    let store = JournalStore::open(&files.database(), &files.directory.path().join("journal"), options).unwrap();
+    let rig = Rig::new(&store);
+    let mut run = rig.start_with("a", T0, |new| new.config.failure = Some(Default::default()));
+    let large = "x".repeat(LARGE);
+    for number in 1..4 {
+        rig.keep(&mut run, T0, "early", large.as_bytes());
+        rig.invoke(&mut run, T0, number, &large);
+        rig.append(&mut run, T0, vec![step(10 + number, &large)]);
+    }
+    let length = || {
+        let mut files = std::fs::read_dir(files.directory.path().join("journal")).unwrap().map(Result::unwrap);
+        let segment = files.find(|file| file.path().extension().is_some_and(|extension| extension == "log"));
+        segment.unwrap().metadata().unwrap().len()
+    };
+    let mut before = length();
+    assert!(before > 9 * LARGE as u64, "they are in one file");
+    let mut written = |what: &str, max: u64| {
+        let written = length() - before;
+        before += written;
+        assert!(written < max, "{what} writes {written} bytes");
+    };
+    rig.wait(&mut run, T0, "event", 20);
+    written("a wait", 2_000);
+    rig.decide(T0, |out| run.notify("event", b"", out)).unwrap();
+    written("an event", 2_000);
+    rig.keep(&mut run, T0, "early", b"small");
+    written("an early event", 500);
+    rig.invoke(&mut run, T0, 21, "small");
+    written("an invoke", 1_000);
+    rig.wait(&mut run, T0, "early", 22);
+    written("a wait for what came early", 2 * LARGE as u64);
+    let huge = Outcome {
+        result: Ok(Response { status: 500, body: large.clone().into(), ..Response::default() }),
+        ..outcome(500)
+    };
+    let failed = Attempt { outcome: &huge, retried: 0, next: Next::DeadLetter, sent: b"" };
+    rig.decide(T0, |out| run.attempted(0, failed, out));
+    written("a failure", 2 * LARGE as u64);
+    let told = Attempt { outcome: &outcome(500), retried: 0, next: Next::RetryAt(T0), sent: b"" };
+    rig.decide(T0, |out| run.failure_told(told, out));
+    written("telling of it", 2_000);
+    assert!(rig.decide(T0, |out| run.leave_dlq(out)));
+    written("leaving the DLQ", 1_000);
+    assert_eq!(rig.stored(&run).as_ref(), Some(&run));
+    drop(store);
+    let connection = Connection::open(files.database()).unwrap();
+    let row: i64 = connection.query_row("SELECT length(data) FROM run", [], |row| row.get(0)).unwrap();
+    assert!(row < 700, "the row of the run has {row} bytes");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Runs of workflows for the tests of the stores, as the engine itself makes and changes them.
 
 use crate::support::*;
+use posthaste::store::{Asker, FailedRun, Page, PageRequest, RunFilter};
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::retry::Next;
-use posthaste_engine::workflow::entry::{Call, DeliveryState, OwnTerms};
+use posthaste_engine::workflow::entry::{Call, DeliveryState, Entry, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
-use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Outbox, Workflow};
+use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Notice, Outbox, Record, WaitFor, Workflow};
 use posthaste_wire::id::{MessageId, Seq};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -55,7 +56,7 @@ impl Rig<'_> {
         let id = workflow.entries[index as usize].id;
         let outcome = outcome(status);
         let next = if status == 200 { Next::Done } else { Next::DeadLetter };
-        let attempt = Attempt { outcome: &outcome, retried: 2, next };
+        let attempt = Attempt { outcome: &outcome, retried: 2, next, sent: b"sent" };
         let ((), mut ops) = self.decided(at, |out| workflow.attempted(index, attempt, out));
         ops.push(Op::Remove { id });
         self.commit(&ops).unwrap();
@@ -73,14 +74,86 @@ impl Rig<'_> {
     }
 
     pub(crate) fn wait(&self, workflow: &mut Workflow, at: Timestamp, event: &str, step: u32) {
-        let (timeout, headers) = (("1d".into(), DAY), vec![("Upstash-Forward-A".into(), vec!["b".into()])]);
-        let result = (headers, own_terms());
-        self.decide(at, |out| workflow.wait(event, step_text(step), timeout, result, &LIMITS, out)).unwrap();
+        let no = workflow.run.no;
+        let wait = wait_for(event, step);
+        let kept = |key| self.store.note_body(no, key);
+        self.decide(at, |out| workflow.wait(wait, kept, &LIMITS, out)).unwrap().unwrap();
     }
 
-    /// The run as the store has it.
+    /// An event comes that nobody waits for.
+    pub(crate) fn keep(&self, workflow: &mut Workflow, at: Timestamp, event: &str, data: &[u8]) {
+        assert_eq!(self.decide(at, |out| workflow.notify_or_keep(event, data, &LIMITS, out)), Ok(None));
+    }
+
+    pub(crate) fn invoke(&self, workflow: &mut Workflow, at: Timestamp, step: u32, given: &str) {
+        let given = given.to_owned().into();
+        assert_eq!(self.decide(at, |out| workflow.invoke(invoke(step), given, &LIMITS, out)), Ok(true));
+    }
+
+    /// The run that a step has invoked has ended with this.
+    pub(crate) fn invoked_has_ended(&self, workflow: &mut Workflow, at: Timestamp, step: u32, out: &str) {
+        let to = Invoker {
+            run_id: workflow.run.id.clone(),
+            created_at: Some(workflow.run.created_at),
+            url: workflow.run.url.clone(),
+            step: step_text(step),
+            headers: Vec::new(),
+            terms: own_terms(),
+        };
+        let notice = Notice { tenant: workflow.run.tenant, to, out: out.to_owned() };
+        self.decide(at, |out| workflow.invoked_has_ended(&notice, out));
+    }
+
+    /// The run as the store has it, however much of it is asked for.
     pub(crate) fn stored(&self, workflow: &Workflow) -> Option<Workflow> {
-        self.store.workflow(workflow.run.tenant, workflow.run.no).unwrap()
+        let (tenant, no) = (workflow.run.tenant, workflow.run.no);
+        let stored = self.store.workflow(tenant, no).unwrap();
+        for asker in [Asker::Owner, Asker::Others] {
+            let record = self.store.run_record(tenant, no, asker).unwrap();
+            assert_eq!(record.as_ref().map(|record| &record.workflow), stored.as_ref());
+            let entries = record.map(|record| record.workflow.entries.into_iter().zip(record.bodies).collect());
+            assert_eq!(self.store.run_entries(tenant, no, asker).unwrap(), entries);
+            for (entry, body) in entries.into_iter().flat_map(|entries: Vec<_>| entries) {
+                let (terms, delivery) = (entry.terms.clone(), entry.delivery.clone());
+                assert_eq!(Entry::new(entry.index, entry.id, &body, terms, delivery), entry, "its own bytes");
+            }
+        }
+        stored
+    }
+
+    /// All that the store has of a run.
+    pub(crate) fn record(&self, workflow: &Workflow) -> Record {
+        self.store.run_record(workflow.run.tenant, workflow.run.no, Asker::Others).unwrap().unwrap()
+    }
+
+    /// A page of runs.
+    pub(crate) fn list(&self, filter: &RunFilter, page: &PageRequest) -> Page<Workflow> {
+        let page = self.store.list_runs(self.tenant, filter, page).unwrap();
+        for record in &page.entries {
+            assert_eq!(self.record(&record.workflow), *record);
+        }
+        Page { entries: page.entries.into_iter().map(|record| record.workflow).collect(), next: page.next }
+    }
+
+    /// A page of failed runs.
+    pub(crate) fn list_failed(&self, filter: &RunFilter, page: &PageRequest) -> Page<Workflow> {
+        let page = self.store.list_failed_runs(self.tenant, filter, page).unwrap();
+        let whole = |failed: FailedRun| {
+            let workflow = self.store.workflow(self.tenant, failed.run.no).unwrap().unwrap();
+            let (record, failure) = (self.record(&workflow), failed.run.failure.clone().unwrap());
+            let expected = FailedRun {
+                run: workflow.run.clone(),
+                first: workflow.entries[0].clone(),
+                payload: record.bodies[0].clone(),
+                failed: workflow.entries[failure.entry as usize].clone(),
+                answer: record.answer,
+                told: record.told,
+            };
+            assert_eq!((&failed, expected.answer.is_some()), (&expected, true));
+            assert_eq!(self.store.failed_run(self.tenant, failure.dlq_id).unwrap(), Some(failed));
+            workflow
+        };
+        Page { entries: page.entries.into_iter().map(whole).collect(), next: page.next }
     }
 }
 
@@ -170,6 +243,12 @@ pub(crate) fn step_text(number: u32) -> StepText {
     text.as_object().unwrap().clone()
 }
 
+pub(crate) fn wait_for(event: &str, step: u32) -> WaitFor {
+    let headers = vec![("Upstash-Forward-A".into(), vec!["b".into()])];
+    let (event, step, timeout) = (event.to_owned(), step_text(step), "1d".into());
+    WaitFor { event, step, timeout, timeout_ms: DAY, headers, terms: own_terms() }
+}
+
 /// All that can be said about one delivery.
 fn own_terms() -> OwnTerms {
     OwnTerms { retries: Some(4), retry_delay: Some("6".into()), flow: Some(flow_spec("results")) }
@@ -182,12 +261,12 @@ pub(crate) fn invoke(number: u32) -> Invoke {
         run_id: "child".into(),
         created_at: T0,
         url: "https://example.org/child".into(),
-        body: "{}".into(),
         headers: vec![("G".into(), "h".into())],
         run_headers: vec![("X-Child".into(), "c".into())],
         redact: RedactFields { body: true, ..RedactFields::default() },
         terms: own_terms(),
-        out: None,
+        size: 0,
+        has_out: false,
     }
 }
 

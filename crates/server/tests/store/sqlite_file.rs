@@ -282,7 +282,7 @@ fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
         }
     }
     assert_eq!(left, [2_500, 1_500, 500]);
-    assert_eq!(["run", "run_entry", "live"].map(|table| rows(&files, table)), [0, 0, 0]);
+    assert_eq!(["run", "run_entry", "run_note", "live"].map(|table| rows(&files, table)), [0, 0, 0, 0]);
     assert_eq!(files.open().last_seq().unwrap(), last_seq);
 }
 
@@ -290,13 +290,13 @@ fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
 fn a_file_of_a_later_release_is_refused_unchanged() {
     let files = Files::new();
     files.open().close();
-    files.pragma("PRAGMA user_version = 5");
+    files.pragma("PRAGMA user_version = 6");
     let before = std::fs::read(files.path()).unwrap();
     let error = files.refusal();
-    assert!(matches!(error, OpenError::Newer { found: 5, supported: 4 }), "{error:?}");
+    assert!(matches!(error, OpenError::Newer { found: 6, supported: 5 }), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the store has format 5, but this release knows only up to 4: upgrade the posthaste binary"
+        "the store has format 6, but this release knows only up to 5: upgrade the posthaste binary"
     );
     assert_eq!(std::fs::read(files.path()).unwrap(), before);
 }

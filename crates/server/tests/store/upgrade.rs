@@ -2,16 +2,21 @@
 
 use crate::run_support::*;
 use crate::support::*;
+use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Counts, Filter, SigningKeys, Store};
-use posthaste_engine::event::{Op, State};
+use posthaste::store::{Asker, Counts, Filter, RunFilter, SigningKeys, Store};
+use posthaste_engine::event::{Op, Response, State};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
+use posthaste_engine::retry::Next;
 use posthaste_engine::shard::Lane;
 use posthaste_engine::url_group::{Endpoint, UrlGroup};
+use posthaste_engine::workflow::Attempt;
+use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::signature::SigningKey;
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Connection, params};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const TENANT: TenantId = TenantId(1);
@@ -117,7 +122,7 @@ fn a_file_of_format_1_keeps_everything() {
         assert_eq!(store.url_groups(TENANT).unwrap(), [group]);
         assert_eq!(store.tenant("default").unwrap(), TENANT);
         store.close();
-        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [4]);
+        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [5]);
     }
     let store = file.open();
     let rig = Rig::new(&store);
@@ -146,7 +151,7 @@ fn a_file_of_format_1_takes_what_is_new() {
     rig.append(&mut run, T0, vec![step(1, &"x".repeat(20_000))]);
     rig.wait(&mut run, T0, "event", 2);
     rig.attempt(&mut run, 0, T0, 200);
-    let late = run.run.waits[0].timer.seq;
+    let late = run.waits[0].timer.seq;
     store.close();
     let store = file.open();
     assert_eq!(store.queues(None).unwrap(), [queue(TENANT, "q")]);
@@ -184,7 +189,7 @@ fn an_upgraded_file_is_like_a_new_one() {
 /// A file as it was before there were runs: what format 4 added is taken out again.
 fn as_of_format_3(path: &Path) {
     let sql = "ALTER TABLE live DROP COLUMN step;
-        DROP TABLE run; DROP TABLE run_entry; DROP TABLE waiter; PRAGMA user_version = 3;";
+        DROP TABLE run; DROP TABLE run_entry; DROP TABLE run_note; DROP TABLE waiter; PRAGMA user_version = 3;";
     Connection::open(path).unwrap().execute_batch(sql).unwrap();
 }
 
@@ -204,9 +209,182 @@ fn a_file_of_format_3_keeps_everything_and_takes_runs() {
     let run = rig.start("run", T0);
     store.close();
     assert_eq!(SCHEMA.map(|sql| query::<Option<String>>(&path, sql)), new);
-    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [4]);
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [5]);
     assert_eq!(query::<String>(&path, "PRAGMA integrity_check"), ["ok"]);
     assert_eq!(open().workflow(TENANT, run.run.no).unwrap(), Some(run));
+}
+
+/// A run of format 4, as that release wrote it.
+const RUN_4: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{},"retries":3,
+    "caller_ip":""},"invokers":[{"run_id":"p","created_at":1,"url":"u","step":{"stepId":1}}],"state":"RUN_FAILED",
+    "ended_at":9,"result":"\"ok\"","failure":{"entry":0,"retried":3,"error":"e","response":{"status":500,"body":"b2s="},
+    "dlq_id":{"at":9,"n":5},"is_in_dlq":true,"call":{"id":"msg_4CYo2cv96rizU2hTBrTFUu","state":"CALLBACK_INPROGRESS",
+    "due":9,"errors":[{"at":9,"error":"no"}],"response":{"status":503,"headers":[["A","b"]],"truncated":true}}},
+    "waits":[{"event":"e","step":{"stepId":2},"timer":"msg_4CYo2cv96rizU2hTBrTFUu","deadline":7,"timeout":"7d",
+    "headers":[["H",["v"]]]}],"invokes":[{"step":{"stepId":3},"run_id":"c","created_at":2,"url":"u","body":"b","out":"o"}],
+    "early":[{"event":"e","data":"AAEC"}]}"#;
+
+/// Makes a file what its release of format 4 would have made of it.
+fn as_of_format_4(path: &Path) {
+    let connection = Connection::open(path).unwrap();
+    let numbers = query::<i64>(path, "SELECT no FROM run");
+    for no in numbers {
+        let text = |sql: &str| connection.query_row(sql, [no], |row| row.get::<_, String>(0)).unwrap();
+        let mut run: Value = serde_json::from_str(&text("SELECT data FROM run WHERE no = ?1")).unwrap();
+        let sql = "SELECT kind, n, data, body FROM run_note WHERE run = ?1 ORDER BY kind, n";
+        let mut statement = connection.prepare(sql).unwrap();
+        let mut notes = statement.query([no]).unwrap();
+        while let Some(note) = notes.next().unwrap() {
+            let (kind, n) = (note.get::<_, i64>(0).unwrap(), note.get::<_, i64>(1).unwrap());
+            let (data, body) = (note.get::<_, String>(2).unwrap(), note.get::<_, Vec<u8>>(3).unwrap());
+            let text = String::from_utf8_lossy(&body).into_owned();
+            add_note(&mut run, (kind, n), serde_json::from_str(&data).unwrap_or_default(), &body, text);
+        }
+        if let Some(failure) = run.get_mut("failure") {
+            failure.as_object_mut().unwrap().retain(|name, _| !["status", "answer_bytes"].contains(&name.as_str()));
+        }
+        connection.execute("UPDATE run SET data = ?2 WHERE no = ?1", params![no, run.to_string()]).unwrap();
+    }
+    let sql = "ALTER TABLE run_entry RENAME TO newer;
+        CREATE TABLE run_entry(run INTEGER NOT NULL, idx INTEGER NOT NULL, seq INTEGER NOT NULL, tag INTEGER NOT NULL,
+            delivery TEXT NOT NULL, terms TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY(run, idx)) WITHOUT ROWID;
+        INSERT INTO run_entry SELECT run, idx, seq, tag, delivery, terms, body FROM newer;
+        DROP TABLE newer; DROP TABLE run_note; PRAGMA user_version = 4;";
+    connection.execute_batch(sql).unwrap();
+}
+
+fn add_note(run: &mut Value, (kind, n): (i64, i64), mut data: Value, body: &[u8], text: String) {
+    let mut push = |name: &str, value: Value| match run.get_mut(name) {
+        Some(list) => list.as_array_mut().unwrap().push(value),
+        None => run[name] = json!([value]),
+    };
+    let base64 = posthaste_wire::encoding::base64(body);
+    match kind {
+        0 => push("invokers", data),
+        1 => push("waits", data),
+        2 => {
+            data["body"] = text.into();
+            push("invokes", data);
+        }
+        3 => {
+            let mut invokes = run["invokes"].as_array_mut().unwrap().iter_mut();
+            invokes.find(|invoke| invoke["step"]["stepId"] == n).unwrap()["out"] = text.into();
+        }
+        4 => push("early", json!({ "event": data, "data": base64 })),
+        5 => run["result"] = text.into(),
+        6 => {
+            data["body"] = base64.into();
+            run["failure"]["response"] = data;
+        }
+        7 => {
+            data["response"]["body"] = base64.into();
+            let call = &mut run["failure"]["call"];
+            (call["errors"], call["response"]) = (data["errors"].take(), data["response"].take());
+        }
+        other => panic!("a note of kind {other}"),
+    }
+}
+
+#[test]
+fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("posthaste.db");
+    let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    let store = open();
+    let rig = Rig::new(&store);
+    let mut runs = ["goes on", "returns", "fails"].map(|id| rig.start_with(id, T0, rich_run));
+    for run in &mut runs {
+        rig.append(run, T0, vec![step(1, &"x".repeat(20_000)), call(2)]);
+        rig.wait(run, T0, "event", 3);
+        rig.wait(run, T0, "other", 4);
+        rig.keep(run, T0, "early", &[0, 255]);
+        rig.keep(run, T0, "early", b"second");
+        rig.invoke(run, T0, 5, "given");
+        rig.invoke(run, T0, 6, "given, too");
+    }
+    rig.finish(&mut runs[1], T0);
+    rig.attempt(&mut runs[2], 1, T0, 500);
+    rig.invoked_has_ended(&mut runs[2], T0, 6, "out");
+    for status in [500, 200] {
+        let told = Attempt { outcome: &outcome(status), retried: 0, next: Next::RetryAt(T0), sent: b"" };
+        rig.decide(T0, |out| runs[2].failure_told(told, out));
+    }
+    let records = runs.each_ref().map(|run| rig.record(run));
+    store.close();
+    let new = SCHEMA.map(|sql| query::<Option<String>>(&path, sql));
+    as_of_format_4(&path);
+    assert!(query::<String>(&path, "SELECT data FROM run").iter().any(|data| data.contains("\"early\"")));
+
+    let store = open();
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [5]);
+    assert_eq!(SCHEMA.map(|sql| query::<Option<String>>(&path, sql)), new);
+    let rig = Rig::new(&store);
+    for (run, record) in runs.iter().zip(&records) {
+        assert_eq!((rig.stored(run).as_ref(), &rig.record(run)), (Some(run), record));
+    }
+    assert_eq!(rig.list_failed(&RunFilter::default(), &latest(9)).entries, [runs[2].clone()]);
+    assert_eq!(store.waits(TENANT, "event", 9).unwrap(), [(runs[0].run.url.clone(), runs[0].waits[0].clone())]);
+    rig.wait(&mut runs[0], T0, "early", 7);
+    let last: Value = serde_json::from_slice(rig.record(&runs[0]).bodies.last().unwrap()).unwrap();
+    assert_eq!(last["out"], "AP8=");
+    assert_eq!(rig.stored(&runs[0]).as_ref(), Some(&runs[0]));
+    store.close();
+    assert_eq!(query::<String>(&path, "PRAGMA integrity_check"), ["ok"]);
+}
+
+#[test]
+fn a_run_of_format_4_is_read_to_the_last_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("posthaste.db");
+    let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    open().close();
+    as_of_format_4(&path);
+    let terms = r#"{"call_type":"step","content_type":"text/plain","accepted_at":1,"retries":0}"#;
+    // In format 4 the result told of the run that it came from.
+    let terms_of_result = r#"{"call_type":"step","content_type":"text/plain","accepted_at":1,"retries":0,"source":
+        {"invoke":{"run_id":"d","created_at":1,"url":"u","body":"given","headers":[["A","b"]]}}}"#;
+    let connection = Connection::open(&path).unwrap();
+    let run = "INSERT INTO run VALUES (5, 1, 'r', 1, 2, 9, 9, 5, ?1)";
+    connection.execute(run, [RUN_4]).unwrap();
+    let entry = r#"INSERT INTO run_entry VALUES (5, 0, 5, 7, '{"state":"failed","due":5}', ?1, x'ff00')"#;
+    connection.execute(entry, [terms]).unwrap();
+    let result = r#"INSERT INTO run_entry VALUES (5, 1, 6, 8, '{"state":"done","due":5}', ?1, ?2)"#;
+    connection
+        .execute(result, params![terms_of_result, &br#"{"stepId":7,"stepType":"Invoke","out":"o"}"#[..]])
+        .unwrap();
+    drop(connection);
+    let store = open();
+    let record = store.run_record(TENANT, Seq(5), Asker::Owner).unwrap().unwrap();
+    let (workflow, response) = (&record.workflow, |status| Response { status, ..Response::default() });
+    assert_eq!((workflow.invokers[0].run_id.as_str(), workflow.waits[0].timeout.as_str()), ("p", "7d"));
+    let invoke = &workflow.invokes[0];
+    assert_eq!((record.given(invoke), record.out(invoke), invoke.size), ("b".into(), Some("o".into()), 1));
+    assert_eq!((workflow.early[0].event.as_str(), workflow.early[0].size), ("e", 3));
+    let key = NoteKey { kind: NoteKind::Early, n: 0 };
+    assert_eq!(store.note_body(Seq(5), key).unwrap(), vec![0, 1, 2]);
+    assert_eq!(record.result.as_deref(), Some("\"ok\""));
+    let failure = workflow.run.failure.as_ref().unwrap();
+    assert_eq!((failure.status, failure.answer_bytes, failure.error.as_deref()), (500, 2, Some("e")));
+    assert_eq!(record.answer.as_deref(), Some(&Response { body: b"ok".to_vec(), ..response(500) }));
+    let told = Response { headers: vec![("A".into(), "b".into())], truncated: true, ..response(503) };
+    assert_eq!(record.told.as_deref(), Some(&told));
+    assert_eq!(workflow.told.as_ref().unwrap()[0].error.as_deref(), Some("no"));
+    let (invoke, result) = (&workflow.invokes[1], &workflow.entries[1]);
+    assert_eq!((invoke.run_id.as_str(), invoke.number(), record.given(invoke)), ("d", 7, "given".into()));
+    assert_eq!((invoke.run_headers.len(), &result.terms.source, result.gist.info.id), (1, &None, 7));
+}
+
+#[test]
+fn a_journal_that_must_be_brought_in_by_format_4_leaves_the_file_to_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, journal) = (directory.path().join("posthaste.db"), directory.path().join("journal"));
+    SqliteStore::open(&path, SqliteOptions::default()).unwrap().close();
+    as_of_format_4(&path);
+    std::fs::create_dir(&journal).unwrap();
+    std::fs::write(journal.join("000000000007.log"), b"PHj1 and more").unwrap();
+    let refused = JournalStore::open(&path, &journal, JournalOptions::default()).err().unwrap();
+    assert!(matches!(refused, JournalOpenError::Journal(JournalError::Foreign { .. })), "{refused:?}");
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [4]);
 }
 
 #[test]
@@ -220,4 +398,15 @@ fn an_upgrade_that_fails_changes_nothing() {
     assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [1]);
     Connection::open(file.path()).unwrap().execute_batch("DROP TABLE bulk_action").unwrap();
     assert_eq!(file.open().counts().unwrap(), Counts { live: 3, dead_letters: 1 });
+    // The same where not only SQL is at work.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("posthaste.db");
+    SqliteStore::open(&path, SqliteOptions::default()).unwrap().close();
+    as_of_format_4(&path);
+    let wrong = "INSERT INTO run VALUES (5, 1, 'r', 1, 0, NULL, NULL, NULL, '{\"early\":7}')";
+    Connection::open(&path).unwrap().execute_batch(wrong).unwrap();
+    let before = query::<Option<String>>(&path, contents);
+    assert!(SqliteStore::open(&path, SqliteOptions::default()).is_err());
+    assert_eq!(query::<Option<String>>(&path, contents), before);
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [4]);
 }

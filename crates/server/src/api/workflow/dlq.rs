@@ -10,13 +10,13 @@ use crate::api::params::Params;
 use crate::api::publish::{flow_spec, refuse_when_disk_is_low, refused_destination};
 use crate::app::App;
 use crate::core::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started};
-use crate::store::{Page, Store, StoreError};
+use crate::store::{Asker, FailedRun, Page, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX, RETRIES_DEFAULT, RUNS_AGAIN_MAX};
+use posthaste_engine::workflow::Overrides;
 use posthaste_engine::workflow::run::FailureCall;
-use posthaste_engine::workflow::{Overrides, Workflow};
 use posthaste_wire::destination::{is_name, split_query};
 use posthaste_wire::id::{DlqId, Position, TenantId};
 use posthaste_wire::publish::CallbackOptions;
@@ -219,7 +219,7 @@ async fn all_present(app: &Arc<App>, tenant: TenantId, ids: Vec<DlqId>) -> Resul
     let asked = ids.clone();
     let look = move |store: &dyn Store| {
         for id in asked {
-            if store.failed_run(tenant, id)?.is_none() {
+            if store.find_failed_run(tenant, id, Asker::Others)?.is_none() {
                 return Ok(Some(id));
             }
         }
@@ -253,14 +253,14 @@ async fn read_selection(app: &Arc<App>, request: Request) -> Result<(TenantId, P
 }
 
 /// One page of what the filters select.
-async fn page(app: &Arc<App>, tenant: TenantId, params: &Params, max: usize) -> Result<Page<Workflow>, ApiError> {
+async fn page(app: &Arc<App>, tenant: TenantId, params: &Params, max: usize) -> Result<Page<FailedRun>, ApiError> {
     let filter = selection::of_dlq(params)?;
     let request = params.page(max, max)?;
     Ok(app.read(move |store| store.list_failed_runs(tenant, &filter, &request)).await?)
 }
 
-fn ids_of(page: Page<Workflow>) -> (Vec<DlqId>, Option<Position>) {
-    let ids = page.entries.iter().filter_map(|workflow| Some(workflow.run.failure.as_ref()?.dlq_id));
+fn ids_of(page: Page<FailedRun>) -> (Vec<DlqId>, Option<Position>) {
+    let ids = page.entries.iter().filter_map(|failed| Some(failed.run.failure.as_ref()?.dlq_id));
     (ids.collect(), page.next)
 }
 
@@ -287,13 +287,12 @@ fn named(params: &Params) -> Result<Option<Named>, ApiError> {
 }
 
 /// Those of these failed runs that there are; `None` if they are too large for one answer.
-fn load(store: &dyn Store, tenant: TenantId, ids: &[DlqId]) -> Result<Option<Vec<Workflow>>, StoreError> {
+fn load(store: &dyn Store, tenant: TenantId, ids: &[DlqId]) -> Result<Option<Vec<FailedRun>>, StoreError> {
     let (mut runs, mut bytes) = (Vec::new(), 0);
     for id in ids {
         let Some(run) = store.failed_run(tenant, *id)? else { continue };
-        let Some(run) = store.workflow(tenant, run)? else { continue };
         bytes += run.bytes();
-        if bytes > PAGE_BYTES_MAX as u64 && !runs.is_empty() {
+        if bytes > PAGE_BYTES_MAX && !runs.is_empty() {
             return Ok(None);
         }
         runs.push(run);

@@ -1,9 +1,9 @@
 //! What happened to a run, line by line: derived from the run and its entries, and from nothing else.
 
-use super::shape::{Shaper, View, error_text, put_labels, put_run, run_state};
+use super::shape::{Shaper, StepShaper, View, error_text, put_labels, put_run, run_state};
 use super::steps::{self, Group, Item, Sleep, StepState};
 use crate::api::shape::{Object, put};
-use posthaste_engine::workflow::Workflow;
+use posthaste_engine::workflow::Record;
 use posthaste_engine::workflow::entry::{DeliveryState, Entry, Source, StepError};
 use posthaste_engine::workflow::run::{Run, RunState};
 use posthaste_wire::id::MessageId;
@@ -23,8 +23,10 @@ pub(super) struct Line {
 }
 
 /// The lines of a run, oldest first. Those of one time are in the order in which one leads to the other.
-pub(super) fn lines(workflow: &Workflow, view: View) -> Vec<Line> {
-    let mut lines = Lines { shaper: Shaper { workflow, view }, run: &workflow.run, lines: Vec::new() };
+pub(super) fn lines(record: &Record, view: View) -> Vec<Line> {
+    let workflow = &record.workflow;
+    let steps = StepShaper::new(record, view);
+    let mut lines = Lines { record, shaper: steps.shaper, steps, run: &workflow.run, lines: Vec::new() };
     lines.push_start();
     let groups = steps::groups(workflow, view.now);
     for item in groups.iter().flat_map(Group::items) {
@@ -40,6 +42,8 @@ pub(super) fn lines(workflow: &Workflow, view: View) -> Vec<Line> {
 }
 
 struct Lines<'a> {
+    record: &'a Record,
+    steps: StepShaper<'a>,
     shaper: Shaper<'a>,
     run: &'a Run,
     lines: Vec<Line>,
@@ -61,10 +65,10 @@ impl<'a> Lines<'a> {
 
     fn push_start(&mut self) {
         let mut more = Object::new();
-        if let Some(first) = self.shaper.workflow.entries.first() {
+        if let Some(first) = self.record.workflow.entries.first() {
             put(&mut more, "headers", self.shaper.entry_headers(first));
         }
-        if let Some(invoker) = self.run.invokers.first() {
+        if let Some(invoker) = self.record.workflow.invokers.first() {
             put(&mut more, "invokerWorkflowRunId", invoker.run_id.as_str());
             put(&mut more, "invokerWorkflowUrl", invoker.url.as_str());
             if let Some(created_at) = invoker.created_at {
@@ -77,12 +81,12 @@ impl<'a> Lines<'a> {
     fn push_end(&mut self) {
         let Some(ended_at) = self.run.ended_at else { return };
         let mut more = Object::new();
-        if let Some(result) = &self.run.result {
+        if let Some(result) = &self.record.result {
             self.shaper.put_text(&mut more, "workflowRunResponse", result.as_bytes());
         }
         if let Some(failure) = &self.run.failure {
             put(&mut more, "dlqId", failure.dlq_id.to_string());
-            let error = StepError { at: ended_at, error: failure.error.clone(), response: failure.response.clone() };
+            let error = StepError { at: ended_at, error: failure.error.clone(), response: self.record.answer.clone() };
             self.put_error(&mut more, &error);
         }
         self.push(ended_at, run_state(self.run.state), None, more);
@@ -90,7 +94,7 @@ impl<'a> Lines<'a> {
 
     /// A line about a step; only its result shows what it brought.
     fn push_step(&mut self, at: Timestamp, state: StepState, item: &Item<'a>, message: Option<MessageId>) {
-        let mut info = self.shaper.item(item);
+        let mut info = self.steps.item(item);
         if state != StepState::Success {
             leave_out_bodies(&mut info);
         }
@@ -109,7 +113,7 @@ impl<'a> Lines<'a> {
         if let Some(since) = announced.map(|entry| entry.terms.accepted_at).or_else(|| began(item)) {
             self.push_step(since, StepState::Progress, item, announced.map(|entry| entry.id).or(message));
         }
-        let mut about = self.shaper.item(item);
+        let mut about = self.steps.item(item);
         leave_out_bodies(&mut about);
         for entry in item.deliveries() {
             self.push_errors(entry, &about);
@@ -134,7 +138,7 @@ impl<'a> Lines<'a> {
         // A retry is due later.
         let first_error = result.delivery.errors.first().map(|error| error.at);
         let woke_at = first_error.map_or(result.delivery.due, |at| at.min(result.delivery.due));
-        let slept = item.plan.is_none() && result.info.kind.starts_with("Sleep") && woke_at > accepted_at;
+        let slept = item.plan.is_none() && result.gist.info.kind.starts_with("Sleep") && woke_at > accepted_at;
         if slept {
             self.push_step(accepted_at, StepState::Progress, item, Some(result.id));
         }
@@ -194,7 +198,6 @@ fn began(item: &Item<'_>) -> Option<Timestamp> {
     let source = item.result.and_then(|result| result.terms.source.as_ref());
     match source {
         Some(Source::Wait { since, .. }) => Some(*since),
-        Some(Source::Invoke { created_at, .. }) => Some(*created_at),
         None => item.started(),
     }
 }

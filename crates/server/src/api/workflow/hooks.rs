@@ -11,6 +11,7 @@ use crate::api::params::decoded;
 use crate::api::publish::refuse_when_disk_is_low;
 use crate::app::App;
 use crate::core::RunKey;
+use crate::store::Asker;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -56,10 +57,10 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
 /// changes nothing, and costs the tenant nothing.
 async fn is_open(app: &Arc<App>, tenant: TenantId, run: RunKey, event: String) -> Result<bool, ApiError> {
     let is_open = app.read(move |store| {
-        if store.find_run(tenant, &run.id, None)?.is_none() {
+        if store.find_run(tenant, &run.id, None, Asker::Others)?.is_none() {
             return Ok(false);
         }
-        Ok(run_of(store, tenant, &run)?.is_some_and(|workflow| workflow.has_webhook(&event)))
+        Ok(run_of(store, tenant, &run)?.is_some_and(|record| record.has_webhook(&event)))
     });
     Ok(is_open.await?)
 }

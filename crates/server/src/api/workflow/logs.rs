@@ -12,7 +12,7 @@ use crate::store::{Order, Page, PageRequest, RunFilter, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_engine::limits::{LOG_PAGE_MAX, PAGE_BYTES_MAX, RUN_PAGE_MAX};
-use posthaste_engine::workflow::Workflow;
+use posthaste_engine::workflow::{Record, Workflow};
 use posthaste_wire::id::{Position, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ async fn list_runs(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<
     let (states, filter) = (selection::states(params)?, selection::of_logs(params)?);
     let page = params.page(RUN_PAGE_MAX, RUN_PAGE_MAX)?;
     let page = app.read(move |store| runs_in(store, tenant, filter, &states, &page, view.now)).await?;
-    let runs: Vec<Value> = page.entries.iter().map(|workflow| shape::run(workflow, view)).collect();
+    let runs: Vec<Value> = page.entries.iter().map(|record| shape::run(record, view)).collect();
     let mut answer = json!({ "runs": runs });
     if let Some(next) = page.next {
         answer["cursor"] = next.to_string().into();
@@ -63,7 +63,7 @@ fn runs_in(
     states: &States,
     page: &PageRequest,
     now: Timestamp,
-) -> Result<Page<Workflow>, StoreError> {
+) -> Result<Page<Record>, StoreError> {
     let States { runs, steps } = states;
     if steps.is_empty() {
         return store.list_runs(tenant, &RunFilter { states: runs.clone(), ..filter }, page);
@@ -73,13 +73,13 @@ fn runs_in(
     for _ in 0..RUN_PAGES_MAX {
         let request = PageRequest { cursor: found.next, ..page.clone() };
         let part = store.list_runs(tenant, &filter, &request)?;
-        for workflow in part.entries {
+        for record in part.entries {
             if found.entries.len() == page.count {
                 return Ok(found);
             }
-            found.next = Some(position(&workflow));
-            if is_wanted(&workflow) {
-                found.entries.push(workflow);
+            found.next = Some(position(&record));
+            if is_wanted(&record.workflow) {
+                found.entries.push(record);
             }
         }
         found.next = part.next;
@@ -91,8 +91,9 @@ fn runs_in(
 }
 
 /// Where a run stands in the list of runs.
-fn position(workflow: &Workflow) -> Position {
-    Position { at: workflow.run.created_at, n: workflow.run.no.0 }
+fn position(record: &Record) -> Position {
+    let run = &record.workflow.run;
+    Position { at: run.created_at, n: run.no.0 }
 }
 
 fn has_step_in(workflow: &Workflow, states: &[StepState], now: Timestamp) -> bool {
@@ -190,12 +191,12 @@ fn lines_of(
     for _ in 0..RUN_PAGES_MAX {
         let page = PageRequest { cursor: from, count: RUN_PAGE_MAX, order: Order::LatestFirst };
         let page = store.list_runs(tenant, filter, &page)?;
-        for workflow in &page.entries {
-            let run = position(workflow);
+        for record in &page.entries {
+            let run = position(record);
             let left = cursor.filter(|cursor| cursor.run == run).and_then(|cursor| cursor.left).unwrap_or(usize::MAX);
-            let tail = events::tail(events::lines(workflow, *view), left, count - taken.len(), is_wanted);
+            let tail = events::tail(events::lines(record, *view), left, count - taken.len(), is_wanted);
             taken.extend(tail.lines);
-            bytes += workflow.bytes() as usize;
+            bytes += record.bytes() as usize;
             let left = Some(tail.left).filter(|left| *left > 0);
             if left.is_some() || taken.len() == *count || bytes > PAGE_BYTES_MAX {
                 return Ok((taken, Some(LineCursor { run, left })));

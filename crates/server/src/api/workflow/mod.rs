@@ -33,7 +33,7 @@ use super::error::ApiError;
 use crate::core::{RunKey, RunRefused};
 use crate::store::{Order, PageRequest, RunFilter, Store, StoreError};
 use posthaste_engine::limits::WORKFLOW_NAME_BYTES_MAX;
-use posthaste_engine::workflow::Workflow;
+use posthaste_engine::workflow::Record;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::rejection::Rejection;
 
@@ -61,7 +61,7 @@ fn refused_event(refused: RunRefused) -> ApiError {
 
 /// A run with its entries, the newest of its name unless it says which. Read as lists are: the core has a connection of its
 /// own, and must not wait for others to read a large run.
-fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Workflow>, StoreError> {
+fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Record>, StoreError> {
     let filter = RunFilter { ids: vec![run.id.clone()], created_at: run.created_at, ..RunFilter::default() };
     let page = PageRequest { cursor: None, count: 1, order: Order::LatestFirst };
     Ok(store.list_runs(tenant, &filter, &page)?.entries.pop())

@@ -12,6 +12,7 @@ use crate::api::params::decoded;
 use crate::api::publish::{refuse_when_disk_is_low, rest_of};
 use crate::app::App;
 use crate::core::{Notified, RunKey};
+use crate::store::Asker;
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_wire::id::TenantId;
@@ -48,7 +49,7 @@ async fn addressee(app: &Arc<App>, tenant: TenantId, rest: &str) -> Result<(Opti
         let run = decoded(run)?;
         let is_known = run.starts_with(RUN_PREFIX) || {
             let run = run.clone();
-            app.read(move |store| store.find_run(tenant, &run, None)).await?.is_some()
+            app.read(move |store| store.find_run(tenant, &run, None, Asker::Others)).await?.is_some()
         };
         if is_known {
             return Ok((Some(run), decoded(event)?));

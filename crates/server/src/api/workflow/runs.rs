@@ -44,8 +44,8 @@ pub(in crate::api) async fn get(State(app): State<Arc<App>>, request: Request) -
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let run = key(request.uri(), request.headers())?;
     let entries = app.read(move |store| {
-        let workflow = run_of(store, tenant, &run)?.filter(|workflow| workflow.run.state == RunState::Started);
-        Ok(workflow.and_then(|workflow| Some(workflow.array_up_to(workflow.entries.last()?.index))))
+        let record = run_of(store, tenant, &run)?.filter(|record| record.workflow.run.state == RunState::Started);
+        Ok(record.map(|record| record.array_up_to(u32::MAX)))
     });
     let entries = entries.await?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], entries).into_response())

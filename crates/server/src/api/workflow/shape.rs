@@ -4,11 +4,12 @@
 
 use super::steps::{self, Group, Item, Standing};
 use crate::api::shape::{Object, header_map, kept_body, put, put_flow, put_text_or_base64, sent_headers, trimmed};
+use crate::store::FailedRun;
 use axum::http::StatusCode;
 use posthaste_engine::event::Response;
-use posthaste_engine::workflow::Workflow;
+use posthaste_engine::workflow::Record;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
-use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Run, RunState, StepText};
+use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
 use posthaste_wire::encoding::{from_base64, header_shown};
 use posthaste_wire::redact::{self, RedactFields};
 use posthaste_wire::time::Timestamp;
@@ -51,8 +52,9 @@ pub(super) fn call_state(state: FailureCallState) -> &'static str {
 }
 
 /// A run with its steps, as a log shows it.
-pub(super) fn run(workflow: &Workflow, view: View) -> Value {
-    let shaper = Shaper { workflow, view };
+pub(super) fn run(record: &Record, view: View) -> Value {
+    let steps = StepShaper::new(record, view);
+    let (workflow, shaper) = (&record.workflow, &steps.shaper);
     let run = &workflow.run;
     let mut object = Object::new();
     put(&mut object, "workflowRunId", run.id.as_str());
@@ -62,7 +64,7 @@ pub(super) fn run(workflow: &Workflow, view: View) -> Value {
     if let Some(ended_at) = run.ended_at {
         put(&mut object, "workflowRunCompletedAt", ended_at.as_millis());
     }
-    if let Some(result) = &run.result {
+    if let Some(result) = &record.result {
         shaper.put_text(&mut object, "workflowRunResponse", result.as_bytes());
     }
     if !run.config.caller_ip.is_empty() {
@@ -72,7 +74,7 @@ pub(super) fn run(workflow: &Workflow, view: View) -> Value {
         put(&mut object, "flowControlKey", flow.key.as_str());
     }
     put_labels(&mut object, run);
-    if let Some(invoker) = run.invokers.first() {
+    if let Some(invoker) = workflow.invokers.first() {
         let mut told = json!({ "workflowRunId": invoker.run_id, "workflowUrl": invoker.url });
         if let Some(created_at) = invoker.created_at {
             told["workflowRunCreatedAt"] = created_at.as_millis().into();
@@ -82,20 +84,19 @@ pub(super) fn run(workflow: &Workflow, view: View) -> Value {
     if let Some(failure) = &run.failure {
         put(&mut object, "dlqId", failure.dlq_id.to_string());
         if let Some(call) = &failure.call {
-            put(&mut object, "failureFunction", shaper.failure_function(failure, call));
+            put(&mut object, "failureFunction", steps.failure_function(failure, call));
         }
     }
     let groups = steps::groups(workflow, view.now);
-    put(&mut object, "steps", groups.iter().map(|group| shaper.group(group)).collect::<Vec<_>>());
+    put(&mut object, "steps", groups.iter().map(|group| steps.group(group)).collect::<Vec<_>>());
     object.into()
 }
 
 /// A failed run, as the DLQ shows it: what it was triggered with, and why it failed.
-pub(super) fn failed_run(workflow: &Workflow, trim_body: Option<usize>) -> Option<Value> {
-    let run = &workflow.run;
+pub(super) fn failed_run(failed_run: &FailedRun, trim_body: Option<usize>) -> Option<Value> {
+    let FailedRun { run, first, payload, failed, answer, told } = failed_run;
     let failure = run.failure.as_deref()?;
-    let (first, failed) = (workflow.entries.first()?, workflow.entries.get(failure.entry as usize)?);
-    let shaper = Shaper { workflow, view: View { trim_body, now: Timestamp(0) } };
+    let shaper = Shaper { run, view: View { trim_body, now: Timestamp(0) } };
     let mut object = Object::new();
     put(&mut object, "dlqId", failure.dlq_id.to_string());
     put(&mut object, "messageId", failed.id.to_string());
@@ -109,13 +110,13 @@ pub(super) fn failed_run(workflow: &Workflow, trim_body: Option<usize>) -> Optio
     put_run(&mut object, run);
     put_labels(&mut object, run);
     put_flow(&mut object, run.config.flow.as_ref());
-    let hidden = shaper.hidden(&first.body);
-    let body = hidden.as_ref().map_or(&first.body[..], String::as_bytes);
+    let hidden = shaper.hidden(payload);
+    let body = hidden.as_ref().map_or(&payload[..], String::as_bytes);
     put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(body, trim_body));
     if let Some(error) = &failure.error {
         put(&mut object, "error", error.as_str());
     }
-    let (status, answer) = last_answer(failure);
+    let (status, answer) = last_answer(failure, answer.as_deref());
     put(&mut object, "responseStatus", status);
     match answer {
         Answer::Given(response) => {
@@ -134,7 +135,7 @@ pub(super) fn failed_run(workflow: &Workflow, trim_body: Option<usize>) -> Optio
         put(&mut object, "failureFunctionState", call_state(call.state));
         let mut info = Object::new();
         put(&mut info, "state", call_state(call.state));
-        if let Some(response) = &call.response {
+        if let Some(response) = told {
             shaper.put_response(&mut info, response);
         }
         put(&mut object, "failureCallbackInfo", info);
@@ -162,8 +163,8 @@ enum Answer<'a> {
     Words(&'a str),
 }
 
-fn last_answer(failure: &Failure) -> (u16, Answer<'_>) {
-    match &failure.response {
+fn last_answer<'a>(failure: &'a Failure, answer: Option<&'a Response>) -> (u16, Answer<'a>) {
+    match answer {
         Some(response) => (response.status, Answer::Given(response)),
         None => (NO_ANSWER, Answer::Words(failure.error.as_deref().unwrap_or_default())),
     }
@@ -184,69 +185,13 @@ fn status_text(status: u16) -> String {
 }
 
 /// Shapes what belongs to one run.
+#[derive(Clone, Copy)]
 pub(super) struct Shaper<'a> {
-    pub(super) workflow: &'a Workflow,
-    pub(super) view: View,
+    run: &'a Run,
+    view: View,
 }
 
-impl<'a> Shaper<'a> {
-    fn group(&self, group: &Group<'a>) -> Value {
-        let now = self.view.now;
-        let steps: Vec<Value> = match group {
-            Group::Next(entries) => entries.iter().map(|entry| self.next(entry)).collect(),
-            Group::Sequential(_) | Group::Parallel { .. } => {
-                let shaped = |item: &Item<'a>| {
-                    let standing = item.standing(&self.workflow.run, now);
-                    let mut object = self.item(item);
-                    put(&mut object, "state", standing.state.name());
-                    // What was in the way of a step that is done.
-                    let overcome = item.work().filter(|entry| entry.delivery.state == DeliveryState::Done);
-                    self.put_trouble(&mut object, &Standing { trouble: standing.trouble.or(overcome), ..standing });
-                    if let Some(entry) = item.work() {
-                        let has_led_on = item.result.is_some() || item.started().is_some();
-                        put_execution(&mut object, &entry.delivery, has_led_on);
-                    }
-                    object.into()
-                };
-                group.items().iter().map(shaped).collect()
-            }
-        };
-        json!({ "type": group.kind(), "steps": steps })
-    }
-
-    /// A delivery that executes what comes next.
-    fn next(&self, entry: &'a Entry) -> Value {
-        let standing = Standing::of_delivery(entry, self.view.now);
-        let mut object = self.delivery(entry);
-        put(&mut object, "state", standing.state.name());
-        self.put_trouble(&mut object, &standing);
-        put_execution(&mut object, &entry.delivery, false);
-        object.into()
-    }
-
-    /// What is known of the step that a delivery executes.
-    pub(super) fn delivery(&self, entry: &Entry) -> Object {
-        let mut object = Object::new();
-        put(&mut object, "messageId", entry.id.to_string());
-        put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
-        let response = entry.delivery.errors.last().and_then(|error| error.response.as_ref());
-        let named = response.and_then(|response| header(&response.headers, ERROR_STEP_NAME));
-        if let Some(name) = named {
-            put(&mut object, "stepName", header_shown(name));
-        }
-        object
-    }
-
-    fn put_trouble(&self, object: &mut Object, standing: &Standing<'_>) {
-        if let Some(due) = standing.due {
-            put(object, "nextDeliveryTime", due.as_millis());
-        }
-        let errors = standing.trouble.map(|entry| self.errors(entry)).unwrap_or_default();
-        if !errors.is_empty() {
-            put(object, "errors", errors);
-        }
-    }
-
+impl Shaper<'_> {
     /// What went wrong with a delivery; a run can also fail for another reason than an answer.
     fn errors(&self, entry: &Entry) -> Vec<Value> {
         let mut errors: Vec<Value> = entry.delivery.errors.iter().map(|error| self.error(error)).collect();
@@ -258,7 +203,7 @@ impl<'a> Shaper<'a> {
 
     /// Why the run failed at this entry, if none of its attempts says so.
     pub(super) fn own_error(&self, entry: &Entry) -> Option<StepError> {
-        let run = &self.workflow.run;
+        let run = self.run;
         let failure = run.failure.as_ref().filter(|failure| failure.entry == entry.index)?;
         let error = failure.error.as_ref()?;
         let is_told = entry.delivery.errors.last().is_some_and(|last| last.error.as_ref() == Some(error));
@@ -287,9 +232,118 @@ impl<'a> Shaper<'a> {
         put_trimmed(object, "responseBody", text_of(response), self.view.trim_body);
     }
 
+    fn put_trouble(&self, object: &mut Object, standing: &Standing<'_>) {
+        if let Some(due) = standing.due {
+            put(object, "nextDeliveryTime", due.as_millis());
+        }
+        let errors = standing.trouble.map(|entry| self.errors(entry)).unwrap_or_default();
+        if !errors.is_empty() {
+            put(object, "errors", errors);
+        }
+    }
+
+    /// What is known of the step that a delivery executes.
+    pub(super) fn delivery(&self, entry: &Entry) -> Object {
+        let mut object = Object::new();
+        put(&mut object, "messageId", entry.id.to_string());
+        put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
+        let response = entry.delivery.errors.last().and_then(|error| error.response.as_ref());
+        let named = response.and_then(|response| header(&response.headers, ERROR_STEP_NAME));
+        if let Some(name) = named {
+            put(&mut object, "stepName", header_shown(name));
+        }
+        object
+    }
+
+    /// What an entry is delivered with: the first also with the user's headers.
+    pub(super) fn entry_headers(&self, entry: &Entry) -> Value {
+        let Terms { content_type, headers, .. } = &*entry.terms;
+        if entry.index > 0 {
+            return self.sent(headers);
+        }
+        let mut all = vec![("Content-Type".to_owned(), content_type.clone())];
+        all.extend(headers.iter().chain(&self.run.config.headers).cloned());
+        self.sent(&all)
+    }
+
+    fn sent(&self, headers: &[(String, String)]) -> Value {
+        self.sent_to(headers, &RedactFields::default())
+    }
+
+    /// Headers that another run got, which hides some of them as well.
+    fn sent_to(&self, headers: &[(String, String)], other: &RedactFields) -> Value {
+        let own = &self.run.config.redact;
+        sent_headers(headers, |name| own.hides_header(name) || other.hides_header(name))
+    }
+
+    /// What stands in the place of a payload or result that is to be hidden.
+    fn hidden(&self, bytes: &[u8]) -> Option<String> {
+        (self.run.config.redact.body && !bytes.is_empty()).then(|| redact::mark(bytes))
+    }
+
+    /// A payload or a result as text, hidden or cut as asked.
+    pub(super) fn put_text(&self, object: &mut Object, name: &str, bytes: &[u8]) {
+        self.put_text_of(object, name, bytes, None);
+    }
+
+    /// The same for a text that belongs to another run as well.
+    fn put_text_of(&self, object: &mut Object, name: &str, bytes: &[u8], other: Option<&RedactFields>) {
+        let is_hidden = other.is_some_and(|other| other.body) && !bytes.is_empty();
+        let hidden = self.hidden(bytes).or_else(|| is_hidden.then(|| redact::mark(bytes)));
+        let text = hidden.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
+        put_trimmed(object, name, text, self.view.trim_body);
+    }
+}
+
+/// Shapes the steps of one run.
+pub(super) struct StepShaper<'a> {
+    pub(super) shaper: Shaper<'a>,
+    record: &'a Record,
+}
+
+impl<'a> StepShaper<'a> {
+    pub(super) fn new(record: &'a Record, view: View) -> StepShaper<'a> {
+        StepShaper { shaper: Shaper { run: &record.workflow.run, view }, record }
+    }
+
+    fn group(&self, group: &Group<'a>) -> Value {
+        let now = self.shaper.view.now;
+        let steps: Vec<Value> = match group {
+            Group::Next(entries) => entries.iter().map(|entry| self.next(entry)).collect(),
+            Group::Sequential(_) | Group::Parallel { .. } => {
+                let shaped = |item: &Item<'a>| {
+                    let standing = item.standing(self.shaper.run, now);
+                    let mut object = self.item(item);
+                    put(&mut object, "state", standing.state.name());
+                    // What was in the way of a step that is done.
+                    let overcome = item.work().filter(|entry| entry.delivery.state == DeliveryState::Done);
+                    let trouble = standing.trouble.or(overcome);
+                    self.shaper.put_trouble(&mut object, &Standing { trouble, ..standing });
+                    if let Some(entry) = item.work() {
+                        let has_led_on = item.result.is_some() || item.started().is_some();
+                        put_execution(&mut object, &entry.delivery, has_led_on);
+                    }
+                    object.into()
+                };
+                group.items().iter().map(shaped).collect()
+            }
+        };
+        json!({ "type": group.kind(), "steps": steps })
+    }
+
+    /// A delivery that executes what comes next.
+    fn next(&self, entry: &'a Entry) -> Value {
+        let standing = Standing::of_delivery(entry, self.shaper.view.now);
+        let mut object = self.shaper.delivery(entry);
+        put(&mut object, "state", standing.state.name());
+        self.shaper.put_trouble(&mut object, &standing);
+        put_execution(&mut object, &entry.delivery, false);
+        object.into()
+    }
+
     fn failure_function(&self, failure: &Failure, call: &FailureProgress) -> Value {
-        let run = &self.workflow.run;
-        let (status, answer) = last_answer(failure);
+        let run = self.shaper.run;
+        let (status, answer) = last_answer(failure, self.record.answer.as_deref());
         let (text, headers) = match answer {
             Answer::Given(response) => (text_of(response), shown_headers(&response.headers)),
             Answer::Words(words) => (words.to_owned(), json!({})),
@@ -299,16 +353,16 @@ impl<'a> Shaper<'a> {
         put(&mut object, "url", run.url.as_str());
         put(&mut object, "state", call_state(call.state));
         put(&mut object, "failStatus", status);
-        put_trimmed(&mut object, "failResponse", text, self.view.trim_body);
+        put_trimmed(&mut object, "failResponse", text, self.shaper.view.trim_body);
         put(&mut object, "failHeaders", headers);
         put(&mut object, "dlqId", failure.dlq_id.to_string());
         let retries = run.config.failure.as_ref().and_then(|call| call.retries).unwrap_or(run.config.retries);
         put(&mut object, "maxRetries", retries);
-        if !call.errors.is_empty() {
-            put(&mut object, "errors", call.errors.iter().map(|error| self.error(error)).collect::<Vec<_>>());
+        if let Some(errors) = self.record.workflow.told.as_ref().filter(|errors| !errors.is_empty()) {
+            put(&mut object, "errors", errors.iter().map(|error| self.shaper.error(error)).collect::<Vec<_>>());
         }
-        if let Some(response) = &call.response {
-            self.put_response(&mut object, response);
+        if let Some(response) = &self.record.told {
+            self.shaper.put_response(&mut object, response);
         }
         if call.state == FailureCallState::InProgress {
             put(&mut object, "nextDeliveryTime", call.due.as_millis());
@@ -321,15 +375,15 @@ impl<'a> Shaper<'a> {
         let mut object = Object::new();
         match item.result.filter(|result| result.index == 0) {
             Some(first) => self.put_first(&mut object, first),
-            None => self.put_step(&mut object, item, &step_of(item)),
+            None => self.put_step(&mut object, item, &self.step_of(item)),
         }
         let entry = item.result.or(item.call).or(item.plan);
-        let run = &self.workflow.run;
+        let run = self.shaper.run;
         match entry {
             Some(entry) => {
                 put(&mut object, "messageId", entry.id.to_string());
                 put(&mut object, "callType", entry.terms.call_type.name());
-                put(&mut object, "headers", self.entry_headers(entry));
+                put(&mut object, "headers", self.shaper.entry_headers(entry));
                 put(&mut object, "createdAt", entry.terms.accepted_at.as_millis());
                 put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
             }
@@ -356,7 +410,7 @@ impl<'a> Shaper<'a> {
         put(object, "stepName", "init");
         put(object, "stepType", "Initial");
         put(object, "concurrent", 1);
-        self.put_text(object, "out", &first.body);
+        self.shaper.put_text(object, "out", self.record.body(first));
     }
 
     /// What a step says about itself.
@@ -369,10 +423,10 @@ impl<'a> Shaper<'a> {
         put(object, "stepName", name);
         put(object, "stepType", kind);
         put(object, "concurrent", step.get("concurrent").and_then(Value::as_u64).unwrap_or(1));
-        let out = item.invoke.and_then(|invoke| invoke.out.clone().map(Value::String));
+        let out = item.invoke.and_then(|invoke| self.record.out(invoke)).map(Value::String);
         if let Some(out) = step.get("out").cloned().or(out).filter(|out| !out.is_null()) {
             // What an invoked run returned is hidden as it is in its own log.
-            self.put_text_of(object, "out", as_text(&out).as_bytes(), item.invoked_redact());
+            self.shaper.put_text_of(object, "out", as_text(&out).as_bytes(), item.invoked_redact());
         }
         for name in ["sleepFor", "sleepUntil", "waitEventId", "callUrl", "callMethod"] {
             if let Some(value) = step.get(name).filter(|value| !value.is_null()) {
@@ -394,84 +448,52 @@ impl<'a> Shaper<'a> {
             put(object, "callUrl", call.url.as_str());
             put(object, "callMethod", call.method.as_str());
         }
-        put(object, "callHeaders", self.sent(&entry.terms.headers));
-        self.put_text(object, "callBody", &entry.body);
-        let told = item.answer.and_then(|answer| serde_json::from_slice::<Object>(&answer.body).ok());
+        put(object, "callHeaders", self.shaper.sent(&entry.terms.headers));
+        self.shaper.put_text(object, "callBody", self.record.body(entry));
+        let told = item.answer.and_then(|answer| serde_json::from_slice::<Object>(self.record.body(answer)).ok());
         let Some(told) = told else { return };
         put(object, "callResponseStatus", told.get("status").cloned().unwrap_or_default());
         put(object, "callResponseHeaders", told.get("header").cloned().unwrap_or_else(|| json!({})));
         let body = told.get("body").and_then(Value::as_str).and_then(from_base64).unwrap_or_default();
-        self.put_text(object, "callResponseBody", &body);
+        self.shaper.put_text(object, "callResponseBody", &body);
     }
 
     /// What a step waits for, or what brought its result.
     fn put_sources(&self, object: &mut Object, item: &Item<'_>) {
         if let Some(wait) = item.wait {
             put(object, "waitEventId", wait.event.as_str());
-            self.put_source(object, &wait.source());
+            put_wait(object, &wait.source());
         }
         if let Some(invoke) = item.invoke {
-            self.put_source(object, &invoke.source());
+            self.put_invoked(object, invoke);
         }
         if let Some(source) = item.result.and_then(|result| result.terms.source.as_ref()) {
-            self.put_source(object, source);
+            put_wait(object, source);
         }
     }
 
-    fn put_source(&self, object: &mut Object, source: &Source) {
-        match source {
-            Source::Wait { timeout, deadline, .. } => {
-                put(object, "waitTimeoutDuration", timeout.as_str());
-                put(object, "waitTimeoutDeadline", deadline.as_millis());
-            }
-            Source::Invoke { run_id, created_at, url, body, headers, redact } => {
-                put(object, "invokedWorkflowRunId", run_id.as_str());
-                put(object, "invokedWorkflowUrl", url.as_str());
-                put(object, "invokedWorkflowCreatedAt", created_at.as_millis());
-                put(object, "invokedWorkflowRunHeaders", self.sent_to(headers, redact));
-                self.put_text_of(object, "invokedWorkflowRunBody", body.as_bytes(), Some(redact));
-            }
-        }
+    fn put_invoked(&self, object: &mut Object, invoke: &Invoke) {
+        put(object, "invokedWorkflowRunId", invoke.run_id.as_str());
+        put(object, "invokedWorkflowUrl", invoke.url.as_str());
+        put(object, "invokedWorkflowCreatedAt", invoke.created_at.as_millis());
+        put(object, "invokedWorkflowRunHeaders", self.shaper.sent_to(&invoke.run_headers, &invoke.redact));
+        let given = self.record.given(invoke);
+        self.shaper.put_text_of(object, "invokedWorkflowRunBody", &given, Some(&invoke.redact));
     }
 
-    /// What an entry is delivered with: the first also with the user's headers.
-    pub(super) fn entry_headers(&self, entry: &Entry) -> Value {
-        let Terms { content_type, headers, .. } = &*entry.terms;
-        if entry.index > 0 {
-            return self.sent(headers);
-        }
-        let mut all = vec![("Content-Type".to_owned(), content_type.clone())];
-        all.extend(headers.iter().chain(&self.workflow.run.config.headers).cloned());
-        self.sent(&all)
+    /// What is known of a step: what it says itself, or what was said when it began.
+    fn step_of(&self, item: &Item<'_>) -> StepText {
+        let held = |entry: &Entry| serde_json::from_slice(self.record.body(entry)).unwrap_or_default();
+        let kept = item.wait.map(|wait| &wait.step).or(item.invoke.map(|invoke| &invoke.step));
+        let result = item.result.map(held).or_else(|| kept.cloned());
+        result.or_else(|| item.plan.map(held)).or_else(|| item.call.map(step_of_call)).unwrap_or_default()
     }
+}
 
-    fn sent(&self, headers: &[(String, String)]) -> Value {
-        self.sent_to(headers, &RedactFields::default())
-    }
-
-    /// Headers that another run got, which hides some of them as well.
-    fn sent_to(&self, headers: &[(String, String)], other: &RedactFields) -> Value {
-        let own = &self.workflow.run.config.redact;
-        sent_headers(headers, |name| own.hides_header(name) || other.hides_header(name))
-    }
-
-    /// What stands in the place of a payload or result that is to be hidden.
-    fn hidden(&self, bytes: &[u8]) -> Option<String> {
-        (self.workflow.run.config.redact.body && !bytes.is_empty()).then(|| redact::mark(bytes))
-    }
-
-    /// A payload or a result as text, hidden or cut as asked.
-    pub(super) fn put_text(&self, object: &mut Object, name: &str, bytes: &[u8]) {
-        self.put_text_of(object, name, bytes, None);
-    }
-
-    /// The same for a text that belongs to another run as well.
-    fn put_text_of(&self, object: &mut Object, name: &str, bytes: &[u8], other: Option<&RedactFields>) {
-        let is_hidden = other.is_some_and(|other| other.body) && !bytes.is_empty();
-        let hidden = self.hidden(bytes).or_else(|| is_hidden.then(|| redact::mark(bytes)));
-        let text = hidden.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
-        put_trimmed(object, name, text, self.view.trim_body);
-    }
+fn put_wait(object: &mut Object, source: &Source) {
+    let Source::Wait { timeout, deadline, .. } = source;
+    put(object, "waitTimeoutDuration", timeout.as_str());
+    put(object, "waitTimeoutDeadline", deadline.as_millis());
 }
 
 /// How often a delivery was tried, and how its last attempt went: what the hosted service does not tell. One that has led on
@@ -524,14 +546,6 @@ fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
 
 fn as_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// What is known of a step: what it says itself, or what was said when it began.
-fn step_of(item: &Item<'_>) -> StepText {
-    let held = |entry: &Entry| serde_json::from_slice(&entry.body).unwrap_or_default();
-    let kept = item.wait.map(|wait| &wait.step).or(item.invoke.map(|invoke| &invoke.step));
-    let result = item.result.map(held).or_else(|| kept.cloned());
-    result.or_else(|| item.plan.map(held)).or_else(|| item.call.map(step_of_call)).unwrap_or_default()
 }
 
 /// The step that makes a call, as the headers of its result tell it.

@@ -3,12 +3,11 @@
 //! Everything is derived from the run and its entries. Start at [`groups`].
 
 use posthaste_engine::workflow::Workflow;
-use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source};
-use posthaste_engine::workflow::run::{Invoke, Run, RunState, StepText, Wait};
+use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry};
+use posthaste_engine::workflow::run::{Invoke, Run, RunState, Wait, number_of};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
-use serde_json::Value;
 use std::collections::HashMap;
 
 /// How a step stands.
@@ -140,12 +139,7 @@ impl<'a> Item<'a> {
 
     /// What API answers must hide of the run that it invoked.
     pub(super) fn invoked_redact(&self) -> Option<&'a RedactFields> {
-        let source = self.result.and_then(|result| result.terms.source.as_ref());
-        match (self.invoke, source) {
-            (Some(invoke), _) => Some(&invoke.redact),
-            (None, Some(Source::Invoke { redact, .. })) => Some(redact),
-            _ => None,
-        }
+        self.invoke.map(|invoke| &invoke.redact)
     }
 
     /// When something was begun that no entry stands for.
@@ -177,7 +171,7 @@ impl<'a> Item<'a> {
             };
         }
         match (self.invoke, run.state) {
-            (Some(invoke), _) if invoke.out.is_some() => Standing::plain(StepState::Success),
+            (Some(invoke), _) if invoke.has_out => Standing::plain(StepState::Success),
             (_, RunState::Started) => self
                 .deliveries()
                 .next()
@@ -216,10 +210,10 @@ pub(super) fn groups(workflow: &Workflow, now: Timestamp) -> Vec<Group<'_>> {
     for entry in &workflow.entries {
         grouping.take(entry);
     }
-    for wait in &workflow.run.waits {
+    for wait in &workflow.waits {
         grouping.item(number_of(&wait.step)).wait = Some(wait);
     }
-    for invoke in &workflow.run.invokes {
+    for invoke in &workflow.invokes {
         grouping.item(number_of(&invoke.step)).invoke = Some(invoke);
     }
     for item in grouping.groups.iter_mut().flat_map(Group::items_mut) {
@@ -230,11 +224,6 @@ pub(super) fn groups(workflow: &Workflow, now: Timestamp) -> Vec<Group<'_>> {
         grouping.groups.push(Group::Next(next));
     }
     grouping.groups
-}
-
-/// The number of a step that the server keeps as JSON.
-pub(super) fn number_of(step: &StepText) -> u32 {
-    step.get("stepId").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
 /// The header that names the step which waits for a call.
@@ -256,7 +245,7 @@ impl<'a> Grouping<'a> {
                 self.others.push(entry.index);
                 self.groups.push(Group::Sequential(Item { result: Some(entry), ..Item::default() }));
             }
-            CallType::Step => match entry.info.target {
+            CallType::Step => match entry.gist.info.target {
                 Some(target) => self.plan(entry, target),
                 None => self.result(entry),
             },
@@ -279,7 +268,7 @@ impl<'a> Grouping<'a> {
             self.others.push(entry.index);
             return;
         }
-        let size = entry.info.concurrent;
+        let size = entry.gist.info.concurrent;
         let is_open = match self.groups.last() {
             Some(Group::Parallel { size: known, branches }) => *known == size && branches.len() < size as usize,
             _ => false,
@@ -297,7 +286,7 @@ impl<'a> Grouping<'a> {
     /// A step has brought something. Only the first result counts, for clients as well.
     fn result(&mut self, entry: &'a Entry) {
         self.others.push(entry.index);
-        match entry.info.id {
+        match entry.gist.info.id {
             0 => self.groups.push(Group::Sequential(Item { result: Some(entry), ..Item::default() })),
             number => drop(self.item(number).result.get_or_insert(entry)),
         }

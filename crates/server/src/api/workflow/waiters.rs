@@ -6,13 +6,11 @@ use crate::api::params::decoded;
 use crate::api::publish::rest_of;
 use crate::api::shape::{Object, put};
 use crate::app::App;
-use crate::store::{Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_engine::limits::WAITERS_LISTED_MAX;
 use posthaste_engine::workflow::run::Wait;
 use posthaste_wire::header::canonical;
-use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -20,21 +18,8 @@ use std::sync::Arc;
 pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let event = decoded(rest_of(request.uri().path()))?;
-    let waits = app.read(move |store| waits(store, tenant, &event)).await?;
+    let waits = app.read(move |store| store.waits(tenant, &event, WAITERS_LISTED_MAX)).await?;
     Ok(Json(waits.iter().map(|(url, wait)| waiter_json(url, wait)).collect()))
-}
-
-/// The waits for an event, with the URL of their run.
-fn waits(store: &dyn Store, tenant: TenantId, event: &str) -> Result<Vec<(String, Wait)>, StoreError> {
-    let mut found = Vec::new();
-    for waiter in store.waiters(tenant, event)?.into_iter().take(WAITERS_LISTED_MAX) {
-        // The event may come while we look.
-        let Some(workflow) = store.workflow(tenant, waiter.run)? else { continue };
-        let url = workflow.run.url;
-        let wait = workflow.run.waits.into_iter().find(|wait| wait.timer == waiter.timer);
-        found.extend(wait.map(|wait| (url, wait)));
-    }
-    Ok(found)
 }
 
 /// A wait as callers see it. Clients look for the run's id under the canonical name of its header.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, Event, Op, State};
 use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
 use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
 use posthaste_engine::workflow::{Change, Waiter};
 use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -15,8 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
-/// "PHj1": where a frame starts, and how it is written.
-const MAGIC: [u8; 4] = *b"PHj1";
+/// "PHj2": where a frame starts, and how it is written. Before, a run held its notes.
+const MAGIC: [u8; 4] = *b"PHj2";
 /// Magic, length, number, `synced_to`, checksum of the payload, checksum of the header.
 pub(super) const HEADER_BYTES: usize = 4 + 4 + 8 + 8 + 4 + 4;
 
@@ -160,6 +161,8 @@ const ENTRY: u8 = 10;
 const DELIVERY: u8 = 11;
 const WAITER: u8 = 12;
 const NO_WAITER: u8 = 13;
+const NOTE: u8 = 14;
+const NO_NOTE: u8 = 15;
 
 struct Encoder<'a>(&'a mut Vec<u8>);
 
@@ -224,20 +227,33 @@ impl Encoder<'_> {
                 self.u8(RUN);
                 self.json(run)
             }
-            Change::Entry { run, entry } => {
+            Change::Entry { run, entry, body } => {
                 self.u8(ENTRY);
                 self.u64(run.0);
                 self.u32(entry.index);
                 self.id(entry.id);
                 self.json(&entry.terms)?;
                 self.json(&entry.delivery)?;
-                self.text(&entry.body)
+                self.text(body)
             }
             Change::Delivery { run, index, delivery } => {
                 self.u8(DELIVERY);
                 self.u64(run.0);
                 self.u32(*index);
                 self.json(delivery)
+            }
+            Change::Note { run, note } => {
+                self.u8(NOTE);
+                self.u64(run.0);
+                self.key(note.key);
+                self.text(note.data.as_bytes())?;
+                self.text(&note.body)
+            }
+            Change::NoNote { run, key } => {
+                self.u8(NO_NOTE);
+                self.u64(run.0);
+                self.key(*key);
+                Ok(())
             }
             Change::Waiter(waiter) => {
                 self.u8(WAITER);
@@ -248,6 +264,11 @@ impl Encoder<'_> {
                 self.waiter(waiter)
             }
         }
+    }
+
+    fn key(&mut self, key: NoteKey) {
+        self.u8(key.kind as u8);
+        self.u64(key.n);
     }
 
     fn waiter(&mut self, waiter: &Waiter) -> Result<(), Undecodable> {
@@ -346,11 +367,17 @@ impl<'a> Decoder<'a> {
             PUT_QUEUE => Op::PutQueue(self.json()?),
             PUT_FLOW => Op::PutFlow(self.json()?),
             RUN => Op::Workflow(Change::Run(Arc::new(self.json()?))),
-            ENTRY => Op::Workflow(Change::Entry { run: Seq(self.u64()?), entry: self.entry()? }),
+            ENTRY => Op::Workflow(self.entry()?),
             DELIVERY => {
                 let (run, index) = (Seq(self.u64()?), self.u32()?);
                 Op::Workflow(Change::Delivery { run, index, delivery: self.json()? })
             }
+            NOTE => {
+                let (run, key) = (Seq(self.u64()?), self.key()?);
+                let (data, body) = (self.name()?, Bytes::copy_from_slice(self.text()?));
+                Op::Workflow(Change::Note { run, note: Note { key, data, body } })
+            }
+            NO_NOTE => Op::Workflow(Change::NoNote { run: Seq(self.u64()?), key: self.key()? }),
             WAITER => Op::Workflow(Change::Waiter(self.waiter()?)),
             NO_WAITER => Op::Workflow(Change::NoWaiter(self.waiter()?)),
             _ => return Err(Undecodable("it holds an unknown kind of change")),
@@ -368,16 +395,26 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn entry(&mut self) -> Result<Entry, Undecodable> {
-        let (index, id) = (self.u32()?, self.id()?);
+    fn entry(&mut self) -> Result<Change, Undecodable> {
+        let (run, index, id) = (Seq(self.u64()?), self.u32()?, self.id()?);
         let (terms, delivery) = (Arc::new(self.json()?), self.json()?);
-        Ok(Entry::new(index, id, Bytes::copy_from_slice(self.text()?), terms, delivery))
+        let body = Bytes::copy_from_slice(self.text()?);
+        Ok(Change::Entry { run, entry: Entry::new(index, id, &body, terms, delivery), body })
+    }
+
+    fn key(&mut self) -> Result<NoteKey, Undecodable> {
+        let kind = NoteKind::of_number(self.u8()?).ok_or(Undecodable("it holds an unknown kind of note"))?;
+        Ok(NoteKey { kind, n: self.u64()? })
     }
 
     fn waiter(&mut self) -> Result<Waiter, Undecodable> {
         let (tenant, run, timer) = (TenantId(self.u32()?), Seq(self.u64()?), self.id()?);
-        let event = std::str::from_utf8(self.text()?).map_err(|_| Undecodable("a name is not text"))?;
-        Ok(Waiter { tenant, event: event.to_owned(), run, timer })
+        Ok(Waiter { tenant, event: self.name()?, run, timer })
+    }
+
+    fn name(&mut self) -> Result<String, Undecodable> {
+        let text = std::str::from_utf8(self.text()?).map_err(|_| Undecodable("a text is not UTF-8"))?;
+        Ok(text.to_owned())
     }
 
     fn event(&mut self) -> Result<Event, Undecodable> {

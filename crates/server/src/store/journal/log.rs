@@ -11,16 +11,16 @@ use crate::store::ShardId;
 use posthaste_engine::event::Op;
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A segment that is this old is followed by another although it is not full, if it holds a [`SHORT`]th: to sync a file
+/// A segment that is this old is followed by another although it is not full, if it holds [`SHORT_BYTES`]: to sync a file
 /// that is used again costs less than half, and where little is written that would be hours away.
 const SEGMENT_AGE: Duration = Duration::from_secs(1);
-/// The part of a segment that makes it worth a file of its own.
-const SHORT: u64 = 16;
+/// What makes it worth a rename and a sync of the directory.
+const SHORT_BYTES: u64 = 1024 * 1024;
 /// Files kept for another use; more are deleted.
 const SPARE_MAX: usize = 2;
 /// Room for a frame that is kept for the next one.
@@ -222,7 +222,7 @@ impl Log {
 
 /// Whether a segment with this many bytes, begun so long ago, is followed by another.
 fn is_time_for_another(bytes: u64, full: u64, age: Duration) -> bool {
-    bytes >= full || bytes >= full / SHORT && age >= SEGMENT_AGE
+    bytes >= full || bytes >= SHORT_BYTES && age >= SEGMENT_AGE
 }
 
 /// What was found in the journal of a process that has ended.
@@ -234,6 +234,25 @@ pub(super) struct Found {
     pub(super) last: u64,
     /// Something that was on disk is missing.
     pub(super) is_damaged: bool,
+}
+
+/// An error if a release that writes other frames has left some.
+pub(super) fn refuse_foreign(path: &Path) -> Result<(), JournalError> {
+    let io = |source| JournalError::Io { path: path.to_owned(), source };
+    let directory = match Directory::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(io)?,
+    };
+    for segment in list(path).map_err(io)? {
+        let mut start = Vec::new();
+        let file = File::open(directory.segment(segment)).map_err(io)?;
+        file.take(frame::HEADER_BYTES as u64).read_to_end(&mut start).map_err(io)?;
+        if frame::is_foreign(&start) {
+            let source = frame::Undecodable("it has another form");
+            return Err(JournalError::Foreign { path: path.to_owned(), source });
+        }
+    }
+    Ok(())
 }
 
 /// Looks through a journal of which all frames up to `applied` are in the database. The directory is made if it is not
@@ -249,10 +268,6 @@ pub(super) fn find(path: &Path, key: u64, applied: u64) -> Result<Found, Journal
     let (mut last, mut synced_to) = (applied, 0);
     for segment in &segments {
         let bytes = fs::read(directory.segment(*segment)).map_err(io)?;
-        if frame::is_foreign(&bytes) {
-            let source = frame::Undecodable("it has another form");
-            return Err(JournalError::Foreign { path: path.to_owned(), source });
-        }
         for frame in frames(Seal { key, segment: *segment }, &bytes) {
             synced_to = synced_to.max(frame.synced_to);
             if frame.number == last + 1 {
@@ -363,7 +378,7 @@ mod tests {
         let (young, old) = (Duration::from_millis(999), SEGMENT_AGE);
         assert!(is_time_for_another(full, full, Duration::ZERO));
         assert!(!is_time_for_another(full - 1, full, young));
-        assert!(is_time_for_another(1 << 20, full, old));
-        assert!(!is_time_for_another((1 << 20) - 1, full, old), "too little for a rename and a sync of the directory");
+        assert!(is_time_for_another(SHORT_BYTES, full, old));
+        assert!(!is_time_for_another(SHORT_BYTES - 1, full, old), "too little for a rename and a sync of the directory");
     }
 }

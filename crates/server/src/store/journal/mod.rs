@@ -189,6 +189,8 @@ fn recover(
     discard_damaged: bool,
 ) -> Result<(SqliteStore, u64, Seal), JournalOpenError> {
     let io = |source| JournalError::Io { path: directory.to_owned(), source };
+    // Before the database is brought up to date: the release that wrote the journal must be able to open it.
+    log::refuse_foreign(directory)?;
     let database = SqliteStore::open(database, sqlite)?;
     let (key, applied) = (database.journal_key()?, database.applied()?);
     let found = log::find(directory, key, applied)?;
@@ -544,7 +546,8 @@ fn weight(op: &Op) -> usize {
     match op {
         Op::Insert { message, .. } => 1_024 + message.body.len(),
         Op::PutSchedule(schedule) => 1_024 + schedule.body.len(),
-        Op::Workflow(Change::Entry { entry, .. }) => 1_024 + entry.body.len(),
+        Op::Workflow(Change::Entry { body, .. }) => 1_024 + body.len(),
+        Op::Workflow(Change::Note { note, .. }) => 256 + note.data.len() + note.body.len(),
         Op::Workflow(Change::Run(_)) => 1_024,
         _ => 256,
     }

@@ -1,11 +1,12 @@
-//! What is in the journal about runs of workflows and not yet in the database: the last state of each run and each
-//! entry, and who waits now.
+//! What is in the journal about runs of workflows and not yet in the database: the last state of each run, each entry and
+//! each note, and who waits now.
 
-use crate::store::StoreError;
-use crate::store::run::assemble;
+use crate::store::run::{Body, Parts, StoredNote};
+use bytes::Bytes;
 use posthaste_engine::workflow::entry::{Delivery, Entry};
+use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
 use posthaste_engine::workflow::run::Run;
-use posthaste_engine::workflow::{Change, Waiter, Workflow};
+use posthaste_engine::workflow::{Change, Waiter};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,6 +19,8 @@ pub(crate) struct PendingRuns {
     /// The runs of each name, by creation.
     names: HashMap<(TenantId, String), BTreeSet<(Timestamp, Seq)>>,
     entries: BTreeMap<(Seq, u32), PendingEntry>,
+    /// `None` for those that are no more.
+    notes: BTreeMap<(Seq, NoteKey), Option<Note>>,
     waiters: BTreeMap<WaiterKey, PendingWaiter>,
     last_seq: Option<Seq>,
 }
@@ -28,8 +31,8 @@ pub(super) type WaiterKey = (TenantId, String, Seq);
 /// What became of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum PendingEntry {
-    /// It is new, or was replaced.
-    Whole(Entry),
+    /// It is new, or was replaced; with its bytes.
+    Whole(Entry, Bytes),
     /// Of one that was there before, the delivery stands otherwise.
     Delivery(Delivery),
 }
@@ -53,16 +56,18 @@ impl PendingRuns {
                     of_name.insert((run.created_at, run.no));
                 }
             }
-            Change::Entry { run, entry } => {
+            Change::Entry { run, entry, body } => {
                 self.last_seq = self.last_seq.max(Some(entry.id.seq));
-                self.entries.insert((*run, entry.index), PendingEntry::Whole(entry.clone()));
+                self.entries.insert((*run, entry.index), PendingEntry::Whole(entry.clone(), body.clone()));
             }
             Change::Delivery { run, index, delivery } => match self.entries.get_mut(&(*run, *index)) {
-                Some(PendingEntry::Whole(entry)) => entry.delivery = delivery.clone(),
+                Some(PendingEntry::Whole(entry, _)) => entry.delivery = delivery.clone(),
                 _ => {
                     self.entries.insert((*run, *index), PendingEntry::Delivery(delivery.clone()));
                 }
             },
+            Change::Note { run, note } => drop(self.notes.insert((*run, note.key), Some(note.clone()))),
+            Change::NoNote { run, key } => drop(self.notes.insert((*run, *key), None)),
             Change::Waiter(waiter) => {
                 self.waiters.insert(key_of(waiter), PendingWaiter::Came(waiter.clone()));
             }
@@ -83,6 +88,11 @@ impl PendingRuns {
     /// What became of entries, by run and place.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&(Seq, u32), &PendingEntry)> {
         self.entries.iter()
+    }
+
+    /// What became of notes, by run and key; `None` for those that are no more.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = (&(Seq, NoteKey), &Option<Note>)> {
+        self.notes.iter()
     }
 
     /// What became of waiters.
@@ -110,6 +120,11 @@ impl PendingRuns {
         self.runs.get(&found?.1)
     }
 
+    /// What became of a note, if anything did.
+    pub(super) fn note(&self, run: Seq, key: NoteKey) -> Option<&Option<Note>> {
+        self.notes.get(&(run, key))
+    }
+
     /// Whether something is known of this entry: then it is there.
     pub(super) fn has_entry(&self, run: Seq, index: u32) -> bool {
         self.entries.contains_key(&(run, index))
@@ -126,6 +141,7 @@ impl PendingRuns {
 pub(super) struct Overlay {
     run: Option<Arc<Run>>,
     entries: BTreeMap<u32, PendingEntry>,
+    notes: BTreeMap<NoteKey, Option<Note>>,
 }
 
 impl Overlay {
@@ -136,7 +152,7 @@ impl Overlay {
         }
         for ((_, index), newer) in pending.entries.range((no, 0)..=(no, u32::MAX)) {
             match (self.entries.get_mut(index), newer) {
-                (Some(PendingEntry::Whole(entry)), PendingEntry::Delivery(delivery)) => {
+                (Some(PendingEntry::Whole(entry, _)), PendingEntry::Delivery(delivery)) => {
                     entry.delivery = delivery.clone();
                 }
                 _ => {
@@ -144,24 +160,35 @@ impl Overlay {
                 }
             }
         }
+        let first = NoteKey { kind: NoteKind::Invoker, n: 0 };
+        let of_run = pending.notes.range((no, first)..).take_while(|((run, _), _)| *run == no);
+        self.notes.extend(of_run.map(|((_, key), note)| (*key, note.clone())));
     }
 
-    /// The run, where the database has this of it.
-    pub(super) fn over(self, (run, entries): (Option<Run>, Vec<Entry>)) -> Result<Option<Workflow>, StoreError> {
-        let Some(run) = self.run.map(Arc::unwrap_or_clone).or(run) else { return Ok(None) };
-        let mut merged: BTreeMap<u32, Entry> = entries.into_iter().map(|entry| (entry.index, entry)).collect();
+    /// What there is of the run, where the database has this of it.
+    pub(super) fn over<B: Body>(self, stored: Parts<B>) -> Parts<B> {
+        let run = self.run.map(Arc::unwrap_or_clone).or(stored.run);
+        let mut entries: BTreeMap<u32, (Entry, B)> =
+            stored.entries.into_iter().map(|(entry, body)| (entry.index, (entry, body))).collect();
         for (index, newer) in self.entries {
-            match (newer, merged.get_mut(&index)) {
-                (PendingEntry::Whole(entry), _) => {
-                    merged.insert(index, entry);
+            match (newer, entries.get_mut(&index)) {
+                (PendingEntry::Whole(entry, body), _) => {
+                    entries.insert(index, (entry, B::of(&body)));
                 }
-                (PendingEntry::Delivery(delivery), Some(entry)) => entry.delivery = delivery,
+                (PendingEntry::Delivery(delivery), Some((entry, _))) => entry.delivery = delivery,
                 // The run was dropped meanwhile.
                 (PendingEntry::Delivery(_), None) => {}
             }
         }
-        assemble(run, merged.into_values().collect())
-            .map_err(|missing| StoreError::Corrupt { what: "run", source: missing.into() })
+        let mut notes: BTreeMap<NoteKey, StoredNote<B>> =
+            stored.notes.into_iter().map(|note| (note.key, note)).collect();
+        for (key, newer) in self.notes {
+            match newer {
+                Some(note) => drop(notes.insert(key, StoredNote::of(&note))),
+                None => drop(notes.remove(&key)),
+            }
+        }
+        Parts { run, entries: entries.into_values().collect(), notes: notes.into_values().collect() }
     }
 }
 

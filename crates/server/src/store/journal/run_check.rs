@@ -27,7 +27,7 @@ impl<'a> RunCheck<'a> {
     pub(super) fn add(&mut self, change: &'a Change, state: &State) -> Result<bool, StoreError> {
         match change {
             Change::Run(run) => self.add_run(run, state)?,
-            Change::Entry { run, entry } => {
+            Change::Entry { run, entry, .. } => {
                 self.entries.insert((*run, entry.index));
             }
             Change::Delivery { run, index, .. } => {
@@ -37,6 +37,8 @@ impl<'a> RunCheck<'a> {
                     self.premises.entries.push((*run, *index));
                 }
             }
+            // One that is not there is none as well.
+            Change::Note { .. } | Change::NoNote { .. } => {}
             // It may be there already.
             Change::Waiter(waiter) if waiter.timer.seq <= state.last_seq => return Ok(false),
             Change::Waiter(waiter) => return Ok(self.waiters.insert(key_of(waiter), Some(waiter)).is_none()),

@@ -1,10 +1,13 @@
 //! The verbs of the store: which wait until the database has what is pending, and which need not.
 
 use super::super::{
-    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
-    Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
+    Asker, BoxError, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
+    MessageRecord, Page, PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
 };
 use super::{JournalStore, SqliteStore};
+use crate::store::run::{Body, Parts};
+use crate::store::sqlite::Scope;
+use bytes::Bytes;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::Flow;
@@ -13,15 +16,17 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
-use posthaste_engine::workflow::run::RunState;
-use posthaste_engine::workflow::{Waiter, Workflow};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::NoteKey;
+use posthaste_engine::workflow::run::{RunState, Wait};
+use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
 /// How often a run is put together from what is pending and what is in the database, should the one become the other
 /// meanwhile; then all of it is brought into the database.
-const WORKFLOW_TRIES: usize = 3;
+const RUN_TRIES: usize = 3;
 
 impl JournalStore {
     /// The database, with everything that was committed before this call in it.
@@ -34,6 +39,36 @@ impl JournalStore {
     fn database(&self) -> &SqliteStore {
         &self.shared.database
     }
+}
+
+impl JournalStore {
+    /// What there is of a run, of what is pending and what is in the database; `None` if the one became the other too
+    /// often meanwhile.
+    fn run_parts<B: Body>(
+        &self,
+        tenant: TenantId,
+        run: Seq,
+        scope: Scope,
+        asker: Asker,
+    ) -> Result<Option<Parts<B>>, StoreError> {
+        for _ in 0..RUN_TRIES {
+            let ((overlay, is_all), moment) = {
+                let state = self.shared.state();
+                (state.overlay(run), state.moment())
+            };
+            let stored = if is_all { Parts::default() } else { self.database().run_parts(run, scope, asker)? };
+            if is_all || self.shared.state().moment() == moment {
+                let parts = overlay.over(stored);
+                let is_theirs = parts.run.as_ref().is_some_and(|run| run.tenant == tenant);
+                return Ok(Some(if is_theirs { parts } else { Parts::default() }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn corrupt(source: BoxError) -> StoreError {
+    StoreError::Corrupt { what: "run", source }
 }
 
 impl Store for JournalStore {
@@ -205,7 +240,13 @@ impl Store for JournalStore {
         self.database().unfinished_bulk_actions()
     }
 
-    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError> {
+    fn find_run(
+        &self,
+        tenant: TenantId,
+        id: &str,
+        created_at: Option<Timestamp>,
+        asker: Asker,
+    ) -> Result<Option<Seq>, StoreError> {
         let pending = {
             let (state, name) = (self.shared.state(), (tenant, id.to_owned()));
             let found = state.generations().filter_map(|pending| pending.runs.find(&name, created_at));
@@ -215,7 +256,7 @@ impl Store for JournalStore {
             // Nothing in the database is newer than one that goes on.
             Some(((_, no), state)) if created_at.is_some() || state == RunState::Started => Ok(Some(no)),
             _ => {
-                let stored = self.database().find_run_and_time(tenant, id, created_at)?;
+                let stored = self.database().find_run_and_time(tenant, id, created_at, asker)?;
                 let newest = stored.max(pending.map(|(position, _)| position));
                 Ok(newest.map(|(_, no)| no))
             }
@@ -223,33 +264,52 @@ impl Store for JournalStore {
     }
 
     fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError> {
-        for _ in 0..WORKFLOW_TRIES {
-            let ((overlay, is_all), moment) = {
-                let state = self.shared.state();
-                (state.overlay(run), state.moment())
-            };
-            let stored = if is_all { Default::default() } else { self.database().run_and_entries(run)? };
-            if is_all || self.shared.state().moment() == moment {
-                return Ok(overlay.over(stored)?.filter(|workflow| workflow.run.tenant == tenant));
-            }
+        match self.run_parts(tenant, run, Scope::All, Asker::Owner)? {
+            Some(parts) => parts.workflow().map_err(corrupt),
+            None => self.settled()?.workflow(tenant, run),
         }
-        self.settled()?.workflow(tenant, run)
+    }
+
+    fn run_record(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Record>, StoreError> {
+        match self.run_parts(tenant, run, Scope::All, asker)? {
+            Some(parts) => parts.record().map_err(corrupt),
+            None => self.settled()?.run_record(tenant, run, asker),
+        }
+    }
+
+    fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
+        match self.run_parts(tenant, run, Scope::Entries, asker)? {
+            Some(parts) => parts.list().map_err(corrupt),
+            None => self.settled()?.run_entries(tenant, run, asker),
+        }
+    }
+
+    fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
+        let pending = {
+            let state = self.shared.state();
+            let note = state.generations().find_map(|pending| pending.runs.note(run, key));
+            note.map(|note| note.as_ref().map(|note| note.body.clone()))
+        };
+        match pending {
+            Some(Some(body)) => Ok(body),
+            Some(None) => Err(corrupt(format!("{key:?} is not there").into())),
+            None => self.database().note_body(run, key),
+        }
     }
 
     fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
         self.settled()?.waiters(tenant, event)
     }
 
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+        self.settled()?.waits(tenant, event, max)
+    }
+
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
         self.settled()?.match_runs(tenant, filter, after, max)
     }
 
-    fn list_runs(
-        &self,
-        tenant: TenantId,
-        filter: &RunFilter,
-        page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError> {
+    fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError> {
         self.settled()?.list_runs(tenant, filter, page)
     }
 
@@ -258,11 +318,15 @@ impl Store for JournalStore {
         tenant: TenantId,
         filter: &RunFilter,
         page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError> {
+    ) -> Result<Page<FailedRun>, StoreError> {
         self.settled()?.list_failed_runs(tenant, filter, page)
     }
 
-    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError> {
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, asker: Asker) -> Result<Option<Seq>, StoreError> {
+        self.settled()?.find_failed_run(tenant, dlq_id, asker)
+    }
+
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError> {
         self.settled()?.failed_run(tenant, dlq_id)
     }
 

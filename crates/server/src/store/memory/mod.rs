@@ -9,10 +9,11 @@ mod runs;
 
 use super::page::{Bounds, PageBuilder};
 use super::{
-    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Order, Page,
-    PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
+    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, MessageRecord,
+    Order, Page, PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
 };
 use super::{absent, duplicate_window_counts, run};
+use bytes::Bytes;
 use model::Model;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
@@ -23,8 +24,10 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
-use posthaste_engine::workflow::run::RunState;
-use posthaste_engine::workflow::{Waiter, Workflow};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::NoteKey;
+use posthaste_engine::workflow::run::{Run, RunState, Wait};
+use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -305,7 +308,13 @@ impl Store for MemoryStore {
         Ok(model.bulk_actions.values().filter(|action| action.completed_at.is_none()).cloned().collect())
     }
 
-    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError> {
+    fn find_run(
+        &self,
+        tenant: TenantId,
+        id: &str,
+        created_at: Option<Timestamp>,
+        _asker: Asker,
+    ) -> Result<Option<Seq>, StoreError> {
         Ok(self.model().find_run(tenant, id, created_at))
     }
 
@@ -313,21 +322,39 @@ impl Store for MemoryStore {
         self.model().workflow(tenant, run)
     }
 
+    fn run_record(&self, tenant: TenantId, run: Seq, _asker: Asker) -> Result<Option<Record>, StoreError> {
+        self.model().record(tenant, run)
+    }
+
+    fn run_entries(
+        &self,
+        tenant: TenantId,
+        run: Seq,
+        _asker: Asker,
+    ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
+        self.model().run_entries(tenant, run)
+    }
+
+    fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
+        self.model().note_body(run, key)
+    }
+
     fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
         Ok(self.model().waiters_for(tenant, event))
+    }
+
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+        self.model().waits(tenant, event, max)
     }
 
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
         self.model().match_runs(tenant, filter, after, max)
     }
 
-    fn list_runs(
-        &self,
-        tenant: TenantId,
-        filter: &RunFilter,
-        page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError> {
-        self.model().list_runs(tenant, filter, page, |run| Some(run::place_of(run)))
+    fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError> {
+        let model = self.model();
+        let place_of = |run: &Run| Some(run::place_of(run));
+        model.list_runs(tenant, filter, page, place_of, |record| Ok(Some((run::page_bytes(&record), record))))
     }
 
     fn list_failed_runs(
@@ -335,12 +362,21 @@ impl Store for MemoryStore {
         tenant: TenantId,
         filter: &RunFilter,
         page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError> {
-        self.model().list_runs(tenant, filter, page, run::dlq_place_of)
+    ) -> Result<Page<FailedRun>, StoreError> {
+        let model = self.model();
+        model.list_runs(tenant, filter, page, run::dlq_place_of, |record| {
+            let failed = model.failed(&record.workflow.run)?;
+            Ok(failed.map(|failed| (failed.bytes(), failed)))
+        })
     }
 
-    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError> {
-        Ok(self.model().failed_run(tenant, dlq_id))
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, _asker: Asker) -> Result<Option<Seq>, StoreError> {
+        Ok(self.model().find_failed_run(tenant, dlq_id).map(|run| run.no))
+    }
+
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError> {
+        let model = self.model();
+        Ok(model.find_failed_run(tenant, dlq_id).map(|run| model.failed(run)).transpose()?.flatten())
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

@@ -2,6 +2,7 @@
 
 use crate::store::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of, is_over};
 use crate::store::{DeadLetterRecord, Retention, ShardId, SigningKeys, StoreError, absent};
+use bytes::Bytes;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Event, Op};
 use posthaste_engine::flow::Flow;
@@ -12,6 +13,7 @@ use posthaste_engine::schedule::Schedule;
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_engine::workflow::Waiter;
 use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::{Note, NoteKey};
 use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -37,7 +39,9 @@ pub(super) struct Model {
     pub bulk_actions: BTreeMap<Seq, BulkAction>,
     pub runs: BTreeMap<Seq, Arc<Run>>,
     /// By run and place in its list.
-    pub entries: BTreeMap<(Seq, u32), Entry>,
+    pub entries: BTreeMap<(Seq, u32), (Entry, Bytes)>,
+    /// By run.
+    pub notes: BTreeMap<(Seq, NoteKey), Note>,
     /// By event and wait.
     pub waiters: BTreeMap<(TenantId, String, Seq), Waiter>,
     pub last_seq: Option<Seq>,

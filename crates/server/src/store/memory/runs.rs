@@ -2,10 +2,13 @@
 
 use super::model::{Model, broken};
 use crate::store::page::{Bounds, PageBuilder};
-use crate::store::run::{assemble, dlq_place_of, is_expired, is_same_run, page_bytes};
-use crate::store::{Order, Page, PageRequest, Retention, RunFilter, StoreError};
-use posthaste_engine::workflow::run::{Run, RunState};
-use posthaste_engine::workflow::{Change, Waiter, Workflow};
+use crate::store::run::{Body, Parts, StoredNote, dlq_place_of, is_expired, is_same_run};
+use crate::store::{BoxError, FailedRun, Order, Page, PageRequest, Retention, RunFilter, StoreError};
+use bytes::Bytes;
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::{NoteKey, NoteKind};
+use posthaste_engine::workflow::run::{Run, RunState, Wait};
+use posthaste_engine::workflow::{Change, Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -23,14 +26,16 @@ impl Model {
                     return Err(broken("run", TAKEN));
                 }
             }
-            Change::Entry { run, entry } => {
-                self.entries.insert((*run, entry.index), entry.clone());
+            Change::Entry { run, entry, body } => {
+                self.entries.insert((*run, entry.index), (entry.clone(), body.clone()));
                 self.last_seq = self.last_seq.max(Some(entry.id.seq));
             }
             Change::Delivery { run, index, delivery } => {
                 let entry = self.entries.get_mut(&(*run, *index));
-                entry.ok_or_else(|| broken("entry", ABSENT))?.delivery = delivery.clone();
+                entry.ok_or_else(|| broken("entry", ABSENT))?.0.delivery = delivery.clone();
             }
+            Change::Note { run, note } => drop(self.notes.insert((*run, note.key), note.clone())),
+            Change::NoNote { run, key } => drop(self.notes.remove(&(*run, *key))),
             Change::Waiter(waiter) => {
                 if self.waiters.insert(waiter_key(waiter), waiter.clone()).is_some() {
                     return Err(broken("waiter", TAKEN));
@@ -51,10 +56,51 @@ impl Model {
     }
 
     pub(super) fn workflow(&self, tenant: TenantId, no: Seq) -> Result<Option<Workflow>, StoreError> {
-        let Some(run) = self.runs.get(&no).filter(|run| run.tenant == tenant) else { return Ok(None) };
-        let entries = self.entries.range((no, 0)..=(no, u32::MAX)).map(|(_, entry)| entry.clone());
-        assemble(Run::clone(run), entries.collect())
-            .map_err(|missing| StoreError::Corrupt { what: "run", source: missing.into() })
+        self.parts(tenant, no).workflow().map_err(corrupt)
+    }
+
+    pub(super) fn record(&self, tenant: TenantId, no: Seq) -> Result<Option<Record>, StoreError> {
+        self.parts(tenant, no).record().map_err(corrupt)
+    }
+
+    pub(super) fn run_entries(&self, tenant: TenantId, no: Seq) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
+        self.parts(tenant, no).list().map_err(corrupt)
+    }
+
+    pub(super) fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
+        let note = self.notes.get(&(run, key)).ok_or_else(|| broken("note", ABSENT))?;
+        Ok(note.body.clone())
+    }
+
+    fn parts<B: Body>(&self, tenant: TenantId, no: Seq) -> Parts<B> {
+        let run = self.runs.get(&no).filter(|run| run.tenant == tenant).map(|run| Run::clone(run));
+        let entries =
+            self.entries.range((no, 0)..=(no, u32::MAX)).map(|(_, (entry, body))| (entry.clone(), B::of(body)));
+        let notes = self.notes.iter().filter(|((run, _), _)| *run == no).map(|(_, note)| StoredNote::of(note));
+        Parts { run, entries: entries.collect(), notes: notes.collect() }
+    }
+
+    /// A run that has failed, as the DLQ shows it; `None` without its entries.
+    pub(super) fn failed(&self, run: &Run) -> Result<Option<FailedRun>, StoreError> {
+        let failed = run.failure.as_ref().map_or(0, |failure| failure.entry);
+        let entry = |index| self.entries.get(&(run.no, index)).cloned();
+        let (Some(first), Some((failed, _))) = (entry(0), entry(failed)) else { return Ok(None) };
+        let notes = self.notes.iter().filter(|((of, _), _)| *of == run.no).map(|(_, note)| note.clone());
+        FailedRun::restored(run.clone(), first, failed, &notes.collect::<Vec<_>>()).map(Some).map_err(corrupt)
+    }
+
+    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+        let mut found = Vec::new();
+        for waiter in self.waiters_for(tenant, event) {
+            let run = self.runs.get(&waiter.run).filter(|run| run.tenant == tenant);
+            let key = NoteKey { kind: NoteKind::Wait, n: waiter.timer.seq.0 };
+            if let (Some(run), Some(note)) = (run, self.notes.get(&(waiter.run, key))) {
+                let wait = serde_json::from_str(&note.data).map_err(|error| corrupt(error.into()))?;
+                found.push((run.url.clone(), wait));
+            }
+        }
+        found.truncate(max);
+        Ok(found)
     }
 
     pub(super) fn waiters_for(&self, tenant: TenantId, event: &str) -> Vec<Waiter> {
@@ -78,14 +124,15 @@ impl Model {
         Ok(found)
     }
 
-    /// A page of the runs that have a place in the list.
-    pub(super) fn list_runs(
+    /// A page of the runs that have a place in the list, each as it is `shown`, with its bytes.
+    pub(super) fn list_runs<T>(
         &self,
         tenant: TenantId,
         filter: &RunFilter,
         page: &PageRequest,
         place_of: impl Fn(&Run) -> Option<Position>,
-    ) -> Result<Page<Workflow>, StoreError> {
+        shown: impl Fn(Record) -> Result<Option<(usize, T)>, StoreError>,
+    ) -> Result<Page<T>, StoreError> {
         let bounds = Bounds::new(filter.dates(), page);
         let in_bounds = |place: &Position| bounds.first <= *place && *place < bounds.end;
         let placed = self.runs_of(tenant).filter_map(|run| Some((place_of(run).filter(in_bounds)?, run)));
@@ -96,8 +143,9 @@ impl Model {
         }
         let mut builder = PageBuilder::new(page.count);
         for (place, run) in runs {
-            let taken = match self.matching(run, filter, place.at)? {
-                Some(workflow) => builder.offer(place, page_bytes(&workflow), workflow),
+            let meant = self.matching(run, filter, place.at)?;
+            let taken = match meant.map(&shown).transpose()?.flatten() {
+                Some((bytes, shown)) => builder.offer(place, bytes, shown),
                 None => builder.skip(place),
             };
             if taken.is_break() {
@@ -107,8 +155,8 @@ impl Model {
         Ok(builder.finish())
     }
 
-    pub(super) fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Option<Seq> {
-        self.runs_of(tenant).find(|run| dlq_place_of(run) == Some(dlq_id)).map(|run| run.no)
+    pub(super) fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Option<&Arc<Run>> {
+        self.runs_of(tenant).find(|run| dlq_place_of(run) == Some(dlq_id))
     }
 
     pub(super) fn retain_runs(&mut self, policy: &Retention, now: Timestamp) {
@@ -116,6 +164,7 @@ impl Model {
             let is_over = is_expired(run, policy, now);
             if is_over {
                 self.entries.retain(|(run, _), _| run != no);
+                self.notes.retain(|(run, _), _| run != no);
             }
             !is_over
         });
@@ -126,12 +175,16 @@ impl Model {
     }
 
     /// The run with its entries, if it is meant; dates compare with `at`.
-    fn matching(&self, run: &Run, filter: &RunFilter, at: Timestamp) -> Result<Option<Workflow>, StoreError> {
+    fn matching(&self, run: &Run, filter: &RunFilter, at: Timestamp) -> Result<Option<Record>, StoreError> {
         if !filter.matches(run) || !filter.matches_time(at) {
             return Ok(None);
         }
-        Ok(self.workflow(run.tenant, run.no)?.filter(|workflow| filter.matches_messages(workflow)))
+        Ok(self.record(run.tenant, run.no)?.filter(|record| filter.matches_messages(&record.workflow)))
     }
+}
+
+fn corrupt(source: BoxError) -> StoreError {
+    StoreError::Corrupt { what: "run", source }
 }
 
 fn waiter_key(waiter: &Waiter) -> (TenantId, String, Seq) {

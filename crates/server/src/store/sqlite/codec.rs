@@ -35,7 +35,8 @@ pub(super) fn to_json<T: Serialize>(what: &'static str, value: &T) -> Outcome<St
     serde_json::to_string(value).map_err(|error| Failure::corrupt(what, error))
 }
 
-fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Outcome<T> {
+/// What a JSON text says.
+pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Outcome<T> {
     serde_json::from_str(text).map_err(|error| Failure::corrupt(what, error))
 }
 

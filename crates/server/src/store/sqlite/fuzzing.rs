@@ -2,13 +2,15 @@
 
 use super::codec;
 use super::error::Failure;
-use super::{queue, schedule, workflow};
+use super::{queue, run_parts, schedule};
 use crate::store::StoreError;
+use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, EventDetail, State};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::Note;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -31,8 +33,10 @@ pub struct Decoded {
     pub state: Result<State, StoreError>,
     /// As what a log line carries.
     pub detail: Result<EventDetail, StoreError>,
-    /// As an entry of a run.
-    pub entry: Result<Entry, StoreError>,
+    /// As an entry of a run with its bytes.
+    pub entry: Result<(Entry, Bytes), StoreError>,
+    /// As a note of a run.
+    pub note: Result<Note, StoreError>,
 }
 
 /// A database in memory that has only the row it is asked for.
@@ -63,7 +67,10 @@ impl Rows {
                 queue: queue::decode(row).map_err(Failure::of_read),
                 state: codec::state(number).map_err(Failure::of_read),
                 detail: codec::detail(text.as_deref()).map_err(Failure::of_read),
-                entry: workflow::entry(row).map_err(Failure::of_read),
+                entry: run_parts::entry(row).map_err(Failure::of_read),
+                note: run_parts::note(row)
+                    .map(|note| Note { key: note.key, data: note.data, body: note.body })
+                    .map_err(Failure::of_read),
             })
         };
         statement.query_row(rusqlite::params_from_iter(values), decode)

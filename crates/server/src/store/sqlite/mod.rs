@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file, one writing connection, a few reading ones.
 //!
 //! Start at [`SqliteStore::open`]; `schema` says what is in the file, `write` how a commit gets there,
-//! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule`, `bulk_action` and `workflow` do both for
+//! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule`, `bulk_action` and `workflow` with `run_parts` do both for
 //! what their names say, `pending` takes what a journal has gathered, `retention` lets go. The lock on the data directory
 //! is taken elsewhere.
 
@@ -17,19 +17,23 @@ mod pending;
 mod queue;
 mod read;
 mod retention;
+mod run_parts;
+mod runs_4;
 mod schedule;
 mod schema;
 mod workflow;
 mod write;
 
 pub use error::OpenError;
+pub(super) use run_parts::Scope;
 pub(super) use workflow::Premises;
 
 use super::{
-    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, Filter, MessageRecord, Page, PageRequest,
-    Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
+    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, MessageRecord,
+    Page, PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
 };
 use crate::crash_point::crash_point;
+use bytes::Bytes;
 use error::{Failure, Outcome};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
@@ -39,7 +43,10 @@ use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
-use posthaste_engine::workflow::{Waiter, Workflow};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::NoteKey;
+use posthaste_engine::workflow::run::Wait;
+use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use read::Snapshot;
@@ -159,6 +166,13 @@ impl SqliteStore {
     /// Runs a query of the shard's owner, which must never wait for the queries of others.
     fn read_as_owner<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
         lock(&self.owner).read(query).map_err(Failure::of_read)
+    }
+
+    fn read_for<T>(&self, asker: Asker, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
+        match asker {
+            Asker::Owner => self.read_as_owner(query),
+            Asker::Others => self.read(query),
+        }
     }
 
     /// A reader that is free, or else the next in turn.
@@ -373,8 +387,14 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.unfinished_bulk_actions())
     }
 
-    fn find_run(&self, tenant: TenantId, id: &str, created_at: Option<Timestamp>) -> Result<Option<Seq>, StoreError> {
-        let found = self.read_as_owner(|snapshot| snapshot.find_run(tenant, id, created_at))?;
+    fn find_run(
+        &self,
+        tenant: TenantId,
+        id: &str,
+        created_at: Option<Timestamp>,
+        asker: Asker,
+    ) -> Result<Option<Seq>, StoreError> {
+        let found = self.read_for(asker, |snapshot| snapshot.find_run(tenant, id, created_at))?;
         Ok(found.map(|(_, no)| no))
     }
 
@@ -382,21 +402,32 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.workflow(tenant, run))
     }
 
+    fn run_record(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Record>, StoreError> {
+        self.read_for(asker, |snapshot| snapshot.record(tenant, run))
+    }
+
+    fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
+        self.read_for(asker, |snapshot| snapshot.run_entries(tenant, run))
+    }
+
+    fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.note_body(run, key))
+    }
+
     fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
         self.read_as_owner(|snapshot| snapshot.waiters(tenant, event))
+    }
+
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+        self.read(|snapshot| snapshot.waits(tenant, event, max))
     }
 
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
         self.read(|snapshot| snapshot.match_runs(tenant, filter, after, max))
     }
 
-    fn list_runs(
-        &self,
-        tenant: TenantId,
-        filter: &RunFilter,
-        page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError> {
-        self.read(|snapshot| snapshot.list_runs(List::All, tenant, filter, page))
+    fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError> {
+        self.read(|snapshot| snapshot.list_runs(List::All, tenant, filter, page, |run| snapshot.shown(run)))
     }
 
     fn list_failed_runs(
@@ -404,12 +435,16 @@ impl Store for SqliteStore {
         tenant: TenantId,
         filter: &RunFilter,
         page: &PageRequest,
-    ) -> Result<Page<Workflow>, StoreError> {
-        self.read(|snapshot| snapshot.list_runs(List::Failed, tenant, filter, page))
+    ) -> Result<Page<FailedRun>, StoreError> {
+        self.read(|snapshot| snapshot.list_runs(List::Failed, tenant, filter, page, |run| snapshot.shown_failed(run)))
     }
 
-    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.failed_run(tenant, dlq_id))
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, asker: Asker) -> Result<Option<Seq>, StoreError> {
+        self.read_for(asker, |snapshot| snapshot.find_failed_run(tenant, dlq_id))
+    }
+
+    fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError> {
+        self.read(|snapshot| snapshot.failed_run(tenant, dlq_id))
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {

@@ -3,13 +3,12 @@
 use super::codec::{bits, int};
 use super::error::{Failure, Outcome};
 use super::write::{Delta, Writer};
-use super::{Premises, SqliteStore};
+use super::{Premises, Scope, SqliteStore};
 use crate::store::journal::pending::{Fate, Pending};
 use crate::store::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
-use crate::store::{Durability, ShardId, StoreError};
+use crate::store::run::{Body, Parts};
+use crate::store::{Asker, Durability, ShardId, StoreError};
 use posthaste_engine::message::{DedupKey, Message};
-use posthaste_engine::workflow::entry::Entry;
-use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::params;
@@ -87,13 +86,19 @@ impl SqliteStore {
         tenant: TenantId,
         id: &str,
         created_at: Option<Timestamp>,
+        asker: Asker,
     ) -> Result<Option<(Timestamp, Seq)>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.find_run(tenant, id, created_at))
+        self.read_for(asker, |snapshot| snapshot.find_run(tenant, id, created_at))
     }
 
-    /// A run, if it is there, and the entries that are there.
-    pub(in crate::store) fn run_and_entries(&self, no: Seq) -> Result<(Option<Run>, Vec<Entry>), StoreError> {
-        self.read_as_owner(|snapshot| Ok((snapshot.run(no)?, snapshot.entries(no)?)))
+    /// What there is of a run, perhaps without the run itself.
+    pub(in crate::store) fn run_parts<B: Body>(
+        &self,
+        no: Seq,
+        scope: Scope,
+        asker: Asker,
+    ) -> Result<Parts<B>, StoreError> {
+        self.read_for(asker, |snapshot| snapshot.parts(no, scope))
     }
 
     /// An error if one of these is not so.
@@ -163,8 +168,14 @@ impl Writer {
         }
         for ((run, index), entry) in pending.entries() {
             match entry {
-                PendingEntry::Whole(entry) => self.put_entry(*run, entry)?,
+                PendingEntry::Whole(entry, body) => self.put_entry(*run, entry, body)?,
                 PendingEntry::Delivery(delivery) => self.set_delivery(*run, *index, delivery)?,
+            }
+        }
+        for ((run, key), note) in pending.notes() {
+            match note {
+                Some(note) => self.put_note(*run, note)?,
+                None => self.drop_note(*run, *key)?,
             }
         }
         for waiter in pending.waiters() {

@@ -124,9 +124,32 @@ impl Writer {
         Ok(())
     }
 
+    /// Drops the notes of a run as far as there is room; true when all are gone.
+    fn drop_notes(&self, run: i64, room: &mut Room) -> Outcome<bool> {
+        const NOTES: &str = "SELECT kind, n, length(data) + length(body) FROM run_note WHERE run = ?1 ORDER BY kind, n";
+        const DELETE: &str = "DELETE FROM run_note WHERE run = ?1 AND (kind, n) <= (?2, ?3)";
+        let mut last = None;
+        let mut is_all = true;
+        let mut statement = self.connection.prepare_cached(NOTES)?;
+        let mut rows = statement.query([run])?;
+        while let Some(row) = rows.next()? {
+            is_all = room.take(row.get(2)?);
+            if !is_all {
+                break;
+            }
+            last = Some([run, row.get(0)?, row.get(1)?]);
+        }
+        drop(rows);
+        if let Some(last) = last {
+            self.connection.prepare_cached(DELETE)?.execute(last)?;
+        }
+        Ok(is_all)
+    }
+
     /// Drops a run as far as there is room, its first entry first: from then on it is not there. True when it is gone.
     fn drop_run(&self, run: i64, room: &mut Room) -> Outcome<bool> {
-        const ENTRIES: &str = "SELECT idx, length(delivery) + length(terms) + length(body) FROM run_entry
+        const ENTRIES: &str =
+            "SELECT idx, length(delivery) + length(gist) + length(terms) + length(body) FROM run_entry
             WHERE run = ?1 ORDER BY idx";
         let mut last = None;
         let mut statement = self.connection.prepare_cached(ENTRIES)?;
@@ -140,6 +163,9 @@ impl Writer {
         if last.is_some() {
             const DELETE: &str = "DELETE FROM run_entry WHERE run = ?1 AND idx <= ?2";
             self.connection.prepare_cached(DELETE)?.execute([Some(run), last])?;
+        }
+        if !self.drop_notes(run, room)? {
+            return Ok(false);
         }
         let mut size = self.connection.prepare_cached("SELECT length(data) FROM run WHERE no = ?1")?;
         if !room.take(size.query_row([run], |row| row.get(0))?) {

@@ -2,7 +2,8 @@
 //!
 //! People may read the file with `sqlite3`; the comments in the statements are stored with the tables.
 
-use super::error::{OpenError, Outcome};
+use super::error::{Failure, OpenError, Outcome};
+use super::runs_4;
 use crate::store::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of};
 use posthaste_engine::limits;
 use posthaste_wire::id::Seq;
@@ -14,7 +15,7 @@ use std::path::Path;
 /// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
 const APPLICATION_ID: i64 = 0x5048_7374;
 /// The format that this release writes.
-const VERSION: i64 = 4;
+const VERSION: i64 = 5;
 
 const CREATE: &str = "
 CREATE TABLE meta(                  -- facts about the file itself
@@ -147,7 +148,7 @@ CREATE TABLE run(                   -- runs of workflows
     ended_at INTEGER,               -- ms: NULL while it goes on
     dlq_at INTEGER,                 -- ms: when it failed; NULL unless it is in the DLQ
     dlq_n INTEGER,                  -- seq of the message that failed; NULL unless it is in the DLQ
-    data TEXT NOT NULL              -- JSON: all of it, but for the entries
+    data TEXT NOT NULL              -- JSON: all of it, but for entries and notes
 );
 CREATE INDEX run_id ON run(tenant, id, created_at);
 CREATE INDEX run_created ON run(tenant, created_at);
@@ -156,16 +157,6 @@ CREATE INDEX run_dlq ON run(tenant, dlq_at, dlq_n) WHERE dlq_at IS NOT NULL;
 -- Who goes first.
 CREATE INDEX run_ended ON run(ended_at) WHERE ended_at IS NOT NULL AND dlq_at IS NULL;
 CREATE INDEX run_failed ON run(dlq_at) WHERE ended_at IS NOT NULL AND dlq_at IS NOT NULL;
-CREATE TABLE run_entry(             -- the list of each run
-    run INTEGER NOT NULL,           -- which run, by its no
-    idx INTEGER NOT NULL,           -- place in the list, from 0
-    seq INTEGER NOT NULL,           -- the message that delivers it
-    tag INTEGER NOT NULL,
-    delivery TEXT NOT NULL,         -- JSON: how its delivery stands
-    terms TEXT NOT NULL,            -- JSON: what was said with the bytes
-    body BLOB NOT NULL,
-    PRIMARY KEY(run, idx)
-) WITHOUT ROWID;
 CREATE TABLE waiter(                -- runs that wait for an event
     tenant INTEGER NOT NULL,
     event TEXT NOT NULL,
@@ -174,6 +165,36 @@ CREATE TABLE waiter(                -- runs that wait for an event
     run INTEGER NOT NULL,           -- which run, by its no
     PRIMARY KEY(tenant, event, seq)
 ) WITHOUT ROWID;
+";
+
+/// What came with format 5. Bodies stand last, so that reading what is before them does not read them.
+const ADDED_IN_5: &str = "
+CREATE TABLE run_entry(             -- the list of each run
+    run INTEGER NOT NULL,           -- which run, by its no
+    idx INTEGER NOT NULL,           -- place in the list, from 0
+    seq INTEGER NOT NULL,           -- the message that delivers it
+    tag INTEGER NOT NULL,
+    delivery TEXT NOT NULL,         -- JSON: how its delivery stands
+    gist TEXT NOT NULL,             -- JSON: what must be known of the body to decide
+    terms TEXT NOT NULL,            -- JSON: what was said with the body
+    body BLOB NOT NULL,
+    PRIMARY KEY(run, idx)
+) WITHOUT ROWID;
+CREATE TABLE run_note(              -- what runs keep besides their entries
+    run INTEGER NOT NULL,           -- which run, by its no
+    kind INTEGER NOT NULL,          -- 0 who waits for its end, 1 event it waits for, 2 run it has invoked, 3 what
+                                    -- came of that later, 4 event that came early, 5 its result, 6 the answer that
+                                    -- made it fail, 7 what came of telling about that
+    n INTEGER NOT NULL,             -- their order within a kind
+    data TEXT NOT NULL,             -- JSON: what must be known to decide
+    body BLOB NOT NULL,
+    PRIMARY KEY(run, kind, n)
+) WITHOUT ROWID;
+";
+
+/// The tables of format 4 that have another form now; `runs_4` moves what is in them.
+const SET_ASIDE_4: &str = "
+ALTER TABLE run_entry RENAME TO run_entry_4;
 ";
 
 /// Makes the tables of a new file, brings those of an older release up to date, refuses others.
@@ -189,11 +210,15 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
         (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
         (APPLICATION_ID, VERSION) => Ok(()),
         (APPLICATION_ID, 1) => {
-            upgrade(connection, &[WIDEN_LIVE, MARK_STEPS, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3, ADDED_IN_4])
+            upgrade(connection, &[WIDEN_LIVE, MARK_STEPS, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5])
                 .map_err(refused)
         }
-        (APPLICATION_ID, 2) => upgrade(connection, &[MARK_STEPS, ADDED_IN_3, ADDED_IN_4]).map_err(refused),
-        (APPLICATION_ID, 3) => upgrade(connection, &[MARK_STEPS, ADDED_IN_4]).map_err(refused),
+        (APPLICATION_ID, 2) => upgrade(connection, &[MARK_STEPS, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5]).map_err(refused),
+        (APPLICATION_ID, 3) => upgrade(connection, &[MARK_STEPS, ADDED_IN_4, ADDED_IN_5]).map_err(refused),
+        (APPLICATION_ID, 4) => upgrade_from_4(connection).map_err(|failure| match failure {
+            Failure::Sqlite(source) => refused(source),
+            other => OpenError::Sqlite { path: path.to_owned(), source: other.of_read().into() },
+        }),
         (APPLICATION_ID, found) if found > VERSION => Err(OpenError::Newer { found, supported: VERSION }),
         _ => Err(OpenError::NotOurs { path: path.to_owned() }),
     }
@@ -204,7 +229,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
         "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;
-         {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3} {ADDED_IN_4}
+         {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3} {ADDED_IN_4} {ADDED_IN_5}
          PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
     ))
 }
@@ -213,6 +238,13 @@ fn create(connection: &Connection) -> rusqlite::Result<()> {
 fn upgrade(connection: &Connection, steps: &[&str]) -> rusqlite::Result<()> {
     let steps = steps.concat();
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT;"))
+}
+
+/// The same, with what SQL alone cannot do.
+fn upgrade_from_4(connection: &Connection) -> Outcome<()> {
+    connection.execute_batch(&format!("BEGIN IMMEDIATE; {SET_ASIDE_4} {ADDED_IN_5}"))?;
+    runs_4::move_all(connection)?;
+    Ok(connection.execute_batch(&format!("PRAGMA user_version = {VERSION}; COMMIT;"))?)
 }
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {

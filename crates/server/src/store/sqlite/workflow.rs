@@ -1,5 +1,5 @@
-//! Runs of workflows, their entries, and who waits for which event. Old runs go with the rest of the history, see
-//! `retention`.
+//! Runs of workflows: how they are found and listed, and who waits for which event. What belongs to one run is in
+//! `run_parts`; old runs go with the rest of the history, see `retention`.
 //!
 //! SQL narrows by tenant, position and name; [`RunFilter`] decides on the decoded rows. Statements name their index, so
 //! that they fail instead of getting slow when the index does not fit; the tests below compare the plans.
@@ -9,12 +9,11 @@ use super::error::{Failure, Outcome};
 use super::read::{Snapshot, only_ids};
 use super::write::Writer;
 use crate::store::page::{Bounds, PageBuilder};
-use crate::store::run::{assemble, dlq_place_of, page_bytes};
+use crate::store::run::dlq_place_of;
 use crate::store::{Order, Page, PageRequest, RunFilter};
-use bytes::Bytes;
-use posthaste_engine::workflow::entry::{Delivery, Entry};
+use posthaste_engine::workflow::entry::Delivery;
 use posthaste_engine::workflow::run::{Run, RunState};
-use posthaste_engine::workflow::{Change, Waiter, Workflow};
+use posthaste_engine::workflow::{Change, Waiter};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::types::Value;
@@ -59,37 +58,6 @@ impl Snapshot<'_> {
         Ok(found.map(|(at, no)| (Timestamp(at.cast_unsigned()), Seq(no.cast_unsigned()))))
     }
 
-    pub(super) fn workflow(&self, tenant: TenantId, no: Seq) -> Outcome<Option<Workflow>> {
-        match self.run(no)?.filter(|run| run.tenant == tenant) {
-            Some(run) => self.with_entries(run),
-            None => Ok(None),
-        }
-    }
-
-    /// A run without its entries.
-    pub(super) fn run(&self, no: Seq) -> Outcome<Option<Run>> {
-        let mut statement = self.connection.prepare_cached("SELECT data FROM run WHERE no = ?1")?;
-        let mut rows = statement.query([int(no.0)])?;
-        rows.next()?.map(|row| codec::json("run", row, 0)).transpose()
-    }
-
-    /// The entries of a run, in their order.
-    pub(super) fn entries(&self, no: Seq) -> Outcome<Vec<Entry>> {
-        let sql = format!("SELECT {ENTRY_COLUMNS} FROM run_entry WHERE run = ?1 ORDER BY idx");
-        let mut statement = self.connection.prepare_cached(&sql)?;
-        let mut rows = statement.query([int(no.0)])?;
-        let mut entries = Vec::new();
-        while let Some(row) = rows.next()? {
-            entries.push(entry(row)?);
-        }
-        Ok(entries)
-    }
-
-    fn with_entries(&self, run: Run) -> Outcome<Option<Workflow>> {
-        let entries = self.entries(run.no)?;
-        assemble(run, entries).map_err(|missing| Failure::corrupt("run", missing))
-    }
-
     pub(super) fn waiters(&self, tenant: TenantId, event: &str) -> Outcome<Vec<Waiter>> {
         const SQL: &str = "SELECT seq, tag, run FROM waiter WHERE tenant = ?1 AND event = ?2 ORDER BY seq";
         let mut statement = self.connection.prepare_cached(SQL)?;
@@ -122,13 +90,15 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    pub(super) fn list_runs(
+    /// A page of runs, each as it is `shown`, with its bytes.
+    pub(super) fn list_runs<T>(
         &self,
         list: List,
         tenant: TenantId,
         filter: &RunFilter,
         page: &PageRequest,
-    ) -> Outcome<Page<Workflow>> {
+        shown: impl Fn(Run) -> Outcome<Option<(usize, T)>>,
+    ) -> Outcome<Page<T>> {
         let mut builder = PageBuilder::new(page.count);
         let bounds = Bounds::new(filter.dates(), page);
         if filter.nothing || bounds.is_empty() {
@@ -145,8 +115,9 @@ impl Snapshot<'_> {
         while let Some(row) = rows.next()? {
             let number = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
             let position = Position { at: Timestamp(number(0)?), n: number(1)? };
-            let taken = match self.matching(row, filter, position.at)? {
-                Some(workflow) => builder.offer(position, page_bytes(&workflow), workflow),
+            let meant = self.matching(row, filter, position.at)?;
+            let taken = match meant.map(&shown).transpose()?.flatten() {
+                Some((bytes, shown)) => builder.offer(position, bytes, shown),
                 None => builder.skip(position),
             };
             if let ControlFlow::Break(()) = taken {
@@ -157,7 +128,7 @@ impl Snapshot<'_> {
     }
 
     /// The run in a row of [`list_sql`], if it is meant; dates compare with `at`. Entries of others are never read.
-    fn matching(&self, row: &Row<'_>, filter: &RunFilter, at: Timestamp) -> Outcome<Option<Workflow>> {
+    fn matching(&self, row: &Row<'_>, filter: &RunFilter, at: Timestamp) -> Outcome<Option<Run>> {
         let state = row.get::<_, i64>(2)?;
         if !filter.states.is_empty() && !filter.states.iter().any(|wanted| state_number(*wanted) == state) {
             return Ok(None);
@@ -166,14 +137,14 @@ impl Snapshot<'_> {
         if !filter.matches(&run) || !filter.matches_time(at) || !self.has_message(&run, filter)? {
             return Ok(None);
         }
-        self.with_entries(run)
+        Ok(Some(run))
     }
 
     pub(super) fn live_runs(&self) -> Outcome<u64> {
         Ok(self.connection.query_row(LIVE, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
     }
 
-    pub(super) fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<Option<Seq>> {
+    pub(super) fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<Option<Seq>> {
         let mut statement = self.connection.prepare_cached(FAILED)?;
         let values = params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)];
         let no = statement.query_row(values, |row| row.get::<_, i64>(0)).optional()?;
@@ -223,7 +194,11 @@ impl Snapshot<'_> {
 
     /// Whether the run has one of the messages asked for.
     fn has_message(&self, run: &Run, filter: &RunFilter) -> Outcome<bool> {
-        if filter.messages.is_empty() || filter.matches_messages_of(run) {
+        if filter.messages.is_empty() {
+            return Ok(true);
+        }
+        let (waits, invokes) = self.asked_for(run.no)?;
+        if filter.matches_messages_of(run, &waits, &invokes) {
             return Ok(true);
         }
         let sql = format!("SELECT seq, tag FROM run_entry WHERE run = ?1 {}", only_ids(&filter.messages));
@@ -243,8 +218,10 @@ impl Writer {
     pub(super) fn change_run(&self, change: &Change) -> Outcome<()> {
         match change {
             Change::Run(run) => self.put_run(run),
-            Change::Entry { run, entry } => self.put_entry(*run, entry),
+            Change::Entry { run, entry, body } => self.put_entry(*run, entry, body),
             Change::Delivery { run, index, delivery } => self.set_delivery(*run, *index, delivery),
+            Change::Note { run, note } => self.put_note(*run, note),
+            Change::NoNote { run, key } => self.drop_note(*run, *key),
             Change::Waiter(waiter) => self.put_waiter(waiter),
             Change::NoWaiter(waiter) => self.drop_waiter(waiter),
         }
@@ -270,21 +247,6 @@ impl Writer {
             to_json("run", run)?,
         ])?;
         if written == 1 { Ok(()) } else { Err(taken("run")) }
-    }
-
-    pub(super) fn put_entry(&self, run: Seq, entry: &Entry) -> Outcome<()> {
-        const SQL: &str = "INSERT OR REPLACE INTO run_entry(run, idx, seq, tag, delivery, terms, body)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        self.connection.prepare_cached(SQL)?.execute(params![
-            int(run.0),
-            entry.index,
-            int(entry.id.seq.0),
-            bits(entry.id.tag),
-            to_json("entry", &entry.delivery)?,
-            to_json("entry", &entry.terms)?,
-            &entry.body[..],
-        ])?;
-        Ok(())
     }
 
     pub(super) fn set_delivery(&self, run: Seq, index: u32, delivery: &Delivery) -> Outcome<()> {
@@ -334,9 +296,6 @@ impl List {
     }
 }
 
-/// Columns that [`entry`] reads.
-const ENTRY_COLUMNS: &str = "idx, seq, tag, delivery, terms, body";
-
 const NEWEST: &str = "SELECT created_at, no FROM run INDEXED BY run_id WHERE tenant = ?1 AND id = ?2
     ORDER BY created_at DESC, no DESC LIMIT 1";
 const INSTANCE: &str = "SELECT created_at, no FROM run INDEXED BY run_id
@@ -379,12 +338,6 @@ fn names(filter: &RunFilter) -> Vec<&str> {
         ids => ids.iter().map(String::as_str).collect(),
     };
     if names.len() > NAMES_MAX { Vec::new() } else { names.into_iter().collect() }
-}
-
-/// A row of [`ENTRY_COLUMNS`].
-pub(super) fn entry(row: &Row<'_>) -> Outcome<Entry> {
-    let (delivery, terms) = (codec::json("entry", row, 3)?, Arc::new(codec::json("entry", row, 4)?));
-    Ok(Entry::new(row.get(0)?, codec::id(row, 1)?, Bytes::from(row.get::<_, Vec<u8>>(5)?), terms, delivery))
 }
 
 /// The number of a state.

@@ -17,6 +17,7 @@ mod schedules;
 mod url_groups;
 mod v1;
 mod waiters;
+mod workflow_bodies;
 mod workflow_dlq;
 mod workflow_logs;
 mod workflow_runs;

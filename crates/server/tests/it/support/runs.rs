@@ -3,10 +3,10 @@
 use super::server::TestServer;
 use super::{Receiver, Reply, eventually};
 use bytes::Bytes;
-use posthaste::core::{RunKey, StartRun, Started, WaitFor};
-use posthaste_engine::workflow::NewEntry;
+use posthaste::core::{RunKey, StartRun, Started};
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig};
+use posthaste_engine::workflow::{NewEntry, WaitFor};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::Features;
 use serde_json::{Value, json};

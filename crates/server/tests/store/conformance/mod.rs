@@ -95,6 +95,9 @@ claims! {
         the_first_entry_can_be_replaced
         a_name_finds_its_newest_run
         waiters_are_found_in_the_order_of_asking
+        waits_are_listed_with_the_urls_of_their_runs
+        what_a_run_keeps_is_read_back
+        a_failure_is_read_back_with_its_answers
         what_is_not_there_cannot_change
         runs_that_go_on_are_counted_and_found_by_all_their_messages
         positions_of_entries_never_come_again

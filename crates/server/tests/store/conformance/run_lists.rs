@@ -2,7 +2,7 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Order, Page, PageRequest, RunFilter, Store, UrlFilter};
+use posthaste::store::{Asker, Order, Page, PageRequest, RunFilter, Store, UrlFilter};
 use posthaste_engine::limits;
 use posthaste_engine::workflow::Workflow;
 use posthaste_engine::workflow::run::{FailureCall, FailureCallState, RunState};
@@ -23,7 +23,7 @@ pub(super) fn pages_of_runs_show_every_run_once(store: &dyn Store) {
     }
     for order in [Order::EarliestFirst, Order::LatestFirst] {
         for count in 1..=8 {
-            let pages = walk(count, order, |page| list(&rig, &RunFilter::default(), page));
+            let pages = walk(count, order, |page| rig.list(&RunFilter::default(), page));
             assert_eq!(pages.concat(), expected, "{order:?} by {count}");
             assert_eq!(pages.len(), expected.len().div_ceil(count), "no page is empty or short");
         }
@@ -34,7 +34,7 @@ pub(super) fn pages_of_runs_show_every_run_once(store: &dyn Store) {
 pub(super) fn a_run_that_comes_between_two_pages_moves_nothing(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut expected: Vec<Seq> = ["a", "b", "c", "d"].map(|id| rig.start(id, T0).run.no).to_vec();
-    let page = |cursor, order| list(&rig, &RunFilter::default(), &PageRequest { cursor, count: 2, order });
+    let page = |cursor, order| rig.list(&RunFilter::default(), &PageRequest { cursor, count: 2, order });
     let numbers = |page: &Page<Workflow>| page.entries.iter().map(|run| run.run.no).collect::<Vec<_>>();
     let [oldest, newest] = [Order::EarliestFirst, Order::LatestFirst].map(|order| page(None, order));
     let second = Position { at: T0, n: expected[1].0 };
@@ -113,7 +113,7 @@ pub(super) fn run_filters_are_or_within_and_and_between_fields(store: &dyn Store
         let mut expected: Vec<Workflow> = expected.iter().map(|run| runs[*run].clone()).collect();
         for order in [Order::EarliestFirst, Order::LatestFirst] {
             for count in [1, 2, 100] {
-                let pages = walk(count, order, |page| list(&rig, &filter, page));
+                let pages = walk(count, order, |page| rig.list(&filter, page));
                 assert_eq!(pages.concat(), expected, "{name}, {order:?} by {count}");
             }
             expected.reverse();
@@ -161,7 +161,7 @@ pub(super) fn failed_runs_are_listed_by_their_place_in_the_dlq(store: &dyn Store
     let mut expected = vec![fourth.clone(), together.clone(), third.clone()];
     for order in [Order::EarliestFirst, Order::LatestFirst] {
         for count in 1..=4 {
-            let pages = walk(count, order, |page| list_failed(&rig, &RunFilter::default(), page));
+            let pages = walk(count, order, |page| rig.list_failed(&RunFilter::default(), page));
             assert_eq!(pages.concat(), expected, "{order:?} by {count}");
         }
         expected.reverse();
@@ -176,14 +176,15 @@ pub(super) fn failed_runs_are_listed_by_their_place_in_the_dlq(store: &dyn Store
         (RunFilter { labels: vec!["none".into()], ..RunFilter::default() }, vec![]),
     ];
     for (filter, expected) in cases {
-        let page = list_failed(&rig, &filter, &latest(9));
+        let page = rig.list_failed(&filter, &latest(9));
         assert_eq!((page.entries.iter().collect::<Vec<_>>(), page.next), (expected, None), "{filter:?}");
     }
     for run in [&third, &fourth, &together] {
-        assert_eq!(store.failed_run(rig.tenant, dlq_id(run)).unwrap(), Some(run.run.no));
+        assert_eq!(store.find_failed_run(rig.tenant, dlq_id(run), Asker::Owner).unwrap(), Some(run.run.no));
     }
     let absent = DlqId { n: dlq_id(&third).n + 1, ..dlq_id(&third) };
     let other = store.tenant("other").unwrap();
+    assert_eq!(store.find_failed_run(rig.tenant, absent, Asker::Others).unwrap(), None);
     assert_eq!(store.failed_run(rig.tenant, absent).unwrap(), None);
     assert_eq!(store.failed_run(other, dlq_id(&third)).unwrap(), None);
     assert_eq!(store.list_failed_runs(other, &RunFilter::default(), &latest(9)).unwrap().entries, []);
@@ -191,7 +192,7 @@ pub(super) fn failed_runs_are_listed_by_their_place_in_the_dlq(store: &dyn Store
 
     assert!(rig.decide(T0, |out| third.leave_dlq(out)));
     assert_eq!(store.failed_run(rig.tenant, dlq_id(&third)).unwrap(), None);
-    assert_eq!(list_failed(&rig, &RunFilter::default(), &latest(9)).entries, [together, fourth]);
+    assert_eq!(rig.list_failed(&RunFilter::default(), &latest(9)).entries, [together, fourth]);
     assert_eq!(rig.stored(&third), Some(third), "it is in the other list still");
 }
 
@@ -206,19 +207,11 @@ pub(super) fn a_page_of_runs_ends_before_its_bodies_get_too_large(store: &dyn St
     let all = RunFilter::default();
     let counts = |pages: Vec<Vec<Workflow>>| pages.iter().map(Vec::len).collect::<Vec<_>>();
     // Each has the answer besides, as that of its entry and as that of its failure.
-    assert_eq!(counts(walk(100, Order::EarliestFirst, |page| list(&rig, &all, page))), [1, 1, 1, 1]);
-    assert_eq!(counts(walk(100, Order::EarliestFirst, |page| list_failed(&rig, &all, page))), [1, 1, 1, 1]);
+    assert_eq!(counts(walk(100, Order::EarliestFirst, |page| rig.list(&all, page))), [1, 1, 1, 1]);
+    assert_eq!(counts(walk(100, Order::EarliestFirst, |page| rig.list_failed(&all, page))), [1, 1, 1, 1]);
     for id in ["a", "b", "c"] {
         rig.start_with(id, T0.plus_millis(1), |new| new.first.body = vec![b'x'; size].into());
     }
     let started = RunFilter { states: vec![RunState::Started], ..RunFilter::default() };
-    assert_eq!(counts(walk(100, Order::EarliestFirst, |page| list(&rig, &started, page))), [2, 1]);
-}
-
-fn list(rig: &Rig<'_>, filter: &RunFilter, page: &PageRequest) -> Page<Workflow> {
-    rig.store.list_runs(rig.tenant, filter, page).unwrap()
-}
-
-fn list_failed(rig: &Rig<'_>, filter: &RunFilter, page: &PageRequest) -> Page<Workflow> {
-    rig.store.list_failed_runs(rig.tenant, filter, page).unwrap()
+    assert_eq!(counts(walk(100, Order::EarliestFirst, |page| rig.list(&started, page))), [2, 1]);
 }

@@ -2,11 +2,12 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Order, PageRequest, RunFilter, Store, StoreError};
-use posthaste_engine::event::Op;
+use posthaste::store::{Asker, Order, PageRequest, RunFilter, Store, StoreError};
+use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::Message;
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::Delivery;
+use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{Run, Trigger};
 use posthaste_engine::workflow::{Attempt, Change, Overrides, Waiter, Workflow};
 use posthaste_wire::id::{MessageId, Seq};
@@ -24,12 +25,12 @@ pub(super) fn a_run_is_read_back_as_it_was_written(store: &dyn Store) {
     rig.append(&mut run, T0.plus_millis(2), vec![step(1, "one"), call(2), step(3, "three")]);
     check(&run, "appended");
     rig.wait(&mut run, T0.plus_millis(3), "event", 4);
-    rig.decide(T0.plus_millis(4), |out| run.notify_or_keep("early", &[0, 255], &LIMITS, out)).unwrap();
-    rig.decide(T0.plus_millis(5), |out| run.invoke(invoke(5), &LIMITS, out)).unwrap();
+    rig.keep(&mut run, T0.plus_millis(4), "early", &[0, 255]);
+    rig.invoke(&mut run, T0.plus_millis(5), 5, "{}");
     check(&run, "waiting");
     rig.decide(T0.plus_millis(6), |out| run.notify("event", b"data", out)).unwrap();
     check(&run, "notified");
-    let again = Attempt { outcome: &outcome(500), retried: 0, next: Next::RetryAt(T0.plus_millis(DAY)) };
+    let again = Attempt { outcome: &outcome(500), retried: 0, next: Next::RetryAt(T0.plus_millis(DAY)), sent: b"" };
     rig.decide(T0.plus_millis(7), |out| run.attempted(1, again, out));
     check(&run, "to be tried again");
     rig.wait(&mut run, T0.plus_millis(8), "event", 6);
@@ -38,13 +39,15 @@ pub(super) fn a_run_is_read_back_as_it_was_written(store: &dyn Store) {
     rig.attempt(&mut run, 1, T0.plus_millis(10), 500);
     check(&run, "failed");
     assert!(run.run.failure.is_some() && is_quiet(&run));
-    let told = Attempt { outcome: &outcome(200), retried: 0, next: Next::Done };
+    let told = Attempt { outcome: &outcome(200), retried: 0, next: Next::Done, sent: b"" };
     rig.decide(T0.plus_millis(11), |out| run.failure_told(told, out));
     check(&run, "told");
     assert_eq!(rig.live_ids().len(), 1, "the call about the failure");
 
     let overrides = Overrides { retries: Some(9), delay_ms: 5, ..Overrides::default() };
-    let resumed = rig.decide(T0.plus_millis(12), |out| run.resumed("again".into(), T0.plus_millis(12), overrides, out));
+    let failed = rig.record(&run);
+    let resumed =
+        rig.decide(T0.plus_millis(12), |out| failed.resumed("again".into(), T0.plus_millis(12), overrides, out));
     check(&resumed, "resumed");
     check(&run, "what was resumed stays as it was");
     let mut finished = rig.start("finished", T0.plus_millis(13));
@@ -70,7 +73,7 @@ pub(super) fn the_first_entry_can_be_replaced(store: &dyn Store) {
 pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
-    let find = |id: &str, at: Option<Timestamp>| store.find_run(rig.tenant, id, at).unwrap();
+    let find = |id: &str, at: Option<Timestamp>| store.find_run(rig.tenant, id, at, Asker::Owner).unwrap();
     assert_eq!(find("a", None), None);
     let mut first = rig.start("a", T0);
     let (other_name, foreign) = (rig.start("A", T0), rig.start_with("a", T0.plus_millis(9), |new| new.tenant = other));
@@ -87,7 +90,7 @@ pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
     }
     assert_eq!((find("a", Some(T0.plus_millis(2))), find("'", None)), (None, None));
     assert_eq!((find("A", None), find("A", Some(T0))), (Some(other_name.run.no), Some(other_name.run.no)));
-    assert_eq!(store.find_run(other, "a", None).unwrap(), Some(foreign.run.no));
+    assert_eq!(store.find_run(other, "a", None, Asker::Owner).unwrap(), Some(foreign.run.no));
 }
 
 pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
@@ -106,7 +109,7 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
         assert!(waiters.iter().all(|waiter| waiter.event == event && waiter.tenant == rig.tenant));
         waiters.iter().map(|waiter| (waiter.run, waiter.timer)).collect::<Vec<_>>()
     };
-    let wait = |run: &Workflow, which: usize| (run.run.no, run.run.waits[which].timer);
+    let wait = |run: &Workflow, which: usize| (run.run.no, run.waits[which].timer);
     let all = [wait(&runs[1], 0), wait(&runs[0], 0), wait(&runs[2], 0), wait(&runs[0], 1)];
     assert_eq!(waiting("event"), all);
     assert_eq!((waiting("Event"), waiting("none")), (vec![wait(&runs[0], 2)], vec![]));
@@ -118,6 +121,85 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     rig.decide(T0, |out| runs[1].deadline_reached(all[0].1, out));
     assert_eq!(waiting("event"), [all[2]]);
     assert_eq!(store.waiters(other, "event").unwrap().len(), 1);
+}
+
+pub(super) fn waits_are_listed_with_the_urls_of_their_runs(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let other = store.tenant("other").unwrap();
+    let mut runs = ["a", "b"].map(|id| rig.start_with(id, T0, |new| new.url = format!("https://{id}.example/\u{e4}'")));
+    for (which, event, step) in [(1, "event", 1), (0, "event", 1), (1, "Event", 2), (0, "event", 3)] {
+        rig.wait(&mut runs[which], T0, event, step);
+    }
+    let mut foreign = rig.start_with("a", T0, |new| new.tenant = other);
+    rig.wait(&mut foreign, T0, "event", 1);
+    let listed = |event: &str, max: usize| store.waits(rig.tenant, event, max).unwrap();
+    let wait =
+        |runs: &[Workflow; 2], run: usize, wait: usize| (runs[run].run.url.clone(), runs[run].waits[wait].clone());
+    let all = [wait(&runs, 1, 0), wait(&runs, 0, 0), wait(&runs, 0, 1)];
+    assert_eq!(listed("event", 9), all);
+    assert_eq!((listed("event", 2), listed("none", 9)), (all[..2].to_vec(), vec![]));
+    assert_eq!(listed("Event", 9), [wait(&runs, 1, 1)]);
+    rig.decide(T0, |out| runs[0].notify("event", b"", out)).unwrap();
+    assert_eq!(listed("event", 9), [all[0].clone(), all[2].clone()]);
+    rig.finish(&mut runs[1], T0);
+    assert_eq!(listed("event", 9), [all[2].clone()], "what a run waited for when it ended is only in its log");
+    assert_eq!(runs[1].waits.len(), 2);
+}
+
+pub(super) fn what_a_run_keeps_is_read_back(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start("a", T0);
+    for (event, data) in [("x", &[0, 255][..]), ("y", b""), ("x", b"second")] {
+        rig.keep(&mut run, T0, event, data);
+    }
+    assert_eq!(rig.stored(&run).as_ref(), Some(&run));
+    // In the order of coming; what is taken leaves its place to the next.
+    for (number, event, expected) in [(1, "x", "AP8="), (2, "x", "c2Vjb25k"), (3, "y", "")] {
+        rig.wait(&mut run, T0, event, number);
+        let last: serde_json::Value = serde_json::from_slice(rig.record(&run).bodies.last().unwrap()).unwrap();
+        assert_eq!((&last["stepId"], &last["out"]), (&number.into(), &expected.into()));
+        if number == 2 {
+            rig.keep(&mut run, T0, "z", b"later");
+        }
+        assert_eq!(rig.stored(&run).as_ref(), Some(&run));
+    }
+    rig.invoke(&mut run, T0, 4, "given to the child");
+    rig.invoke(&mut run, T0, 5, "given to another");
+    rig.invoked_has_ended(&mut run, T0, 5, "in time");
+    rig.finish(&mut run, T0);
+    rig.invoked_has_ended(&mut run, T0, 4, "too late");
+    let record = rig.record(&run);
+    assert_eq!((record.result.as_deref(), &record.answer, &record.told), (Some("\"ok\""), &None, &None));
+    let told = |which: usize| (record.given(&run.invokes[which]), record.out(&run.invokes[which]));
+    assert_eq!(told(0), ("given to the child".into(), Some("too late".to_owned())));
+    assert_eq!(told(1), ("given to another".into(), None), "its result is in the list");
+    assert_eq!((run.early.len(), run.entries.len()), (0, 5), "nobody will wait for the last event");
+    let gone = store.note_body(run.run.no, NoteKey { kind: NoteKind::Early, n: 1 });
+    assert!(matches!(gone, Err(StoreError::Corrupt { .. })), "{gone:?}");
+    assert_eq!(rig.stored(&run), Some(run));
+}
+
+pub(super) fn a_failure_is_read_back_with_its_answers(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut run = rig.start_with("a", T0, rich_run);
+    rig.attempt(&mut run, 0, T0, 418);
+    let tell = |run: &mut Workflow, status: u16, next: Next| {
+        let told = Attempt { outcome: &outcome(status), retried: 0, next, sent: b"" };
+        rig.decide(T0, |out| run.failure_told(told, out));
+    };
+    assert_eq!(rig.record(&run).told, None);
+    tell(&mut run, 500, Next::RetryAt(T0));
+    tell(&mut run, 502, Next::DeadLetter);
+    let status = |answer: &Option<Arc<Response>>| answer.as_ref().map(|answer| (answer.status, answer.body.clone()));
+    let record = rig.record(&run);
+    assert_eq!((status(&record.answer), status(&record.told)), (Some((418, vec![1, 255])), Some((502, vec![1, 255]))));
+    assert_eq!(run.told.as_ref().map(Vec::len), Some(2));
+    let page = rig.list_failed(&RunFilter::default(), &latest(9));
+    assert_eq!(page.entries, [run.clone()]);
+    let call = record.failure_call().unwrap();
+    assert!(rig.decide(T0, |out| run.tell_again(out)));
+    assert_eq!((rig.record(&run).told, rig.record(&run).failure_call()), (None, Some(call)), "the same is told again");
+    assert_eq!(rig.stored(&run), Some(run));
 }
 
 pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
@@ -165,7 +247,7 @@ pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store:
     let other = store.tenant("other").unwrap();
     let mut waiting = rig.start("waiting", T0);
     rig.wait(&mut waiting, T0, "event", 1);
-    rig.decide(T0, |out| waiting.invoke(invoke(2), &LIMITS, out)).unwrap();
+    rig.invoke(&mut waiting, T0, 2, "{}");
     rig.start_with("foreign", T0, |new| new.tenant = other);
     assert_eq!(store.live_runs().unwrap(), 2, "of all tenants");
     let mut failed = rig.start_with("failed", T0, rich_run);
@@ -178,10 +260,10 @@ pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store:
         let filter = RunFilter { messages, ..RunFilter::default() };
         let page = PageRequest { cursor: None, count: 10, order: Order::LatestFirst };
         let runs = store.list_runs(rig.tenant, &filter, &page).unwrap().entries;
-        runs.into_iter().map(|workflow| workflow.run.id).collect::<Vec<_>>()
+        runs.into_iter().map(|record| record.workflow.run.id).collect::<Vec<_>>()
     };
-    let timer = waiting.run.waits[0].timer;
-    let invoke = waiting.run.invokes[0].id.expect("an invoke has an id");
+    let timer = waiting.waits[0].timer;
+    let invoke = waiting.invokes[0].id.expect("an invoke has an id");
     let call = failed.run.failure.as_ref().and_then(|failure| failure.call.as_ref()).expect("it is told").id;
     for (id, run) in [(timer, "waiting"), (invoke, "waiting"), (call, "failed"), (finished.entries[0].id, "finished")] {
         assert_eq!(found(vec![id]), [run]);
@@ -199,7 +281,8 @@ pub(super) fn positions_of_entries_never_come_again(store: &dyn Store) {
         rig.attempt(&mut run, index, T0, 200);
     }
     rig.attempt(&mut run, 1, T0, 500);
-    let again = rig.decide(T0, |out| run.resumed("b".into(), T0, Overrides::default(), out));
+    let failed = rig.record(&run);
+    let again = rig.decide(T0, |out| failed.resumed("b".into(), T0, Overrides::default(), out));
     // Only the second entry has a message; those behind it were delivered in the former life.
     assert_eq!(rig.live_ids(), [again.entries[1].id]);
     assert_eq!(store.last_seq().unwrap(), again.entries[3].id.seq);

@@ -4,12 +4,13 @@
 use super::{LABELS, NAMES, Pair};
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Order, RunFilter, Store};
+use posthaste::store::{Asker, Order, RunFilter, Store};
 use posthaste_engine::event::Op;
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState};
-use posthaste_engine::workflow::run::{FailureCall, Run, RunState, Trigger};
-use posthaste_engine::workflow::{Attempt, Change, Outbox, Overrides, Waiter, Workflow};
+use posthaste_engine::workflow::note::{NoteKey, NoteKind};
+use posthaste_engine::workflow::run::{FailureCall, Invoker, Run, RunState, Trigger};
+use posthaste_engine::workflow::{Attempt, Change, Notice, Outbox, Overrides, Waiter, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::workflow::Features;
 use proptest::prelude::*;
@@ -45,6 +46,17 @@ pub(super) enum How {
     Keep {
         event: usize,
     },
+    Invoke {
+        bytes: usize,
+    },
+    ChildEnds {
+        which: Index,
+    },
+    Told {
+        status: u16,
+        again: bool,
+    },
+    TellAgain,
     Replace,
     Finish,
     Cancel,
@@ -73,7 +85,11 @@ pub(super) fn run_step() -> impl Strategy<Value = RunStep> {
             .prop_map(|(entry, status, again)| How::Answer { entry, status, again }),
         2 => event().prop_map(|event| How::Wait { event }),
         2 => event().prop_map(|event| How::Notify { event }),
-        1 => event().prop_map(|event| How::Keep { event }),
+        2 => event().prop_map(|event| How::Keep { event }),
+        2 => select(vec![0, 30, 20_000]).prop_map(|bytes| How::Invoke { bytes }),
+        2 => any::<Index>().prop_map(|which| How::ChildEnds { which }),
+        1 => (select(vec![200, 500]), any::<bool>()).prop_map(|(status, again)| How::Told { status, again }),
+        1 => Just(How::TellAgain),
         1 => Just(How::Replace),
         2 => Just(How::Finish),
         1 => Just(How::Cancel),
@@ -137,7 +153,7 @@ impl Pair {
         match step {
             RunStep::Start { tenant, name, label, unknown_client, failure_call } => {
                 let (tenant, name) = (TenantId(*tenant), NAMES[*name]);
-                let newest = self.model.find_run(tenant, name, None).unwrap();
+                let newest = self.model.find_run(tenant, name, None, Asker::Owner).unwrap();
                 let newest = newest.and_then(|no| self.model.workflow(tenant, no).unwrap());
                 let mut created_at = self.now;
                 if let Some(Workflow { run, .. }) = newest {
@@ -186,33 +202,27 @@ impl Pair {
                     None => return,
                 }
             }
-            How::Wait { event } => {
-                let number = (run.entries.len() + run.run.waits.len()) as u32;
-                let ask = (("1d".to_owned(), DAY), Default::default());
-                self.decide(|out| run.wait(EVENTS[*event], step_text(number), ask.0, ask.1, &LIMITS, out).is_ok()).1
-            }
-            How::Notify { event } => self.decide(|out| run.notify(EVENTS[*event], b"data", out)).1,
-            How::Keep { event } => {
-                self.decide(|out| run.notify_or_keep(EVENTS[*event], b"data", &LIMITS, out).is_ok()).1
-            }
             How::Replace => {
                 let replace = |out: &mut Outbox<'_>| {
                     run.restart_by_client("new".into(), "text/plain".into(), Vec::new(), Features::default(), out)
                 };
                 self.decide(replace).1
             }
-            How::Finish => self.decide(|out| run.finish(None, out)).1,
+            How::Finish => self.decide(|out| run.finish(Some(format!("{} entries", run.entries.len())), out)).1,
             How::Cancel => self.decide(|out| run.cancel(out)).1,
             How::LeaveDlq => self.decide(|out| run.leave_dlq(out)).1,
             How::Resume | How::Restart => {
                 if run.run.state != RunState::Failed {
                     return;
                 }
+                // It begins again from what is stored, of which nothing is left when its time is over.
+                let record = self.both(|store| store.run_record(run.run.tenant, run.run.no, Asker::Owner)).unwrap();
+                let Some(failed) = record else { return };
                 self.last_name += 1;
                 let (id, overrides) = (format!("again {}", self.last_name), Overrides::default());
                 let (again, ops) = self.decide(|out| match how {
-                    How::Resume => run.resumed(id, now, overrides, out),
-                    _ => run.restarted(id, now, overrides, out),
+                    How::Resume => failed.resumed(id, now, overrides, out),
+                    _ => failed.restarted(id, now, overrides, out),
                 });
                 assert!(self.commit(&ops));
                 self.runs.push(again);
@@ -241,9 +251,51 @@ impl Pair {
                 }
                 vec![Op::Workflow(Change::Run(Arc::new(other)))]
             }
+            other => self.change_notes(&mut run, other),
         };
         if !ops.is_empty() && self.commit(&ops) {
             self.runs[which] = run;
+        }
+    }
+
+    /// Something that a run keeps, or keeps no more.
+    fn change_notes(&mut self, run: &mut Workflow, how: &How) -> Vec<Op> {
+        match how {
+            How::Wait { event } => {
+                let number = (run.entries.len() + run.waits.len()) as u32;
+                let (wait, no) = (wait_for(EVENTS[*event], number), run.run.no);
+                // Also that of a run that was dropped, where there is nothing to read.
+                let early = run.early.iter().find(|early| early.event == wait.event);
+                let key = early.map(|early| NoteKey { kind: NoteKind::Early, n: early.n });
+                let body = key.map(|key| self.both(|store| store.note_body(no, key)));
+                let kept = |_| body.clone().unwrap_or(Err("nothing was kept"));
+                self.decide(|out| run.wait(wait, kept, &LIMITS, out).is_ok()).1
+            }
+            How::Notify { event } => self.decide(|out| run.notify(EVENTS[*event], b"data", out)).1,
+            How::Keep { event } => {
+                let data = format!("{} data", run.early.len());
+                self.decide(|out| run.notify_or_keep(EVENTS[*event], data.as_bytes(), &LIMITS, out).is_ok()).1
+            }
+            How::Invoke { bytes } => {
+                let number = (run.entries.len() + run.invokes.len()) as u32;
+                let given = "x".repeat(*bytes).into();
+                self.decide(|out| run.invoke(invoke(number), given, &LIMITS, out).is_ok()).1
+            }
+            How::ChildEnds { which } if !run.invokes.is_empty() => {
+                let step = which.get(&run.invokes).step.clone();
+                let (run_id, url, headers, terms) = Default::default();
+                let to = Invoker { run_id, created_at: None, url, step, headers, terms };
+                let notice = Notice { tenant: run.run.tenant, to, out: "out".into() };
+                self.decide(|out| run.invoked_has_ended(&notice, out)).1
+            }
+            How::Told { status, again } => {
+                let next = if *again { Next::RetryAt(self.now) } else { Next::DeadLetter };
+                let outcome = outcome(*status);
+                let attempt = Attempt { outcome: &outcome, retried: 0, next, sent: b"" };
+                self.decide(|out| run.failure_told(attempt, out)).1
+            }
+            How::TellAgain => self.decide(|out| run.tell_again(out)).1,
+            _ => Vec::new(),
         }
     }
 
@@ -260,7 +312,7 @@ impl Pair {
             (_, false) => Next::DeadLetter,
         };
         let outcome = outcome(status);
-        let attempt = Attempt { outcome: &outcome, retried: 0, next };
+        let attempt = Attempt { outcome: &outcome, retried: 0, next, sent: b"sent" };
         let ((), mut ops) = self.decide(|out| run.attempted(index as u32, attempt, out));
         let is_withdrawn = ops.iter().any(|op| matches!(op, Op::Remove { id: other } if *other == id));
         if !matches!(next, Next::RetryAt(_)) && !is_withdrawn {
@@ -322,15 +374,19 @@ impl Pair {
     pub(super) fn check_runs(&self) {
         for Workflow { run, .. } in &self.runs {
             self.both(|store| store.workflow(run.tenant, run.no)).unwrap();
-            self.both(|store| store.find_run(run.tenant, &run.id, None)).unwrap();
-            self.both(|store| store.find_run(run.tenant, &run.id, Some(run.created_at))).unwrap();
+            self.both(|store| store.run_record(run.tenant, run.no, Asker::Others)).unwrap();
+            self.both(|store| store.run_entries(run.tenant, run.no, Asker::Others)).unwrap();
+            self.both(|store| store.find_run(run.tenant, &run.id, None, Asker::Owner)).unwrap();
+            self.both(|store| store.find_run(run.tenant, &run.id, Some(run.created_at), Asker::Owner)).unwrap();
             if let Some(failure) = &run.failure {
                 self.both(|store| store.failed_run(run.tenant, failure.dlq_id)).unwrap();
+                self.both(|store| store.find_failed_run(run.tenant, failure.dlq_id, Asker::Owner)).unwrap();
             }
         }
         for tenant in [1, 2].map(TenantId) {
             for event in EVENTS {
                 self.both(|store| store.waiters(tenant, event)).unwrap();
+                self.both(|store| store.waits(tenant, event, 3)).unwrap();
             }
         }
     }
@@ -342,6 +398,7 @@ impl Pair {
         }
         let Run { tenant, no, id, .. } = &which.get(&self.runs).run;
         self.both(|store| store.workflow(*tenant, *no)).unwrap();
-        self.both(|store| store.find_run(*tenant, id, None)).unwrap();
+        self.both(|store| store.run_record(*tenant, *no, Asker::Others)).unwrap();
+        self.both(|store| store.find_run(*tenant, id, None, Asker::Owner)).unwrap();
     }
 }

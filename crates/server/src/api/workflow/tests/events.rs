@@ -12,7 +12,7 @@ fn digest(story: &Story) -> Vec<String> {
         let text = format!("{seconds} {} {name}", line.state);
         text.trim_end().to_owned()
     };
-    lines(&story.workflow, story.view()).iter().map(line).collect()
+    lines(&story.record(), story.view()).iter().map(line).collect()
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn every_run_has_its_story() {
 fn lines_tell_what_they_are_about() {
     let config = RunConfig { labels: vec!["a".into()], ..with_failure_function() };
     let story = Story::with(config).stumbles(0).fails(0);
-    let lines = lines(&story.workflow, story.view());
+    let lines = lines(&story.record(), story.view());
     let first = story.workflow.entries[0].id;
     assert_eq!(
         lines.iter().map(|line| line.message).collect::<Vec<_>>(),
@@ -94,7 +94,7 @@ fn lines_tell_what_they_are_about() {
     assert_eq!(end["workflowRunId"], "wfr_order-7");
     assert_eq!(end["callerIp"], "10.0.0.4");
     let finished = Story::with(self::config()).finishes();
-    let lines = self::lines(&finished.workflow, finished.view());
+    let lines = self::lines(&finished.record(), finished.view());
     assert_eq!(lines.last().unwrap().object["workflowRunResponse"], "\"ok\"");
 }
 
@@ -102,7 +102,7 @@ fn lines_tell_what_they_are_about() {
 fn only_the_line_of_a_result_shows_it() {
     let story = Story::new().publishes(&[plan(1, "a", "Run"), plan(2, "b", "Run")]).stumbles(1).does(1, branch(1, "a"));
     let entries = &story.workflow.entries;
-    let lines = lines(&story.workflow, story.view());
+    let lines = lines(&story.record(), story.view());
     let told = lines.iter().filter(|line| line.object.get("stepInfo").is_some_and(|info| info["stepName"] == "a"));
     let told: Vec<_> =
         told.map(|line| (line.state, line.message, line.object["stepInfo"].get("out").cloned())).collect();
@@ -118,7 +118,7 @@ fn only_the_line_of_a_result_shows_it() {
 #[test]
 fn pages_go_from_the_newest_line_to_the_oldest() {
     let story = Story::new().does(0, result(1, "a")).does(1, result(2, "b")).finishes();
-    let all = || lines(&story.workflow, story.view());
+    let all = || lines(&story.record(), story.view());
     let (mut left, mut seen) = (usize::MAX, Vec::new());
     loop {
         let page = tail(all(), left, 2, |_| true);

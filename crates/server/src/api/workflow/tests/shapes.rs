@@ -340,7 +340,7 @@ fn telling_of_a_failure_is_shown_at_every_stage() {
         assert_eq!(call["state"], state);
         assert_eq!(call["errors"].as_array().map_or(0, Vec::len), errors, "{call}");
         assert_eq!(call.get("nextDeliveryTime").is_some(), state == "CALLBACK_INPROGRESS");
-        let letter = shape::failed_run(&story.workflow, None).unwrap();
+        let letter = story.letter().unwrap();
         assert_eq!(
             (&letter["failureFunctionState"], &letter["failureCallbackInfo"]["state"]),
             (&call["state"], &call["state"])
@@ -388,15 +388,15 @@ fn the_dlq_shows_the_trigger_and_the_last_answer() {
         "rate": 3,
         "period": 60,
     });
-    assert_eq!(shape::failed_run(&story.workflow, None), Some(expected));
-    assert_eq!(shape::failed_run(&Story::new().workflow, None), None);
+    assert_eq!(story.letter(), Some(expected));
+    assert_eq!(Story::new().letter(), None);
 }
 
 #[test]
 fn no_answer_has_a_status_and_its_words() {
     for (class, status) in [(ErrorClass::Connect, 503), (ErrorClass::Timeout, 504)] {
         let story = Story::with(with_failure_function()).fails_unanswered(0, class);
-        let letter = shape::failed_run(&story.workflow, None).unwrap();
+        let letter = story.letter().unwrap();
         assert_eq!((&letter["responseStatus"], &letter["responseBody"]), (&json!(status), &json!("nobody there")));
         let log = story.log();
         assert_eq!(log["failureFunction"]["failStatus"], status);
@@ -430,7 +430,7 @@ fn what_a_run_asks_to_hide_is_hidden_everywhere() {
     assert_eq!(call["callHeaders"]["Authorization"], json!([redact::mark(b"Bearer key")]));
     assert_eq!(only(&log, 3)["invokedWorkflowRunBody"], redact::mark(b"{\"doc\":42}"));
     let failed = story.fails(4);
-    let letter = shape::failed_run(&failed.workflow, None).unwrap();
+    let letter = failed.letter().unwrap();
     assert_eq!(letter["body"], redact::mark(b"{\"order\":7}"));
     assert_eq!(letter["header"]["Authorization"], json!([redact::mark(b"Bearer secret")]));
     for text in [failed.log().to_string(), letter.to_string()] {
@@ -442,11 +442,11 @@ fn what_a_run_asks_to_hide_is_hidden_everywhere() {
 fn bodies_are_cut_or_left_out_as_asked() {
     let story = Story::new().does(0, result(1, "größe")).finishes();
     let view = |trim_body| View { trim_body, ..story.view() };
-    let cut = shape::run(&story.workflow, view(Some(4)));
+    let cut = shape::run(&story.record(), view(Some(4)));
     assert_eq!(only(&cut, 0)["out"], "{\"or");
     assert_eq!(only(&cut, 1)["out"], "gr\u{f6}", "not within a character");
     assert_eq!(cut["workflowRunResponse"], "\"ok\"");
-    let none = shape::run(&story.workflow, view(Some(0)));
+    let none = shape::run(&story.record(), view(Some(0)));
     assert_eq!(only(&none, 0).get("out"), None);
     assert_eq!(none.get("workflowRunResponse"), None);
 }

@@ -1,13 +1,17 @@
 //! A run that is told step by step, as its endpoint and its callers make it.
 
 use crate::api::workflow::shape::{self, View};
+use crate::store::memory::MemoryStore;
+use crate::store::{Asker, Durability, Epoch, ShardId, Store as _};
 use bytes::Bytes;
-use posthaste_engine::event::Response;
+use posthaste_engine::event::{Op, Response};
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::{Call, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
-use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Notice, Outbox, Workflow};
+use posthaste_engine::workflow::{
+    Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Record, WaitFor, Workflow,
+};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -19,11 +23,15 @@ pub(super) const T0: Timestamp = Timestamp(1_767_225_600_000);
 pub(super) const URL: &str = "http://app:3000/api/order";
 const LIMITS: Limits = Limits { entries: 20, bytes: 1_000_000, duration_ms: 86_400_000 };
 const TENANT: TenantId = TenantId(1);
+const SHARD: ShardId = ShardId(0);
 
 pub(super) struct Story {
     pub(super) workflow: Workflow,
     pub(super) now: Timestamp,
     last: Seq,
+    /// Has all that was decided.
+    store: MemoryStore,
+    epoch: Epoch,
 }
 
 pub(super) fn config() -> RunConfig {
@@ -84,15 +92,35 @@ impl Story {
         };
         let mut last = Seq::first_at(T0);
         let mut next_id = || next_id(&mut last, T0);
-        let workflow = Workflow::start(new, &mut Outbox::new(T0, &mut next_id));
-        Story { workflow, now: T0, last }
+        let mut out = Outbox::new(T0, &mut next_id);
+        let workflow = Workflow::start(new, &mut out);
+        let store = MemoryStore::new();
+        let epoch = store.lease(SHARD, T0).expect("nobody else has it");
+        write(&store, epoch, out.changes);
+        Story { workflow, now: T0, last, store, epoch }
     }
 
     fn decide<T>(&mut self, decide: impl FnOnce(&mut Workflow, &mut Outbox<'_>) -> T) -> T {
         self.now = self.now.plus_millis(1_000);
         let (now, last) = (self.now, &mut self.last);
         let mut next_id = || next_id(last, now);
-        decide(&mut self.workflow, &mut Outbox::new(now, &mut next_id))
+        let mut out = Outbox::new(now, &mut next_id);
+        let decided = decide(&mut self.workflow, &mut out);
+        write(&self.store, self.epoch, out.changes);
+        decided
+    }
+
+    /// All that is stored.
+    pub(super) fn record(&self) -> Record {
+        let record = self.store.run_record(TENANT, self.workflow.run.no, Asker::Owner).expect("it can be read");
+        record.expect("it is there")
+    }
+
+    /// What the DLQ shows.
+    pub(super) fn letter(&self) -> Option<Value> {
+        let dlq_id = self.workflow.run.failure.as_ref()?.dlq_id;
+        let failed = self.store.failed_run(TENANT, dlq_id).expect("it can be read");
+        shape::failed_run(&failed.expect("it is there"), None)
     }
 
     pub(super) fn wait_ms(mut self, millis: u64) -> Story {
@@ -148,9 +176,11 @@ impl Story {
 
     pub(super) fn waits(mut self, step: Value, event: &str) -> Story {
         let headers = vec![("Upstash-Workflow-Runid".to_owned(), vec!["wfr_order-7".to_owned()])];
-        let (timeout, result) = (("10s".to_owned(), 10_000), (headers, OwnTerms::default()));
-        let waited = self.decide(|workflow, out| workflow.wait(event, object(step), timeout, result, &LIMITS, out));
-        waited.map(drop).expect("accepted");
+        let (event, step, timeout) = (event.to_owned(), object(step), "10s".to_owned());
+        let wait = WaitFor { event, step, timeout, timeout_ms: 10_000, headers, terms: OwnTerms::default() };
+        let kept = |key| Err(format!("{key:?}: no event comes early here"));
+        let waited = self.decide(|workflow, out| workflow.wait(wait, kept, &LIMITS, out));
+        waited.expect("nothing is read").map(drop).expect("accepted");
         self
     }
 
@@ -160,7 +190,7 @@ impl Story {
     }
 
     pub(super) fn timed_out(mut self) -> Story {
-        let wait = self.workflow.run.waits.first().expect("somebody waits").timer;
+        let wait = self.workflow.waits.first().expect("somebody waits").timer;
         self.decide(|workflow, out| workflow.deadline_reached(wait, out));
         self
     }
@@ -177,14 +207,15 @@ impl Story {
             run_id: "wfr_child".into(),
             created_at: self.now.plus_millis(1_000),
             url: "http://app:3000/api/child".into(),
-            body: "{\"doc\":42}".into(),
             run_headers: vec![("X-Child".into(), "c".into())],
             redact,
             headers: Vec::new(),
             terms: OwnTerms::default(),
-            out: None,
+            size: 0,
+            has_out: false,
         };
-        assert_eq!(self.decide(|workflow, out| workflow.invoke(invoke, &LIMITS, out)), Ok(true));
+        let given = Bytes::from_static(b"{\"doc\":42}");
+        assert_eq!(self.decide(|workflow, out| workflow.invoke(invoke, given, &LIMITS, out)), Ok(true));
         self
     }
 
@@ -215,7 +246,9 @@ impl Story {
 
     fn attempted(mut self, index: u32, outcome: &Outcome, next: Next) -> Story {
         let retried = self.workflow.entries[index as usize].delivery.attempts;
-        self.decide(|workflow, out| workflow.attempted(index, Attempt { outcome, retried, next }, out));
+        let sent = self.record().bodies[index as usize].clone();
+        let attempt = Attempt { outcome, retried, next, sent: &sent };
+        self.decide(|workflow, out| workflow.attempted(index, attempt, out));
         self
     }
 
@@ -250,7 +283,7 @@ impl Story {
     pub(super) fn told(mut self, status: u16, next: Next) -> Story {
         let outcome = answer(status, &[], "{\"result\":\"cleaned\"}");
         self.decide(|workflow, out| {
-            workflow.failure_told(Attempt { outcome: &outcome, retried: 0, next }, out);
+            workflow.failure_told(Attempt { outcome: &outcome, retried: 0, next, sent: b"" }, out);
         });
         self
     }
@@ -265,8 +298,8 @@ impl Story {
 
     /// A new run that goes on where this one failed.
     pub(super) fn resumed(mut self) -> Story {
-        let now = self.now;
-        self.workflow = self.decide(|workflow, out| workflow.resumed("wfr_again".into(), now, Default::default(), out));
+        let (now, failed) = (self.now, self.record());
+        self.workflow = self.decide(|_, out| failed.resumed("wfr_again".into(), now, Default::default(), out));
         self
     }
 
@@ -275,7 +308,7 @@ impl Story {
     }
 
     pub(super) fn log(&self) -> Value {
-        shape::run(&self.workflow, self.view())
+        shape::run(&self.record(), self.view())
     }
 
     /// The log in one line.
@@ -293,6 +326,11 @@ impl Story {
         };
         log["steps"].as_array().expect("groups").iter().map(group).collect::<Vec<_>>().join(" ")
     }
+}
+
+fn write(store: &MemoryStore, epoch: Epoch, changes: Vec<Change>) {
+    let ops: Vec<Op> = changes.into_iter().map(Op::Workflow).collect();
+    store.commit(SHARD, epoch, &ops, Durability::Synced).expect("the store takes it");
 }
 
 fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Outcome {
