@@ -441,6 +441,9 @@ impl Core {
         self.runs.put(cached);
         self.batch.body_bytes += changes.iter().map(new_bytes).sum::<usize>();
         self.batch.out.ops.extend(changes.into_iter().map(Op::Workflow));
+        // What a run causes is on disk before it is sent: an endpoint may go on with an entry that the server wrote itself,
+        // and a power cut must not leave what came of it without the entry.
+        self.batch.out.synced |= !steps.is_empty();
         self.shard.decided(&steps, &withdrawn, now, &mut self.batch.out);
         for Notice { tenant, to, out } in notices {
             let key = RunKey { id: to.run_id.clone(), created_at: to.created_at };
