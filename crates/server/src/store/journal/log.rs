@@ -379,6 +379,9 @@ mod tests {
         assert!(is_time_for_another(full, full, Duration::ZERO));
         assert!(!is_time_for_another(full - 1, full, young));
         assert!(is_time_for_another(SHORT_BYTES, full, old));
-        assert!(!is_time_for_another(SHORT_BYTES - 1, full, old), "too little for a rename and a sync of the directory");
+        assert!(
+            !is_time_for_another(SHORT_BYTES - 1, full, old),
+            "too little for a rename and a sync of the directory"
+        );
     }
 }
