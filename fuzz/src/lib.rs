@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets. A new reader of foreign bytes gets a line here and a file in `targets/`.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 25] = [
     Target { name: "publish-headers", run: targets::publish_headers::run, seeds: seeds::publish_headers },
     Target { name: "destination", run: targets::destination::run, seeds: seeds::destination },
     Target { name: "duration", run: targets::duration::run, seeds: seeds::duration },
@@ -36,6 +36,13 @@ pub const TARGETS: [Target; 18] = [
     Target { name: "ids", run: targets::ids::run, seeds: seeds::ids },
     Target { name: "caller", run: targets::caller::run, seeds: seeds::caller },
     Target { name: "signature", run: targets::signature::run, seeds: seeds::signature },
+    Target { name: "receiver", run: targets::receiver::run, seeds: seeds::receiver },
+    Target { name: "webhook-stripe", run: targets::webhook::stripe, seeds: seeds::webhook_stripe },
+    Target { name: "webhook-github", run: targets::webhook::github, seeds: seeds::webhook_github },
+    Target { name: "webhook-standard", run: targets::webhook::standard, seeds: seeds::webhook_standard },
+    Target { name: "webhook-slack", run: targets::webhook::slack, seeds: seeds::webhook_slack },
+    Target { name: "webhook-hmac", run: targets::webhook::hmac, seeds: seeds::webhook_hmac },
+    Target { name: "webhook-shared-secret", run: targets::webhook::shared_secret, seeds: seeds::webhook_shared_secret },
     Target { name: "retry-after", run: targets::retry_after::run, seeds: seeds::retry_after },
     Target { name: "answer", run: targets::answer::run, seeds: seeds::answer },
     Target { name: "egress", run: targets::egress::run, seeds: seeds::egress },

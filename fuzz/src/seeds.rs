@@ -1,5 +1,7 @@
 //! The inputs that targets begin with: the vectors of the specification, and a few of our own that get far.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 const API_INPUTS: &str = include_str!("../../vectors/api-inputs.json");
@@ -188,6 +190,88 @@ pub fn signature() -> Vec<Vec<u8>> {
     let mut seeds = texts(SIGNATURES, &["jwt"], "token");
     seeds.extend(own(&["\0\0sig_key\nhttps://example.com/\njwt_1\nbody", "\u{3}\u{7}k\n\"\\\u{1}ü\n\n"]));
     seeds
+}
+
+/// Tokens of the vectors, each with its body, and URLs to sign for.
+pub fn receiver() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = signature_cases("jwt")
+        .iter()
+        .filter_map(|case| Some([case["token"].as_str()?.as_bytes(), b"\n", &body_of(case)].concat()))
+        .collect();
+    seeds.extend(own(&["\u{7}https://example.com/\n{}", "\0\n", "\u{3}\"\\\u{1}ü\nbody\nof two lines"]));
+    seeds
+}
+
+/// Requests of one scheme of the vectors, and bodies to sign.
+fn webhook(scheme: &str) -> Vec<Vec<u8>> {
+    let request = |case: &Value| {
+        let lines = case["headers"].as_object().into_iter().flatten();
+        let lines: String =
+            lines.map(|(name, value)| format!("{name}: {}\n", value.as_str().unwrap_or_default())).collect();
+        [lines.as_bytes(), b"\n", &body_of(case)].concat()
+    };
+    let cases = signature_cases("webhooks");
+    let mut seeds: Vec<Vec<u8>> = cases.iter().filter(|case| case["scheme"] == scheme).map(request).collect();
+    seeds.extend(behind(&[0, 0], own(&WEBHOOK_BODIES)));
+    // As old and as far ahead as it may be, and a second more.
+    for time in [[60, 0], [60, 1], [196, 0], [195, 4]] {
+        seeds.extend(behind(&time, own(&WEBHOOK_BODIES[..1])));
+    }
+    seeds.extend(own(&WEBHOOK_BODIES));
+    seeds
+}
+
+const WEBHOOK_BODIES: [&str; 5] = [
+    r#"{"id":"evt_1","type":"invoice.paid","created":1780315200,"livemode":true,"data":{"object":{"amount":5}},"request":{"id":"req_1","idempotency_key":null}}"#,
+    r#"{"type":"UPDATE","table":"orders","schema":"public","record":{"id":1},"old_record":{"id":1}}"#,
+    r#"{"type":"event_callback","event_id":"Ev1","event":{"type":"message"}}"#,
+    r#"{"id":7,"type":["a"],"table":null,"id":"b"}"#,
+    "0payload=%7B%7D",
+];
+
+/// Requests of Stripe.
+pub fn webhook_stripe() -> Vec<Vec<u8>> {
+    webhook("stripe")
+}
+
+/// Requests of GitHub.
+pub fn webhook_github() -> Vec<Vec<u8>> {
+    webhook("github")
+}
+
+/// Requests of Standard Webhooks.
+pub fn webhook_standard() -> Vec<Vec<u8>> {
+    webhook("standard")
+}
+
+/// Requests of Slack: the vectors have none.
+pub fn webhook_slack() -> Vec<Vec<u8>> {
+    let mut seeds = webhook("slack");
+    let mac = "4a7d".repeat(16);
+    let slack = format!("X-Slack-Request-Timestamp: 1780315200\nX-Slack-Signature: v0={mac}\n\n{{}}");
+    seeds.push(slack.into_bytes());
+    seeds
+}
+
+/// Requests with an HMAC in a header.
+pub fn webhook_hmac() -> Vec<Vec<u8>> {
+    let mut seeds = webhook("hmac-generic");
+    seeds.extend(own(&["X-Signature: 00\nX-Time: 1780315200\n\n{}"]));
+    seeds
+}
+
+/// Requests with a secret in a header.
+pub fn webhook_shared_secret() -> Vec<Vec<u8>> {
+    webhook("static-header")
+}
+
+fn signature_cases(list: &str) -> Vec<Value> {
+    let file: Value = serde_json::from_str(SIGNATURES).expect("the vectors are JSON");
+    file[list].as_array().expect("a list").clone()
+}
+
+fn body_of(case: &Value) -> Vec<u8> {
+    STANDARD.decode(case["body_b64"].as_str().unwrap_or_default()).expect("a body is base64")
 }
 
 /// Headers of the vectors that say when to try again.

@@ -14,6 +14,7 @@ pub mod boolean;
 
 pub mod duration;
 
+#[cfg(feature = "server")]
 pub mod cron;
 
 pub mod retry_delay;
@@ -30,10 +31,13 @@ pub mod rejection;
 
 pub mod flow_control;
 
+#[cfg(feature = "server")]
 mod forward;
 
+#[cfg(feature = "server")]
 mod setting;
 
+#[cfg(feature = "server")]
 pub mod publish;
 
 pub mod workflow;

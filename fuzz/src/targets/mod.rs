@@ -1,4 +1,4 @@
-//! One file per target. What a target asserts is its documentation.
+//! One file per target, and one for all webhooks. What a target asserts is its documentation.
 
 pub(crate) mod answer;
 pub(crate) mod batch;
@@ -12,12 +12,14 @@ pub(crate) mod flow_control;
 pub(crate) mod ids;
 pub(crate) mod journal;
 pub(crate) mod publish_headers;
+pub(crate) mod receiver;
 pub(crate) mod redact;
 pub(crate) mod retry_after;
 pub(crate) mod retry_delay;
 pub(crate) mod signature;
 pub(crate) mod stored;
 pub(crate) mod url_group;
+pub(crate) mod webhook;
 
 use posthaste_wire::time::Timestamp;
 

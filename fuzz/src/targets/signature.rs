@@ -61,7 +61,7 @@ fn verify(token: &str, key: &str) -> Option<Value> {
 }
 
 /// RFC 2104.
-fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
+pub(super) fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
     const BLOCK: usize = 64;
     let key = if key.len() > BLOCK { Sha256::digest(key).to_vec() } else { key.to_vec() };
     let padded = |pad: u8| -> [u8; BLOCK] { std::array::from_fn(|at| key.get(at).copied().unwrap_or(0) ^ pad) };

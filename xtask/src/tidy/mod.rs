@@ -7,7 +7,10 @@ use crate::tree::{File, Tree};
 use anyhow::Result;
 
 /// Where the time may be read: everything else is told.
-const CLOCKS: [&str; 5] = [
+const CLOCKS: [&str; 8] = [
+    "crates/kit/src/clock.rs",
+    "crates/kit/src/publish/fallback.rs",
+    "crates/kit/src/retry.rs",
     "crates/server/src/clock.rs",
     "crates/server/src/core/",
     "crates/server/src/delivery/",
@@ -16,7 +19,10 @@ const CLOCKS: [&str; 5] = [
 ];
 
 /// Tests wait for conditions. These files may pause, and say why.
-const PAUSES: [(&str, &str); 6] = [
+const PAUSES: [(&str, &str); 9] = [
+    ("crates/kit/tests/job/support.rs", "handlers that take time by a clock that is paused"),
+    ("crates/kit/tests/publish/main.rs", "the inside of the polling loop"),
+    ("crates/kit/tests/stores/support/wait.rs", "the inside of the polling loop"),
     ("crates/server/tests/crash/kills.rs", "the moment of a kill is the input of the test"),
     ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),

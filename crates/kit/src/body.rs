@@ -1,0 +1,114 @@
+//! Reading a body that may be hostile: so many bytes and no more, and not for ever.
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use std::time::Duration;
+
+/// The longest body that is read, by default.
+pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// How long a body may take to arrive, by default.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a body was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// It is longer than it may be; the rest was not read.
+    #[error("the body is longer than {limit} bytes")]
+    TooLong {
+        /// How long it may be.
+        limit: usize,
+    },
+    /// It did not arrive in time.
+    #[error("the body did not arrive within {} s", .0.as_secs())]
+    TooSlow(Duration),
+    /// The connection broke, or what came was no HTTP.
+    #[error("the body could not be read")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// How much of a body is read, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    /// The longest body.
+    pub bytes: usize,
+    /// The longest wait for all of it.
+    pub time: Duration,
+}
+
+impl Default for BodyLimits {
+    fn default() -> Self {
+        BodyLimits { bytes: BODY_BYTES_MAX, time: READ_TIMEOUT }
+    }
+}
+
+impl BodyLimits {
+    /// Reads all of a body. One that says that it is too long is not even begun.
+    pub async fn read<B>(self, body: B) -> Result<Bytes, BodyError>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let too_long = BodyError::TooLong { limit: self.bytes };
+        if body.size_hint().lower() > self.bytes as u64 {
+            return Err(too_long);
+        }
+        let whole = async {
+            let mut body = std::pin::pin!(body);
+            let mut first = Bytes::new();
+            let mut more: Option<BytesMut> = None;
+            while let Some(frame) = body.frame().await {
+                let Ok(data) = frame.map_err(|error| BodyError::Broken(error.into()))?.into_data() else { continue };
+                let length = more.as_ref().map_or(first.len(), BytesMut::len);
+                if data.len() > self.bytes - length {
+                    return Err(too_long);
+                }
+                match &mut more {
+                    Some(more) => more.extend_from_slice(&data),
+                    // Most bodies come in one piece, which is not copied.
+                    None if first.is_empty() => first = data,
+                    None => {
+                        let mut joined = BytesMut::with_capacity(first.len() + data.len());
+                        joined.extend_from_slice(&first);
+                        joined.extend_from_slice(&data);
+                        more = Some(joined);
+                    }
+                }
+            }
+            Ok(more.map_or(first, BytesMut::freeze))
+        };
+        tokio::time::timeout(self.time, whole).await.unwrap_or(Err(BodyError::TooSlow(self.time)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::{Full, StreamBody};
+    use std::convert::Infallible;
+
+    fn pieces(sizes: &[usize]) -> impl Body<Data = Bytes, Error = Infallible> {
+        let frames: Vec<_> = sizes.iter().map(|size| Ok(http_body::Frame::data(Bytes::from(vec![7; *size])))).collect();
+        StreamBody::new(tokio_stream::iter(frames))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_its_bound_and_no_further() {
+        let limits = BodyLimits { bytes: 10, ..BodyLimits::default() };
+        for sizes in [&[10][..], &[4, 6], &[3, 3, 4], &[0, 10], &[]] {
+            let read = limits.read(pieces(sizes)).await.unwrap();
+            assert_eq!(read.len(), sizes.iter().sum::<usize>());
+        }
+        for sizes in [&[11][..], &[4, 7], &[3, 3, 5], &[10, 1]] {
+            assert!(matches!(limits.read(pieces(sizes)).await, Err(BodyError::TooLong { limit: 10 })), "{sizes:?}");
+        }
+        assert!(matches!(limits.read(Full::from(vec![0; 11])).await, Err(BodyError::TooLong { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let stream = tokio_stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>();
+        let limits = BodyLimits::default();
+        assert!(matches!(limits.read(StreamBody::new(stream)).await, Err(BodyError::TooSlow(_))));
+    }
+}

@@ -1,0 +1,436 @@
+//! How a call to somebody else failed, and whether another attempt may help.
+//!
+//! Start at [`CallError`]. Which failures are worth another attempt is decided in [`Class`], for everybody alike.
+
+use crate::clock::Clock;
+use crate::failure::Failure;
+use http::HeaderMap;
+use posthaste_wire::retry_after::retry_after_ms;
+use posthaste_wire::time::Timestamp;
+use std::borrow::Cow;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Any error, boxed.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Most bytes of an answer that an error keeps; the rest is cut off.
+pub const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
+
+/// What kind of failure it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Class {
+    /// No connection, or it broke.
+    Network,
+    /// No answer in time.
+    Timeout,
+    /// The other side cannot now: 408, 425, 429, 500, 502, 503, 504.
+    Unavailable,
+    /// It is there already, or somebody is at it: 409. A success for whoever wanted it to be there.
+    Conflict,
+    /// The other side will not: any other status.
+    Refused,
+    /// What was to be sent, or what came back, makes no sense.
+    Invalid,
+    /// The caller wants no answer any more.
+    Cancelled,
+}
+
+impl Class {
+    /// The class of an answer that is no success.
+    pub fn of_status(status: u16) -> Class {
+        match status {
+            408 | 425 | 429 | 500 | 502 | 503 | 504 => Class::Unavailable,
+            409 => Class::Conflict,
+            _ => Class::Refused,
+        }
+    }
+
+    /// Whether another attempt may help.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Class::Network | Class::Timeout | Class::Unavailable)
+    }
+
+    /// A name for logs and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Network => "network",
+            Class::Timeout => "timeout",
+            Class::Unavailable => "unavailable",
+            Class::Conflict => "conflict",
+            Class::Refused => "refused",
+            Class::Invalid => "invalid",
+            Class::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a call did not succeed. Shows neither tokens nor what was sent.
+///
+/// ```
+/// use posthaste_kit::call::{CallError, Class};
+///
+/// let error = CallError::from_status(503, &http::HeaderMap::new());
+/// assert!(error.is_retryable());
+/// assert_eq!(error.class(), Class::Unavailable);
+/// assert!(!CallError::from_status(404, &http::HeaderMap::new()).is_retryable());
+/// ```
+pub struct CallError {
+    // One pointer, because results are passed around more often than errors happen.
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    class: Class,
+    is_retryable: bool,
+    /// Whether the other side can not have acted on it.
+    is_untouched: bool,
+    /// Whether what answered was not the other side as we know it.
+    is_foreign: bool,
+    status: Option<u16>,
+    retry_after: Option<Duration>,
+    attempts: u32,
+    operation: Option<Cow<'static, str>>,
+    /// Words for whoever reads the error.
+    detail: Option<Cow<'static, str>>,
+    /// What the other side answered; not shown.
+    body: Option<String>,
+    source: Option<BoxError>,
+}
+
+impl CallError {
+    fn new(class: Class) -> CallError {
+        CallError {
+            inner: Box::new(Inner {
+                class,
+                is_retryable: class.is_retryable(),
+                is_untouched: matches!(class, Class::Invalid),
+                is_foreign: false,
+                status: None,
+                retry_after: None,
+                attempts: 0,
+                operation: None,
+                detail: None,
+                body: None,
+                source: None,
+            }),
+        }
+    }
+
+    /// The connection could not be made, or broke.
+    pub fn network(source: impl Into<BoxError>) -> CallError {
+        CallError::new(Class::Network).because(source)
+    }
+
+    /// There was no answer in time.
+    pub fn timeout(after: Duration) -> CallError {
+        let mut error = CallError::new(Class::Timeout);
+        error.inner.detail = Some(format!("no answer within {} ms", after.as_millis()).into());
+        error
+    }
+
+    /// What was to be sent makes no sense, and was not sent; trying again will not change it.
+    pub fn invalid(source: impl Into<BoxError>) -> CallError {
+        CallError::new(Class::Invalid).because(source)
+    }
+
+    /// What came back makes no sense: too long, or of another form. Nobody knows whether the request had its effect.
+    pub fn unreadable(source: impl Into<BoxError>) -> CallError {
+        let mut error = CallError::new(Class::Invalid).because(source).from_a_stranger();
+        error.inner.is_untouched = false;
+        error
+    }
+
+    /// The caller gave up.
+    pub fn cancelled() -> CallError {
+        CallError::new(Class::Cancelled)
+    }
+
+    /// An answer that is no success, with what its headers say about when to try again.
+    pub fn from_status(status: u16, headers: &HeaderMap) -> CallError {
+        CallError::from_status_at(status, headers, Clock::system().now())
+    }
+
+    /// The same, at this time: a date in `Retry-After` is counted from it.
+    pub fn from_status_at(status: u16, headers: &HeaderMap, now: SystemTime) -> CallError {
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let mut error = CallError::new(Class::of_status(status));
+        error.inner.status = Some(status);
+        error.inner.retry_after = retry_after_ms(header, now).map(Duration::from_millis);
+        // Each of them says that the request was not looked at.
+        error.inner.is_untouched = matches!(status, 408 | 425 | 429) || error.inner.class == Class::Refused;
+        error
+    }
+
+    /// What led to it.
+    pub fn because(mut self, source: impl Into<BoxError>) -> CallError {
+        self.inner.source = Some(source.into());
+        self
+    }
+
+    /// Words for whoever reads it.
+    pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> CallError {
+        self.inner.detail = Some(detail.into());
+        self
+    }
+
+    /// What the other side answered, up to [`ERROR_TEXT_BYTES_MAX`]. Logs do not show it.
+    pub fn with_body(mut self, body: impl Into<String>) -> CallError {
+        let mut body = body.into();
+        body.truncate(body.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
+        self.inner.body = Some(body);
+        self
+    }
+
+    /// No further attempt is to be made, whatever the class says.
+    pub fn give_up(mut self) -> CallError {
+        self.inner.is_retryable = false;
+        self
+    }
+
+    /// Marks a failure from before anything was sent: the other side can not have acted on it.
+    pub fn before_anything_was_sent(mut self) -> CallError {
+        self.inner.is_untouched = true;
+        self
+    }
+
+    /// Marks an answer that the other side would never give: a proxy or somebody else in its place did.
+    pub fn from_a_stranger(mut self) -> CallError {
+        self.inner.is_foreign = true;
+        self
+    }
+
+    pub(crate) fn after(mut self, operation: &str, attempts: u32) -> CallError {
+        self.inner.attempts = attempts;
+        self.inner.operation.get_or_insert_with(|| operation.to_owned().into());
+        self
+    }
+
+    /// What kind of failure it was.
+    pub fn class(&self) -> Class {
+        self.inner.class
+    }
+
+    /// The status of the answer, if there was one.
+    pub fn status(&self) -> Option<u16> {
+        self.inner.status
+    }
+
+    /// How long the other side asks to wait, if it does.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.inner.retry_after
+    }
+
+    /// How many attempts were made; 0 if it never came to one.
+    pub fn attempts(&self) -> u32 {
+        self.inner.attempts
+    }
+
+    /// What the other side answered, cut off at [`ERROR_TEXT_BYTES_MAX`].
+    pub fn body(&self) -> Option<&str> {
+        self.inner.body.as_deref()
+    }
+
+    /// Whether another attempt may help.
+    pub fn is_retryable(&self) -> bool {
+        self.inner.is_retryable
+    }
+
+    /// Whether it is there already, which is a success for whoever wanted it to be there.
+    pub fn is_conflict(&self) -> bool {
+        self.inner.class == Class::Conflict
+    }
+
+    /// Whether there was no answer in time.
+    pub fn is_timeout(&self) -> bool {
+        self.inner.class == Class::Timeout
+    }
+
+    /// Whether the caller gave up.
+    pub fn is_cancelled(&self) -> bool {
+        self.inner.class == Class::Cancelled
+    }
+
+    /// Whether it does not exist: 404 or 410.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.inner.status, Some(404 | 410))
+    }
+
+    /// Whether the other side can not have acted on the request, so that repeating it does no harm.
+    pub fn is_untouched(&self) -> bool {
+        self.inner.is_untouched
+    }
+
+    /// Whether the other side as a whole is not there: no connection, no answer in time, 408, 425, 429, any 5xx, or an
+    /// answer that is not of its making. Then a request that is good may go elsewhere; in all other cases nobody would
+    /// take it.
+    pub fn is_outage(&self) -> bool {
+        let has_failed = |status: u16| status >= 500;
+        self.inner.class.is_retryable() || self.inner.is_foreign || self.inner.status.is_some_and(has_failed)
+    }
+
+    /// The error and what led to it, for logs.
+    pub fn chain(&self) -> impl fmt::Display + '_ {
+        Chain(self)
+    }
+
+    /// For a handler whose own success depends on this call: a failure that will not pass is permanent, and the time
+    /// that the other side asked for is passed on to the queue.
+    pub fn into_failure(self) -> Failure {
+        let (will_pass, wait) = (self.is_outage(), self.inner.retry_after);
+        let failure =
+            if will_pass || self.is_cancelled() { Failure::retryable(self) } else { Failure::permanent(self) };
+        match wait {
+            Some(wait) => failure.after(wait),
+            None => failure,
+        }
+    }
+}
+
+struct Chain<'a>(&'a CallError);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut next = std::error::Error::source(self.0);
+        while let Some(error) = next {
+            write!(f, ": {error}")?;
+            next = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { class, status, attempts, operation, detail, .. } = &*self.inner;
+        if let Some(operation) = operation {
+            write!(f, "{operation}: ")?;
+        }
+        match class {
+            Class::Network => f.write_str("the connection failed")?,
+            Class::Timeout => f.write_str("the time is over")?,
+            Class::Unavailable => f.write_str("not available now")?,
+            Class::Conflict => f.write_str("in conflict with what is there")?,
+            Class::Refused => f.write_str("refused")?,
+            Class::Invalid => f.write_str("not understood")?,
+            Class::Cancelled => f.write_str("cancelled")?,
+        }
+        if let Some(status) = status {
+            write!(f, " (status {status})")?;
+        }
+        if *attempts > 1 {
+            write!(f, " after {attempts} attempts")?;
+        }
+        match detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { class, status, attempts, source, .. } = &*self.inner;
+        let mut shown = f.debug_struct("CallError");
+        shown.field("class", class).field("status", status).field("attempts", attempts);
+        shown.field("text", &self.to_string()).field("source", source).finish()
+    }
+}
+
+impl std::error::Error for CallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn statuses_are_classified_as_promised() {
+        for status in [408, 425, 429, 500, 502, 503, 504] {
+            assert!(CallError::from_status(status, &HeaderMap::new()).is_retryable(), "{status}");
+        }
+        for status in [301, 400, 401, 403, 404, 409, 410, 412, 413, 422, 489, 501, 505, 507] {
+            assert!(!CallError::from_status(status, &HeaderMap::new()).is_retryable(), "{status}");
+        }
+        assert!(CallError::from_status(409, &HeaderMap::new()).is_conflict());
+        assert!(!CallError::invalid("no number").is_retryable());
+        assert!(CallError::network("reset").is_retryable());
+        assert!(CallError::timeout(Duration::from_secs(1)).is_retryable());
+        assert!(!CallError::cancelled().is_retryable());
+    }
+
+    #[test]
+    fn an_outage_is_told_from_a_refusal() {
+        for status in [408, 425, 429, 500, 501, 503, 507, 520] {
+            assert!(CallError::from_status(status, &HeaderMap::new()).is_outage(), "{status}");
+        }
+        for status in [301, 400, 401, 403, 404, 409, 412] {
+            assert!(!CallError::from_status(status, &HeaderMap::new()).is_outage(), "{status}");
+        }
+        assert!(CallError::network("reset").is_outage() && CallError::timeout(Duration::ZERO).is_outage());
+        assert!(!CallError::invalid("x").is_outage() && !CallError::cancelled().is_outage());
+        let strange = CallError::unreadable("<html>");
+        assert!(strange.is_outage() && !strange.is_retryable() && !strange.is_untouched());
+        assert!(CallError::from_status(404, &HeaderMap::new()).from_a_stranger().is_outage());
+    }
+
+    #[test]
+    fn the_wish_to_wait_is_read_in_seconds_and_as_a_date() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        for (name, value, expected) in [
+            ("retry-after", "7", Some(7)),
+            ("retry-after", "Sun, 09 Sep 2001 01:46:50 GMT", Some(10)),
+            ("x-ratelimit-reset", "3", Some(3)),
+            ("retry-after", "soon", None),
+        ] {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+            let error = CallError::from_status_at(429, &headers, now);
+            assert_eq!(error.retry_after(), expected.map(Duration::from_secs), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_happened_and_not_what_was_answered() {
+        let error = CallError::from_status(503, &HeaderMap::new()).with_body("secret-answer").because("socket");
+        let error = error.after("charge", 3);
+        assert_eq!(error.to_string(), "charge: not available now (status 503) after 3 attempts");
+        assert!(!format!("{error:?}").contains("secret-answer"));
+        assert_eq!(error.body(), Some("secret-answer"));
+        assert_eq!(error.source().unwrap().to_string(), "socket");
+        assert_eq!(error.chain().to_string(), "charge: not available now (status 503) after 3 attempts: socket");
+    }
+
+    #[test]
+    fn long_answers_are_cut_between_characters() {
+        let error = CallError::from_status(500, &HeaderMap::new()).with_body("ä".repeat(ERROR_TEXT_BYTES_MAX));
+        assert_eq!(error.body().unwrap().len(), ERROR_TEXT_BYTES_MAX);
+        let error = CallError::from_status(500, &HeaderMap::new()).with_body(format!("x{}", "ä".repeat(2_000)));
+        assert_eq!(error.body().unwrap().len(), ERROR_TEXT_BYTES_MAX - 1);
+    }
+
+    #[test]
+    fn a_handler_passes_the_verdict_on_to_the_queue() {
+        let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, "30".parse().unwrap())]);
+        let busy = CallError::from_status(429, &headers).into_failure();
+        assert!(busy.is_retryable());
+        assert_eq!(busy.wait(), Some(Duration::from_secs(30)));
+        assert!(!CallError::from_status(422, &headers).into_failure().is_retryable());
+        // Whoever gave up early can do better the next time.
+        assert!(CallError::from_status(503, &headers).give_up().into_failure().is_retryable());
+        assert!(CallError::cancelled().into_failure().is_retryable());
+    }
+}

@@ -1,0 +1,62 @@
+//! How a handler says that it did not work: whether another attempt may help.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What a handler returns.
+pub type HandlerResult = Result<(), Failure>;
+
+/// Why a handler did not do its work. Any error turns into one that is worth another attempt; say
+/// [`Failure::permanent`] when none is.
+#[derive(Debug)]
+pub struct Failure {
+    is_retryable: bool,
+    retry_after: Option<Duration>,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Failure {
+    /// Another attempt may help: the queue tries again by its policy.
+    pub fn retryable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+        Failure { is_retryable: true, retry_after: None, source: source.into() }
+    }
+
+    /// No attempt will help: the message goes to the dead letters at once.
+    pub fn permanent(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+        Failure { is_retryable: false, retry_after: None, source: source.into() }
+    }
+
+    /// Not before this time has passed.
+    pub fn after(mut self, wait: Duration) -> Failure {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// Whether another attempt may help.
+    pub fn is_retryable(&self) -> bool {
+        self.is_retryable
+    }
+
+    /// How long to wait before it, if the handler knows.
+    pub fn wait(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// What went wrong. For logs; callers do not hear it.
+    pub fn source(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        self.source.as_ref()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source)
+    }
+}
+
+/// Not an `Error` itself, so that every error can become one with `?`.
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
+    fn from(source: E) -> Self {
+        Failure::retryable(source)
+    }
+}

@@ -1,0 +1,261 @@
+//! What has been done already: two layers that make an effect happen once behind a queue that delivers at least once.
+//!
+//! **Deliveries.** A *store* ([`IdempotencyStore`]) remembers which messages are under way and which are done. It fails
+//! closed: if it is down, slow or answers rubbish, nobody may go on, and the queue delivers again later.
+//!
+//! **Effects.** Two deliveries can do the same work all the same: the same order was published twice, or a process
+//! slept longer than its lock. [`reserve`] and [`BusinessKey`] name the work itself; the `table` commits the mark
+//! *together with the effect*, and its fence refuses whoever lost the key.
+//!
+//! | store | keeps two from working at once | survives its own crash or failover | use it for |
+//! |---|---|---|---|
+//! | [`memory`] | in one process | no | tests |
+//! | `redis` | while Redis loses nothing | **no**: a lock can be granted twice | cheap effects, or with the table |
+//! | `postgres` | while the clock does not jump | yes | effects that live elsewhere |
+//! | `table` | yes, by the fence | yes, with the effect itself | effects in the same PostgreSQL |
+//!
+//! A lock alone is never safety: a process that was paused does not know that its lock is over. Only what refuses the
+//! late write is: a unique key, or the [fence](Lease::fence), in the database that holds the effect.
+
+pub mod key;
+pub mod memory;
+pub mod model;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod reserve;
+#[cfg(feature = "postgres")]
+pub mod table;
+
+pub use key::BusinessKey;
+pub use memory::MemoryStore;
+pub use reserve::{RESERVE_DEFAULT, Reservation, Reserved, reserve};
+
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A future that a store returns.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// The longest key, in bytes. A longer one is replaced by its hash, so that every store can take it.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// The longest time for which a key can be held or remembered; a longer one is cut to it.
+pub const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// For how long a delivery holds its key, unless it says otherwise or extends it.
+pub const LOCK_DEFAULT: Duration = Duration::from_secs(240);
+
+/// For how long it is remembered that a message is done, unless the handler says otherwise.
+pub const KEEP_DEFAULT: Duration = Duration::from_secs(86_400);
+
+/// Remembers which keys are under way and which are done. Each method is one atomic step.
+///
+/// The states of a key, and what moves it:
+///
+/// ```text
+///   free ──begin──► under way (token, until T) ──complete──► done (until T') ──► free
+///     ▲                │      │ ▲
+///     │                │      └─┘ extend
+///     └────release─────┴── T passes: whoever begins next has it
+/// ```
+///
+/// Only the holder of the token may extend, complete or release; whoever lost it is told so. There is one exception: a
+/// holder whose time ran out may still complete while *nobody* has the key, because its effect has happened. The rules
+/// are those of [`model::State`].
+///
+/// An error says that the outcome is **not known**: the step may have been done. A key whose `begin` went wrong may
+/// thus be taken until its lock ends; `complete` can be repeated.
+pub trait IdempotencyStore: Send + Sync + 'static {
+    /// Takes the key for `lock`, unless somebody has it or it is done.
+    fn begin<'a>(&'a self, key: &'a str, lock: Duration) -> StoreFuture<'a, Begun>;
+
+    /// Keeps the key for another `lock` from now; false if it was lost.
+    fn extend<'a>(&'a self, lease: &'a Lease, lock: Duration) -> StoreFuture<'a, bool>;
+
+    /// Marks the key as done for `keep`; false if somebody else has it or has done it (then nothing is marked).
+    fn complete<'a>(&'a self, lease: &'a Lease, keep: Duration) -> StoreFuture<'a, bool>;
+
+    /// Lets go of the key, so that the next may begin; false if it was lost.
+    fn release<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, bool>;
+}
+
+impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
+    fn begin<'a>(&'a self, key: &'a str, lock: Duration) -> StoreFuture<'a, Begun> {
+        (**self).begin(key, lock)
+    }
+
+    fn extend<'a>(&'a self, lease: &'a Lease, lock: Duration) -> StoreFuture<'a, bool> {
+        (**self).extend(lease, lock)
+    }
+
+    fn complete<'a>(&'a self, lease: &'a Lease, keep: Duration) -> StoreFuture<'a, bool> {
+        (**self).complete(lease, keep)
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, bool> {
+        (**self).release(lease)
+    }
+}
+
+/// What became of an attempt to take a key.
+#[derive(Debug)]
+pub enum Begun {
+    /// It is yours until the lock ends.
+    Acquired(Lease),
+    /// Somebody has it.
+    UnderWay {
+        /// When their lock ends, if they do not extend it.
+        retry_after: Duration,
+    },
+    /// It was done before.
+    Done,
+}
+
+/// A key that somebody holds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The key.
+    pub key: String,
+    /// Tells this holder from all others.
+    pub token: [u8; 16],
+    /// Grows with every holder of a key, where the store can promise it: write it beside the effect, and refuse what
+    /// comes with a smaller one. Zero where it cannot.
+    pub fence: u64,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+/// The store could not say, in time or at all. Nobody may go on; trying again later helps.
+#[derive(Debug, thiserror::Error)]
+#[error("the idempotency store {}", .kind.as_str())]
+pub struct StoreError {
+    kind: Kind,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Unavailable,
+    TimedOut,
+    Rubbish,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Kind::Unavailable => "is not available",
+            Kind::TimedOut => "did not answer in time",
+            Kind::Rubbish => "answered what makes no sense",
+        }
+    }
+}
+
+impl StoreError {
+    /// It cannot be reached, or refused.
+    pub fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+        StoreError { kind: Kind::Unavailable, source: Some(source.into()) }
+    }
+
+    /// It took too long.
+    pub fn timed_out() -> StoreError {
+        StoreError { kind: Kind::TimedOut, source: None }
+    }
+
+    /// It answered what makes no sense.
+    pub fn rubbish(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+        StoreError { kind: Kind::Rubbish, source: Some(source.into()) }
+    }
+
+    /// Whether it could not be reached, or refused.
+    pub fn is_unavailable(&self) -> bool {
+        self.kind == Kind::Unavailable
+    }
+
+    /// Whether it took too long.
+    pub fn is_timed_out(&self) -> bool {
+        self.kind == Kind::TimedOut
+    }
+
+    /// Whether it answered what makes no sense: somebody else writes to its keys, or it is no such store.
+    pub fn is_rubbish(&self) -> bool {
+        self.kind == Kind::Rubbish
+    }
+}
+
+/// Marks a key that stands for a longer one.
+const HASHED_PREFIX: &str = "sha256:";
+
+/// The key as stores have it: itself, or its hash if it is longer than [`KEY_BYTES_MAX`] or has a zero byte, which
+/// PostgreSQL cannot keep. What looks like a hash is hashed, so that two keys never meet.
+pub(crate) fn storable(key: &str) -> Cow<'_, str> {
+    let is_plain = key.len() <= KEY_BYTES_MAX && !key.contains('\0') && !key.starts_with(HASHED_PREFIX);
+    if is_plain { Cow::Borrowed(key) } else { Cow::Owned(format!("{HASHED_PREFIX}{}", hex(&Sha256::digest(key)))) }
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// A length of time as stores count it: whole milliseconds, at least one, at most [`TTL_MAX`].
+pub(crate) fn millis(time: Duration) -> u64 {
+    let millis = time.min(TTL_MAX).as_nanos().div_ceil(1_000_000).max(1);
+    u64::try_from(millis).unwrap_or(u64::MAX)
+}
+
+/// A fresh token.
+pub(crate) fn token() -> Result<[u8; 16], StoreError> {
+    let mut token = [0; 16];
+    getrandom::fill(&mut token).map_err(|error| StoreError::unavailable(error.to_string()))?;
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_and_odd_keys_are_hashed_and_never_meet_others() {
+        assert_eq!(storable("msg_1"), "msg_1");
+        let at_limit = "k".repeat(KEY_BYTES_MAX);
+        assert_eq!(storable(&at_limit), at_limit);
+        let long = "k".repeat(KEY_BYTES_MAX + 1);
+        let hashed = storable(&long).into_owned();
+        assert_eq!((hashed.len(), &hashed[..7]), (71, "sha256:"));
+        assert_ne!(storable(&hashed), hashed, "somebody may choose a key that looks like a hash");
+        assert_ne!(storable("a\0b"), storable("a\0c"));
+        assert_eq!(storable("abc\0"), "sha256:dc1114cd074914bd872cc1f9a23ec910ea2203bc79779ab2e17da25782a624fc");
+    }
+
+    #[test]
+    fn times_are_rounded_up_and_cut() {
+        assert_eq!(millis(Duration::ZERO), 1);
+        assert_eq!(millis(Duration::from_micros(1_001)), 2);
+        assert_eq!(millis(LOCK_DEFAULT), 240_000);
+        assert_eq!(millis(Duration::MAX), millis(TTL_MAX));
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong_and_leases_hide_their_token() {
+        let error = StoreError::unavailable("connection refused");
+        assert!(error.is_unavailable() && !error.is_timed_out() && !error.is_rubbish());
+        assert_eq!(error.to_string(), "the idempotency store is not available");
+        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "connection refused");
+        let lease = Lease { key: "k".into(), token: [0xAB; 16], fence: 7 };
+        assert_eq!(format!("{lease:?}"), "Lease { key: \"k\", fence: 7, .. }");
+    }
+}

@@ -1,0 +1,281 @@
+//! A store on Redis: one script, and so one round trip, per step.
+//!
+//! **What Redis cannot promise.** It answers before its replicas know, and before its disk does. When a Redis that has
+//! granted a lock dies or is cut off, its replica takes over without that lock and grants it again: with a partition
+//! and a failover at the wrong time this happened in ten of ten tries. Eviction and `FLUSHALL` forget too. So this
+//! store keeps two deliveries from working at once *while Redis loses nothing*. That is enough where an effect may now
+//! and then happen twice, or where something else refuses the second one. Where nothing may and nothing does, use the
+//! store on PostgreSQL, or better the `table` beside the effect.
+//!
+//! [`RedisStore::replicas`] makes the loss rarer and visible: who begins while too few replicas listen is told so.
+//! Set `maxmemory-policy noeviction`, and give the keys a database in which nobody types `FLUSHALL`.
+//!
+//! Needs Redis 2.6 or any server that speaks like it, with `EVAL`. Leases have no fence: Redis could not keep its word.
+
+use super::{Begun, IdempotencyStore, Lease, StoreError, StoreFuture, hex, millis, storable, token};
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, RedisError, Value};
+use std::fmt;
+use std::time::Duration;
+
+/// How long a step may take, unless the store is told otherwise. After that nobody may go on.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+
+/// What all keys start with, unless the store is told otherwise.
+pub const PREFIX_DEFAULT: &str = "posthaste:idempotency:";
+
+/// The longest pause between two attempts to reach a server that is gone.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// A key that is under way has this and the token of its holder as value; one that is done the other.
+const UNDER_WAY: char = 'u';
+const DONE: char = 'd';
+const VALUE_BYTES: usize = 33;
+
+/// Answers `{'', 0}` if the key was taken, and what it is and for how many milliseconds if it was not.
+const BEGIN: &str = "
+local value = redis.call('GET', KEYS[1])
+if not value then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {'', 0}
+end
+return {value, redis.call('PTTL', KEYS[1])}";
+
+const EXTEND: &str = "
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 0";
+
+const COMPLETE: &str = "
+local value = redis.call('GET', KEYS[1])
+if value and value ~= ARGV[1] and value ~= ARGV[2] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1";
+
+const RELEASE: &str = "
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+return 0";
+
+/// Remembers keys in Redis. Cheap to clone; all clones share a connection.
+///
+/// ```no_run
+/// use posthaste_kit::idempotency::redis::RedisStore;
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1:6379")?.prefix("shop:jobs:");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore<C = ConnectionManager> {
+    connection: C,
+    prefix: String,
+    timeout: Duration,
+    replicas: Option<Replicas>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Replicas {
+    count: u32,
+    within: Duration,
+}
+
+impl RedisStore {
+    /// A store at this URL. The connection is made when it is first needed and made again when it breaks; no step is
+    /// sent twice. Fails if the URL is none.
+    pub fn connect(url: &str) -> Result<RedisStore, StoreError> {
+        let client = Client::open(url).map_err(StoreError::unavailable)?;
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(TIMEOUT_DEFAULT))
+            .set_response_timeout(None) // The store has its own.
+            .set_max_delay(RECONNECT_PAUSE_MAX);
+        let connection = ConnectionManager::new_lazy_with_config(client, config).map_err(StoreError::unavailable)?;
+        Ok(RedisStore::new(connection))
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisStore<C> {
+    /// A store on a connection of your own, with TLS, Sentinel or a cluster behind it.
+    pub fn new(connection: C) -> RedisStore<C> {
+        RedisStore { connection, prefix: PREFIX_DEFAULT.to_owned(), timeout: TIMEOUT_DEFAULT, replicas: None }
+    }
+
+    /// What all keys start with: services that share a Redis and not their work have different ones.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> RedisStore<C> {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long a step may take.
+    pub fn timeout(mut self, timeout: Duration) -> RedisStore<C> {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Lets nobody go on before so many replicas have what was written (`WAIT`), and fails if they do not have it
+    /// within this time. The connection of the store waits with it. Not for clusters.
+    pub fn replicas(mut self, count: u32, within: Duration) -> RedisStore<C> {
+        self.replicas = Some(Replicas { count, within });
+        self
+    }
+
+    async fn run(&self, script: &str, key: &str, arguments: &[&str]) -> Result<Value, StoreError> {
+        let key = format!("{}{}", self.prefix, storable(key));
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script).arg(1).arg(key).arg(arguments);
+        let mut connection = self.connection.clone();
+        let limit = self.timeout + self.replicas.map_or(Duration::ZERO, |replicas| replicas.within);
+        let answer = async {
+            match self.replicas {
+                None => eval.query_async(&mut connection).await.map_err(failed),
+                Some(replicas) => replicas.run(&eval, &mut connection).await,
+            }
+        };
+        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
+    }
+
+    /// Runs a script that answers with one or zero.
+    async fn decide(&self, script: &str, key: &str, arguments: &[&str]) -> Result<bool, StoreError> {
+        match self.run(script, key, arguments).await? {
+            Value::Int(1) => Ok(true),
+            Value::Int(0) => Ok(false),
+            _ => Err(StoreError::rubbish("neither one nor zero")),
+        }
+    }
+}
+
+impl Replicas {
+    async fn run(self, eval: &redis::Cmd, connection: &mut impl ConnectionLike) -> Result<Value, StoreError> {
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.count).arg(millis(self.within));
+        let mut both = redis::pipe();
+        both.add_command(eval.clone()).add_command(wait);
+        let mut answers: Vec<Value> = both.query_async(connection).await.map_err(failed)?;
+        match (answers.pop(), answers.pop()) {
+            (Some(Value::Int(found)), Some(answer)) if found >= i64::from(self.count) => Ok(answer),
+            (Some(Value::Int(found)), Some(_)) => {
+                Err(StoreError::unavailable(format!("{found} of {} replicas have what was written", self.count)))
+            }
+            _ => Err(StoreError::rubbish("not one answer per command")),
+        }
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> IdempotencyStore for RedisStore<C> {
+    fn begin<'a>(&'a self, key: &'a str, lock: Duration) -> StoreFuture<'a, Begun> {
+        Box::pin(async move {
+            let token = token()?;
+            let (value, lock) = (value(UNDER_WAY, token), millis(lock).to_string());
+            match begun(&self.run(BEGIN, key, &[&value, &lock]).await?)? {
+                None => Ok(Begun::Acquired(Lease { key: key.to_owned(), token, fence: 0 })),
+                Some(other) => Ok(other),
+            }
+        })
+    }
+
+    fn extend<'a>(&'a self, lease: &'a Lease, lock: Duration) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let (value, lock) = (value(UNDER_WAY, lease.token), millis(lock).to_string());
+            self.decide(EXTEND, &lease.key, &[&value, &lock]).await
+        })
+    }
+
+    fn complete<'a>(&'a self, lease: &'a Lease, keep: Duration) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let (before, after) = (value(UNDER_WAY, lease.token), value(DONE, lease.token));
+            self.decide(COMPLETE, &lease.key, &[&before, &after, &millis(keep).to_string()]).await
+        })
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, bool> {
+        Box::pin(async move { self.decide(RELEASE, &lease.key, &[&value(UNDER_WAY, lease.token)]).await })
+    }
+}
+
+fn value(state: char, token: [u8; 16]) -> String {
+    format!("{state}{}", hex(&token))
+}
+
+/// What the answer to [`BEGIN`] says; `None` if the key was taken. Everything that no holder can have written is
+/// rubbish: it may stand for something that we do not understand, so nobody may go on.
+fn begun(answer: &Value) -> Result<Option<Begun>, StoreError> {
+    let Value::Array(parts) = answer else { return Err(StoreError::rubbish("not a list")) };
+    let [Value::BulkString(value), Value::Int(left_ms)] = &parts[..] else {
+        return Err(StoreError::rubbish("not a value and its time"));
+    };
+    let is_token = value.len() == VALUE_BYTES && value[1..].iter().all(u8::is_ascii_hexdigit);
+    match (value.first().copied().map(char::from), u64::try_from(*left_ms)) {
+        (None, Ok(0)) => Ok(None),
+        (Some(UNDER_WAY), Ok(left_ms)) if is_token => {
+            Ok(Some(Begun::UnderWay { retry_after: Duration::from_millis(left_ms) }))
+        }
+        (Some(DONE), _) if is_token => Ok(Some(Begun::Done)),
+        (Some(UNDER_WAY), Err(_)) if is_token => Err(StoreError::rubbish("a lock that never ends")),
+        _ => Err(StoreError::rubbish("a value that this store has not written")),
+    }
+}
+
+fn failed(error: RedisError) -> StoreError {
+    if error.is_timeout() { StoreError::timed_out() } else { StoreError::unavailable(error) }
+}
+
+impl<C> fmt::Debug for RedisStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(value: &str, left_ms: i64) -> Value {
+        Value::Array(vec![Value::BulkString(value.into()), Value::Int(left_ms)])
+    }
+
+    #[test]
+    fn only_what_a_holder_can_have_written_counts() {
+        let (under_way, done) = (value(UNDER_WAY, [0xA5; 16]), value(DONE, [0xA5; 16]));
+        assert_eq!(under_way, format!("u{}", "a5".repeat(16)));
+        assert!(matches!(begun(&answer("", 0)), Ok(None)));
+        let left = Duration::from_millis(7);
+        assert!(
+            matches!(begun(&answer(&under_way, 7)), Ok(Some(Begun::UnderWay { retry_after })) if retry_after == left)
+        );
+        assert!(matches!(begun(&answer(&done, 7)), Ok(Some(Begun::Done))));
+        assert!(matches!(begun(&answer(&done, -1)), Ok(Some(Begun::Done))), "somebody made it last");
+        let rubbish = [
+            answer("", 1),
+            answer("", -2),
+            answer(&under_way, -1),
+            answer(&under_way[..32], 7),
+            answer(&done.replace('a', "x"), 7),
+            answer("1", 7),
+            answer("OK", 0),
+            Value::Nil,
+            Value::Okay,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::BulkString(vec![])]),
+            Value::Array(vec![Value::Int(0), Value::BulkString(vec![])]),
+            Value::Array(vec![Value::BulkString(vec![]), Value::Int(0), Value::Int(0)]),
+        ];
+        for answer in rubbish {
+            assert!(begun(&answer).unwrap_err().is_rubbish(), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_and_not_repeated() {
+        let error = RedisStore::connect("sesame").unwrap_err();
+        assert!(!format!("{error:?}").contains("sesame"));
+    }
+}

@@ -1,0 +1,253 @@
+//! What becomes of a delivery, and what the queue is told. Pure: everything that happened is in the value.
+
+use crate::body::BodyError;
+use crate::failure::Failure;
+use crate::idempotency::StoreError;
+use crate::problem::{Problem, ResponseBody};
+use crate::receiver::Rejected;
+use http::{Response, StatusCode};
+use std::error::Error;
+use std::time::Duration;
+
+/// The longest detail that an answer carries; the rest is cut off.
+pub const DETAIL_BYTES_MAX: usize = 512;
+/// When to come back if too many deliveries are being handled.
+pub const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The longest wait that is asked of the queue: it ignores longer ones.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What became of a delivery.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The handler did its work.
+    Succeeded,
+    /// It was done before.
+    Duplicate,
+    /// Another delivery of the message is being handled.
+    UnderWay { retry_after: Duration },
+    /// The body was not read.
+    Unread(BodyError),
+    /// The signature is not good.
+    Rejected {
+        why: Rejected,
+        /// Of the token, if there is one.
+        fingerprint: Option<String>,
+    },
+    /// It does not say which message it is.
+    NoMessageId,
+    /// Too many deliveries are being handled.
+    Busy,
+    /// Nobody knows whether it was done before.
+    StoreFailed(StoreError),
+    /// The body is not what the job takes.
+    Invalid(Invalid),
+    /// The handler says that it failed.
+    Failed(Failure),
+    /// The handler took too long and was dropped.
+    TimedOut(Duration),
+    /// Somebody else may have begun: the handler was dropped.
+    LockLost,
+    /// The handler panicked.
+    Panicked,
+    /// The process ends.
+    Stopped,
+}
+
+/// A body that is not what the job takes.
+#[derive(Debug)]
+pub(super) struct Invalid {
+    /// For the queue, which has the body anyway.
+    pub(super) detail: String,
+    /// For logs, which must not: where, not what.
+    pub(super) place: String,
+}
+
+impl Outcome {
+    /// The outcome in a word, for logs and metrics.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Duplicate => "duplicate",
+            Outcome::UnderWay { .. } => "under_way",
+            Outcome::Unread(BodyError::TooLong { .. }) => "body_too_long",
+            Outcome::Unread(BodyError::TooSlow(_)) => "body_too_slow",
+            Outcome::Unread(BodyError::Broken(_)) => "body_broken",
+            Outcome::Rejected { .. } => "rejected",
+            Outcome::NoMessageId => "no_message_id",
+            Outcome::Busy => "busy",
+            Outcome::StoreFailed(_) => "store_failed",
+            Outcome::Invalid(_) => "invalid",
+            Outcome::Failed(failure) if failure.is_retryable() => "failed",
+            Outcome::Failed(_) => "failed_for_good",
+            Outcome::TimedOut(_) => "timed_out",
+            Outcome::LockLost => "lock_lost",
+            Outcome::Panicked => "panicked",
+            Outcome::Stopped => "stopped",
+        }
+    }
+
+    /// Whether the message is done with.
+    pub(super) fn is_success(&self) -> bool {
+        matches!(self, Outcome::Succeeded | Outcome::Duplicate)
+    }
+
+    /// Whether another attempt may help.
+    pub(super) fn is_retryable(&self) -> bool {
+        match self {
+            Outcome::Succeeded | Outcome::Duplicate | Outcome::Invalid(_) => false,
+            Outcome::Unread(BodyError::TooLong { .. }) => false,
+            Outcome::Failed(failure) => failure.is_retryable(),
+            _ => true,
+        }
+    }
+
+    /// Why, for logs: never the body, never a signature.
+    pub(super) fn cause(&self) -> Option<String> {
+        match self {
+            Outcome::Rejected { why, fingerprint } => {
+                let token = fingerprint.as_ref().map(|fingerprint| format!(" (token {fingerprint})"));
+                Some(format!("{why}{}", token.unwrap_or_default()))
+            }
+            Outcome::Unread(error) => Some(chain(error)),
+            Outcome::StoreFailed(error) => Some(chain(error)),
+            Outcome::Invalid(invalid) => Some(invalid.place.clone()),
+            Outcome::Failed(failure) => Some(chain(failure.source())),
+            Outcome::TimedOut(limit) => Some(format!("dropped after {} s", limit.as_secs())),
+            _ => None,
+        }
+    }
+
+    /// What is wrong, in words that the queue may keep; `None` if nothing is.
+    pub(super) fn problem(&self) -> Option<Problem> {
+        let problem = match self {
+            Outcome::Succeeded | Outcome::Duplicate => return None,
+            Outcome::UnderWay { retry_after } => Problem::new(StatusCode::CONFLICT, "the message is being handled")
+                .retry_after((*retry_after).clamp(Duration::from_secs(1), RETRY_AFTER_MAX)),
+            Outcome::Unread(BodyError::TooLong { limit }) => Problem::non_retryable("the body is too long")
+                .detail(format!("this job takes bodies of up to {limit} bytes")),
+            Outcome::Unread(BodyError::TooSlow(_)) => {
+                Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")
+            }
+            Outcome::Unread(BodyError::Broken(_)) => {
+                Problem::new(StatusCode::BAD_REQUEST, "the body could not be read")
+            }
+            Outcome::Rejected { .. } => Problem::new(StatusCode::UNAUTHORIZED, "the signature is refused"),
+            Outcome::NoMessageId => Problem::new(StatusCode::BAD_REQUEST, "the delivery has no message id"),
+            Outcome::Busy => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many messages are being handled")
+                .retry_after(BUSY_RETRY_AFTER),
+            Outcome::StoreFailed(_) => unavailable("it is not known whether the message was handled before"),
+            Outcome::Invalid(invalid) => {
+                Problem::non_retryable("the body is not what this job takes").detail(cut(&invalid.detail))
+            }
+            Outcome::Failed(failure) if failure.is_retryable() => {
+                let problem = unavailable("the job failed, and another attempt may help");
+                match failure.wait() {
+                    Some(wait) => problem.retry_after(wait.min(RETRY_AFTER_MAX)),
+                    None => problem,
+                }
+            }
+            Outcome::Failed(_) => Problem::non_retryable("the job failed, and no attempt will help"),
+            Outcome::TimedOut(_) => Problem::new(StatusCode::GATEWAY_TIMEOUT, "the job took too long"),
+            Outcome::LockLost => unavailable("the lock of the message was lost"),
+            Outcome::Panicked => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the job panicked"),
+            Outcome::Stopped => unavailable("the service is going down"),
+        };
+        Some(problem)
+    }
+
+    /// The answer, but for the headers that all answers have.
+    pub(super) fn response(&self, request_id: &str) -> Response<ResponseBody> {
+        match self.problem() {
+            Some(problem) => problem.instance(request_id).into_response(),
+            None => {
+                let mut response = Response::new(ResponseBody::default());
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                response
+            }
+        }
+    }
+}
+
+fn unavailable(title: &str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, title)
+}
+
+/// An error and what led to it.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The first [`DETAIL_BYTES_MAX`] bytes.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(DETAIL_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::NON_RETRYABLE_HEADER;
+
+    fn invalid(detail: &str) -> Outcome {
+        Outcome::Invalid(Invalid { detail: detail.to_owned(), place: String::new() })
+    }
+
+    #[test]
+    fn the_queue_retries_what_may_help_and_nothing_else() {
+        let minute = Duration::from_secs(60);
+        let broken = || Outcome::Unread(BodyError::Broken("cut".into()));
+        let cases = [
+            (Outcome::Succeeded, 204, false, None),
+            (Outcome::Duplicate, 204, false, None),
+            (Outcome::UnderWay { retry_after: minute }, 409, true, Some("60")),
+            (Outcome::UnderWay { retry_after: Duration::ZERO }, 409, true, Some("1")),
+            (Outcome::UnderWay { retry_after: Duration::MAX }, 409, true, Some("86400")),
+            (Outcome::Unread(BodyError::TooLong { limit: 3 }), 489, false, None),
+            (Outcome::Unread(BodyError::TooSlow(minute)), 408, true, None),
+            (broken(), 400, true, None),
+            (Outcome::NoMessageId, 400, true, None),
+            (Outcome::Busy, 503, true, Some("1")),
+            (Outcome::StoreFailed(StoreError::timed_out()), 503, true, None),
+            (invalid("missing field"), 489, false, None),
+            (Outcome::Failed(Failure::retryable("later")), 503, true, None),
+            (Outcome::Failed(Failure::retryable("later").after(minute)), 503, true, Some("60")),
+            (Outcome::Failed(Failure::retryable("later").after(Duration::MAX)), 503, true, Some("86400")),
+            (Outcome::Failed(Failure::permanent("never")), 489, false, None),
+            (Outcome::TimedOut(minute), 504, true, None),
+            (Outcome::LockLost, 503, true, None),
+            (Outcome::Panicked, 500, true, None),
+            (Outcome::Stopped, 503, true, None),
+        ];
+        for (outcome, status, is_retryable, retry_after) in cases {
+            let response = outcome.response("req_1");
+            let headers = response.headers();
+            let says_final = headers.get(NON_RETRYABLE_HEADER).is_some_and(|value| value == "true");
+            assert_eq!(response.status().as_u16(), status, "{outcome:?}");
+            assert_eq!(outcome.is_retryable(), is_retryable, "{outcome:?}");
+            assert_eq!(says_final, status == 489, "{outcome:?}");
+            assert_eq!(outcome.is_success(), status == 204, "{outcome:?}");
+            assert_eq!(headers.get("retry-after").map(|value| value.to_str().unwrap()), retry_after, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn the_caller_does_not_hear_what_went_wrong_inside() {
+        for failure in [Failure::retryable("password=hunter2"), Failure::permanent("password=hunter2")] {
+            let problem = serde_json::to_string(&Outcome::Failed(failure).problem().unwrap()).unwrap();
+            assert!(!problem.contains("hunter2"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_detail_is_cut_off_between_two_characters() {
+        let detail = |text: &str| invalid(text).problem().unwrap().detail.unwrap();
+        assert_eq!(detail(&"x".repeat(DETAIL_BYTES_MAX)).len(), DETAIL_BYTES_MAX);
+        assert_eq!(detail(&"x".repeat(DETAIL_BYTES_MAX + 1)).len(), DETAIL_BYTES_MAX);
+        assert_eq!(detail(&format!("x{}", "ü".repeat(DETAIL_BYTES_MAX))).len(), DETAIL_BYTES_MAX - 1);
+    }
+}

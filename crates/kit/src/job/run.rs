@@ -1,0 +1,264 @@
+//! One delivery from its first byte to its answer. Start at [`JobHandler::handle`].
+
+use super::delivery::{Delivery, MESSAGE_ID_HEADER, NoMessageId};
+use super::outcome::Outcome;
+use super::{Job, JobHandler, lock};
+use crate::body::BodyError;
+use crate::clock::Stopwatch;
+use crate::idempotency::Lease;
+use crate::problem::ResponseBody;
+use crate::propagation::{EVENT_ID_HEADER, REQUEST_ID_HEADER};
+use crate::telemetry::{self, field};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use tracing::{Instrument as _, Span};
+
+/// How much of a body that is too long is read and thrown away, so that its sender gets to the answer that says so.
+/// Of a longer one the connection is cut, and the sender may take that for a fault that passes.
+pub const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A delivery that may have an effect: verified, and small enough to be in memory.
+struct Accepted {
+    delivery: Arc<Delivery>,
+    body: Bytes,
+}
+
+/// A future whose code panicked.
+struct Panicked;
+
+impl<T: Send + 'static> JobHandler<T> {
+    /// Handles one delivery and answers it.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<ResponseBody>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let watch = Stopwatch::start();
+        let (parts, body) = request.into_parts();
+        let request_id = telemetry::request_id(&parts.headers);
+        let span = telemetry::job_span(&self.job_type);
+        span.record(field::REQUEST_ID, &request_id);
+        let uri = super::original_uri(&parts).unwrap_or(&parts.uri).clone();
+        // Outside of the span: its trace is not known yet, and cannot be changed once it has been entered.
+        match self.accept(parts.headers, &uri, &request_id, body).await {
+            Ok(accepted) => self.start(accepted, request_id, span, watch).await,
+            Err(outcome) => answer(&outcome, None, &request_id, &span, watch),
+        }
+    }
+
+    /// Everything before the first effect.
+    async fn accept<B>(&self, headers: HeaderMap, uri: &Uri, request_id: &str, body: B) -> Result<Accepted, Outcome>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let token = self.receiver.token(&headers).map_err(|why| Outcome::Rejected { why, fingerprint: None })?;
+        let mut body = pin!(body);
+        let bytes = match self.body.read(body.as_mut()).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if matches!(error, BodyError::TooLong { .. }) {
+                    // Late or broken, the answer is the same.
+                    let _ = tokio::time::timeout(self.body.time, drain(body)).await;
+                }
+                return Err(Outcome::Unread(error));
+            }
+        };
+        let verified = self
+            .receiver
+            .verify_token(token, uri, &bytes)
+            .map_err(|why| Outcome::Rejected { why, fingerprint: Some(token.fingerprint()) })?;
+        let delivery = Delivery::read(headers, request_id.to_owned(), self.max_retries, verified)
+            .map_err(|NoMessageId| Outcome::NoMessageId)?;
+        Ok(Accepted { delivery: Arc::new(delivery), body: bytes })
+    }
+
+    /// Runs the rest as a task, which comes to its end even if nobody waits for it any more.
+    async fn start(
+        &self,
+        accepted: Accepted,
+        request_id: String,
+        span: Span,
+        watch: Stopwatch,
+    ) -> Response<ResponseBody> {
+        self.describe(&accepted.delivery, &span);
+        let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
+            return answer(&Outcome::Busy, Some(&accepted.delivery), &request_id, &span, watch);
+        };
+        let (handler, delivery, task_span) = (self.clone(), Arc::clone(&accepted.delivery), span.clone());
+        let work = async move {
+            let delivery = Arc::clone(&accepted.delivery);
+            let outcome = handler.process(accepted).await;
+            drop(permit);
+            answer(&outcome, Some(&delivery), delivery.request_id(), &task_span, watch)
+        };
+        match tokio::spawn(work.instrument(span.clone())).await {
+            Ok(response) => response,
+            // Not the handler, whose panics are caught: the store, or the process ends.
+            Err(error) => {
+                let outcome = if error.is_panic() { Outcome::Panicked } else { Outcome::Stopped };
+                answer(&outcome, Some(&delivery), &request_id, &span, watch)
+            }
+        }
+    }
+
+    /// Lock, handler, unlock.
+    async fn process(&self, accepted: Accepted) -> Outcome {
+        let Accepted { delivery, body } = accepted;
+        let key = key_of(&delivery);
+        Span::current().record(field::IDEMPOTENCY_KEY, &key);
+        let held = match lock::begin(&*self.store, &key, self.times).await {
+            Ok(held) => held,
+            Err(outcome) => return outcome,
+        };
+        let work = tokio::time::timeout(self.times.run, caught(self.work(delivery, body, held.lease.clone())));
+        let outcome = tokio::select! {
+            // A handler that is ready is not dropped for a lock that is lost at the same moment.
+            biased;
+            done = work => match done {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(Panicked)) => Outcome::Panicked,
+                Err(_) => Outcome::TimedOut(self.times.run),
+            },
+            () = lock::hold(&*self.store, &held, self.times) => Outcome::LockLost,
+        };
+        lock::settle(&*self.store, &held, &outcome, self.times).await;
+        outcome
+    }
+
+    /// Payload, validation, and the caller's function: all that is the caller's code, and may panic.
+    async fn work(&self, delivery: Arc<Delivery>, body: Bytes, lease: Lease) -> Outcome {
+        let payload = match (self.decode)(body) {
+            Ok(payload) => payload,
+            Err(invalid) => return Outcome::Invalid(invalid),
+        };
+        if let Some(Err(invalid)) = self.validate.as_ref().map(|validate| validate(&payload)) {
+            return Outcome::Invalid(invalid);
+        }
+        match (self.run)(Job { payload, delivery, lease }).await {
+            Ok(()) => Outcome::Succeeded,
+            Err(failure) => Outcome::Failed(failure),
+        }
+    }
+
+    /// Fills in what the delivery says about itself.
+    fn describe(&self, delivery: &Delivery, span: &Span) {
+        if let Some(hook) = &self.on_span {
+            hook(span, delivery.relation());
+        }
+        if span.is_disabled() {
+            return;
+        }
+        span.record(field::MESSAGE_ID, delivery.message_id());
+        span.record(field::ATTEMPT, delivery.attempt());
+        span.record(field::MAX_RETRIES, delivery.max_retries());
+        span.record(field::FINAL_ATTEMPT, delivery.is_final_attempt());
+        if let Some(id) = delivery.deduplication_id() {
+            span.record(field::DEDUP_ID, id);
+        }
+        if let Some(id) = delivery.event_id() {
+            span.record(field::EVENT_KEY, id);
+        }
+    }
+}
+
+/// What the store remembers the message by.
+fn key_of(delivery: &Delivery) -> String {
+    format!("delivery:{}", delivery.message_id())
+}
+
+/// Reads on and throws away, so that the sender is done sending and looks at the answer.
+async fn drain<B: Body<Data = Bytes>>(mut body: Pin<&mut B>) {
+    let mut left = DRAIN_BYTES_MAX;
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(bytes) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+/// Runs a future whose panics are an answer like any other.
+async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
+    let mut future = pin!(future);
+    // Nothing of the future is looked at after it panicked.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(_) => Err(Panicked).into(),
+    })
+    .await
+}
+
+/// Tells the queue, the span and the log what became of a delivery.
+fn answer(
+    outcome: &Outcome,
+    delivery: Option<&Delivery>,
+    request_id: &str,
+    span: &Span,
+    watch: Stopwatch,
+) -> Response<ResponseBody> {
+    let mut response = outcome.response(request_id);
+    let is_dead = delivery
+        .is_some_and(|delivery| !outcome.is_success() && (delivery.is_final_attempt() || !outcome.is_retryable()));
+    let latency_ms = u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if !span.is_disabled() {
+        span.record(field::OUTCOME, outcome.name());
+        span.record(field::HTTP_STATUS, response.status().as_u16());
+        span.record(field::RETRYABLE, outcome.is_retryable());
+        span.record(field::DLQ, is_dead);
+        span.record(field::LATENCY_MS, latency_ms);
+        if !outcome.is_success() {
+            span.record(field::OTEL_STATUS, "ERROR");
+        }
+    }
+    span.in_scope(|| log(outcome, delivery, is_dead, response.status().as_u16(), latency_ms));
+    correlate(response.headers_mut(), delivery, request_id);
+    response
+}
+
+/// One line per failure. The last one of a message says all by itself: people look for it without its span.
+fn log(outcome: &Outcome, delivery: Option<&Delivery>, is_dead: bool, http_status: u16, latency_ms: u64) {
+    let retryable = outcome.is_retryable();
+    let error = outcome.cause();
+    let error = error.as_deref();
+    match delivery {
+        Some(delivery) if is_dead => tracing::error!(
+            qstash.message_id = delivery.message_id(),
+            qstash.attempt = delivery.attempt(),
+            qstash.max_retries = delivery.max_retries(),
+            qstash.final_attempt = delivery.is_final_attempt(),
+            qstash.dedup_id = delivery.deduplication_id(),
+            qstash.dlq = true,
+            event.key = delivery.event_id(),
+            request_id = delivery.request_id(),
+            outcome = outcome.name(),
+            error,
+            http_status,
+            latency_ms,
+            retryable,
+            "the message failed for the last time: it goes to the dead letters"
+        ),
+        _ if outcome.is_success() => tracing::debug!(outcome = outcome.name(), latency_ms, "the message is done"),
+        _ => tracing::warn!(outcome = outcome.name(), error, http_status, latency_ms, retryable, "the delivery failed"),
+    }
+}
+
+/// The ids by which the answer can be found again.
+fn correlate(headers: &mut HeaderMap, delivery: Option<&Delivery>, request_id: &str) {
+    let message_id = delivery.map(Delivery::message_id);
+    let event_id = delivery.and_then(Delivery::event_id);
+    let ids = [(REQUEST_ID_HEADER, Some(request_id)), (MESSAGE_ID_HEADER, message_id), (EVENT_ID_HEADER, event_id)];
+    for (name, id) in ids {
+        if let Some(Ok(value)) = id.map(HeaderValue::from_str) {
+            headers.insert(name, value);
+        }
+    }
+}

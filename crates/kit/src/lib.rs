@@ -1,0 +1,32 @@
+//! What handlers and publishers need behind a queue that delivers at least once.
+//!
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+
+pub mod body;
+pub mod call;
+pub mod clock;
+pub mod failure;
+pub mod idempotency;
+pub mod job;
+pub mod problem;
+pub mod propagation;
+pub mod publish;
+pub mod receiver;
+pub mod retry;
+#[cfg(feature = "client")]
+pub mod service;
+pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod webhook;
+
+#[cfg(feature = "client")]
+mod exchange;
+mod secret;
+
+#[cfg(feature = "client")]
+pub use exchange::{CONNECT_TIMEOUT, SetupError};
+pub use failure::{Failure, HandlerResult};
+pub use receiver::Receiver;
+pub use secret::{EmptySecret, Secret};

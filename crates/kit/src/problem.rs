@@ -1,0 +1,125 @@
+//! What is wrong, for programs and people: `application/problem+json` (RFC 9457).
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+use std::time::Duration;
+
+/// The body of every answer that the kit makes.
+pub type ResponseBody = Full<Bytes>;
+
+/// Tells a queue not to try again.
+pub const NON_RETRYABLE_HEADER: &str = "upstash-nonretryable-error";
+/// The status that goes with it.
+pub const NON_RETRYABLE_STATUS: u16 = 489;
+
+/// One problem, as the caller hears of it. What the caller must not hear stays in the logs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    /// Names the kind of problem; `about:blank` if the status says it all.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind in words, the same each time.
+    pub title: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// What was wrong this time, and what helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The request, to find it in the logs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    #[serde(skip)]
+    retry_after: Option<Duration>,
+    #[serde(skip)]
+    is_final: bool,
+}
+
+impl Problem {
+    /// A problem that its status and these words describe.
+    pub fn new(status: StatusCode, title: impl Into<String>) -> Problem {
+        Problem {
+            kind: "about:blank".to_owned(),
+            title: title.into(),
+            status: status.as_u16(),
+            detail: None,
+            instance: None,
+            retry_after: None,
+            is_final: false,
+        }
+    }
+
+    /// A problem that no further attempt will solve: [`NON_RETRYABLE_STATUS`] with [`NON_RETRYABLE_HEADER`].
+    pub fn non_retryable(title: impl Into<String>) -> Problem {
+        let status = StatusCode::from_u16(NON_RETRYABLE_STATUS).unwrap_or(StatusCode::BAD_REQUEST);
+        Problem { is_final: true, ..Problem::new(status, title) }
+    }
+
+    /// What was wrong this time, and what helps.
+    pub fn detail(mut self, detail: impl Into<String>) -> Problem {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The request, to find it in the logs.
+    pub fn instance(mut self, instance: impl Into<String>) -> Problem {
+        self.instance = Some(instance.into());
+        self
+    }
+
+    /// When it is worth trying again; rounded up to a second.
+    pub fn retry_after(mut self, after: Duration) -> Problem {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// The answer.
+    pub fn into_response(self) -> Response<ResponseBody> {
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = Response::new(Full::from(body));
+        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        if self.is_final {
+            headers.insert(NON_RETRYABLE_HEADER, HeaderValue::from_static("true"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+    use serde_json::{Value, json};
+
+    async fn answer(problem: Problem) -> (u16, http::HeaderMap, Value) {
+        let (parts, body) = problem.into_response().into_parts();
+        let body = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        (parts.status.as_u16(), parts.headers, body)
+    }
+
+    #[tokio::test]
+    async fn a_problem_says_what_is_wrong_and_when_to_come_back() {
+        let problem = Problem::new(StatusCode::CONFLICT, "under way").detail("by another").instance("msg_1");
+        let (status, headers, body) = answer(problem.retry_after(Duration::from_millis(1_001))).await;
+        assert_eq!((status, headers["retry-after"].as_bytes()), (409, &b"2"[..]));
+        assert_eq!(headers["content-type"], "application/problem+json");
+        let expected = json!({"type": "about:blank", "title": "under way", "status": 409, "detail": "by another", "instance": "msg_1"});
+        assert_eq!(body, expected);
+        assert!(!headers.contains_key(NON_RETRYABLE_HEADER));
+    }
+
+    #[tokio::test]
+    async fn a_final_problem_says_so_to_the_queue() {
+        let (status, headers, body) = answer(Problem::non_retryable("no JSON")).await;
+        assert_eq!((status, &body["status"]), (489, &json!(489)));
+        assert_eq!(headers[NON_RETRYABLE_HEADER], "true");
+    }
+}

@@ -1,0 +1,67 @@
+//! What goes from one request to the next, so that all that happens for one reason can be found together.
+
+use http::{HeaderMap, HeaderName};
+use std::fmt;
+use std::sync::Arc;
+
+/// Carries the id of the request that another one is part of.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
+/// Carries the id of the event that a message is about, such as that of a webhook.
+pub const EVENT_ID_HEADER: &str = "x-event-id";
+/// Carries how many attempts may follow the first, which a delivery does not say otherwise.
+pub const MAX_RETRIES_HEADER: &str = "x-max-retries";
+/// Carries the id by which a message was deduplicated, which a delivery does not say otherwise.
+pub const DEDUPLICATION_ID_HEADER: &str = "x-deduplication-id";
+/// Carries the position in a trace (W3C Trace Context).
+pub const TRACEPARENT_HEADER: &str = "traceparent";
+/// Carries what tracing systems add to it.
+pub const TRACESTATE_HEADER: &str = "tracestate";
+
+/// The headers that go from an incoming request to all that it leads to.
+pub(crate) const PROPAGATED: [&str; 3] = [TRACEPARENT_HEADER, TRACESTATE_HEADER, REQUEST_ID_HEADER];
+
+/// Puts headers on every request: a trace context, for example.
+///
+/// With OpenTelemetry: `Propagator::new(|headers| propagator.inject_context(&Context::current(), &mut
+/// HeaderInjector(headers)))`.
+#[derive(Clone)]
+pub struct Propagator(Arc<dyn Fn(&mut HeaderMap) + Send + Sync>);
+
+impl Propagator {
+    /// Calls this for every request, on the task that makes it.
+    pub fn new(inject: impl Fn(&mut HeaderMap) + Send + Sync + 'static) -> Propagator {
+        Propagator(Arc::new(inject))
+    }
+
+    /// Passes on what an incoming request carries: the trace context and the request id.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use posthaste_kit::propagation::Propagator;
+    ///
+    /// let mut incoming = HeaderMap::new();
+    /// incoming.insert("x-request-id", "req_42".parse().unwrap());
+    /// incoming.insert("cookie", "session=1".parse().unwrap());
+    /// let headers = Propagator::continuing(&incoming).headers();
+    /// assert_eq!(headers["x-request-id"], "req_42");
+    /// assert_eq!(headers.len(), 1);
+    /// ```
+    pub fn continuing(incoming: &HeaderMap) -> Propagator {
+        let known = PROPAGATED.map(HeaderName::from_static).into_iter();
+        let passed: HeaderMap = known.filter_map(|name| Some((name.clone(), incoming.get(name)?.clone()))).collect();
+        Propagator::new(move |headers| headers.extend(passed.clone()))
+    }
+
+    /// The headers of a request that is made now.
+    pub fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        (self.0)(&mut headers);
+        headers
+    }
+}
+
+impl fmt::Debug for Propagator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Propagator")
+    }
+}

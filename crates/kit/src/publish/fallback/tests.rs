@@ -1,0 +1,149 @@
+//! Who gets a message when the first choice is away.
+
+use super::*;
+use crate::publish::{InlineQueue, RecordingQueue, Route};
+use http::HeaderMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::TempDir;
+
+fn message(key: usize) -> Message {
+    Message::bytes("https://app.example.com/job", key, "body")
+}
+
+fn status(status: u16) -> CallError {
+    CallError::from_status(status, &HeaderMap::new())
+}
+
+/// A first choice, and what falls back to the disk.
+async fn with_spool(directory: &TempDir) -> (Arc<RecordingQueue>, Arc<Spool>, FallbackQueue) {
+    let first = Arc::new(RecordingQueue::default());
+    let spool = Arc::new(Spool::open(directory.path()).await.unwrap());
+    let queue = FallbackQueue::with_spool(first.clone(), spool.clone());
+    (first, spool, queue)
+}
+
+#[tokio::test]
+async fn only_an_outage_makes_a_message_go_elsewhere() {
+    for (error, goes_on) in [
+        (status(500), true),
+        (status(503), true),
+        (status(507), true),
+        (status(429), true),
+        (CallError::network("refused"), true),
+        (CallError::timeout(Duration::from_secs(1)), true),
+        (status(400), false),
+        (status(401), false),
+        (status(412), false),
+        (CallError::invalid("no URL"), false),
+    ] {
+        let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
+        let words = error.to_string();
+        first.then([Some(error)]);
+        let queue = FallbackQueue::new(first.clone(), second.clone());
+        assert_eq!(queue.publish(&message(1)).await.is_ok(), goes_on, "{words}");
+        assert_eq!((first.messages().len(), second.messages().len()), (0, usize::from(goes_on)), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_is_told_when_neither_takes_it() {
+    let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
+    first.then([Some(status(503))]);
+    second.then([Some(status(500))]);
+    let error = FallbackQueue::new(first, second).publish(&message(1)).await.unwrap_err();
+    assert_eq!(error.status(), Some(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_away_is_left_alone_for_a_while_and_alerts_come_once() {
+    let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
+    let (outages, recoveries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (told, told_again) = (outages.clone(), recoveries.clone());
+    let hook = AlertHook::new(move |alert| match alert {
+        Alert::Outage { error, .. } => {
+            assert_eq!(error.status(), Some(503));
+            told.fetch_add(1, Ordering::SeqCst);
+        }
+        Alert::Recovered => drop(told_again.fetch_add(1, Ordering::SeqCst)),
+        other => panic!("{other:?}"),
+    });
+    let queue = FallbackQueue::new(first.clone(), second.clone()).alerts(hook);
+    first.then([Some(status(503)), Some(status(503))]);
+    queue.publish(&message(1)).await.unwrap();
+    queue.publish(&message(2)).await.unwrap();
+    tokio::time::advance(OUTAGE_PAUSE).await;
+    // Asked again, and away still.
+    queue.publish(&message(3)).await.unwrap();
+    assert_eq!(second.messages().len(), 3);
+    assert_eq!((outages.load(Ordering::SeqCst), recoveries.load(Ordering::SeqCst)), (1, 0));
+    tokio::time::advance(OUTAGE_PAUSE).await;
+    // Refused without being sent: nobody has learned anything.
+    queue.publish(&Message::bytes("no URL", 9, "")).await.unwrap_err();
+    assert_eq!((outages.load(Ordering::SeqCst), recoveries.load(Ordering::SeqCst)), (1, 0));
+    queue.publish(&message(4)).await.unwrap();
+    queue.publish(&message(5)).await.unwrap();
+    assert_eq!(first.messages(), [message(4), message(5)]);
+    assert_eq!((outages.load(Ordering::SeqCst), recoveries.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn nothing_is_lost_and_queues_keep_their_order_over_an_outage() {
+    let directory = TempDir::new().unwrap();
+    let (first, spool, queue) = with_spool(&directory).await;
+    let queue = queue.pause(Duration::ZERO);
+    let in_queue = |key| message(key).in_queue("orders");
+    queue.publish(&in_queue(0)).await.unwrap();
+    first.then([Some(status(503))]);
+    assert_eq!(queue.publish(&in_queue(1)).await.unwrap().route, Route::Spool);
+    // The queue is there again, but this one must not overtake.
+    assert_eq!(queue.publish(&in_queue(2)).await.unwrap().route, Route::Spool);
+    // Of what has no order nobody is held up.
+    assert_eq!(queue.publish(&message(9)).await.unwrap().route, Route::Recording);
+    while !spool.is_empty() {
+        spool.drain_step(&first).await.unwrap();
+    }
+    assert_eq!(queue.publish(&in_queue(3)).await.unwrap().route, Route::Recording);
+    assert_eq!(first.messages(), [in_queue(0), message(9), in_queue(1), in_queue(2), in_queue(3)]);
+}
+
+#[tokio::test]
+async fn a_batch_falls_back_as_a_whole_or_in_part() {
+    let directory = TempDir::new().unwrap();
+    let (first, spool, queue) = with_spool(&directory).await;
+    let queue = queue.pause(Duration::ZERO);
+    let batch = [message(1), message(2), message(3)];
+    first.then([None, Some(status(503)), Some(status(400))]);
+    let results = queue.publish_all(&batch).await.unwrap();
+    let routes: Vec<_> = results.iter().map(|result| result.as_ref().map(|published| published.route).ok()).collect();
+    assert_eq!(routes, [Some(Route::Recording), Some(Route::Spool), None]);
+    assert_eq!((first.messages(), spool.len()), (vec![message(1)], 1));
+}
+
+#[tokio::test]
+async fn inline_then_disk() {
+    let directory = TempDir::new().unwrap();
+    let spool = Arc::new(Spool::open(directory.path()).await.unwrap());
+    let inline = InlineQueue::new(|message: Message| async move {
+        if message.body() == "good" { Ok(()) } else { Err("the database is away".into()) }
+    });
+    let first = RecordingQueue::default();
+    first.then([Some(status(503))]);
+    let queue = FallbackQueue::new(first, FallbackQueue::with_spool(inline, spool.clone()).pause(Duration::ZERO));
+    let publish = |body: &'static str| Message::bytes("https://app.example.com/job", body, body);
+    assert_eq!(queue.publish(&publish("good")).await.unwrap().route, Route::Inline);
+    assert_eq!(queue.publish(&publish("bad")).await.unwrap().route, Route::Spool);
+    assert_eq!(spool.len(), 1);
+}
+
+#[tokio::test]
+async fn the_trace_of_the_publish_is_kept_on_the_disk() {
+    let directory = TempDir::new().unwrap();
+    let (first, spool, queue) = with_spool(&directory).await;
+    let queue = queue.propagator(Propagator::new(|headers| {
+        headers.insert("traceparent", "00-publish".parse().unwrap());
+    }));
+    first.then([Some(status(503))]);
+    queue.publish(&message(1)).await.unwrap();
+    spool.drain_step(&first).await.unwrap();
+    assert_eq!(first.messages()[0].forwarded_header("traceparent"), Some("00-publish"));
+}

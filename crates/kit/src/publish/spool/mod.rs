@@ -1,0 +1,316 @@
+//! Messages on the disk, until the queue is there again.
+//!
+//! One file for each message, written whole before it gets its name; files are the truth, the list in memory only names
+//! them. Start at [`Spool::open`]; [`Spool::drain_step`] publishes the oldest. How a file looks like is in `file`.
+
+mod file;
+
+use super::alert::{Alert, AlertHook};
+use super::message::Message;
+use super::policy::PublishPolicy;
+use super::{PublishFuture, Published, QueueService, Route};
+use crate::call::{CallError, Class};
+use crate::clock::Clock;
+use crate::retry::CancellationToken;
+use file::{Directory, Entry};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Most messages in a spool, by default. Over it `publish` fails, and the caller knows.
+pub const SPOOL_MESSAGES_MAX: usize = 100_000;
+/// Most bytes in a spool, by default. Over it `publish` fails, and the caller knows.
+pub const SPOOL_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// How long [`Spool::drain`] waits when there is nothing to publish, or nobody takes it.
+pub const DRAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// How much a spool holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoolLimits {
+    /// Most messages.
+    pub messages: usize,
+    /// Most bytes.
+    pub bytes: u64,
+}
+
+impl Default for SpoolLimits {
+    fn default() -> Self {
+        SpoolLimits { messages: SPOOL_MESSAGES_MAX, bytes: SPOOL_BYTES_MAX }
+    }
+}
+
+/// Keeps messages in a directory until a queue takes them.
+///
+/// As a [`QueueService`] it takes a message by writing it to the disk, synced, so that it survives a crash and a power
+/// cut. It is removed only when the queue has taken it; a crash in between publishes it again, which is one message
+/// still if it is within [`DEDUP_WINDOW`](super::DEDUP_WINDOW). Bodies and forwarded headers are in the files as they
+/// are: they are readable for their owner alone.
+///
+/// ```no_run
+/// # use posthaste_kit::publish::{FallbackQueue, QueueService, Spool};
+/// # use posthaste_kit::retry::CancellationToken;
+/// # use std::sync::Arc;
+/// # async fn example(client: Arc<dyn QueueService>) -> Result<(), Box<dyn std::error::Error>> {
+/// let spool = Arc::new(Spool::open("/var/lib/app/spool").await?);
+/// let queue = FallbackQueue::with_spool(client.clone(), spool.clone());
+/// let stop = CancellationToken::new();
+/// tokio::spawn(async move { spool.drain(&*client, &stop).await });
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Spool {
+    shared: Arc<Shared>,
+    limits: SpoolLimits,
+    policy: PublishPolicy,
+    clock: Clock,
+    alerts: AlertHook,
+    /// One drains at a time: two would publish the same message.
+    draining: tokio::sync::Mutex<()>,
+}
+
+/// What the threads that wait for the disk have as well, so that they end their work when nobody waits for them any
+/// more.
+#[derive(Debug)]
+struct Shared {
+    directory: Directory,
+    index: Mutex<Index>,
+}
+
+/// What is there, in the order in which it came.
+#[derive(Debug, Default)]
+struct Index {
+    /// The length of each file.
+    entries: BTreeMap<u64, u64>,
+    /// Of all files, also those that are being written.
+    bytes: u64,
+    /// How many are being written.
+    unfinished: usize,
+    next: u64,
+}
+
+impl Shared {
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a message for which there is room.
+    fn write(&self, sequence: u64, content: &[u8]) -> std::io::Result<()> {
+        let written = self.directory.write(sequence, content);
+        let (mut index, bytes) = (self.index(), content.len() as u64);
+        index.unfinished -= 1;
+        match written {
+            Ok(()) => drop(index.entries.insert(sequence, bytes)),
+            Err(_) => index.bytes -= bytes,
+        }
+        written
+    }
+
+    /// The file is none of ours any more.
+    fn forget(&self, sequence: u64) {
+        let mut index = self.index();
+        if let Some(bytes) = index.entries.remove(&sequence) {
+            index.bytes -= bytes;
+        }
+    }
+}
+
+/// The directory of a spool cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the spool {what}")]
+pub struct SpoolError {
+    what: &'static str,
+    #[source]
+    source: std::io::Error,
+}
+
+impl SpoolError {
+    fn new(what: &'static str, source: std::io::Error) -> SpoolError {
+        SpoolError { what, source }
+    }
+
+    /// Whether another process has it open.
+    pub fn is_in_use(&self) -> bool {
+        self.source.kind() == std::io::ErrorKind::WouldBlock
+    }
+}
+
+/// What a step of draining did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Drained {
+    /// There was nothing to do.
+    Empty,
+    /// The queue took the oldest message.
+    Published(Published),
+    /// The oldest message will never be taken, and was put aside.
+    PutAside(CallError),
+    /// The queue is not there; the message stays.
+    Blocked(CallError),
+}
+
+impl Spool {
+    /// Opens the directory, or makes it. One process at a time can have it open.
+    pub async fn open(directory: impl AsRef<Path>) -> Result<Spool, SpoolError> {
+        let path = directory.as_ref().to_owned();
+        let opened = blocking(move || Ok(Directory::open(&path))).await;
+        let (directory, entries) = opened.map_err(|error| SpoolError::new("cannot be opened", error))??;
+        let mut index = Index { next: directory.next_free(), ..Index::default() };
+        for Entry { sequence, bytes } in entries {
+            index.bytes += bytes;
+            index.entries.insert(sequence, bytes);
+        }
+        if !index.entries.is_empty() {
+            tracing::info!(messages = index.entries.len(), "the spool has messages of an earlier run");
+        }
+        Ok(Spool {
+            shared: Arc::new(Shared { directory, index: Mutex::new(index) }),
+            limits: SpoolLimits::default(),
+            policy: PublishPolicy::default(),
+            clock: Clock::system(),
+            alerts: AlertHook::default(),
+            draining: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// How much it holds.
+    pub fn limits(mut self, limits: SpoolLimits) -> Spool {
+        self.limits = limits;
+        self
+    }
+
+    /// Is told when a message is put aside.
+    pub fn alerts(mut self, hook: AlertHook) -> Spool {
+        self.alerts = hook;
+        self
+    }
+
+    /// Where the time comes from, from which the delay of a message is counted.
+    pub fn clock(mut self, clock: Clock) -> Spool {
+        self.clock = clock;
+        self
+    }
+
+    /// How many messages wait.
+    pub fn len(&self) -> usize {
+        self.shared.index().entries.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether none waits and none is being written: whoever comes now overtakes nobody.
+    pub(super) fn is_quiet(&self) -> bool {
+        let index = self.shared.index();
+        index.entries.is_empty() && index.unfinished == 0
+    }
+
+    /// Publishes the oldest message. It is gone from the disk only when the queue has taken it.
+    pub async fn drain_step(&self, queue: &(impl QueueService + ?Sized)) -> Result<Drained, SpoolError> {
+        let _alone = self.draining.lock().await;
+        let Some(sequence) = self.shared.index().entries.keys().next().copied() else {
+            return Ok(Drained::Empty);
+        };
+        let shared = self.shared.clone();
+        let read = blocking(move || shared.directory.read(sequence)).await;
+        let message = match read.map_err(|error| SpoolError::new("cannot be read", error))? {
+            Ok(message) => message,
+            Err(damage) => return self.put_aside(sequence, CallError::invalid(damage)).await,
+        };
+        match queue.publish(&message).await {
+            Ok(published) => {
+                let shared = self.shared.clone();
+                let removed = move || {
+                    shared.directory.remove(sequence)?;
+                    shared.forget(sequence);
+                    Ok(())
+                };
+                blocking(removed).await.map_err(|error| SpoolError::new("cannot be changed", error))?;
+                Ok(Drained::Published(published))
+            }
+            Err(error) if is_about_the_message(&error) => self.put_aside(sequence, error).await,
+            Err(error) => Ok(Drained::Blocked(error)),
+        }
+    }
+
+    /// Publishes messages as they come, until it is cancelled.
+    pub async fn drain(&self, queue: &(impl QueueService + ?Sized), cancelled: &CancellationToken) {
+        while !cancelled.is_cancelled() {
+            match self.drain_step(queue).await {
+                Ok(Drained::Published(_) | Drained::PutAside(_)) => continue,
+                Ok(Drained::Empty) => {}
+                Ok(Drained::Blocked(error)) => {
+                    tracing::warn!(waiting = self.len(), error = %error.chain(), "the spool cannot be drained yet");
+                }
+                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "the spool cannot be drained"),
+            }
+            // A wake-up would be a hint only; the next look is the promise.
+            let _ = tokio::time::timeout(DRAIN_EVERY, cancelled.cancelled()).await;
+        }
+    }
+
+    async fn append(&self, mut message: Message) -> Result<Published, CallError> {
+        message.check(&self.policy)?;
+        message.fix_delay(self.clock.now());
+        let encoded = file::encode(&message).map_err(CallError::invalid)?;
+        let sequence = self.reserve(encoded.len() as u64)?;
+        let shared = self.shared.clone();
+        let written = blocking(move || shared.write(sequence, &encoded)).await;
+        written.map_err(|error| CallError::network(error).with_detail("the spool could not be written"))?;
+        Ok(Published::by(Route::Spool, Vec::new()))
+    }
+
+    /// A place and room for a message of this length.
+    fn reserve(&self, bytes: u64) -> Result<u64, CallError> {
+        let mut index = self.shared.index();
+        let is_full = index.entries.len() + index.unfinished >= self.limits.messages;
+        if is_full || index.bytes.saturating_add(bytes) > self.limits.bytes {
+            let text = format!("the spool is full: {} messages, {} bytes", index.entries.len(), index.bytes);
+            return Err(CallError::network(text).give_up());
+        }
+        index.unfinished += 1;
+        index.bytes += bytes;
+        let sequence = index.next;
+        index.next += 1;
+        Ok(sequence)
+    }
+
+    async fn put_aside(&self, sequence: u64, error: CallError) -> Result<Drained, SpoolError> {
+        let shared = self.shared.clone();
+        let renamed = move || {
+            let file = shared.directory.put_aside(sequence)?;
+            shared.forget(sequence);
+            Ok(file)
+        };
+        let file = blocking(renamed).await.map_err(|error| SpoolError::new("cannot be changed", error))?;
+        self.alerts.fire(&Alert::PutAside { file: &file, error: &error });
+        Ok(Drained::PutAside(error))
+    }
+}
+
+impl QueueService for Spool {
+    fn publish<'a>(&'a self, message: &'a Message) -> PublishFuture<'a, Published> {
+        Box::pin(self.append(message.clone()))
+    }
+}
+
+/// Whether no queue will ever take this message, so that those behind it need not wait. A token that is refused is no
+/// such reason: with another one it will be taken. Nor is what a stranger answers in the queue's place.
+fn is_about_the_message(error: &CallError) -> bool {
+    match (error.class(), error.status()) {
+        _ if error.is_outage() => false,
+        (Class::Invalid, _) => true,
+        (Class::Refused, Some(status)) => matches!(status, 400 | 404..=406 | 410..=417 | 422 | 431 | 489),
+        _ => false,
+    }
+}
+
+/// Runs what waits for the disk where waiting does no harm. It runs to its end even if nobody waits for it any more.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests;

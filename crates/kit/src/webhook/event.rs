@@ -1,0 +1,197 @@
+//! What a webhook says happened: its id, its kind, and what it carries.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// The longest id that is kept as it is; a longer one is replaced by its hash.
+pub const EVENT_ID_BYTES_MAX: usize = 128;
+
+/// The longest kind or table that is looked at; a longer one counts as none.
+const LABEL_BYTES_MAX: usize = 256;
+
+/// The name of an event: the same each time the sender sends it, and another for each event. Plain ASCII without white
+/// space or colons, so that it can be a header, a part of a key and a deduplication id.
+///
+/// ```
+/// use posthaste_kit::webhook::EventId;
+///
+/// assert_eq!(EventId::new("evt_1Nxyz").as_str(), "evt_1Nxyz");
+/// assert!(EventId::new("two words").as_str().starts_with("sha256-"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventId(String);
+
+impl EventId {
+    /// Takes an id as the sender wrote it. One that is empty, too long or has other characters is replaced by its
+    /// hash.
+    pub fn new(text: &str) -> EventId {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+        if is_plain && (1..=EVENT_ID_BYTES_MAX).contains(&text.len()) {
+            EventId(text.to_owned())
+        } else {
+            EventId::from_body(text.as_bytes())
+        }
+    }
+
+    /// Names an event by its body, where the sender gives it no name: the same body again counts as the same event.
+    pub fn from_body(body: &[u8]) -> EventId {
+        let hash = Sha256::digest(body);
+        EventId(hash.iter().fold("sha256-".to_owned(), |text, byte| format!("{text}{byte:02x}")))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a scheme knows of a request that is genuine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Authentic {
+    /// Which event it is.
+    pub id: EventId,
+    /// What kind of event, in the words of the sender, if it says so: `invoice.paid`, `pull_request`, `INSERT`.
+    pub kind: Option<String>,
+    /// Which table has changed, if that is what it is about.
+    pub table: Option<String>,
+}
+
+impl Authentic {
+    /// An event of which nothing but its name is known.
+    pub fn new(id: EventId) -> Authentic {
+        Authentic { id, kind: None, table: None }
+    }
+
+    /// What a JSON body says about itself: `type` and `table`, and an id in one of `id_members`. If it has no such
+    /// member, or is no JSON, the body names the event. Only for bodies that are verified.
+    pub(crate) fn from_body(body: &[u8], id_members: &[IdMember]) -> Authentic {
+        let peek: Peek<'_> = serde_json::from_slice(body).unwrap_or_default();
+        let id = id_members.iter().find_map(|member| match member {
+            IdMember::Id => text(peek.id),
+            IdMember::EventId => text(peek.event_id),
+        });
+        let id = id.filter(|id| !id.is_empty());
+        Authentic {
+            id: id.map_or_else(|| EventId::from_body(body), |id| EventId::new(&id)),
+            kind: label(peek.kind),
+            table: label(peek.table),
+        }
+    }
+}
+
+/// A member of a body that may hold the id of an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum IdMember {
+    /// `id`
+    Id,
+    /// `event_id`
+    EventId,
+}
+
+/// The members that we look at, whatever they are.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Peek<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    event_id: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    table: Option<&'a RawValue>,
+}
+
+fn text(value: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(value?.get()).ok()
+}
+
+fn label(value: Option<&RawValue>) -> Option<String> {
+    text(value).filter(|text| text.len() <= LABEL_BYTES_MAX)
+}
+
+/// An event, as a handler gets it: genuine, wanted, and not handled before.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Event<P> {
+    /// Which event it is.
+    pub id: EventId,
+    /// What kind of event, in the words of the sender, if it says so: `invoice.paid`, `pull_request`, `INSERT`.
+    pub kind: Option<String>,
+    /// Which table has changed, if that is what it is about.
+    pub table: Option<String>,
+    /// What it carries.
+    pub payload: P,
+    /// The body as it arrived.
+    pub body: Bytes,
+    /// The headers as they arrived, with the signature.
+    pub headers: HeaderMap,
+    /// Names the request, for logs and for other services: that of the sender, or a new one.
+    pub request_id: String,
+    /// Grows with every holder of the event's key, where the store can promise that; see
+    /// [`Lease::fence`](crate::idempotency::Lease::fence).
+    pub fence: u64,
+}
+
+/// Shows neither headers, which have secrets, nor what the sender wrote.
+impl<P> fmt::Debug for Event<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("id", &self.id)
+            .field("kind", &self.kind)
+            .field("table", &self.table)
+            .field("request_id", &self.request_id)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_kept_if_they_can_be_a_header_and_hashed_if_not() {
+        let longest = "x".repeat(EVENT_ID_BYTES_MAX);
+        for kept in ["evt_1", "72d3162e-0000", &longest] {
+            assert_eq!(EventId::new(kept).as_str(), kept);
+        }
+        let too_long = "x".repeat(EVENT_ID_BYTES_MAX + 1);
+        let hashed = ["", "a b", "a:b", "ü", "a\r\nb", &too_long].map(EventId::new);
+        for (at, id) in hashed.iter().enumerate() {
+            assert!(id.as_str().len() == 71 && id.as_str().bytes().all(|byte| byte.is_ascii_graphic()), "{id}");
+            assert!(!hashed[..at].contains(id));
+        }
+        let empty = "sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(EventId::from_body(b"").as_str(), empty);
+    }
+
+    #[test]
+    fn a_body_says_what_it_is_or_is_named_by_itself() {
+        let both = [IdMember::EventId, IdMember::Id];
+        let of = |body: &str| Authentic::from_body(body.as_bytes(), &both);
+        let named = of(r#"{"id":"evt_1","type":"invoice.paid","table":"orders","data":{"id":7,"type":[]}}"#);
+        assert_eq!((named.id.as_str(), named.kind.as_deref()), ("evt_1", Some("invoice.paid")));
+        assert_eq!(named.table.as_deref(), Some("orders"));
+        assert_eq!(of(r#"{"id":"a","event_id":"b"}"#).id.as_str(), "b");
+        assert_eq!(of(r#"{"id":"a","event_id":7}"#).id.as_str(), "a");
+        for body in
+            ["", "[]", "{", "null", r#"{"id":7,"type":7}"#, r#"{"id":""}"#, r#"{"id":"a","id":"b"}"#, "\u{feff}{}"]
+        {
+            assert_eq!(of(body), Authentic::new(EventId::from_body(body.as_bytes())), "{body}");
+        }
+        let long = format!(r#"{{"type":"{}"}}"#, "x".repeat(LABEL_BYTES_MAX + 1));
+        assert_eq!(of(&long).kind, None);
+    }
+}

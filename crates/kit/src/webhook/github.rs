@@ -1,0 +1,58 @@
+//! GitHub: `X-Hub-Signature-256: sha256=…` over the body.
+
+use super::mac::{InvalidScheme, Keys, from_hex, header, optional_header};
+use super::{Authentic, EventId, Incoming, Scheme};
+use crate::receiver::{Reason, Rejected};
+use std::time::SystemTime;
+
+const SIGNATURE: &str = "x-hub-signature-256";
+const PREFIX: &str = "sha256=";
+const DELIVERY: &str = "x-github-delivery";
+const EVENT: &str = "x-github-event";
+
+/// Verifies what GitHub sends. The kind of an event is `X-GitHub-Event`, as `pull_request`.
+///
+/// GitHub signs neither the time nor the id of a delivery, so who has seen one can send it again under another id: the
+/// effect of a handler has to be idempotent by what the body says.
+///
+/// ```
+/// use posthaste_kit::webhook::GitHub;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let scheme = GitHub::new("the secret of the hook")?.or("the one before")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct GitHub {
+    keys: Keys,
+}
+
+impl GitHub {
+    /// Takes the secret of the hook.
+    pub fn new(secret: impl AsRef<str>) -> Result<GitHub, InvalidScheme> {
+        Ok(GitHub { keys: Keys::from_text(secret)? })
+    }
+
+    /// Takes another secret beside the first.
+    pub fn or(mut self, secret: impl AsRef<str>) -> Result<GitHub, InvalidScheme> {
+        self.keys = self.keys.and(Keys::from_text(secret)?);
+        Ok(self)
+    }
+}
+
+impl Scheme for GitHub {
+    fn name(&self) -> &'static str {
+        "github"
+    }
+
+    fn verify(&self, request: &Incoming<'_>, _now: SystemTime) -> Result<Authentic, Rejected> {
+        let mac = header(request.headers, SIGNATURE)?.strip_prefix(PREFIX).ok_or(Reason::Malformed)?;
+        let mac = from_hex(mac).ok_or(Reason::Malformed)?;
+        if !self.keys.made(&[request.body], &[mac]) {
+            return Err(Reason::Signature.into());
+        }
+        let id = optional_header(request.headers, DELIVERY)?.ok_or(Reason::EventId)?;
+        let kind = optional_header(request.headers, EVENT)?.map(str::to_owned);
+        Ok(Authentic { kind, ..Authentic::new(EventId::new(id)) })
+    }
+}

@@ -1,0 +1,485 @@
+//! The route of a webhook. The order of its steps is part of the promise: rate limit, size of the body, signature,
+//! filter, payload, idempotency, handler. Nobody gets to a step who has not passed those before it.
+
+use super::event::{Authentic, Event, EventId};
+use super::once::{Outcome, Times, Work, once};
+use super::rate::RateLimit;
+use super::{Incoming, Scheme};
+use crate::body::{BodyError, BodyLimits};
+use crate::clock::{Clock, Stopwatch, monotonic};
+use crate::failure::HandlerResult;
+use crate::idempotency::IdempotencyStore;
+use crate::job::original_uri;
+use crate::problem::{Problem, ResponseBody};
+use crate::propagation::{EVENT_ID_HEADER, REQUEST_ID_HEADER};
+use crate::telemetry::{self, field};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument as _, Span};
+
+/// Within this time the sender has an answer, by default: Stripe and GitHub wait for ten seconds.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// How long an event is locked while it is handled, and remembered after that, by default.
+pub const KEEP: Duration = Duration::from_secs(300);
+/// Handlers that run at the same time, by default. Beyond that the answer is 503.
+pub const AT_ONCE_MAX: usize = 256;
+/// When a sender should come back whom we could not answer in time.
+pub const LATE_RETRY_AFTER: Duration = Duration::from_secs(30);
+/// When a sender should come back if the store failed, or too much was going on.
+const BUSY_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Reads what an event carries, and makes the work of it.
+type Prepare = Arc<dyn Fn(Event<()>) -> Result<Work, serde_json::Error> + Send + Sync>;
+
+/// A route that takes webhooks: for `http` types by [`answer`](Self::answer), with the feature `tower` a service.
+///
+/// | what | answer |
+/// |---|---|
+/// | handled, handled before, or not wanted | 204 |
+/// | too many requests | 429 with `Retry-After` |
+/// | body too long, too slow, broken off | 413, 408, 400 |
+/// | not verified, whatever the reason | 401 |
+/// | the payload has another form, or the handler says that nothing will help | 422 |
+/// | being handled | 409 with `Retry-After` |
+/// | the handler failed, or panicked | 500 |
+/// | store down, too busy, or no answer in time | 503 with `Retry-After` |
+///
+/// A queue hears 489 instead of 413 and 422, so that it does not try again. Errors are `application/problem+json`.
+///
+/// The handler runs in a task of its own: a sender that hangs up does not stop it half way. If it takes longer than
+/// [`answer_within`](Self::answer_within) the sender hears 503, the handler goes on, and when the sender comes
+/// back it hears that it was done.
+///
+/// ```
+/// use posthaste_kit::Failure;
+/// use posthaste_kit::idempotency::IdempotencyStore;
+/// use posthaste_kit::webhook::{Event, Stripe, StripeEvent, Webhook};
+/// use std::sync::Arc;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Invoice {
+///     customer: String,
+/// }
+///
+/// async fn paid(event: Event<StripeEvent<Invoice>>) -> Result<(), Failure> {
+///     println!("{} has paid", event.payload.data.object.customer);
+///     Ok(())
+/// }
+///
+/// fn route(secret: &str, store: Arc<dyn IdempotencyStore>) -> Result<Webhook, Box<dyn std::error::Error>> {
+///     Ok(Webhook::new(Stripe::new(secret)?, store, paid).events(["invoice.paid"]))
+/// }
+/// # let _ = route;
+/// ```
+#[derive(Clone)]
+pub struct Webhook(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    scheme: Arc<dyn Scheme>,
+    name: String,
+    store: Option<Arc<dyn IdempotencyStore>>,
+    prepare: Prepare,
+    rate_limit: RateLimit,
+    body_limits: BodyLimits,
+    kinds: Option<Vec<String>>,
+    tables: Option<Vec<String>>,
+    times: Times,
+    answer_within: Duration,
+    slots: Arc<Semaphore>,
+    clock: Clock,
+}
+
+impl Webhook {
+    /// Takes JSON. The payload is read after the signature is verified, and only of events that are wanted.
+    pub fn new<P, F, R>(scheme: impl Scheme, store: Arc<dyn IdempotencyStore>, handler: F) -> Webhook
+    where
+        P: DeserializeOwned + Send + 'static,
+        F: Fn(Event<P>) -> R + Send + Sync + 'static,
+        R: Future<Output = HandlerResult> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let prepare = move |event: Event<()>| {
+            let payload = serde_json::from_slice(&event.body)?;
+            Ok(work(Arc::clone(&handler), event.with(payload)))
+        };
+        Webhook::of(scheme, Some(store), Arc::new(prepare))
+    }
+
+    /// Takes any body: [`Event::body`] has it.
+    pub fn raw<F, R>(scheme: impl Scheme, store: Arc<dyn IdempotencyStore>, handler: F) -> Webhook
+    where
+        F: Fn(Event<()>) -> R + Send + Sync + 'static,
+        R: Future<Output = HandlerResult> + Send + 'static,
+    {
+        Webhook::forward(scheme, handler).with_store(store)
+    }
+
+    /// Takes any body and hands it to a queue: `publish` gives it the [id of the event](Event::id) as deduplication
+    /// id, and returns when the queue has it. Without a store, because the queue takes its place: an event that comes
+    /// again within the queue's window (ten minutes) is one message. Senders may come again after days, so whoever
+    /// handles the message has to be idempotent by the id of the event.
+    pub fn forward<F, R>(scheme: impl Scheme, publish: F) -> Webhook
+    where
+        F: Fn(Event<()>) -> R + Send + Sync + 'static,
+        R: Future<Output = HandlerResult> + Send + 'static,
+    {
+        let publish = Arc::new(publish);
+        Webhook::of(scheme, None, Arc::new(move |event| Ok(work(Arc::clone(&publish), event))))
+    }
+
+    fn of(scheme: impl Scheme, store: Option<Arc<dyn IdempotencyStore>>, prepare: Prepare) -> Webhook {
+        Webhook(Arc::new(Inner {
+            name: scheme.name().to_owned(),
+            scheme: Arc::new(scheme),
+            store,
+            prepare,
+            rate_limit: RateLimit::default(),
+            body_limits: BodyLimits::default(),
+            kinds: None,
+            tables: None,
+            times: Times { lock: KEEP, keep: KEEP },
+            answer_within: ANSWER_WITHIN,
+            slots: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+            clock: Clock::system(),
+        }))
+    }
+
+    /// What the route is called in logs and in the keys of events; the name of the scheme by default. Routes that
+    /// share a store and may get the same event, but do different things with it, need different names.
+    pub fn named(self, name: impl Into<String>) -> Webhook {
+        self.with(|inner| inner.name = name.into())
+    }
+
+    /// Only these kinds of events are handled, in the words of the sender: `invoice.paid`, `pull_request`, `INSERT`.
+    /// All others are answered with 204.
+    pub fn events<S: Into<String>>(self, kinds: impl IntoIterator<Item = S>) -> Webhook {
+        self.with(|inner| inner.kinds = Some(kinds.into_iter().map(Into::into).collect()))
+    }
+
+    /// Only changes of these tables are handled. All others are answered with 204.
+    pub fn tables<S: Into<String>>(self, tables: impl IntoIterator<Item = S>) -> Webhook {
+        self.with(|inner| inner.tables = Some(tables.into_iter().map(Into::into).collect()))
+    }
+
+    /// How many requests are taken; [`RateLimit::default`] if this is not said.
+    pub fn rate_limit(self, limit: RateLimit) -> Webhook {
+        self.with(|inner| inner.rate_limit = limit)
+    }
+
+    /// How long a body may be, and how long it may take; it never takes longer than
+    /// [`answer_within`](Self::answer_within).
+    pub fn body_limits(self, limits: BodyLimits) -> Webhook {
+        self.with(|inner| inner.body_limits = limits)
+    }
+
+    /// How long an event is remembered after it was handled; [`KEEP`] by default.
+    pub fn keep(self, keep: Duration) -> Webhook {
+        self.with(|inner| inner.times.keep = keep)
+    }
+
+    /// How long a handler may take at most, and how long nobody else may handle its event; [`KEEP`] by default. A
+    /// handler that takes longer is stopped.
+    pub fn lock(self, lock: Duration) -> Webhook {
+        self.with(|inner| inner.times.lock = lock)
+    }
+
+    /// When the sender has an answer, whatever happens; [`ANSWER_WITHIN`] by default.
+    pub fn answer_within(self, time: Duration) -> Webhook {
+        self.with(|inner| inner.answer_within = time)
+    }
+
+    /// Handlers that run at the same time; [`AT_ONCE_MAX`] by default.
+    pub fn at_once(self, count: usize) -> Webhook {
+        self.with(|inner| inner.slots = Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Where the time comes from.
+    pub fn clock(self, clock: Clock) -> Webhook {
+        self.with(|inner| inner.clock = clock)
+    }
+
+    fn with_store(self, store: Arc<dyn IdempotencyStore>) -> Webhook {
+        self.with(|inner| inner.store = Some(store))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Webhook {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn is_for_a_queue(&self) -> bool {
+        self.0.scheme.is_queue()
+    }
+
+    /// Takes a request to its answer.
+    pub async fn answer<B>(&self, request: Request<B>) -> Response<ResponseBody>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let watch = Stopwatch::start();
+        let deadline = monotonic() + self.0.answer_within;
+        let (parts, body) = request.into_parts();
+        let request_id = telemetry::request_id(&parts.headers);
+        let span = telemetry::webhook_span(&self.0.name);
+        span.record(field::REQUEST_ID, &request_id);
+        let answered = self.0.answer(parts, body, &request_id, deadline).instrument(span.clone()).await;
+        let (mut response, outcome) = match answered.verdict {
+            Ok(outcome) => (no_content(), outcome),
+            Err(Refused { outcome, problem }) => (problem.instance(&request_id).into_response(), outcome),
+        };
+        let headers = response.headers_mut();
+        put(headers, REQUEST_ID_HEADER, &request_id);
+        if let Some(id) = answered.event_id {
+            put(headers, EVENT_ID_HEADER, id.as_str());
+        }
+        let status = response.status();
+        span.record(field::OUTCOME, outcome);
+        span.record(field::HTTP_STATUS, status.as_u16());
+        span.record(field::RETRYABLE, is_retryable(status));
+        span.record(field::LATENCY_MS, u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX));
+        if status.is_server_error() {
+            span.record(field::OTEL_STATUS, "ERROR");
+        }
+        response
+    }
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+impl<P> Event<P> {
+    /// The same event with what it carries.
+    fn with<Q>(self, payload: Q) -> Event<Q> {
+        let Event { id, kind, table, payload: _, body, headers, request_id, fence } = self;
+        Event { id, kind, table, payload, body, headers, request_id, fence }
+    }
+}
+
+fn work<P, F, R>(handler: Arc<F>, mut event: Event<P>) -> Work
+where
+    P: Send + 'static,
+    F: Fn(Event<P>) -> R + Send + Sync + 'static,
+    R: Future<Output = HandlerResult> + Send + 'static,
+{
+    Box::new(move |fence| {
+        event.fence = fence;
+        Box::pin(async move { handler(event).await })
+    })
+}
+
+/// An answer, and the event that it is about as far as that is known.
+struct Answered {
+    event_id: Option<EventId>,
+    verdict: Verdict,
+}
+
+/// What became of a request in a word, for the span; and what the sender hears if it is not 204.
+type Verdict = Result<&'static str, Refused>;
+
+struct Refused {
+    outcome: &'static str,
+    problem: Box<Problem>,
+}
+
+impl Refused {
+    fn new(outcome: &'static str, problem: Problem) -> Refused {
+        Refused { outcome, problem: Box::new(problem) }
+    }
+}
+
+impl Inner {
+    async fn answer<B>(&self, parts: Parts, body: B, request_id: &str, deadline: Instant) -> Answered
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (authentic, body) = match self.admit(&parts, body, deadline).await {
+            Ok(admitted) => admitted,
+            Err(refused) => return Answered { event_id: None, verdict: Err(refused) },
+        };
+        let event_id = Some(authentic.id.clone());
+        let span = Span::current();
+        span.record(field::EVENT_KEY, authentic.id.as_str());
+        span.record(field::OP, authentic.kind.as_deref());
+        span.record(field::TABLE, authentic.table.as_deref());
+        if !self.wants(&authentic) {
+            tracing::debug!("the event is not wanted");
+            return Answered { event_id, verdict: Ok("not_wanted") };
+        }
+        let Authentic { id, kind, table } = authentic;
+        let (headers, request_id) = (parts.headers, request_id.to_owned());
+        let event = Event { id, kind, table, payload: (), body, headers, request_id, fence: 0 };
+        Answered { event_id, verdict: self.handle(event, deadline).await }
+    }
+
+    /// Everything that is done for a stranger.
+    async fn admit<B>(&self, parts: &Parts, body: B, deadline: Instant) -> Result<(Authentic, Bytes), Refused>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let now = self.clock.now();
+        self.rate_limit.take(parts, now).map_err(|wait| {
+            tracing::debug!("a webhook is refused: there are too many");
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests");
+            Refused::new("too_many", problem.retry_after(wait))
+        })?;
+        let time = self.body_limits.time.min(deadline.saturating_duration_since(monotonic()));
+        let limits = BodyLimits { time, ..self.body_limits };
+        let body = limits.read(body).await.map_err(|error| self.unread(&error))?;
+        let uri = original_uri(parts).unwrap_or(&parts.uri);
+        let incoming = Incoming { headers: &parts.headers, uri, body: &body };
+        let authentic = self.scheme.verify(&incoming, now).map_err(|rejected| {
+            tracing::warn!(reason = %rejected.reason(), "a webhook is refused");
+            Refused::new("rejected", Problem::new(StatusCode::UNAUTHORIZED, "the request is not verified"))
+        })?;
+        Ok((authentic, body))
+    }
+
+    async fn handle(&self, event: Event<()>, deadline: Instant) -> Verdict {
+        let key = format!("webhook:{}:{}", self.name, event.id);
+        Span::current().record(field::IDEMPOTENCY_KEY, &key);
+        let work = (self.prepare)(event).map_err(|error| {
+            // Where, and not what: the message of the error may repeat the payload.
+            tracing::warn!(line = error.line(), column = error.column(), "the payload of the event has another form");
+            Refused::new("invalid", self.unprocessable("the payload of the event has another form"))
+        })?;
+        self.run(key, work, deadline).await
+    }
+
+    fn wants(&self, event: &Authentic) -> bool {
+        let is_in = |wanted: &Option<Vec<String>>, value: &Option<String>| match (wanted, value) {
+            (None, _) => true,
+            (Some(wanted), Some(value)) => wanted.contains(value),
+            (Some(_), None) => false,
+        };
+        is_in(&self.kinds, &event.kind) && is_in(&self.tables, &event.table)
+    }
+
+    /// In a task of its own, so that neither a sender that hangs up nor the deadline stops it half way.
+    async fn run(&self, key: String, work: Work, deadline: Instant) -> Verdict {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            tracing::warn!("a webhook is refused: too many handlers are running");
+            return Err(Refused::new("busy", unavailable("too many events are being handled", BUSY_RETRY_AFTER)));
+        };
+        let (store, times) = (self.store.clone(), self.times);
+        let task = async move {
+            let outcome = once(store.as_deref(), &key, times, work).await;
+            log(&outcome);
+            drop(slot);
+            outcome
+        };
+        let task = tokio::spawn(task.instrument(Span::current()));
+        match timeout_at(deadline, task).await {
+            Ok(Ok(outcome)) => self.verdict(&outcome),
+            Ok(Err(_)) => Err(Refused::new("stopped", unavailable("the server is stopping", BUSY_RETRY_AFTER))),
+            Err(_) => {
+                tracing::warn!("the handler of the event takes longer than the sender waits");
+                Err(Refused::new("late", unavailable("the event is still being handled", LATE_RETRY_AFTER)))
+            }
+        }
+    }
+
+    fn verdict(&self, outcome: &Outcome) -> Verdict {
+        let failed = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the event could not be handled");
+        Err(match outcome {
+            Outcome::Done => return Ok("succeeded"),
+            Outcome::DoneBefore => return Ok("duplicate"),
+            Outcome::UnderWay { retry_after } => {
+                let problem = Problem::new(StatusCode::CONFLICT, "the event is being handled");
+                Refused::new("under_way", problem.retry_after(*retry_after))
+            }
+            Outcome::Failed(failure) if !failure.is_retryable() => {
+                Refused::new("failed_for_good", self.unprocessable("the event cannot be handled"))
+            }
+            Outcome::Failed(failure) => {
+                Refused::new("failed", failure.wait().map_or_else(failed, |wait| failed().retry_after(wait)))
+            }
+            Outcome::Panicked => Refused::new("panicked", failed()),
+            Outcome::TimedOut => Refused::new("timed_out", failed()),
+            Outcome::StoreFailed(_) => {
+                let title = "it is not known whether the event was handled";
+                Refused::new("store_failed", unavailable(title, BUSY_RETRY_AFTER))
+            }
+        })
+    }
+
+    fn unread(&self, error: &BodyError) -> Refused {
+        tracing::info!(%error, "a webhook is refused");
+        match error {
+            BodyError::TooLong { .. } => {
+                let title = "the body is too long";
+                let is_queue = self.scheme.is_queue();
+                let for_others = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, title);
+                Refused::new("body_too_long", if is_queue { Problem::non_retryable(title) } else { for_others() })
+            }
+            BodyError::TooSlow(_) => {
+                let problem = Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
+                Refused::new("body_too_slow", problem)
+            }
+            BodyError::Broken(_) => {
+                Refused::new("body_broken", Problem::new(StatusCode::BAD_REQUEST, "the body could not be read"))
+            }
+        }
+    }
+
+    fn unprocessable(&self, title: &str) -> Problem {
+        if self.scheme.is_queue() {
+            Problem::non_retryable(title)
+        } else {
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, title)
+        }
+    }
+}
+
+fn log(outcome: &Outcome) {
+    match outcome {
+        Outcome::Done => tracing::debug!("the event is handled"),
+        Outcome::DoneBefore => tracing::debug!("the event was handled before"),
+        Outcome::UnderWay { .. } => tracing::debug!("the event is being handled"),
+        Outcome::Failed(error) => {
+            tracing::warn!(%error, retryable = error.is_retryable(), "the handler of the event failed")
+        }
+        Outcome::Panicked => tracing::error!(retryable = true, "the handler of the event panicked"),
+        Outcome::TimedOut => tracing::error!(retryable = true, "the handler of the event took longer than its lock"),
+        Outcome::StoreFailed(error) => {
+            tracing::error!(error = error as &dyn std::error::Error, retryable = true, "the event is not handled");
+        }
+    }
+}
+
+fn unavailable(title: &str, retry_after: Duration) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, title).retry_after(retry_after)
+}
+
+fn no_content() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+/// Whether the sender does well to come again.
+fn is_retryable(status: StatusCode) -> bool {
+    status.is_server_error() || [408, 409, 429].contains(&status.as_u16())
+}
+
+fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}

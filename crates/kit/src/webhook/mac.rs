@@ -1,0 +1,223 @@
+//! What the schemes share: reading headers strictly, the age of a request, and MACs compared in constant time.
+
+use crate::clock::unix_seconds;
+use crate::receiver::{Reason, Rejected};
+use crate::secret::{EmptySecret, Secret};
+use hmac::{Hmac, Mac as _};
+use http::HeaderMap;
+use sha2::Sha256;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+use subtle::{Choice, ConstantTimeEq as _};
+
+/// A longer header is refused before it is looked at.
+pub const HEADER_BYTES_MAX: usize = 8 * 1024;
+/// A header with more signatures than this is refused: senders that change their secret send two.
+pub const ENTRIES_MAX: usize = 16;
+/// How old a request may be, and how far ahead its clock, by default.
+pub const TOLERANCE: Duration = Duration::from_secs(300);
+/// The shortest key of Standard Webhooks, in bytes; a shorter one is refused when the scheme is made.
+pub const KEY_BYTES_MIN: usize = 24;
+
+/// Digits of a time in seconds: enough for all times, too few to overflow.
+const TIME_DIGITS_MAX: usize = 18;
+
+/// A MAC. Its length is part of its type: a part of one is none.
+pub(crate) type MacBytes = [u8; 32];
+
+/// A scheme that cannot be: its secret is empty or has another form, or a header cannot have that name. No route is
+/// started with it, least of all an open one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidScheme(&'static str);
+
+impl InvalidScheme {
+    pub(crate) const EMPTY: InvalidScheme = InvalidScheme("a secret is empty: set it, or the door would be open");
+    pub(crate) const NOT_BASE64: InvalidScheme = InvalidScheme("a secret of Standard Webhooks is base64 behind whsec_");
+    pub(crate) const TOO_SHORT: InvalidScheme = InvalidScheme("a secret of Standard Webhooks has at least 24 bytes");
+    pub(crate) const NO_HEADER: InvalidScheme = InvalidScheme("no header can have this name");
+
+    /// Whether there was no secret at all.
+    pub fn is_empty_secret(self) -> bool {
+        self == InvalidScheme::EMPTY
+    }
+}
+
+impl From<EmptySecret> for InvalidScheme {
+    fn from(_: EmptySecret) -> Self {
+        InvalidScheme::EMPTY
+    }
+}
+
+/// The keys that a sender may use: one, or two while it changes.
+#[derive(Clone)]
+pub(crate) struct Keys(Vec<Box<[u8]>>);
+
+impl Keys {
+    /// A secret whose text is the key.
+    pub(crate) fn from_text(secret: impl AsRef<str>) -> Result<Keys, EmptySecret> {
+        Ok(Keys::from_bytes(Secret::new(secret)?.expose().as_bytes()))
+    }
+
+    pub(crate) fn from_bytes(key: &[u8]) -> Keys {
+        Keys(vec![key.into()])
+    }
+
+    /// These and others.
+    pub(crate) fn and(mut self, others: Keys) -> Keys {
+        self.0.extend(others.0);
+        self
+    }
+
+    /// Whether one of the keys made one of the MACs of these pieces in a row. All of them are tried, so that the time
+    /// says nothing about which it was.
+    pub(crate) fn made(&self, pieces: &[&[u8]], macs: &[MacBytes]) -> bool {
+        let mut found = Choice::from(0);
+        for key in &self.0 {
+            let expected = mac(key, pieces);
+            for mac in macs {
+                found |= expected.ct_eq(mac);
+            }
+        }
+        found.into()
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keys({})", self.0.len())
+    }
+}
+
+fn mac(key: &[u8], pieces: &[&[u8]]) -> MacBytes {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    for piece in pieces {
+        mac.update(piece);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// The value of a header that is there once, not too long, and plain text.
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Rejected> {
+    optional_header(headers, name)?.ok_or(Reason::Missing.into())
+}
+
+/// The same, if it is there at all. An empty one is not.
+pub(crate) fn optional_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Rejected> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Reason::Ambiguous.into());
+    }
+    match value.len() {
+        0 => Ok(None),
+        length if length > HEADER_BYTES_MAX => Err(Reason::TooLong.into()),
+        _ => Ok(Some(value.to_str().map_err(|_| Reason::Malformed)?)),
+    }
+}
+
+/// 64 hexadecimal digits in lower case.
+pub(crate) fn from_hex(text: &str) -> Option<MacBytes> {
+    let mut mac = [0; 32];
+    if text.len() != 2 * mac.len() {
+        return None;
+    }
+    for (byte, digits) in mac.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(digits[0])? << 4 | digit(digits[1])?;
+    }
+    Some(mac)
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    }
+}
+
+/// Seconds since 1970, in digits and nothing else.
+pub(crate) fn time(text: &str) -> Result<u64, Rejected> {
+    let is_number = (1..=TIME_DIGITS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = if is_number { text.parse().ok() } else { None };
+    time.ok_or(Reason::Malformed.into())
+}
+
+/// Whether a request was made about now.
+pub(crate) fn check_age(made_at: u64, now: SystemTime, tolerance: Duration) -> Result<(), Rejected> {
+    let now = u64::try_from(unix_seconds(now)).unwrap_or(0);
+    if now.saturating_sub(made_at) > tolerance.as_secs() {
+        return Err(Reason::Expired.into());
+    }
+    if made_at.saturating_sub(now) > tolerance.as_secs() {
+        return Err(Reason::NotYetValid.into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn a_mac_is_all_of_its_digits() {
+        let digits = "00ff".repeat(16);
+        assert_eq!(from_hex(&digits).unwrap()[..3], [0, 255, 0]);
+        for wrong in ["", "00", &digits[1..], &format!("{digits}00"), &digits.to_uppercase(), &digits.replace('f', "g")]
+        {
+            assert_eq!(from_hex(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_digits_and_near() {
+        for wrong in ["", "+5", "-5", " 5", "5 ", "5.0", "٣", "1780315200000000000"] {
+            assert_eq!(time(wrong).unwrap_err().reason(), Reason::Malformed, "{wrong:?}");
+        }
+        let now = UNIX_EPOCH + Duration::from_secs(1_000);
+        let check = |made_at| check_age(made_at, now, TOLERANCE).map_err(Rejected::reason);
+        assert_eq!([700, 1_000, 1_300].map(check), [Ok(()); 3]);
+        assert_eq!([0, 699].map(check), [Err(Reason::Expired); 2]);
+        assert_eq!([1_301, u64::MAX].map(check), [Err(Reason::NotYetValid); 2]);
+        let before_1970 = UNIX_EPOCH - Duration::from_secs(9);
+        assert_eq!(check_age(0, before_1970, Duration::ZERO), Ok(()));
+        assert!(check_age(1, before_1970, Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn every_key_and_every_mac_counts() {
+        let keys = Keys::from_text("one").unwrap().and(Keys::from_text("two").unwrap());
+        let other = mac(b"three", &[b"ab"]);
+        for key in ["one", "two"] {
+            let good = mac(key.as_bytes(), &[b"a", b"b"]);
+            assert!(keys.made(&[b"ab"], &[other, good]) && keys.made(&[b"ab"], &[good, other]));
+            assert!(!keys.made(&[b"a"], &[good]));
+        }
+        assert!(!keys.made(&[b"ab"], &[other]) && !keys.made(&[b"ab"], &[]));
+        assert_eq!(format!("{keys:?}"), "Keys(2)");
+    }
+
+    #[test]
+    fn a_header_is_there_once_and_plain() {
+        let long = "x".repeat(HEADER_BYTES_MAX + 1);
+        let map = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("x-one", http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            }
+            headers
+        };
+        let cases: [(&[&str], Reason); 5] = [
+            (&[], Reason::Missing),
+            (&[""], Reason::Missing),
+            (&["a", "a"], Reason::Ambiguous),
+            (&["ü"], Reason::Malformed),
+            (&[&long], Reason::TooLong),
+        ];
+        for (values, reason) in cases {
+            assert_eq!(header(&map(values), "X-One").unwrap_err().reason(), reason);
+        }
+        assert_eq!(header(&map(&[&long[1..]]), "X-One").unwrap(), &long[1..]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Webhooks: what other services send, verified, told apart, and handled once.
+//!
+//! Start at [`Webhook`], a route that does all of it. A [`Scheme`] is how a sender proves that a request is its own;
+//! there is a file for each. They work on the bytes as they arrived, and their arithmetic cannot overflow.
+//!
+//! | sender | scheme | signs the time | names the event |
+//! |---|---|---|---|
+//! | Stripe | [`Stripe`] | yes | `id` of the body |
+//! | GitHub | [`GitHub`] | no | `X-GitHub-Delivery`, which is not signed |
+//! | Standard Webhooks, Svix | [`Standard`] | yes | `webhook-id` |
+//! | Supabase | [`Supabase`] | auth hooks do | `webhook-id`; database webhooks by their body |
+//! | Slack | [`Slack`] | yes | `event_id` of the body |
+//! | QStash, Posthaste | [`Receiver`](crate::Receiver) | yes | `Upstash-Message-Id`, which is not signed |
+//! | anybody with an HMAC | [`Hmac`] | if told so | if told so |
+//! | anybody with a password | [`SharedSecret`] | no | by the body |
+//!
+//! Where the time is not signed, a request that somebody recorded is good for ever: use TLS, and let the handler's own
+//! effect be idempotent (see [`idempotency`](crate::idempotency)).
+
+mod event;
+mod forward;
+mod github;
+mod handler;
+mod hmac;
+mod mac;
+mod once;
+mod qstash;
+mod rate;
+#[cfg(feature = "tower")]
+mod service;
+mod shared;
+mod slack;
+mod standard;
+mod stripe;
+mod supabase;
+
+pub use event::{Authentic, EVENT_ID_BYTES_MAX, Event, EventId};
+pub use forward::EVENT_TYPE_HEADER;
+pub use github::GitHub;
+pub use handler::{ANSWER_WITHIN, AT_ONCE_MAX, KEEP, LATE_RETRY_AFTER, Webhook};
+pub use hmac::{Encoding, Hmac};
+pub use mac::{ENTRIES_MAX, HEADER_BYTES_MAX, InvalidScheme, KEY_BYTES_MIN, TOLERANCE};
+pub use once::STORE_TIMEOUT;
+pub use rate::{BURST, PER_SECOND, RATE_KEYS_MAX, RateLimit};
+#[cfg(feature = "tower")]
+pub use service::WebhookFuture;
+pub use shared::SharedSecret;
+pub use slack::Slack;
+pub use standard::Standard;
+pub use stripe::{Stripe, StripeData, StripeEvent, StripeRequest};
+pub use supabase::{Supabase, SupabaseChange};
+
+use crate::receiver::Rejected;
+use http::{HeaderMap, Uri};
+use std::time::SystemTime;
+
+/// How a sender proves that a request is its own.
+///
+/// ```
+/// use posthaste_kit::webhook::{GitHub, Incoming, Scheme};
+/// use std::time::SystemTime;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let request = http::Request::post("/hooks").header("X-Hub-Signature-256", "sha256=00").body("{}")?;
+/// let incoming = Incoming { headers: request.headers(), uri: request.uri(), body: request.body().as_bytes() };
+/// let refused = GitHub::new("a secret")?.verify(&incoming, SystemTime::now()).unwrap_err();
+/// assert_eq!(refused.reason().as_str(), "malformed");
+/// # Ok(()) }
+/// ```
+pub trait Scheme: Send + Sync + 'static {
+    /// A short name for logs, and the first part of the keys of events.
+    fn name(&self) -> &'static str;
+
+    /// Verifies a request, and says which event it is.
+    fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected>;
+
+    /// Whether the sender is a queue that knows how to give up: then what no further attempt can solve is answered
+    /// with [`NON_RETRYABLE_STATUS`](crate::problem::NON_RETRYABLE_STATUS).
+    fn is_queue(&self) -> bool {
+        false
+    }
+}
+
+/// A request whose whole body is there.
+#[derive(Clone, Copy)]
+pub struct Incoming<'a> {
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// Where it went to. Only queues sign that.
+    pub uri: &'a Uri,
+    /// Its body, byte for byte as it arrived.
+    pub body: &'a [u8],
+}

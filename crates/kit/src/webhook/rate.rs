@@ -1,0 +1,226 @@
+//! How many requests are taken before anything is done for them.
+
+use http::request::Parts;
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Requests per second, by default.
+pub const PER_SECOND: u32 = 100;
+/// Requests at once after a pause, by default.
+pub const BURST: u32 = 200;
+/// Callers that are counted apart. Beyond that, and as long as none has been quiet for long enough to be forgotten,
+/// new ones share one count.
+pub const RATE_KEYS_MAX: usize = 16 * 1024;
+
+/// Callers that can be forgotten are looked for this often at most.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Who is counted together.
+type KeyOf = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+
+/// So many requests per second and no more, with some at once after a pause. Each process counts for itself.
+///
+/// ```
+/// use posthaste_kit::webhook::RateLimit;
+///
+/// // 20 per second for each caller, as the proxy in front names them.
+/// let limit = RateLimit::per_second(20).burst(40).by(|request| {
+///     Some(request.headers.get("x-real-ip")?.to_str().ok()?.to_owned())
+/// });
+/// ```
+#[derive(Clone)]
+pub struct RateLimit {
+    per_second: u32,
+    burst: u32,
+    key_of: Option<KeyOf>,
+    state: Arc<Mutex<State>>,
+    hasher: RandomState,
+}
+
+impl RateLimit {
+    /// So many per second, at least one, and as many at once.
+    pub fn per_second(count: u32) -> RateLimit {
+        let count = count.max(1);
+        RateLimit { per_second: count, burst: count, key_of: None, state: Arc::default(), hasher: RandomState::new() }
+    }
+
+    /// So many at once after a pause, at least one.
+    pub fn burst(mut self, count: u32) -> RateLimit {
+        self.burst = count.max(1);
+        self
+    }
+
+    /// Counts callers apart, by what this makes of a request. Those without a key share one count, as do all if this
+    /// is not said.
+    ///
+    /// What the caller itself can choose, such as `X-Forwarded-For` without a proxy in front, is no key.
+    pub fn by(mut self, key_of: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> RateLimit {
+        self.key_of = Some(Arc::new(key_of));
+        self
+    }
+
+    /// Takes one request; says how long to wait if there were too many.
+    pub(crate) fn take(&self, request: &Parts, now: SystemTime) -> Result<(), Duration> {
+        let key = self.key_of.as_ref().and_then(|key_of| key_of(request)).map(|key| self.hasher.hash_one(key));
+        let pace = Pace::new(self.per_second, self.burst);
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A count that a panic interrupted is still a count.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).take(key, pace, now)
+    }
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        RateLimit::per_second(PER_SECOND).burst(BURST)
+    }
+}
+
+impl fmt::Debug for RateLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RateLimit({}/s, {} at once)", self.per_second, self.burst)
+    }
+}
+
+/// How fast requests may come.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// From one to the next.
+    interval: Duration,
+    /// How far ahead of time requests may be.
+    ahead_max: Duration,
+}
+
+impl Pace {
+    fn new(per_second: u32, burst: u32) -> Pace {
+        let interval = Duration::from_secs(1) / per_second;
+        Pace { interval, ahead_max: interval * (burst - 1) }
+    }
+}
+
+/// When each caller will have been quiet for long enough to have its whole burst again.
+#[derive(Default)]
+struct State {
+    shared: Duration,
+    apart: HashMap<u64, Duration>,
+    swept_at: Duration,
+}
+
+impl State {
+    /// The generic cell rate algorithm: one time per caller says all.
+    fn take(&mut self, key: Option<u64>, pace: Pace, now: Duration) -> Result<(), Duration> {
+        let even_at = self.slot(key, now);
+        // A clock that was set back must not shut anybody out for longer than a whole burst takes.
+        let ahead = even_at.saturating_sub(now).min(pace.ahead_max + pace.interval);
+        if ahead > pace.ahead_max {
+            *even_at = now + ahead;
+            return Err(ahead - pace.ahead_max);
+        }
+        *even_at = now + ahead + pace.interval;
+        Ok(())
+    }
+
+    fn slot(&mut self, key: Option<u64>, now: Duration) -> &mut Duration {
+        let Some(key) = key else { return &mut self.shared };
+        let is_full = self.apart.len() >= RATE_KEYS_MAX && !self.apart.contains_key(&key);
+        if is_full && (now >= self.swept_at + SWEEP_EVERY || now < self.swept_at) {
+            self.swept_at = now;
+            self.apart.retain(|_, even_at| *even_at > now);
+        }
+        if is_full && self.apart.len() >= RATE_KEYS_MAX {
+            return &mut self.shared;
+        }
+        self.apart.entry(key).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1_000);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_burst_and_then_the_pace() {
+        let (mut state, pace) = (State::default(), Pace::new(10, 3));
+        let mut take = |at: u64| state.take(None, pace, NOW + ms(at));
+        assert_eq!([take(0), take(0), take(0)], [Ok(()); 3]);
+        assert_eq!(take(0), Err(ms(100)));
+        assert_eq!(take(60), Err(ms(40)));
+        assert_eq!(take(100), Ok(()));
+        assert_eq!(take(100), Err(ms(100)));
+        // After a pause there is a whole burst again, and not more.
+        assert_eq!([take(900), take(900), take(900)], [Ok(()); 3]);
+        assert!(take(900).is_err());
+    }
+
+    #[test]
+    fn never_more_than_the_burst_and_the_pace_in_any_window() {
+        let (mut state, pace) = (State::default(), Pace::new(10, 5));
+        let mut taken = Vec::new();
+        let mut step: u64 = 1;
+        let mut at = NOW;
+        for _ in 0..2_000 {
+            step = step.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            at += ms((step >> 33) % 90);
+            if state.take(None, pace, at).is_ok() {
+                taken.push(at);
+            }
+        }
+        for (from, start) in taken.iter().enumerate() {
+            let within = |window: Duration| taken[from..].iter().take_while(|at| **at <= *start + window).count();
+            for seconds in [1, 3] {
+                assert!(within(Duration::from_secs(seconds)) <= 5 + 10 * seconds as usize + 1);
+            }
+        }
+        assert!(taken.len() > 600, "{} of about 880", taken.len());
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_shuts_nobody_out() {
+        let (mut state, pace) = (State::default(), Pace::new(10, 3));
+        for _ in 0..9 {
+            let _ = state.take(None, pace, NOW);
+        }
+        let earlier = NOW - Duration::from_secs(900);
+        assert_eq!(state.take(None, pace, earlier), Err(ms(100)));
+        assert_eq!(state.take(None, pace, earlier + ms(100)), Ok(()));
+    }
+
+    #[test]
+    fn callers_are_counted_apart_up_to_the_bound() {
+        let (mut state, pace) = (State::default(), Pace::new(1, 1));
+        for key in 0..RATE_KEYS_MAX as u64 {
+            assert_eq!(state.take(Some(key), pace, NOW), Ok(()));
+            assert!(state.take(Some(key), pace, NOW).is_err());
+        }
+        // All the others share one count.
+        assert_eq!(state.take(Some(u64::MAX), pace, NOW), Ok(()));
+        assert!(state.take(Some(u64::MAX - 1), pace, NOW).is_err());
+        assert_eq!(state.apart.len(), RATE_KEYS_MAX);
+        // Until the first have been quiet for long enough.
+        let later = NOW + Duration::from_secs(5);
+        assert_eq!(state.take(Some(u64::MAX), pace, later), Ok(()));
+        assert_eq!(state.take(Some(u64::MAX - 1), pace, later), Ok(()));
+        assert_eq!(state.apart.len(), 2);
+    }
+
+    #[test]
+    fn a_request_is_counted_by_its_key() {
+        let limit = RateLimit::per_second(1).by(|parts| Some(parts.headers.get("x-from")?.to_str().ok()?.to_owned()));
+        let from = |name: &str| http::Request::get("/").header("x-from", name).body(()).unwrap().into_parts().0;
+        let now = UNIX_EPOCH + NOW;
+        assert_eq!([limit.take(&from("a"), now), limit.take(&from("b"), now)], [Ok(()); 2]);
+        assert!(limit.take(&from("a"), now).is_err() && limit.clone().take(&from("b"), now).is_err());
+        let nobody = http::Request::get("/").body(()).unwrap().into_parts().0;
+        assert_eq!(limit.take(&nobody, now), Ok(()));
+        assert!(limit.take(&nobody, now).is_err());
+    }
+}

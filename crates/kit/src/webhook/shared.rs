@@ -1,0 +1,58 @@
+//! A secret in a header, from senders that cannot sign.
+
+use super::mac::{InvalidScheme, header};
+use super::{Authentic, Incoming, Scheme};
+use crate::receiver::{Reason, Rejected};
+use crate::secret::Secret;
+use http::HeaderName;
+use sha2::{Digest, Sha256};
+use std::time::SystemTime;
+use subtle::ConstantTimeEq as _;
+
+/// Verifies that the sender knows a secret. It says nothing about the body, and whoever sees one request can make
+/// others: only over TLS, and only where the sender can do no better.
+///
+/// ```
+/// use posthaste_kit::webhook::SharedSecret;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let by_header = SharedSecret::in_header("X-Webhook-Secret", "the secret")?;
+/// let by_bearer = SharedSecret::bearer("the secret")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedSecret {
+    header: HeaderName,
+    prefix: &'static str,
+    secret: Secret,
+}
+
+impl SharedSecret {
+    /// The header's value is the secret.
+    pub fn in_header(name: &str, secret: impl AsRef<str>) -> Result<SharedSecret, InvalidScheme> {
+        let header = name.parse().map_err(|_| InvalidScheme::NO_HEADER)?;
+        Ok(SharedSecret { header, prefix: "", secret: Secret::new(secret)? })
+    }
+
+    /// `Authorization: Bearer` and the secret.
+    pub fn bearer(secret: impl AsRef<str>) -> Result<SharedSecret, InvalidScheme> {
+        Ok(SharedSecret { header: http::header::AUTHORIZATION, prefix: "Bearer ", secret: Secret::new(secret)? })
+    }
+}
+
+impl Scheme for SharedSecret {
+    fn name(&self) -> &'static str {
+        "shared-secret"
+    }
+
+    fn verify(&self, request: &Incoming<'_>, _now: SystemTime) -> Result<Authentic, Rejected> {
+        let given =
+            header(request.headers, self.header.as_str())?.strip_prefix(self.prefix).ok_or(Reason::Malformed)?;
+        // Of hashes, so that the time does not tell the length either.
+        let (given, expected) = (Sha256::digest(given), Sha256::digest(self.secret.expose()));
+        if !bool::from(given.ct_eq(&expected)) {
+            return Err(Reason::Signature.into());
+        }
+        Ok(Authentic::from_body(request.body, &[]))
+    }
+}

@@ -1,0 +1,67 @@
+//! Slack: `X-Slack-Signature: v0=…` over version, time and body.
+
+use super::event::IdMember;
+use super::mac::{InvalidScheme, Keys, TOLERANCE, check_age, from_hex, header, time};
+use super::{Authentic, Incoming, Scheme};
+use crate::receiver::{Reason, Rejected};
+use std::time::{Duration, SystemTime};
+
+const SIGNATURE: &str = "x-slack-signature";
+const TIMESTAMP: &str = "x-slack-request-timestamp";
+const VERSION: &str = "v0";
+
+/// Verifies what Slack sends, and whoever signs as Slack does.
+///
+/// Events are named by their `event_id`; commands and interactions, which have none, by their body, which has a
+/// `trigger_id` of its own each time. Slack waits three seconds: say
+/// [`answer_within`](super::Webhook::answer_within) that.
+///
+/// ```
+/// use posthaste_kit::webhook::Slack;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let scheme = Slack::new("8f742231b10e8888abcd99yyyzzz85a5")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Slack {
+    keys: Keys,
+    tolerance: Duration,
+}
+
+impl Slack {
+    /// Takes the signing secret of the app.
+    pub fn new(secret: impl AsRef<str>) -> Result<Slack, InvalidScheme> {
+        Ok(Slack { keys: Keys::from_text(secret)?, tolerance: TOLERANCE })
+    }
+
+    /// Takes another secret beside the first.
+    pub fn or(mut self, secret: impl AsRef<str>) -> Result<Slack, InvalidScheme> {
+        self.keys = self.keys.and(Keys::from_text(secret)?);
+        Ok(self)
+    }
+
+    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default.
+    pub fn tolerance(mut self, tolerance: Duration) -> Slack {
+        self.tolerance = tolerance;
+        self
+    }
+}
+
+impl Scheme for Slack {
+    fn name(&self) -> &'static str {
+        "slack"
+    }
+
+    fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected> {
+        let at = header(request.headers, TIMESTAMP)?;
+        let mac = header(request.headers, SIGNATURE)?.strip_prefix(VERSION).and_then(|rest| rest.strip_prefix('='));
+        let mac = mac.and_then(from_hex).ok_or(Reason::Malformed)?;
+        let at_seconds = time(at)?;
+        if !self.keys.made(&[VERSION.as_bytes(), b":", at.as_bytes(), b":", request.body], &[mac]) {
+            return Err(Reason::Signature.into());
+        }
+        check_age(at_seconds, now, self.tolerance)?;
+        Ok(Authentic::from_body(request.body, &[IdMember::EventId]))
+    }
+}

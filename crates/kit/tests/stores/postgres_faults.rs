@@ -1,0 +1,175 @@
+//! What the store on PostgreSQL does when PostgreSQL does not: nobody goes on who has no lock.
+
+use crate::support::acquired;
+use crate::support::postgres::Postgres;
+use crate::support::wait::until;
+use posthaste_kit::idempotency::postgres::PostgresStore;
+use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, KEEP_DEFAULT, LOCK_DEFAULT, Lease, StoreError};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// A step may take its time limit, and this machine a moment longer.
+const PROMPT: Duration = Duration::from_millis(1_500);
+
+/// All four steps fail, and none takes long.
+async fn fails_closed(store: &PostgresStore, lease: &Lease) -> [StoreError; 4] {
+    let started = Instant::now();
+    let begin = store.begin("another", LOCK_DEFAULT).await.expect_err("nobody may begin");
+    let extend = store.extend(lease, LOCK_DEFAULT).await.expect_err("nobody may go on");
+    let complete = store.complete(lease, KEEP_DEFAULT).await.expect_err("nobody can mark it");
+    let release = store.release(lease).await.expect_err("nobody can let go of it");
+    let took = started.elapsed();
+    assert!(took < PROMPT * 4, "{took:?} for four steps that fail");
+    [begin, extend, complete, release]
+}
+
+async fn begins(store: &PostgresStore, key: &str) -> Lease {
+    until("beginning again", || async {
+        match store.begin(key, LOCK_DEFAULT).await {
+            Ok(begun) => Ok(acquired(Ok(begun))),
+            Err(error) => Err(format!("{error:?}")),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_forgets_nothing() {
+    let mut postgres = Postgres::start().await;
+    let store = postgres.store().timeout(TIMEOUT);
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    let done = acquired(store.begin("done", LOCK_DEFAULT).await);
+    assert!(store.complete(&done, KEEP_DEFAULT).await.unwrap());
+    postgres.kill().await;
+    fails_closed(&store, &lease).await;
+    postgres.run().await;
+    let next = begins(&store, "next").await;
+    assert!(next.fence > done.fence);
+    assert!(matches!(store.begin("message", LOCK_DEFAULT).await.unwrap(), Begun::UnderWay { .. }));
+    assert!(matches!(store.begin("done", LOCK_DEFAULT).await.unwrap(), Begun::Done));
+    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_server_that_sleeps_lets_nobody_go_on() {
+    let postgres = Postgres::start().await;
+    let store = postgres.store().timeout(TIMEOUT);
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    postgres.stop();
+    for error in fails_closed(&store, &lease).await {
+        assert!(error.is_timed_out(), "{error:?}");
+    }
+    postgres.go_on();
+    begins(&store, "next").await;
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_locked_lets_nobody_wait_for_long() {
+    let postgres = Postgres::start().await;
+    let store = postgres.store().timeout(TIMEOUT);
+    let lease = acquired(store.begin("another", LOCK_DEFAULT).await);
+    let mut other = postgres.pool.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM idempotency_locks FOR UPDATE").execute(&mut *other).await.unwrap();
+    for error in fails_closed(&store, &lease).await {
+        assert!(error.is_timed_out(), "{error:?}");
+    }
+}
+
+/// As a dropped `Pool::begin` leaves it behind.
+#[tokio::test]
+async fn a_connection_in_a_forgotten_transaction_does_no_harm() {
+    let postgres = Postgres::start().await;
+    let pool = PgPoolOptions::new().max_connections(1).connect(&postgres.url()).await.unwrap();
+    let store = PostgresStore::new(pool.clone());
+    let forget = || async { sqlx::raw_sql("BEGIN").execute(&pool).await.unwrap() };
+    forget().await;
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    let count = "SELECT count(*) FROM idempotency_locks WHERE is_done =";
+    assert_eq!(postgres.count(format!("{count} false")).await, 1, "others have to see it");
+    forget().await;
+    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+    assert_eq!(postgres.count(format!("{count} true")).await, 1);
+}
+
+#[tokio::test]
+async fn a_replica_that_only_reads_lets_nobody_go_on() {
+    let standby = Postgres::standby().await;
+    let lease = Lease { key: "message".into(), token: [7; 16], fence: 1 };
+    for error in fails_closed(&standby.store().timeout(TIMEOUT), &lease).await {
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn tables_that_are_missing_or_of_another_kind_let_nobody_go_on() {
+    let postgres = Postgres::start().await;
+    let store = postgres.store().timeout(TIMEOUT);
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    let others = [
+        "DROP TABLE idempotency_locks",
+        "CREATE TABLE idempotency_locks (key text PRIMARY KEY)",
+        "DROP TABLE idempotency_locks;
+        CREATE TABLE idempotency_locks (key int PRIMARY KEY, token text, fence text, is_done int, until text)",
+        "DROP TABLE idempotency_locks;
+        CREATE VIEW idempotency_locks AS
+        SELECT ''::text AS key, ''::bytea AS token, 1::bigint AS fence, false AS is_done, now() AS until",
+    ];
+    for other in others {
+        postgres.run_sql(other).await;
+        for error in fails_closed(&store, &lease).await {
+            assert!(error.is_unavailable() || error.is_rubbish(), "{other}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fence_that_makes_no_sense_lets_nobody_go_on() {
+    let postgres = Postgres::start().await;
+    postgres.run_sql("ALTER SEQUENCE idempotency_fence MINVALUE -5 START -5 RESTART").await;
+    let error = postgres.store().begin("message", LOCK_DEFAULT).await.unwrap_err();
+    assert!(error.is_rubbish(), "{error:?}");
+}
+
+/// A server that gives one answer to everything, and its port.
+async fn answering(answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut bytes = [0; 4_096];
+                while let Ok(1..) = stream.read(&mut bytes).await {
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn rubbish_lets_nobody_go_on() {
+    let answers: [&'static [u8]; 6] = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05X",
+        b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I",
+        b"E\0\0\0\x05\0",
+        b"\0\0\0\0\0\0\0\0",
+        b"R\xff\xff\xff\xff",
+    ];
+    let lease = Lease { key: "message".into(), token: [7; 16], fence: 1 };
+    let mut stores = tokio::task::JoinSet::new();
+    for answer in answers {
+        let (port, lease) = (answering(answer).await, lease.clone());
+        let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);
+        let options = options.username("postgres").ssl_mode(PgSslMode::Disable);
+        let store = PostgresStore::new(PgPoolOptions::new().connect_lazy_with(options)).timeout(TIMEOUT);
+        stores.spawn(async move { fails_closed(&store, &lease).await });
+    }
+    stores.join_all().await;
+}

@@ -1,0 +1,95 @@
+//! The suite on a real Redis.
+
+use crate::support::acquired;
+use crate::support::redis::Redis;
+use crate::{conformance, crash, property};
+use posthaste_kit::idempotency::redis::RedisStore;
+use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, KEEP_DEFAULT, LOCK_DEFAULT};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Client, Cmd, Pipeline, RedisFuture, Value, cmd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+#[tokio::test]
+async fn conforms() {
+    conformance::all(&Redis::start().await).await;
+}
+
+#[test]
+fn does_what_the_model_does() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = runtime.block_on(Redis::start());
+    property::check(&redis, runtime.handle(), 60);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn survives_crashes_at_every_await() {
+    crash::all(&Redis::start().await).await;
+}
+
+#[tokio::test]
+async fn conforms_with_replicas_that_have_to_know() {
+    let redis = Redis::start().await;
+    let replica = redis.replica_of().await;
+    let store = redis.store().replicas(1, Duration::from_secs(5));
+    let lease = acquired(store.begin("replicated", LOCK_DEFAULT).await);
+    let (name, value) = (Redis::name("replicated"), || async {
+        replica.ask::<Option<String>>(cmd("GET").arg(Redis::name("replicated"))).await.unwrap_or_default()
+    });
+    assert_eq!(value().await.chars().next(), Some('u'), "the replica knows {name} before the holder does");
+    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+    assert_eq!(value().await.chars().next(), Some('d'));
+}
+
+/// A connection that counts how often it asks.
+#[derive(Clone)]
+struct Counting {
+    inner: MultiplexedConnection,
+    round_trips: Arc<AtomicU32>,
+}
+
+impl ConnectionLike for Counting {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
+        self.inner.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
+        self.inner.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.inner.get_db()
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_takes_two_round_trips_and_a_repeated_one_takes_one() {
+    let redis = Redis::start().await;
+    let inner = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let round_trips = Arc::new(AtomicU32::new(0));
+    let store = RedisStore::new(Counting { inner, round_trips: Arc::clone(&round_trips) });
+    // The first one too: no script has to be loaded.
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+    assert_eq!(round_trips.swap(0, Ordering::Relaxed), 2);
+    assert!(matches!(store.begin("message", LOCK_DEFAULT).await.unwrap(), Begun::Done));
+    assert_eq!(round_trips.swap(0, Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn stores_with_other_prefixes_have_other_keys() {
+    let redis = Redis::start().await;
+    acquired(redis.store().prefix("shop:").begin("message", LOCK_DEFAULT).await);
+    acquired(redis.store().prefix("blog:").begin("message", LOCK_DEFAULT).await);
+    let mut keys: Vec<String> = redis.ask(cmd("KEYS").arg("*")).await;
+    keys.sort();
+    assert_eq!(keys, ["blog:message", "shop:message"]);
+}

@@ -1,0 +1,219 @@
+//! What the store on Redis does when Redis does not: nobody goes on who has no lock.
+
+use crate::support::acquired;
+use crate::support::redis::Redis;
+use crate::support::wait::until;
+use posthaste_kit::idempotency::redis::{RedisStore, TIMEOUT_DEFAULT};
+use posthaste_kit::idempotency::{Begun, IdempotencyStore, KEEP_DEFAULT, LOCK_DEFAULT, Lease, StoreError};
+use redis::cmd;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+/// A step may take its time limit, and this machine a moment longer.
+const PROMPT: Duration = Duration::from_millis(1_900);
+
+/// All four steps fail, and none takes long.
+async fn fails_closed(store: &dyn IdempotencyStore, lease: &Lease) -> [StoreError; 4] {
+    let started = Instant::now();
+    let begin = store.begin("another", LOCK_DEFAULT).await.expect_err("nobody may begin");
+    let extend = store.extend(lease, LOCK_DEFAULT).await.expect_err("nobody may go on");
+    let complete = store.complete(lease, KEEP_DEFAULT).await.expect_err("nobody can mark it");
+    let release = store.release(lease).await.expect_err("nobody can let go of it");
+    let took = started.elapsed();
+    assert!(took < PROMPT * 4, "{took:?} for four steps that fail");
+    [begin, extend, complete, release]
+}
+
+async fn begins(store: &RedisStore, key: &str) -> Lease {
+    until("beginning again", || async {
+        match store.begin(key, LOCK_DEFAULT).await {
+            Ok(begun) => Ok(acquired(Ok(begun))),
+            Err(error) => Err(format!("{error:?}")),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_lets_nobody_go_on_until_it_is_back() {
+    let mut redis = Redis::start().await;
+    let store = redis.store();
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    redis.kill().await;
+    fails_closed(&store, &lease).await;
+    redis.run().await;
+    begins(&store, "next").await;
+    // It came back empty, which is what Redis cannot promise; at least the holder hears of it.
+    assert!(!store.extend(&lease, LOCK_DEFAULT).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_store_can_be_made_before_its_server_runs() {
+    let mut redis = Redis::start().await;
+    redis.kill().await;
+    let store = redis.store();
+    assert!(store.begin("message", LOCK_DEFAULT).await.is_err());
+    redis.run().await;
+    begins(&store, "message").await;
+}
+
+#[tokio::test]
+async fn a_server_that_sleeps_lets_nobody_go_on() {
+    let redis = Redis::start().await;
+    let store = redis.store();
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    redis.stop();
+    for error in fails_closed(&store, &lease).await {
+        assert!(error.is_timed_out(), "{error:?}");
+    }
+    redis.go_on();
+    begins(&store, "next").await;
+    // All four steps were sent, and were done when it woke up: the outcome of a step that failed is not known.
+    assert!(matches!(store.begin("another", LOCK_DEFAULT).await.unwrap(), Begun::UnderWay { .. }));
+}
+
+#[tokio::test]
+async fn a_flush_is_noticed_by_the_holder_and_what_has_happened_is_marked() {
+    let redis = Redis::start().await;
+    let store = redis.store();
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    redis.ask::<()>(&cmd("FLUSHALL")).await;
+    assert!(!store.extend(&lease, LOCK_DEFAULT).await.unwrap());
+    assert!(!store.release(&lease).await.unwrap());
+    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+    assert!(matches!(store.begin("message", LOCK_DEFAULT).await.unwrap(), Begun::Done));
+
+    let lease = acquired(store.begin("taken over", LOCK_DEFAULT).await);
+    redis.ask::<()>(&cmd("FLUSHALL")).await;
+    acquired(store.begin("taken over", LOCK_DEFAULT).await);
+    assert!(!store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_value_of_another_kind_lets_nobody_go_on() {
+    let redis = Redis::start().await;
+    let store = redis.store();
+    let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
+    for name in [Redis::name("message"), Redis::name("another")] {
+        redis.ask::<()>(cmd("DEL").arg(&name)).await;
+        redis.ask::<()>(cmd("LPUSH").arg(&name).arg("x")).await;
+    }
+    for error in fails_closed(&store, &lease).await {
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+    for value in ["", "1", "true", "u", "unlocked", "done"] {
+        redis.ask::<()>(cmd("SET").arg(Redis::name("another")).arg(value).arg("EX").arg(60)).await;
+        let error = store.begin("another", LOCK_DEFAULT).await.expect_err(value);
+        assert!(error.is_rubbish(), "{value:?}: {error:?}");
+    }
+    let endless = acquired(store.begin("endless", LOCK_DEFAULT).await);
+    redis.ask::<()>(cmd("PERSIST").arg(Redis::name("endless"))).await;
+    assert!(store.begin("endless", LOCK_DEFAULT).await.unwrap_err().is_rubbish());
+    assert!(store.complete(&endless, KEEP_DEFAULT).await.unwrap(), "its holder may finish");
+}
+
+#[tokio::test]
+async fn a_replica_that_only_reads_lets_nobody_go_on() {
+    let redis = Redis::start().await;
+    let lease = acquired(redis.store().begin("message", LOCK_DEFAULT).await);
+    let replica = redis.replica_of().await;
+    for error in fails_closed(&replica.store(), &lease).await {
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_memory_lets_nobody_begin() {
+    let redis = Redis::start().await;
+    let store = redis.store();
+    redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg("1")).await;
+    assert!(store.begin("message", LOCK_DEFAULT).await.unwrap_err().is_unavailable());
+}
+
+#[tokio::test]
+async fn too_few_replicas_let_nobody_go_on() {
+    let redis = Redis::start().await;
+    let lease = acquired(redis.store().begin("message", LOCK_DEFAULT).await);
+    let store = redis.store().replicas(1, Duration::from_millis(50));
+    let error = store.begin("unheard of", LOCK_DEFAULT).await.unwrap_err();
+    assert!(error.is_unavailable());
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(source, "0 of 1 replicas have what was written");
+    redis.ask::<()>(cmd("CONFIG").arg("SET").arg("min-replicas-to-write").arg("1")).await;
+    let errors = fails_closed(&redis.store(), &lease).await;
+    assert!(errors.iter().all(StoreError::is_unavailable));
+}
+
+/// What the documentation says, so that it is known if it ever changes.
+#[tokio::test]
+async fn a_failover_grants_a_lock_twice_unless_replicas_have_to_know() {
+    let mut redis = Redis::start().await;
+    let replica = redis.replica_of().await;
+    // The link between them breaks.
+    replica.ask::<()>(cmd("REPLICAOF").arg("127.0.0.1").arg(1)).await;
+    until("the end of the link", || async {
+        let info: String = redis.ask(cmd("INFO").arg("replication")).await;
+        if info.contains("connected_slaves:0") { Ok(()) } else { Err(info) }
+    })
+    .await;
+    let strict = redis.store().replicas(1, Duration::from_millis(50));
+    assert!(strict.begin("strict", LOCK_DEFAULT).await.is_err(), "who asks hears of it");
+    acquired(redis.store().begin("message", LOCK_DEFAULT).await);
+    redis.kill().await;
+    replica.ask::<()>(cmd("REPLICAOF").arg("NO").arg("ONE")).await;
+    acquired(replica.store().begin("message", LOCK_DEFAULT).await);
+}
+
+/// A server that gives one answer to everything, and its URL.
+async fn answering(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut bytes = [0; 4_096];
+                while let Ok(1..) = stream.read(&mut bytes).await {
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn rubbish_lets_nobody_go_on() {
+    let answers: [&'static [u8]; 18] = [
+        b"+OK\r\n",
+        b"+QUEUED\r\n",
+        b":7\r\n",
+        b":-1\r\n",
+        b"$-1\r\n",
+        b"*-1\r\n",
+        b"*0\r\n",
+        b"*1\r\n:1\r\n",
+        b"*2\r\n$0\r\n\r\n:9\r\n",
+        b"*2\r\n$3\r\nxyz\r\n:9\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"-CLUSTERDOWN The cluster is down\r\n",
+        b"-NOSCRIPT No matching script\r\n",
+        b"-READONLY You can't write against a read only replica.\r\n",
+        b"-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+        b"$9999999999\r\nx",
+        b"\r\n\r\n\0\0\0",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ];
+    let lease = Lease { key: "message".into(), token: [7; 16], fence: 0 };
+    let mut stores = tokio::task::JoinSet::new();
+    for answer in answers {
+        let (url, lease) = (answering(answer).await, lease.clone());
+        stores.spawn(async move {
+            let store = RedisStore::connect(&url).unwrap().timeout(TIMEOUT_DEFAULT / 4);
+            fails_closed(&store, &lease).await
+        });
+    }
+    stores.join_all().await;
+}

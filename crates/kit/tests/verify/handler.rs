@@ -1,0 +1,516 @@
+//! The route, step by step: what each refuses never reaches the next.
+
+use crate::support::{Answer, CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, soon, stripe};
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body::{Body, Frame};
+use http_body_util::Full;
+use posthaste_kit::body::BodyLimits;
+use posthaste_kit::receiver::Rejected;
+use posthaste_kit::webhook::{
+    ANSWER_WITHIN, Authentic, Event, Incoming, KEEP, RateLimit, STORE_TIMEOUT, Scheme, Stripe, StripeEvent, Supabase,
+    SupabaseChange, Webhook,
+};
+use posthaste_kit::{Failure, HandlerResult, Receiver};
+use serde_json::json;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, Semaphore};
+
+const EVENT: &str =
+    r#"{"id":"evt_1","type":"invoice.paid","created":1,"livemode":true,"data":{"object":{"amount":5}}}"#;
+
+/// Counts runs of the handler; each ends as told.
+#[derive(Clone)]
+struct Effects {
+    count: Arc<AtomicUsize>,
+    then: Arc<dyn Fn() -> HandlerResult + Send + Sync>,
+}
+
+impl Effects {
+    fn fine() -> Effects {
+        Effects::ending(|| Ok(()))
+    }
+
+    fn ending(then: impl Fn() -> HandlerResult + Send + Sync + 'static) -> Effects {
+        Effects { count: Arc::default(), then: Arc::new(then) }
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn run(&self) -> HandlerResult {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        (self.then)()
+    }
+}
+
+fn scheme() -> Stripe {
+    Stripe::new(STRIPE_SECRET).unwrap()
+}
+
+/// A route for events of Stripe at [`NOW`].
+fn route(store: &Arc<Store>, effects: &Effects) -> Webhook {
+    let effects = effects.clone();
+    let handler = move |_: Event<StripeEvent>| {
+        let effects = effects.clone();
+        async move { effects.run() }
+    };
+    Webhook::new(scheme(), store.clone(), handler).clock(at(NOW))
+}
+
+/// A route for deliveries of a queue at [`NOW`].
+fn queue_route(store: &Arc<Store>, effects: &Effects) -> Webhook {
+    let effects = effects.clone();
+    let handler = move |_: Event<serde_json::Value>| {
+        let effects = effects.clone();
+        async move { effects.run() }
+    };
+    let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_base("https://app.example.com");
+    Webhook::new(receiver, store.clone(), handler).clock(at(NOW))
+}
+
+#[tokio::test]
+async fn an_event_is_handled_with_what_it_carries() {
+    let (store, seen) = (Arc::new(Store::new()), Arc::new(Mutex::new(Vec::new())));
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event<StripeEvent>| {
+            seen.lock().unwrap().push(event);
+            async { Ok(()) }
+        }
+    };
+    let webhook = Webhook::new(scheme(), store.clone(), handler).clock(at(NOW)).named("billing");
+    let mut request = stripe(EVENT);
+    request.headers_mut().insert("x-request-id", "req-7".parse().unwrap());
+    let answer = ask(&webhook, request).await;
+    assert_eq!((answer.status, answer.body.len()), (204, 0));
+    assert_eq!((answer.header("x-request-id"), answer.header("x-event-id")), (Some("req-7"), Some("evt_1")));
+    let seen = seen.lock().unwrap();
+    let [event] = &seen[..] else { panic!("{} events", seen.len()) };
+    assert_eq!((event.id.as_str(), event.kind.as_deref(), event.fence), ("evt_1", Some("invoice.paid"), 1));
+    assert_eq!(event.payload.data.object, json!({"amount": 5}));
+    assert_eq!(event.body, EVENT);
+    assert_eq!(store.keys(), ["webhook:billing:evt_1"]);
+    assert!(!format!("{event:?}").contains("v1="), "{event:?}");
+}
+
+#[tokio::test]
+async fn changes_of_a_database_are_typed_and_filtered() {
+    #[derive(serde::Deserialize)]
+    struct Order {
+        id: u64,
+    }
+    let (store, seen) = (Arc::new(Store::new()), Arc::new(Mutex::new(Vec::new())));
+    let handler = {
+        let seen = seen.clone();
+        move |event: Event<SupabaseChange<Order>>| {
+            seen.lock().unwrap().push((event.table.clone(), event.payload.record().map(|order| order.id)));
+            async { Ok(()) }
+        }
+    };
+    let scheme = Supabase::shared_secret("s3cret").unwrap();
+    let webhook = Webhook::new(scheme, store.clone(), handler).tables(["orders"]).events(["INSERT", "UPDATE"]);
+    let change = |kind: &str, table: &str, record: serde_json::Value, old: serde_json::Value| {
+        let body = json!({"type": kind, "table": table, "schema": "public", "record": record, "old_record": old});
+        let request = Request::post("/").header("x-webhook-secret", "s3cret");
+        request.body(Full::from(body.to_string())).unwrap()
+    };
+    let none = serde_json::Value::Null;
+    let row = json!({"id": 7});
+    assert_eq!(ask(&webhook, change("INSERT", "orders", row.clone(), none.clone())).await.status, 204);
+    assert_eq!(ask(&webhook, change("UPDATE", "orders", json!({"id": 8}), row.clone())).await.status, 204);
+    let asked = store.asked();
+    // Not wanted, so that nobody minds what they carry.
+    assert_eq!(ask(&webhook, change("DELETE", "orders", none.clone(), row.clone())).await.status, 204);
+    assert_eq!(ask(&webhook, change("INSERT", "users", json!("another form"), none.clone())).await.status, 204);
+    assert_eq!(store.asked(), asked);
+    assert_eq!(ask(&webhook, change("INSERT", "orders", json!("another form"), none)).await.status, 422);
+    assert_eq!(store.asked(), asked);
+    let orders = Some("orders".to_owned());
+    assert_eq!(*seen.lock().unwrap(), [(orders.clone(), Some(7)), (orders, Some(8))]);
+}
+
+#[tokio::test]
+async fn an_event_of_no_known_kind_or_table_is_not_wanted_where_some_are() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let body = r#"{"id":"evt_1","created":1,"livemode":true,"data":{"object":{}}}"#;
+    for webhook in [route(&store, &effects).events(["invoice.paid"]), route(&store, &effects).tables(["orders"])] {
+        let answer = ask(&webhook, stripe(body)).await;
+        assert_eq!((answer.status, answer.header("x-event-id"), effects.count()), (204, Some("evt_1"), 0));
+    }
+}
+
+/// A body that must not be touched.
+struct Untouchable;
+
+impl Body for Untouchable {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("the body was read")
+    }
+}
+
+/// A scheme that nothing should reach.
+struct Unreachable;
+
+impl Scheme for Unreachable {
+    fn name(&self) -> &'static str {
+        "unreachable"
+    }
+
+    fn verify(&self, _: &Incoming<'_>, _: SystemTime) -> Result<Authentic, Rejected> {
+        panic!("a signature was looked at")
+    }
+}
+
+#[tokio::test]
+async fn too_many_requests_are_refused_before_their_bodies_are_read() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let webhook = route(&store, &effects).rate_limit(RateLimit::per_second(1));
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
+    let request = stripe(EVENT).map(|_| Untouchable);
+    let answer = Answer::of(webhook.clone().answer(request).await).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+    // A second later there is room again.
+    let later = webhook.clock(at(NOW + 1));
+    assert_eq!(ask(&later, stripe(EVENT)).await.status, 204);
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test]
+async fn bodies_are_bounded_before_signatures_are_looked_at() {
+    let store = Arc::new(Store::new());
+    let webhook = Webhook::raw(Unreachable, store.clone(), |_| async { Ok(()) });
+    let webhook = webhook.body_limits(BodyLimits { bytes: 10, time: Duration::from_millis(20) });
+    let long = Request::post("/").body(Full::from("01234567890")).unwrap();
+    let answer = ask(&webhook, long).await;
+    assert_eq!((answer.status, answer.json()["status"].as_u64()), (413, Some(413)));
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+
+    let silent = tokio_stream::pending::<Result<Frame<Bytes>, Infallible>>();
+    let slow = Request::post("/").body(http_body_util::StreamBody::new(silent)).unwrap();
+    assert_eq!(Answer::of(webhook.answer(slow).await).await.status, 408);
+    let broken = tokio_stream::iter([Ok(Frame::data(Bytes::from("{"))), Err(std::io::Error::other("reset"))]);
+    let broken = Request::post("/").body(http_body_util::StreamBody::new(broken)).unwrap();
+    assert_eq!(Answer::of(webhook.answer(broken).await).await.status, 400);
+    assert_eq!(store.asked(), 0);
+
+    // A queue would try again: it is told not to.
+    let limits = BodyLimits { bytes: 10, ..BodyLimits::default() };
+    let webhook = queue_route(&store, &Effects::fine()).body_limits(limits);
+    let answer = ask(&webhook, delivery("msg_1", "[1,2,3,4,5,6]")).await;
+    assert_eq!((answer.status, answer.header("upstash-nonretryable-error")), (489, Some("true")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_never_takes_longer_than_the_sender_waits() {
+    let webhook = route(&Arc::new(Store::new()), &Effects::fine());
+    let silent = tokio_stream::pending::<Result<Frame<Bytes>, Infallible>>();
+    let slow = Request::post("/").body(http_body_util::StreamBody::new(silent)).unwrap();
+    let started = tokio::time::Instant::now();
+    assert_eq!(Answer::of(webhook.answer(slow).await).await.status, 408);
+    assert!(started.elapsed() <= ANSWER_WITHIN + Duration::from_millis(1), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn whoever_is_not_verified_gets_one_answer_and_has_no_effect() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let webhook = route(&store, &effects);
+    let with = |value: Option<&str>, body: &'static str| {
+        let mut request = stripe(EVENT).map(|_| Full::from(body));
+        request.headers_mut().insert("x-request-id", "same".parse().unwrap());
+        match value {
+            Some(value) => drop(request.headers_mut().insert("stripe-signature", value.parse().unwrap())),
+            None => drop(request.headers_mut().remove("stripe-signature")),
+        }
+        request
+    };
+    let good = stripe(EVENT).headers()["stripe-signature"].to_str().unwrap().to_owned();
+    let old = good.replace(&NOW.to_string(), &(NOW - 301).to_string());
+    let forged = [
+        with(None, EVENT),
+        with(Some("rubbish"), EVENT),
+        with(Some(&good.replace("v1", "v0")), EVENT),
+        with(Some(&old), EVENT),
+        // A body that no parser should see.
+        with(Some(&good), "{\"a\":"),
+        with(Some(&good), ""),
+    ];
+    let mut answers = Vec::new();
+    for request in forged {
+        let answer = ask(&webhook, request).await;
+        assert_eq!((answer.status, answer.header("x-event-id")), (401, None));
+        answers.push((answer.headers, answer.body));
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "the answer tells what was wrong: {answers:?}");
+    assert_eq!((store.asked(), effects.count()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_payload_of_another_form_is_refused_before_the_store_is_asked() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    for body in ["", "{}", "[1]", "{\"id\":1}", "\u{feff}{}"] {
+        assert_eq!(ask(&route(&store, &effects), stripe(body)).await.status, 422, "{body}");
+    }
+    let answer = ask(&queue_route(&store, &effects), delivery("msg_1", "no JSON")).await;
+    assert_eq!((answer.status, answer.header("upstash-nonretryable-error")), (489, Some("true")));
+    assert_eq!((store.asked(), effects.count()), (0, 0));
+    let raw = Webhook::raw(scheme(), store.clone(), |event: Event<()>| async move {
+        assert_eq!(event.body, "no JSON");
+        Ok(())
+    });
+    assert_eq!(ask(&raw.clock(at(NOW)), stripe("no JSON")).await.status, 204);
+}
+
+#[tokio::test]
+async fn an_event_that_comes_again_is_not_handled_again() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let webhook = route(&store, &effects);
+    for _ in 0..3 {
+        assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
+    }
+    assert_eq!(effects.count(), 1);
+    assert_eq!(ask(&webhook, stripe(&EVENT.replace("evt_1", "evt_2"))).await.status, 204);
+    // Another route does another thing with it.
+    assert_eq!(ask(&webhook.named("other"), stripe(EVENT)).await.status, 204);
+    assert_eq!(effects.count(), 3);
+}
+
+#[tokio::test]
+async fn of_many_at_once_one_is_handled() {
+    let (store, runs, go) = (Arc::new(Store::new()), Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let handler = {
+        let (runs, go) = (runs.clone(), go.clone());
+        move |_: Event<StripeEvent>| {
+            let (runs, go) = (runs.clone(), go.clone());
+            async move {
+                runs.fetch_add(1, Ordering::SeqCst);
+                go.acquire().await?.forget();
+                Ok(())
+            }
+        }
+    };
+    let webhook = Webhook::new(scheme(), store.clone(), handler).clock(at(NOW));
+    let mut answers = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let webhook = webhook.clone();
+        answers.spawn(async move { ask(&webhook, stripe(EVENT)).await });
+    }
+    for _ in 0..99 {
+        let answer = answers.join_next().await.unwrap().unwrap();
+        assert_eq!((answer.status, answer.header("retry-after")), (409, Some("300")));
+    }
+    go.add_permits(1);
+    assert_eq!(answers.join_next().await.unwrap().unwrap().status, 204);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn what_a_handler_says_is_what_the_sender_hears() {
+    type Ending = fn() -> HandlerResult;
+    let cases: [(Ending, u16, u16, Option<&str>); 4] = [
+        (|| Err("the database is away".into()), 500, 500, None),
+        (|| Err(Failure::retryable("busy").after(Duration::from_millis(1_500))), 500, 500, Some("2")),
+        (|| Err(Failure::permanent("no such customer")), 422, 489, None),
+        (|| panic!("a bug"), 500, 500, None),
+    ];
+    for (ending, status, status_for_queue, retry_after) in cases {
+        let (store, effects) = (Arc::new(Store::new()), Effects::ending(ending));
+        let webhook = route(&store, &effects);
+        let answer = ask(&webhook, stripe(EVENT)).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (status, retry_after));
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        assert!(["database", "busy", "customer", "bug"].iter().all(|told| !text.contains(told)), "{text}");
+        let answer = ask(&queue_route(&store, &effects), delivery("msg_1", "{}")).await;
+        assert_eq!(answer.status, status_for_queue);
+        // Neither is marked: whoever comes again is handled again.
+        assert!(store.keys().is_empty());
+        ask(&webhook, stripe(EVENT)).await;
+        assert_eq!(effects.count(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_store_nothing_is_handled() {
+    for mood in [Mood::Down, Mood::Hangs] {
+        let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+        store.be(mood);
+        let webhook = route(&store, &effects);
+        let started = tokio::time::Instant::now();
+        let answer = ask(&webhook, stripe(EVENT)).await;
+        assert_eq!((answer.status, answer.header("retry-after"), effects.count()), (503, Some("5"), 0), "{mood:?}");
+        assert!(started.elapsed() <= STORE_TIMEOUT + Duration::from_millis(1));
+        store.be(Mood::Fine);
+        assert_eq!((ask(&webhook, stripe(EVENT)).await.status, effects.count()), (204, 1));
+    }
+}
+
+#[tokio::test]
+async fn what_is_done_stays_done_if_the_store_does_not_hear_of_it() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    store.be(Mood::DownAfterBegin);
+    let webhook = route(&store, &effects);
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
+    store.be(Mood::Fine);
+    assert_eq!((ask(&webhook, stripe(EVENT)).await.status, effects.count()), (409, 1));
+}
+
+/// A handler that says when it has begun, goes on when told, and counts how often it came to its end.
+#[derive(Clone, Default)]
+struct Gate {
+    begun: Arc<Notify>,
+    go: Arc<Notify>,
+    ended: Arc<Notify>,
+    runs: Arc<AtomicUsize>,
+    ends: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn route(&self, store: &Arc<Store>) -> Webhook {
+        let gate = self.clone();
+        let handler = move |_: Event<StripeEvent>| {
+            let gate = gate.clone();
+            async move {
+                gate.runs.fetch_add(1, Ordering::SeqCst);
+                gate.begun.notify_one();
+                gate.go.notified().await;
+                gate.ends.fetch_add(1, Ordering::SeqCst);
+                gate.ended.notify_one();
+                Ok(())
+            }
+        };
+        Webhook::new(scheme(), store.clone(), handler).clock(at(NOW))
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.runs.load(Ordering::SeqCst), self.ends.load(Ordering::SeqCst))
+    }
+}
+
+/// Asks until the answer has this status.
+async fn until(webhook: &Webhook, status: u16) {
+    for _ in 0..100 {
+        if ask(webhook, stripe(EVENT)).await.status == status {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the answer is never {status}");
+}
+
+#[tokio::test]
+async fn a_sender_that_hangs_up_stops_nothing() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store);
+    {
+        let mut asked = Box::pin(ask(&webhook, stripe(EVENT)));
+        tokio::select! {
+            _ = &mut asked => panic!("it has not been told to go on"),
+            () = gate.begun.notified() => {}
+        }
+    }
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 409);
+    gate.go.notify_one();
+    soon(gate.ended.notified()).await;
+    until(&webhook, 204).await;
+    assert_eq!(gate.counts(), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_is_answered_in_time_and_the_handler_goes_on() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store).answer_within(Duration::from_secs(3));
+    let started = tokio::time::Instant::now();
+    let answer = ask(&webhook, stripe(EVENT)).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("30")));
+    assert_eq!(started.elapsed().as_secs(), 3);
+    gate.go.notify_one();
+    soon(gate.ended.notified()).await;
+    until(&webhook, 204).await;
+    assert_eq!(gate.counts(), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_ends_before_its_lock_does() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store).answer_within(KEEP * 2);
+    let started = tokio::time::Instant::now();
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 500);
+    assert_eq!((started.elapsed().as_secs(), gate.counts()), (KEEP.as_secs(), (1, 0)));
+    // It was stopped, and whoever comes next begins anew.
+    gate.go.notify_one();
+    assert_eq!((ask(&webhook, stripe(EVENT)).await.status, gate.counts()), (204, (2, 1)));
+}
+
+#[tokio::test]
+async fn so_many_handlers_run_at_once_and_no_more() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store).at_once(1);
+    let other = || stripe(&EVENT.replace("evt_1", "evt_2"));
+    let mut first = Box::pin(ask(&webhook, stripe(EVENT)));
+    tokio::select! {
+        _ = &mut first => panic!("it has not been told to go on"),
+        () = gate.begun.notified() => {}
+    }
+    let answer = ask(&webhook, other()).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
+    // A handler whose sender has hung up runs as any other.
+    drop(first);
+    assert_eq!(ask(&webhook, other()).await.status, 503);
+    gate.go.notify_one();
+    soon(gate.ended.notified()).await;
+    assert_eq!(gate.counts(), (1, 1));
+    until(&webhook, 204).await;
+    gate.go.notify_one();
+    assert_eq!(ask(&webhook, other()).await.status, 204);
+}
+
+#[tokio::test]
+async fn events_are_forwarded_without_a_store_and_with_their_id() {
+    let (published, is_up) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    let publish = {
+        let (published, is_up) = (published.clone(), is_up.clone());
+        move |event: Event<()>| {
+            let (published, is_up) = (published.clone(), is_up.clone());
+            async move {
+                if is_up.load(Ordering::SeqCst) == 0 {
+                    return Err(Failure::retryable("the queue is away"));
+                }
+                published.lock().unwrap().push((event.id.to_string(), event.body));
+                Ok(())
+            }
+        }
+    };
+    let webhook = Webhook::forward(scheme(), publish).clock(at(NOW)).events(["invoice.paid"]);
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 500);
+    is_up.store(1, Ordering::SeqCst);
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
+    assert_eq!(ask(&webhook, stripe(&EVENT.replace("paid", "void"))).await.status, 204);
+    assert_eq!(*published.lock().unwrap(), [("evt_1".to_owned(), Bytes::from(EVENT))]);
+}
+
+#[tokio::test]
+async fn a_request_that_has_no_usable_name_gets_one() {
+    let webhook = route(&Arc::new(Store::new()), &Effects::fine());
+    let mut names = Vec::new();
+    for given in [None, Some(""), Some("two words"), Some(&*"x".repeat(1_000))] {
+        let mut request = Request::post(Uri::from_static("/")).body(Full::from("")).unwrap();
+        if let Some(given) = given {
+            request.headers_mut().insert("x-request-id", given.parse().unwrap());
+        }
+        let answer = ask(&webhook, request).await;
+        let name = answer.header("x-request-id").unwrap().to_owned();
+        assert_eq!(answer.json()["instance"], name);
+        assert!(name.len() >= 32 && name.len() < 64 && !names.contains(&name), "{name}");
+        names.push(name);
+    }
+}
