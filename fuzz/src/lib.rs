@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets. A new reader of foreign bytes gets a line here and a file in `targets/`.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 27] = [
     Target { name: "publish-headers", run: targets::publish_headers::run, seeds: seeds::publish_headers },
     Target { name: "destination", run: targets::destination::run, seeds: seeds::destination },
     Target { name: "duration", run: targets::duration::run, seeds: seeds::duration },
@@ -48,6 +48,8 @@ pub const TARGETS: [Target; 25] = [
     Target { name: "egress", run: targets::egress::run, seeds: seeds::egress },
     Target { name: "stored", run: targets::stored::run, seeds: seeds::stored },
     Target { name: "journal", run: targets::journal::run, seeds: seeds::journal },
+    Target { name: "workflow-publish", run: targets::workflow_publish::run, seeds: seeds::workflow_publish },
+    Target { name: "workflow-steps", run: targets::workflow_steps::run, seeds: seeds::workflow_steps },
 ];
 
 /// The target of a name.

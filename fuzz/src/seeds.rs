@@ -465,3 +465,81 @@ pub fn journal() -> Vec<Vec<u8>> {
     seeds.push(changes.concat());
     behind(&[0, 0], seeds)
 }
+
+/// What clients of workflows send: triggers, steps, calls, invokes, waits, and queries for runs.
+pub fn workflow_publish() -> Vec<Vec<u8>> {
+    const STEP: &str = "Upstash-Workflow-Init: false\nUpstash-Workflow-RunId: wfr_1\nUpstash-Workflow-Url: https://app.example/flow\n\
+                        Upstash-Workflow-Sdk-Version: 1\nUpstash-Forward-Upstash-Workflow-Sdk-Version: 1\nUpstash-Method: POST\n\
+                        Upstash-Feature-Set: LazyFetch,InitialBody,WF_DetectTrigger,WF_TriggerOnConfig\nContent-Type: application/json";
+    let step = r#"{"stepId":1,"stepName":"a","stepType":"Run","out":"1","concurrent":1}"#;
+    let start = STEP.replace("Init: false", "Init: true");
+    let call = "Upstash-Workflow-CallType: toCallback\nUpstash-Callback: https://app.example/flow\nUpstash-Retries: 2\n\
+                Upstash-Callback-Forward-Upstash-Workflow-StepId: 2\nUpstash-Callback-Workflow-CallType: fromCallback\n\
+                Upstash-Feature-Set: WF_NoDelete,InitialBody\nUpstash-Forward-X-Key: k\nUpstash-Method: PUT";
+    let failure = "Upstash-Failure-Callback: https://app.example/flow\nUpstash-Label: l\nUpstash-Retry-Delay: 1000\n\
+                   Upstash-Failure-Callback-Forward-Upstash-Workflow-Is-Failure: true\nUpstash-Failure-Callback-Retries: 1\n\
+                   Upstash-Flow-Control-Key: k\nUpstash-Flow-Control-Value: rate=1\nUpstash-Forward-X-User: ü\nUpstash-Delay: 5s";
+    let invoke = r#"{"body":"{}","headers":{"Upstash-Forward-X":["1"]},"workflowRunId":"wfr_1","workflowRunCreatedAt":5,
+                     "workflowUrl":"https://app.example/flow","step":{"stepId":3,"stepType":"Invoke","concurrent":1}}"#;
+    let wait = r#"{"url":"u","timeout":"10s","timeoutHeaders":{"Upstash-Workflow-RunId":["wfr_1"],"Upstash-Forward-X":"1"},
+                   "step":{"stepId":4,"stepType":"Wait","stepName":"w","concurrent":1}}"#;
+    let mut seeds = Vec::new();
+    for (kind, head, body) in [
+        ("0", STEP.to_owned(), step),
+        ("0", format!("{STEP}\nUpstash-Delay: 10s"), r#"{"stepId":0,"targetStep":2,"concurrent":2}"#),
+        ("0", format!("{STEP}\n{call}"), "{}"),
+        ("0", format!("{start}\n{failure}"), r#"{"order":7}"#),
+        (
+            "0",
+            format!("{start}\nUpstash-Workflow-Invoke: true\nUpstash-Forward-Upstash-Workflow-Invoke-Count: 2"),
+            invoke,
+        ),
+        ("0", format!("{start}\nUpstash-Workflow-Trigger-By-Sdk: true\nUpstash-Workflow-CreatedAt: 5"), "x"),
+        ("1", failure.to_owned(), "{}"),
+        ("1", "Upstash-Workflow-Unknown-Sdk: true\nUpstash-Forward-Host: h".to_owned(), ""),
+        ("2", "Upstash-Workflow-RunId: wfr_1\nUpstash-Workflow-CallType: step".to_owned(), wait),
+        ("2", String::new(), r#"{"timeout":7,"timeoutHeaders":{"Upstash-Workflow-RunId":"r"},"step":{"stepId":1}}"#),
+    ] {
+        // The digits are the remainders that choose.
+        let kind = kind.as_bytes()[0] - b'0';
+        seeds.push([&[kind], head.as_bytes(), b"\n\n", body.as_bytes()].concat());
+    }
+    seeds.extend(behind(
+        &[3],
+        own(&["state=RUN_FAILED&workflowRunId=a&label=l&fromDate=1&toDate=2&count=3", "groupBy=x"]),
+    ));
+    seeds
+}
+
+/// What happens to a run, one thing a line: steps, branches, calls, waits, events, ends.
+pub fn workflow_steps() -> Vec<Vec<u8>> {
+    const RUN: &str = r#"{"stepId":1,"stepName":"a","stepType":"Run","out":"1","concurrent":1}"#;
+    const PLAN: &str = r#"{"stepId":0,"stepName":"a","stepType":"Run","concurrent":2,"targetStep":2}"#;
+    const WAIT: &str = r#"{"stepId":3,"stepName":"w","stepType":"Wait","concurrent":1}"#;
+    let line = |kind: u8, text: &str| [&[b'\n', kind], text.as_bytes()].concat();
+    let inputs: [&[(u8, &str)]; 7] = [
+        &[(0, RUN), (7, "0"), (7, "1")],
+        &[
+            (0, PLAN),
+            (0, r#"{"stepId":0,"concurrent":2,"targetStep":3}"#),
+            (0, r#"{"stepId":2,"concurrent":2,"out":"x"}"#),
+            (0, WAIT),
+        ],
+        &[(2, "2"), (7, "1"), (2, "3"), (8, "3")],
+        &[(3, WAIT), (5, "data"), (3, WAIT), (9, "1")],
+        &[(5, "early"), (3, WAIT), (9, "0")],
+        &[(4, r#"{"stepId":4,"stepType":"Invoke"}"#), (6, r#"{"stepId":4,"stepType":"Invoke"}"#), (8, "0")],
+        &[
+            (0, r#"{"stepId":4294967295,"targetStep":4294967295}"#),
+            (0, "not json"),
+            (0, r#"{"stepId":-1}"#),
+            (8, "1"),
+            (6, "{}"),
+        ],
+    ];
+    let input = |lines: &&[(u8, &str)]| {
+        let lines = lines.iter().flat_map(|(kind, text)| line(*kind, text));
+        br#"{"order":7}"#.iter().copied().chain(lines).collect()
+    };
+    inputs.iter().map(input).collect()
+}

@@ -55,11 +55,27 @@ pub enum Bug {
     OriginOneTooMany,
     /// A cancelled message that waits is not taken out of its queue.
     CancelLeavesTurn,
+    /// A run that ends leaves its deliveries behind.
+    RunEndLeavesDeliveries,
+    /// A step that is published again is appended again.
+    StepAppendedTwice,
+    /// After a crash a step is executed again whose result is there.
+    DoneStepSentAgain,
+    /// An event does not end the wait that it came for.
+    WaitEndsTwice,
+    /// Nobody hears of the end of a run that he invoked.
+    InvokerNotTold,
+    /// A call that fails has no result.
+    FailedCallNotTold,
+    /// A run that goes on where it failed forgets what was under way beside that.
+    ResumeForgetsBranches,
+    /// What a run needs no more stays in the store.
+    NoteLeftBehind,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 33] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -85,6 +101,14 @@ impl Bug {
         Bug::DelayedJoinsEarly,
         Bug::OriginOneTooMany,
         Bug::CancelLeavesTurn,
+        Bug::RunEndLeavesDeliveries,
+        Bug::StepAppendedTwice,
+        Bug::DoneStepSentAgain,
+        Bug::WaitEndsTwice,
+        Bug::InvokerNotTold,
+        Bug::FailedCallNotTold,
+        Bug::ResumeForgetsBranches,
+        Bug::NoteLeftBehind,
     ];
 }
 

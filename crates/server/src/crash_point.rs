@@ -19,14 +19,16 @@ pub const ENABLED: bool = cfg!(any(debug_assertions, feature = "crash-points"));
 pub const ANSWER_BEFORE_COMMIT: &str = "answer_before_commit";
 /// What is committed is handed to the system and not synced: a kill loses nothing, a power cut does.
 pub const ANSWER_BEFORE_SYNC: &str = "answer_before_sync";
+/// Steps of runs are sent again whose results are there: they are executed again after a kill.
+pub const SEND_DONE_STEPS: &str = "send_done_steps";
 /// The bugs that can be planted.
-pub const PLANTS: [&str; 2] = [ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC];
+pub const PLANTS: [&str; 3] = [ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC, SEND_DONE_STEPS];
 /// No bug, but planted in the same way: what a server does only after minutes (retention) it does at once.
 pub const HASTE: &str = "haste";
 
 /// Every crash point. Those that begin with `start_` and `stop_` are passed once in a life, `bulk_` in a bulk cancel,
-/// `schedule` when schedules fire, `retention_` when history is old.
-pub const ALL: [&str; 48] = [
+/// `schedule` when schedules fire, `run_` with runs of workflows, `retention_` when history is old.
+pub const ALL: [&str; 56] = [
     "start_locked",
     "start_file_made",
     "start_schema_ready",
@@ -60,6 +62,14 @@ pub const ALL: [&str; 48] = [
     "after_flush",
     "page_loaded",
     "cancel_decided",
+    "run_started",
+    "run_appended",
+    "run_waits",
+    "run_heard",
+    "run_outcome",
+    "run_nothing_sent",
+    "run_ended",
+    "run_cancelled",
     "bulk_piece_cancelled",
     "bulk_progress_stored",
     "schedule_fired",

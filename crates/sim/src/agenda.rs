@@ -1,6 +1,7 @@
 //! What is still to happen, in order of time.
 
 use crate::command::{Command, Ended};
+use crate::endpoint::Visit;
 use crate::node::CommitRequest;
 use crate::store::CommitError;
 use std::cmp::Reverse;
@@ -15,6 +16,10 @@ pub(crate) enum Event {
     Arrive { node: usize, command: Box<Command> },
     /// An attempt ends, as far as the process that started it can tell.
     Ended { node: usize, incarnation: u64, ended: Box<Ended> },
+    /// A delivery reaches the endpoint of its run.
+    Execute(Box<Visit>),
+    /// An endpoint asks for the next thing, or answers its delivery.
+    Ask(Box<Visit>),
     /// A node looks at its clock.
     Wake { node: usize, incarnation: u64 },
     /// A commit reaches the store.
@@ -61,6 +66,8 @@ impl Event {
             Event::Full(is_full) => of(13, 0, u64::from(*is_full)),
             Event::Heal => of(14, 0, 0),
             Event::Drain { node } => of(15, *node, 0),
+            Event::Execute(visit) => of(16, visit.node, 0),
+            Event::Ask(visit) => of(17, visit.node, visit.asks.len() as u64),
         }
     }
 

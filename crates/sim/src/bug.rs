@@ -33,11 +33,29 @@ pub enum Bug {
     QueuesNotRestored,
     /// An owner decides with the time that it was before a commit.
     StaleClock,
+    /// An owner writes an entry of a run and its delivery in two transactions.
+    EntryInTwoCommits,
+    /// An owner forgets a run although what it has decided is not committed.
+    RunForgottenBeforeCommit,
+    /// An owner looks for those who wait for an event before what it has decided is committed.
+    NotifyWithoutCommit,
+    /// An owner tells no run of the end of another.
+    EndNotPassedOn,
+    /// An owner sends steps of runs that have ended meanwhile.
+    EndedRunSent,
+    /// An owner sends what a run has caused although that is only written.
+    RunSentBeforeSync,
+    /// An owner forgets to write a note of a run.
+    NoteNotWritten,
+    /// An owner reads what came with an early event before that is committed.
+    EarlyReadWithoutCommit,
+    /// An owner forgets to write the bytes of an entry.
+    BytesNotWritten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 15] = [
+    pub const ALL: [Bug; 24] = [
         Bug::EffectsBeforeCommit,
         Bug::AnswerBeforeSync,
         Bug::AnswerAfterFailure,
@@ -53,5 +71,14 @@ impl Bug {
         Bug::PositionsForgotten,
         Bug::QueuesNotRestored,
         Bug::StaleClock,
+        Bug::EntryInTwoCommits,
+        Bug::RunForgottenBeforeCommit,
+        Bug::NotifyWithoutCommit,
+        Bug::EndNotPassedOn,
+        Bug::EndedRunSent,
+        Bug::RunSentBeforeSync,
+        Bug::NoteNotWritten,
+        Bug::EarlyReadWithoutCommit,
+        Bug::BytesNotWritten,
     ];
 }

@@ -6,7 +6,11 @@ use posthaste_engine::message::{DedupKey, Live, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
-use posthaste_wire::id::{DlqId, MessageId, TenantId};
+use posthaste_engine::workflow::NewEntry;
+use posthaste_engine::workflow::note::NoteKey;
+use posthaste_engine::workflow::run::{RunConfig, StepText};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
 /// A request, so that its answer can be told from others.
@@ -45,7 +49,67 @@ pub(crate) enum Task {
     PauseSchedule { tenant: TenantId, id: String, paused: bool },
     DropSchedule { tenant: TenantId, id: String },
     Ended(Box<Ended>),
+    Run { tenant: TenantId, task: Box<RunTask> },
     Drain,
+}
+
+/// What a node is asked about runs of workflows.
+#[derive(Clone, Debug)]
+pub(crate) enum RunTask {
+    Start(Box<StartRun>),
+    /// Entries, and how long each waits before it is delivered.
+    Append {
+        run: RunKey,
+        entries: Vec<(NewEntry, u64)>,
+    },
+    Wait {
+        run: RunKey,
+        event: String,
+        step: StepText,
+        timeout_ms: u64,
+    },
+    Notify {
+        event: String,
+        data: Vec<u8>,
+    },
+    /// Kept for the run if it does not wait yet.
+    NotifyRun {
+        run: RunKey,
+        event: String,
+        data: Vec<u8>,
+    },
+    Finish {
+        run: RunKey,
+        result: String,
+    },
+    Cancel {
+        run: RunKey,
+    },
+    /// A failed run goes on where it failed, or begins anew.
+    BeginAgain {
+        dlq_id: DlqId,
+        resumes: bool,
+    },
+}
+
+/// Which run: the one that goes on, or else the newest of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunKey {
+    pub id: String,
+    /// Which instance, if the caller says so.
+    pub created_at: Option<Timestamp>,
+}
+
+/// A run to start.
+#[derive(Clone, Debug)]
+pub(crate) struct StartRun {
+    pub id: String,
+    /// What it is given.
+    pub payload: String,
+    pub url: String,
+    pub config: RunConfig,
+    /// The run that waits for it, where that is executed, and its step.
+    pub invoked_by: Option<(RunKey, String, StepText)>,
 }
 
 /// An attempt that has ended.
@@ -53,6 +117,8 @@ pub(crate) enum Task {
 pub(crate) struct Ended {
     pub message: Arc<Message>,
     pub outcome: Outcome,
+    /// Something was sent.
+    pub sent: bool,
     pub live: Live,
     /// The epoch of the owner that started it.
     pub epoch: u64,
@@ -74,5 +140,23 @@ pub(crate) enum Said {
     Deleted(TenantId, Vec<DlqId>),
     /// What became of each dead letter.
     Replayed(TenantId, Vec<(DlqId, Option<Accepted>)>),
+    /// The message that delivers its first entry.
+    RunStarted(MessageId),
+    /// Which entries there are now, and the steps that they hold the results of.
+    Appended {
+        run: Seq,
+        entries: Vec<(MessageId, Option<u32>)>,
+    },
+    /// The messages that bring the event to those who waited when this was the last position.
+    Notified {
+        tenant: TenantId,
+        event: String,
+        last: Seq,
+        reached: Vec<MessageId>,
+    },
+    /// The run keeps an event as this note, until it waits for it.
+    EventKept(Seq, NoteKey),
+    /// The run has ended, now or before.
+    RunOver(Seq),
     Done,
 }

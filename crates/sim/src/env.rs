@@ -2,18 +2,21 @@
 
 use crate::agenda::{Agenda, Event};
 use crate::bug::Bug;
-use crate::command::{Answer, Ended};
+use crate::command::{Answer, Ended, RequestId};
+use crate::endpoint::{self, Visit};
 use crate::judge::Judge;
 use crate::judge::start::Start;
 use crate::node::Stop;
 use crate::random::Random;
-use crate::receiver;
+use crate::receiver::{self, Reception};
 use crate::store::{CommitError, Store};
 use crate::story::Story;
 use crate::swarm::Swarm;
 use posthaste_engine::message::{Live, Message};
+use posthaste_engine::outcome::Verdict;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// When a simulation begins, by a clock that is right. A full minute.
@@ -32,6 +35,8 @@ pub(crate) struct Env {
     pub swarm: Swarm,
     pub bug: Option<Bug>,
     pub healed: bool,
+    /// Endpoints that wait for an answer.
+    pub visits: BTreeMap<RequestId, Visit>,
 }
 
 impl Env {
@@ -48,6 +53,7 @@ impl Env {
             swarm,
             bug,
             healed: false,
+            visits: BTreeMap::new(),
         }
     }
 
@@ -96,6 +102,10 @@ impl Env {
         self.story.note(answer.request.0);
         self.story.tell(self.now_ms, None, || format!("request {} is answered: {:?}", answer.request.0, answer.said));
         self.judge.answered(answer, epoch, self.now_ms, &self.store);
+        if let Some(visit) = self.visits.remove(&answer.request) {
+            let at_ms = self.now_ms + self.random.below(3);
+            self.agenda.plan(at_ms, Event::Ask(Box::new(visit)));
+        }
     }
 
     /// An owner starts an attempt.
@@ -106,18 +116,48 @@ impl Env {
             format!("attempt {} starts on node {node}, epoch {epoch}", live.retried)
         });
         self.judge.started(start, &live, &message, self.now_ms, &self.store);
+        if let Some(step) = message.spec.workflow.filter(|_| epoch == self.store.epoch()) {
+            self.judge.sent(step, &live, &message, self.now_ms, &self.store);
+        }
         let reception = receiver::receive(&mut self.random, &self.swarm.faults, self.healed, &message);
-        if reception.said_success {
+        let at_ms = self.now_ms + reception.takes_ms;
+        if endpoint::is_for_endpoint(&message) {
+            let is_answered = reception.outcome.verdict() == Verdict::Success;
+            if reception.said_success {
+                self.visit(start, live, &message, &reception);
+            }
+            if is_answered {
+                return;
+            }
+        } else if reception.said_success {
             self.judge.said_success(epoch, live.id, live.retried);
         }
         self.story.tell(self.now_ms, Some(live.id), || reception.describe());
-        let ended = Box::new(Ended { message, outcome: reception.outcome, live, epoch });
-        let at_ms = self.now_ms + reception.takes_ms;
+        let ended = Box::new(Ended { message, outcome: reception.outcome, sent: true, live, epoch });
         if self.chance(self.swarm.faults.doubled_outcomes * 10) {
             let ended = ended.clone();
             let late_ms = self.random.below(2_000);
             self.agenda.plan(at_ms + late_ms, Event::Ended { node, incarnation, ended });
         }
         self.agenda.plan(at_ms, Event::Ended { node, incarnation, ended });
+    }
+
+    /// A delivery of a run is on its way to its endpoint.
+    fn visit(&mut self, start: &Start, live: Live, message: &Arc<Message>, reception: &Reception) {
+        let Start { node, incarnation, epoch, .. } = *start;
+        let random = &mut self.random;
+        let mut fresh_id = || format!("child-{:x}", random.next_u64());
+        let Some((deed, asks)) = endpoint::open(&self.swarm.programs, message, &mut fresh_id) else {
+            return self.judge.blame("an endpoint can read what it gets", Some(live.id), self.now_ms, || {
+                String::from_utf8_lossy(&message.body).into_owned()
+            });
+        };
+        let Some(step) = message.spec.workflow else { return };
+        let is_unheard = reception.outcome.verdict() != Verdict::Success;
+        let outcome = reception.outcome.clone();
+        let ended = Ended { message: message.clone(), outcome, sent: true, live, epoch };
+        let visit = Visit { node, incarnation, run: step.run, deed, asks, is_unheard, ended };
+        self.judge.shown(start, &visit, self.now_ms, &self.store);
+        self.agenda.plan(self.now_ms + reception.takes_ms / 2, Event::Execute(Box::new(visit)));
     }
 }

@@ -1,14 +1,17 @@
 //! The judge: knows everything, trusts nobody, and keeps its own books by what receivers saw and what was answered.
 //!
-//! [`batch`] judges what reaches the store, [`start`] what reaches receivers, [`limits`] order and rates, [`idle`] what
-//! should have started; answers, power cuts and the end are judged here. The first breach of a rule ends a run.
+//! [`batch`] judges what reaches the store, [`start`] what reaches receivers, [`limits`] order and rates, [`runs`]
+//! workflows, [`kept`] what is stored of them, [`idle`] what should have started; answers, power cuts and the end are judged here. The first breach of a rule ends a run.
 
 mod batch;
 mod idle;
+mod kept;
 mod limits;
+mod runs;
 pub(crate) mod start;
 
 use crate::command::{Answer, RequestId, Said};
+use crate::program::Program;
 use crate::store::Store;
 use crate::story::short;
 use limits::FlowBook;
@@ -17,8 +20,10 @@ use posthaste_engine::flow::Flow;
 use posthaste_engine::message::{FlowKey, Place, QueueKey};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::shard::Settings;
-use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_engine::workflow::note::NoteKey;
+use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
+use runs::RunBook;
 use start::Open;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +73,28 @@ pub struct Counts {
     pub fenced: u64,
     /// Power cuts.
     pub power_cuts: u64,
+    /// Runs of workflows.
+    pub runs: u64,
+    /// Those that returned.
+    pub runs_finished: u64,
+    /// Those that failed.
+    pub runs_failed: u64,
+    /// Those that were cancelled.
+    pub runs_cancelled: u64,
+    /// Those that a step of another started.
+    pub runs_invoked: u64,
+    /// Those that went on where another had failed.
+    pub runs_resumed: u64,
+    /// Steps that endpoints executed.
+    pub steps: u64,
+    /// Deliveries of runs that had nothing to send.
+    pub steps_not_sent: u64,
+    /// Waits that an event ended.
+    pub events_heard: u64,
+    /// Events that came before they were waited for.
+    pub events_kept: u64,
+    /// Waits that none ended.
+    pub waits_timed_out: u64,
 }
 
 impl Counts {
@@ -88,6 +115,17 @@ impl Counts {
         self.owners += other.owners;
         self.fenced += other.fenced;
         self.power_cuts += other.power_cuts;
+        self.runs += other.runs;
+        self.runs_finished += other.runs_finished;
+        self.runs_failed += other.runs_failed;
+        self.runs_cancelled += other.runs_cancelled;
+        self.runs_invoked += other.runs_invoked;
+        self.runs_resumed += other.runs_resumed;
+        self.steps += other.steps;
+        self.steps_not_sent += other.steps_not_sent;
+        self.events_heard += other.events_heard;
+        self.events_kept += other.events_kept;
+        self.waits_timed_out += other.waits_timed_out;
     }
 }
 
@@ -126,6 +164,15 @@ pub(crate) struct Judge {
     /// What was in force at any time of the last batch.
     recent_queues: BTreeMap<(TenantId, QueueKey), Vec<Queue>>,
     recent_flows: BTreeMap<(TenantId, FlowKey), Vec<Flow>>,
+    run_books: BTreeMap<Seq, RunBook>,
+    /// Entries of runs whose append was answered.
+    acknowledged_entries: BTreeSet<(Seq, MessageId)>,
+    /// Events that were acknowledged, and that their runs keep.
+    kept_events: BTreeSet<(Seq, NoteKey)>,
+    /// Names of runs that somebody wants to cancel.
+    cancels_asked: BTreeSet<(TenantId, String)>,
+    /// Results that an event has brought.
+    heard: BTreeSet<MessageId>,
 }
 
 impl Judge {
@@ -152,6 +199,11 @@ impl Judge {
             flow_books: BTreeMap::new(),
             recent_queues: BTreeMap::new(),
             recent_flows: BTreeMap::new(),
+            run_books: BTreeMap::new(),
+            acknowledged_entries: BTreeSet::new(),
+            kept_events: BTreeSet::new(),
+            cancels_asked: BTreeSet::new(),
+            heard: BTreeSet::new(),
         }
     }
 
@@ -253,7 +305,14 @@ impl Judge {
                     }
                 }
             }
-            Said::Done => {}
+            Said::RunStarted(first) => self.acknowledge(*first, now_ms, store),
+            Said::Appended { run, entries } => self.appended(*run, entries, now_ms, store),
+            Said::Notified { tenant, event, last, reached } if is_current => {
+                self.notified((*tenant, event), *last, reached, now_ms, store);
+            }
+            Said::EventKept(run, key) => self.event_kept(*run, *key, now_ms, store),
+            Said::RunOver(run) if is_current => self.run_over(*run, now_ms, store),
+            Said::Notified { .. } | Said::RunOver(_) | Said::Done => {}
         }
     }
 
@@ -271,19 +330,25 @@ impl Judge {
     pub(crate) fn power_cut(&mut self, now_ms: u64, store: &Store) {
         self.counts.power_cuts += 1;
         self.retried.clear();
+        self.run_books.values_mut().for_each(RunBook::power_cut);
         self.check_acknowledged(now_ms, store);
     }
 
     fn check_acknowledged(&mut self, now_ms: u64, store: &Store) {
+        self.check_entries(now_ms, store);
+        self.check_events(now_ms, store);
         if let Some(id) = self.acknowledged.iter().copied().find(|id| store.message(*id).is_none()) {
             self.blame("nothing that was answered is lost", Some(id), now_ms, || "it is not there any more".into());
         }
     }
 
     /// Everything is over: the law of conservation.
-    pub(crate) fn conclude(&mut self, now_ms: u64, store: &Store) {
+    pub(crate) fn conclude(&mut self, programs: &[Program], now_ms: u64, store: &Store) {
         self.check_acknowledged(now_ms, store);
         for message in store.messages.values() {
+            if message.spec.workflow.is_some() {
+                continue;
+            }
             let state = store.states.get(&message.id).copied();
             self.counts.created += 1;
             match state {
@@ -303,6 +368,7 @@ impl Judge {
                 });
             }
         }
+        self.conclude_runs(programs, now_ms, store);
         self.check_requests(now_ms, store);
     }
 

@@ -10,9 +10,11 @@
 mod agenda;
 mod bug;
 mod command;
+mod endpoint;
 mod env;
 mod judge;
 mod node;
+mod program;
 mod publisher;
 mod random;
 mod receiver;

@@ -6,6 +6,8 @@
 
 mod firing;
 mod handle;
+mod remembered;
+mod runs;
 
 use crate::agenda::Event;
 use crate::bug::Bug;
@@ -21,7 +23,8 @@ use posthaste_engine::schedule::Schedules;
 use posthaste_engine::shard::{Effect, Output, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::{BTreeSet, VecDeque};
+pub(crate) use remembered::Remembered;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Commands taken into one batch.
 const BATCH_COMMANDS_MAX: usize = 32;
@@ -82,6 +85,12 @@ pub(crate) struct Notes {
     pub outcomes: Vec<(Live, Verdict, MessageId, MessageId)>,
     /// Dead letters that were published again as these messages.
     pub replays: Vec<(TenantId, DlqId, MessageId)>,
+    /// Attempts of messages of runs that ended, what they brought, and whether anything was sent.
+    pub steps: Vec<(Live, Verdict, bool)>,
+    /// Failed runs that go on as these.
+    pub resumed: Vec<(Seq, Seq)>,
+    /// The runs that it is about, as the owner remembers them.
+    pub runs: Vec<Remembered>,
     /// Keys whose starts were forgotten on purpose, and whether what is under way was let go.
     pub resets: Vec<(TenantId, FlowKey, bool)>,
     /// The clock of the owner.
@@ -138,6 +147,8 @@ pub(crate) struct Owner {
     drained: bool,
     /// An op that a planted bug leaves to the next commit.
     later: Option<Op>,
+    /// The runs that it remembers.
+    runs: BTreeMap<Seq, Remembered>,
 }
 
 impl Owner {
@@ -174,6 +185,7 @@ impl Owner {
             idle_rounds: 0,
             drained: false,
             later: None,
+            runs: BTreeMap::new(),
         }
     }
 
@@ -345,6 +357,7 @@ impl Owner {
         let ops = std::mem::take(&mut batch.out.ops);
         let mut notes = std::mem::take(&mut batch.notes);
         notes.clock = now;
+        notes.runs = self.remembered(&ops);
         let synced = (batch.out.synced && !env.has(Bug::AnswerBeforeSync)) || flush;
         if env.has(Bug::EffectsBeforeCommit) {
             let effects = std::mem::take(&mut batch.out.effects);
@@ -375,6 +388,7 @@ impl Owner {
             env.crash_point("between two answers")?;
             env.answer(answer, self.tenure.epoch);
         }
+        self.forget_runs(env);
         self.start(batch.out.effects, env, now)?;
         self.drained |= batch.drains;
         Ok(())
@@ -393,6 +407,7 @@ impl Owner {
                 env.judge.blame("who drains starts nothing", Some(live.id), env.now_ms, || "it starts".into());
             }
             self.flights.insert((live.id, live.retried));
+            let Some(message) = self.sendable(&live, message, env)? else { continue };
             env.start(&Start { node, incarnation, epoch, clock: now }, live, message);
         }
         Ok(())

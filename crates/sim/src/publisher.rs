@@ -1,14 +1,19 @@
 //! Publishers and operators: what they ask for.
 
-use crate::command::{Command, Draft, RequestId, Task};
+use crate::command::{Command, Draft, RequestId, RunKey, RunTask, StartRun, Task};
+use crate::endpoint;
 use crate::env::Env;
-use crate::swarm::Limits;
+use crate::program::{self, EVENTS, FUNCTIONS};
+use crate::random::Random;
+use crate::swarm::{Limits, Swarm};
 use bytes::Bytes;
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, Live, MessageSpec, Origin, QueueKey};
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
+use posthaste_engine::workflow::run::{Run, RunConfig};
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
 
 /// What follows the first attempt, and how soon.
 const RETRY_DELAYS: [Option<&str>; 6] =
@@ -28,7 +33,13 @@ impl Publishers {
 
     /// What somebody asks for next. Some things take more than one request.
     pub(crate) fn next(&mut self, env: &mut Env) -> Vec<Command> {
-        let tasks = if env.random.permille(env.swarm.traffic.operators) { operate(env) } else { vec![publish(env)] };
+        let (operators, runs) = (env.swarm.traffic.operators, env.swarm.traffic.runs);
+        let tasks = match env.random.permille(operators) {
+            true if runs > 0 && env.random.permille(400) => vec![operate_runs(env)],
+            true => operate(env),
+            false if env.random.permille(runs) => vec![trigger(env)],
+            false => vec![publish(env)],
+        };
         tasks.into_iter().map(|task| self.command(task)).collect()
     }
 }
@@ -36,6 +47,55 @@ impl Publishers {
 fn publish(env: &mut Env) -> Task {
     let count = if env.random.permille(120) { env.random.within(2, 5) } else { 1 };
     Task::Publish((0..count).map(|_| draft(env)).collect())
+}
+
+/// A run of one of the functions. Some runs have the same name.
+fn trigger(env: &mut Env) -> Task {
+    let tenant = tenant(env);
+    let random = &mut env.random;
+    let function = random.below(FUNCTIONS as u64) as usize;
+    let payload = format!("order-{:x}", random.next_u64());
+    let id = if random.permille(300) { format!("run-{}", random.below(2)) } else { payload.clone() };
+    let flow = random.permille(env.swarm.traffic.keyed).then(|| flow(random, &env.swarm));
+    let config = RunConfig {
+        retries: random.pick(&[0, 1, 3, 3]),
+        retry_delay: random.pick(&RETRY_DELAYS).map(str::to_owned),
+        flow,
+        ..endpoint::plain_config(&env.swarm.programs, function)
+    };
+    let start = StartRun { id, payload, url: program::url(function), config, invoked_by: None };
+    Task::Run { tenant, task: Box::new(RunTask::Start(Box::new(start))) }
+}
+
+/// What operators and others do to runs.
+fn operate_runs(env: &mut Env) -> Task {
+    let tenant = tenant(env);
+    let event = env.random.below(EVENTS);
+    let (event, data) = (program::event_name(event), program::event_data(event));
+    let own: Vec<&Arc<Run>> = env.store.runs.values().filter(|run| run.tenant == tenant).collect();
+    let failed: Vec<DlqId> = own.iter().filter_map(|run| Some(run.failure.as_ref()?.dlq_id)).collect();
+    let run = own
+        .get(env.random.below(own.len().max(1) as u64) as usize)
+        .map(|run| RunKey { id: run.id.clone(), created_at: env.random.permille(500).then_some(run.created_at) });
+    let task = match (env.random.below(4), run) {
+        (0, Some(run)) => RunTask::Cancel { run },
+        (1, Some(run)) => RunTask::NotifyRun { run, event, data },
+        (2, _) if !failed.is_empty() => {
+            RunTask::BeginAgain { dlq_id: env.random.pick(&failed), resumes: env.random.permille(700) }
+        }
+        _ => RunTask::Notify { event, data },
+    };
+    if let RunTask::Cancel { run } = &task {
+        env.judge.cancel_asked(tenant, run);
+    }
+    Task::Run { tenant, task: Box::new(task) }
+}
+
+fn flow(random: &mut Random, swarm: &Swarm) -> FlowSpec {
+    let key = random.below(swarm.keys);
+    let drawn = if swarm.traffic.varied_limits && random.permille(200) { Some(Limits::draw(random)) } else { None };
+    let Limits { parallelism, rate, period_ms } = drawn.unwrap_or(swarm.traffic.limits[key as usize]);
+    FlowSpec { key: key_name(key), parallelism, rate, period_ms }
 }
 
 /// A message with whatever chance gives it.
@@ -46,12 +106,7 @@ fn draft(env: &mut Env) -> Draft {
     let origin = random.below(swarm.origins);
     let url = format!("https://r{origin}.example/in");
     let queue = random.permille(traffic.queued).then(|| queue_name(random.below(swarm.queues)));
-    let flow = random.permille(traffic.keyed).then(|| {
-        let key = random.below(swarm.keys);
-        let drawn = if traffic.varied_limits && random.permille(200) { Some(Limits::draw(random)) } else { None };
-        let Limits { parallelism, rate, period_ms } = drawn.unwrap_or(traffic.limits[key as usize]);
-        FlowSpec { key: key_name(key), parallelism, rate, period_ms }
-    });
+    let flow = random.permille(traffic.keyed).then(|| flow(random, swarm));
     let delay_ms = if random.permille(traffic.delayed) {
         if random.permille(100) { random.within(30_000, 300_000) } else { random.any_size(1, 20_000) }
     } else {
@@ -77,7 +132,7 @@ fn draft(env: &mut Env) -> Draft {
     Draft { tenant, origin: Origin::of_url(tenant, &spec.url), spec, body, delay_ms, dedup }
 }
 
-fn callback(random: &mut crate::random::Random) -> CallbackSpec {
+fn callback(random: &mut Random) -> CallbackSpec {
     CallbackSpec {
         url: "https://told.example/done".to_owned(),
         method: "POST".to_owned(),
@@ -92,7 +147,7 @@ fn callback(random: &mut crate::random::Random) -> CallbackSpec {
     }
 }
 
-fn callback_of_failure(random: &mut crate::random::Random) -> CallbackSpec {
+fn callback_of_failure(random: &mut Random) -> CallbackSpec {
     CallbackSpec { url: "https://told.example/failed".to_owned(), ..callback(random) }
 }
 
@@ -125,7 +180,7 @@ fn operate(env: &mut Env) -> Vec<Task> {
     vec![task]
 }
 
-fn edit(random: &mut crate::random::Random) -> FlowEdit {
+fn edit(random: &mut Random) -> FlowEdit {
     let mut limit = || random.permille(500).then(|| random.within(1, 3) as u32);
     let (parallelism, rate) = (limit(), limit().map(|rate| (rate, 2_000)));
     match random.below(9) {

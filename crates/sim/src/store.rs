@@ -1,6 +1,9 @@
 //! The store of the simulation: applies ops in place, grants leases by its own clock, and forgets what was
 //! committed lazily when the power is cut.
 
+mod runs;
+
+use bytes::Bytes;
 use posthaste_engine::event::{Event, Op, State};
 use posthaste_engine::flow::Flow;
 use posthaste_engine::lease::Lease;
@@ -9,6 +12,9 @@ use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, QueueKey};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
+use posthaste_engine::workflow::entry::Entry;
+use posthaste_engine::workflow::note::{Note, NoteKey};
+use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -54,6 +60,13 @@ pub(crate) struct Store {
     /// How often a schedule of this name was dropped.
     pub dropped: BTreeMap<Named, u64>,
     pub fired: BTreeMap<Fired, Timestamp>,
+    pub runs: BTreeMap<Seq, Arc<Run>>,
+    pub entries: BTreeMap<(Seq, u32), Entry>,
+    /// The bytes of each entry.
+    pub bodies: BTreeMap<(Seq, u32), Bytes>,
+    pub notes: BTreeMap<(Seq, NoteKey), Note>,
+    /// Who waits for which event: whose, its name, the message of the deadline, and the run.
+    pub waiters: BTreeMap<(TenantId, String, MessageId), Seq>,
     pub last_seq: Seq0,
     /// How to take back what is not on disk yet, in the order in which it was written.
     undo: Vec<Undo>,
@@ -82,6 +95,11 @@ enum Undo {
     Schedule(Named, Option<Box<Schedule>>),
     Dropped(Named),
     Fired(Fired),
+    Run(Seq, Option<Arc<Run>>),
+    Entry((Seq, u32), Option<Box<Entry>>),
+    Body((Seq, u32), Option<Bytes>),
+    Note((Seq, NoteKey), Option<Note>),
+    Waiter((TenantId, String, MessageId), Option<Seq>),
 }
 
 impl Store {
@@ -111,6 +129,11 @@ impl Store {
                 Undo::Schedule(key, before) => restore(&mut self.schedules, key, before.map(|before| *before)),
                 Undo::Dropped(key) => *self.dropped.entry(key).or_default() -= 1,
                 Undo::Fired(key) => drop(self.fired.remove(&key)),
+                Undo::Run(key, before) => restore(&mut self.runs, key, before),
+                Undo::Entry(key, before) => restore(&mut self.entries, key, before.map(|before| *before)),
+                Undo::Body(key, before) => restore(&mut self.bodies, key, before),
+                Undo::Note(key, before) => restore(&mut self.notes, key, before),
+                Undo::Waiter(key, before) => restore(&mut self.waiters, key, before),
             }
         }
     }
@@ -198,7 +221,7 @@ impl Store {
                 self.put_schedule(key, None);
             }
             Op::PutBulkAction(_) => return Err("nobody asked for a bulk action".to_owned()),
-            Op::Workflow(_) => return Err("nobody started a run".to_owned()),
+            Op::Workflow(change) => self.apply_to_run(change)?,
         }
         Ok(())
     }

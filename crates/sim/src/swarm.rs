@@ -2,6 +2,7 @@
 //!
 //! Seeds differ in kind, not only in order: most leave most faults out, so that each fault also happens alone.
 
+use crate::program::Program;
 use crate::random::Random;
 use posthaste_engine::shard::Settings;
 
@@ -25,6 +26,10 @@ pub(crate) struct Swarm {
     pub heeds_tenure: bool,
     pub faults: Faults,
     pub traffic: Traffic,
+    /// The functions of its workflows.
+    pub programs: Vec<Program>,
+    /// How often an owner forgets the runs it remembers, in a thousand.
+    pub forgotten_runs: u64,
 }
 
 /// What can fail. Shares are in a thousand.
@@ -60,6 +65,8 @@ pub(crate) struct Traffic {
     pub deduplicated: u64,
     pub with_callback: u64,
     pub operators: u64,
+    /// Runs of workflows.
+    pub runs: u64,
     /// The limits of each key, the same for every message, unless operators change them.
     pub limits: Vec<Limits>,
     pub varied_limits: bool,
@@ -95,6 +102,8 @@ impl Swarm {
             heeds_tenure: random.permille(600),
             faults: Faults::draw(random, nodes),
             traffic: Traffic::draw(random),
+            programs: Program::draw_all(random),
+            forgotten_runs: random.pick(&[0, 0, 100, 1_000]),
         }
     }
 }
@@ -132,9 +141,10 @@ impl Traffic {
         let mut share = |off: u64, max: u64| if random.permille(off) { 0 } else { random.within(1, max) };
         let (delayed, queued, keyed) = (share(300, 500), share(300, 1_000), share(300, 1_000));
         let (deduplicated, with_callback, operators) = (share(500, 600), share(400, 600), share(250, 400));
+        let runs = share(500, 600);
         let limits = (0..2).map(|_| Limits::draw(random)).collect();
         let varied_limits = random.permille(150);
-        Traffic { delayed, queued, keyed, deduplicated, with_callback, operators, limits, varied_limits }
+        Traffic { delayed, queued, keyed, deduplicated, with_callback, operators, runs, limits, varied_limits }
     }
 }
 

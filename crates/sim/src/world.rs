@@ -1,5 +1,6 @@
 //! The loop of a simulation: takes the next event, lets it happen, asks the judge.
 
+mod endpoints;
 mod faults;
 mod healing;
 mod leases;
@@ -63,7 +64,7 @@ impl World {
         while self.env.judge.violation.is_none() {
             if self.env.healed && self.is_over() {
                 let env = &mut self.env;
-                env.judge.conclude(env.now_ms, &env.store);
+                env.judge.conclude(&env.swarm.programs, env.now_ms, &env.store);
                 return;
             }
             self.skip_idle_time();
@@ -92,6 +93,8 @@ impl World {
             Event::Act => self.act(),
             Event::Arrive { node, command } => self.arrive(node, *command),
             Event::Ended { node, incarnation, ended } => self.ended(node, incarnation, ended),
+            Event::Execute(visit) => self.execute(*visit),
+            Event::Ask(visit) => self.ask(*visit),
             Event::Wake { node, incarnation } => {
                 self.with_owner(node, incarnation, |owner, env, now| owner.woken(env, now));
             }
@@ -126,10 +129,7 @@ impl World {
     /// Somebody asks some node for something; requests and answers may get lost.
     fn act(&mut self) {
         for command in self.publishers.next(&mut self.env) {
-            let node = self.env.random.below(self.nodes.len() as u64) as usize;
-            // Most know who the owner is.
-            let owner = self.nodes.iter().position(|node| node.owner.is_some());
-            let node = owner.filter(|_| self.env.random.permille(800)).unwrap_or(node);
+            let node = self.addressee();
             if self.env.random.permille(self.env.swarm.faults.lost_requests) {
                 continue;
             }
@@ -142,6 +142,14 @@ impl World {
             }
             self.env.agenda.plan(at_ms, Event::Arrive { node, command: Box::new(command) });
         }
+    }
+
+    /// The node that somebody asks: most know who the owner is.
+    fn addressee(&mut self) -> usize {
+        let node = self.env.random.below(self.nodes.len() as u64) as usize;
+        let owner = self.nodes.iter().position(|node| node.owner.is_some());
+        let knows = self.env.healed || self.env.random.permille(800);
+        owner.filter(|_| knows).unwrap_or(node)
     }
 
     /// A node that does not own the shard refuses.
@@ -238,7 +246,7 @@ impl World {
         if env.has(Bug::TornBatch) && commit.fate == Fate::UnknownLost {
             commit.ops.truncate(commit.ops.len() / 2);
         }
-        env.judge.apply(&commit, env.now_ms, &mut env.store, &mut env.story);
+        env.judge.apply(&commit, &env.swarm.programs, env.now_ms, &mut env.store, &mut env.story);
         if commit.synced && !(env.has(Bug::SyncLost) && env.random.permille(100)) {
             env.store.sync();
         }

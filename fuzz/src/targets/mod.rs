@@ -20,6 +20,9 @@ pub(crate) mod signature;
 pub(crate) mod stored;
 pub(crate) mod url_group;
 pub(crate) mod webhook;
+pub(crate) mod workflow_kept;
+pub(crate) mod workflow_publish;
+pub(crate) mod workflow_steps;
 
 use posthaste_wire::time::Timestamp;
 

@@ -11,6 +11,7 @@ use super::run::{Failure, FailureCallState, FailureProgress, RunState, StepText,
 use crate::event::Response;
 use crate::limits::LOG_RESPONSE_BYTES_MAX;
 use crate::outcome::{Outcome, Verdict};
+use crate::planted::{self, Bug};
 use crate::retry::Next;
 use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
@@ -100,7 +101,9 @@ impl Workflow {
         for index in 0..self.entries.len() as u32 {
             let entry = &self.entries[index as usize];
             if entry.delivery.state == DeliveryState::Pending {
-                out.withdrawn.push(entry.id);
+                if !planted::has(Bug::RunEndLeavesDeliveries) {
+                    out.withdrawn.push(entry.id);
+                }
                 self.finish_delivery(index, DeliveryState::Canceled, out);
             }
         }
@@ -112,7 +115,8 @@ impl Workflow {
         for early in std::mem::take(&mut self.early) {
             self.drop_note(early.key(), out);
         }
-        for to in &self.invokers {
+        let invokers = if planted::has(Bug::InvokerNotTold) { &[][..] } else { &self.invokers[..] };
+        for to in invokers {
             let told = outcome_text(state, result.as_deref());
             out.notices.push(Notice { tenant: self.run.tenant, to: to.clone(), out: told });
         }

@@ -10,6 +10,7 @@ use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitF
 use super::run::{EarlyEvent, FailureCallState, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait, number_of};
 use crate::limits::WORKFLOW_EARLY_EVENTS_MAX as EARLY_EVENTS_MAX;
 use crate::outcome::Verdict;
+use crate::planted::{self, Bug};
 use crate::retry::Next;
 use crate::shard::Accepted;
 use bytes::Bytes;
@@ -146,6 +147,9 @@ impl Workflow {
                 self.save_delivery(index, out);
             }
             (Next::Done, None) => self.delivered(index, attempt, out),
+            (Next::DeadLetter, _) if is_forgiven && planted::has(Bug::FailedCallNotTold) => {
+                self.finish_delivery(index, DeliveryState::Done, out);
+            }
             (Next::DeadLetter, _) if is_forgiven => self.delivered(index, attempt, out),
             (Next::Done, Some(_)) | (Next::DeadLetter, _) => {
                 let response = callback::answer(attempt.outcome);
@@ -226,7 +230,8 @@ impl Workflow {
     pub fn notify(&mut self, event: &str, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
         let goes_on = self.run.state == RunState::Started;
         let found = self.waits.iter().position(|wait| goes_on && wait.event == event)?;
-        let wait = self.waits.remove(found);
+        let is_kept = planted::has(Bug::WaitEndsTwice);
+        let wait = if is_kept { self.waits[found].clone() } else { self.waits.remove(found) };
         out.withdrawn.push(wait.timer);
         let id = self.end_wait(&wait, Some(data), out);
         Some(Resolved { wait, id })
@@ -397,12 +402,18 @@ impl Workflow {
             (Some(new), Some(call)) => new.step == call.step,
             _ => false,
         };
+        if planted::has(Bug::StepAppendedTwice) {
+            return None;
+        }
         self.entries.iter().find(is_twin).map(|entry| entry.id)
     }
 
     /// What the endpoint makes of this entry is there already: to deliver it again would only execute a step again that is
     /// done. So it is after a crash that came between the two.
     pub fn is_obsolete(&self, index: u32) -> bool {
+        if planted::has(Bug::DoneStepSentAgain) {
+            return false;
+        }
         let (shown, later) = self.entries.split_at(index as usize + 1);
         let Some(entry) = shown.last().filter(|entry| entry.terms.call_type == CallType::Step) else { return false };
         let waits = self.waits.iter().map(|wait| &wait.step);
@@ -527,7 +538,9 @@ impl Workflow {
     }
 
     pub(super) fn drop_note(&self, key: NoteKey, out: &mut Outbox<'_>) {
-        out.changes.push(Change::NoNote { run: self.run.no, key });
+        if !planted::has(Bug::NoteLeftBehind) {
+            out.changes.push(Change::NoNote { run: self.run.no, key });
+        }
     }
 
     fn save_delivery(&self, index: u32, out: &mut Outbox<'_>) {

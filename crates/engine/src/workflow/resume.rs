@@ -8,6 +8,7 @@ use super::record::Record;
 use super::request::{NewEntry, NewRun};
 use super::run::{FailureCall, Invoke, Invoker, RunConfig, RunState, Trigger, Wait};
 use crate::message::FlowSpec;
+use crate::planted::{self, Bug};
 use bytes::Bytes;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
@@ -62,6 +63,7 @@ impl Record {
             entry.id = (out.next_id)();
             let due = match entry.delivery.state {
                 DeliveryState::Failed => due,
+                DeliveryState::Canceled if planted::has(Bug::ResumeForgetsBranches) => continue,
                 // A branch that slept when another failed sleeps on.
                 DeliveryState::Canceled => due.max(entry.delivery.due),
                 DeliveryState::Pending | DeliveryState::Done => continue,

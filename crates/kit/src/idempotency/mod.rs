@@ -4,7 +4,7 @@
 //! closed: if it is down, slow or answers rubbish, nobody may go on, and the queue delivers again later.
 //!
 //! **Effects.** Two deliveries can do the same work all the same: the same order was published twice, or a process
-//! slept longer than its lock. [`reserve`] and [`BusinessKey`] name the work itself; the `table` commits the mark
+//! slept longer than its lock. [`reserve()`] and [`BusinessKey`] name the work itself; the `table` commits the mark
 //! *together with the effect*, and its fence refuses whoever lost the key.
 //!
 //! | store | keeps two from working at once | survives its own crash or failover | use it for |

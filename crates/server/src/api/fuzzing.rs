@@ -11,6 +11,8 @@ use posthaste_engine::url_group::{Edit, EndpointRef};
 use posthaste_wire::publish::PublishLimits;
 use std::net::IpAddr;
 
+pub use super::workflow::fuzzing as workflow;
+
 /// The bounds that a publish has to keep by default.
 pub const LIMITS: PublishLimits = PUBLISH_LIMITS;
 /// Longest name of an endpoint.

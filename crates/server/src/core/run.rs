@@ -426,6 +426,7 @@ impl Core {
                 ToSend::Message(message) => (message, None),
                 ToSend::Stored(message, step) => (message, Some(step)),
                 ToSend::Nothing => {
+                    crash_point("run_nothing_sent");
                     self.attempts.core.ended(message, nothing_sent(), Room::new());
                     return Ok(());
                 }

@@ -7,6 +7,7 @@ use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
 use super::workflow::{DEPTH_QUOTA, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
+use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
 use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
@@ -38,6 +39,7 @@ impl Core {
             Command::FinishRun { tenant, run, result, reply } => {
                 if let Some(no) = self.find_run(tenant, &run)? {
                     self.decide(tenant, no, now, |workflow, out| workflow.finish(result, out))?;
+                    crash_point("run_ended");
                 }
                 self.answer(move || reply.send(()));
                 Ok(())
@@ -47,6 +49,7 @@ impl Core {
                     Some(no) => self.decide(tenant, no, now, |workflow, out| workflow.cancel(out))? == Some(true),
                     None => false,
                 };
+                crash_point("run_cancelled");
                 self.answer(move || reply.send(cancelled));
                 Ok(())
             }
@@ -146,6 +149,7 @@ impl Core {
         config.depth = config.depth.max(depth);
         let new = NewRun { tenant, id, created_at, url, config, invoker, first };
         let no = self.begin(now, |out| Workflow::start(new, out))?;
+        crash_point("run_started");
         Ok(self.started(tenant, no, false)?.ok_or(RunRefused::Unknown))
     }
 
@@ -237,6 +241,7 @@ impl Core {
             Some(no) => self.decide(tenant, no, now, |workflow, out| workflow.append(entries, &limits, out))?,
             None => None,
         };
+        crash_point("run_appended");
         let answer = appended.map_or(Err(RunRefused::Unknown), |appended| appended.map_err(refused));
         self.answer(move || reply.send(answer));
         Ok(())
@@ -248,7 +253,7 @@ impl Core {
         run: &RunKey,
         wait: WaitFor,
         reply: Reply<Result<(), RunRefused>>,
-        now: Timestamp,
+        mut now: Timestamp,
     ) -> Result<(), CoreFailure> {
         if let Err(exceeded) = self.check_flow_quota(tenant, wait.terms.flow.iter()) {
             reply.send(Err(exceeded.into()));
@@ -262,11 +267,13 @@ impl Core {
         if self.cached(tenant, no)?.is_some_and(|cached| cached.workflow.has_early(&wait.event)) {
             // What came with the event is in the store alone, and may be in the batch still.
             self.commit()?;
+            now = self.clock.now();
         }
         let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
             workflow.wait(wait, |key| store.note_body(no, key), &limits, out)
         };
         let waited = self.decide(tenant, no, now, ask)?.transpose()?;
+        crash_point("run_waits");
         let answer = waited.map_or(Err(RunRefused::Unknown), |waited| waited.map(drop).map_err(refused));
         self.answer(move || reply.send(answer));
         Ok(())
@@ -289,6 +296,7 @@ impl Core {
                 resolved.map(|resolved| notified_of(&workflow.run, resolved))
             })?;
             notified.extend(resolved.flatten());
+            crash_point("run_heard");
             self.commit_if_large()?;
         }
         self.answer(move || reply.send(notified));
@@ -336,6 +344,7 @@ impl Core {
             Part::FailureCall => workflow.failure_told(attempt, out),
             Part::Deadline => workflow.deadline_reached(message.id, out),
         })?;
+        crash_point("run_outcome");
         Ok(())
     }
 
@@ -364,7 +373,7 @@ impl Core {
         if entry.terms.call_type != CallType::Step {
             return Ok(ToSend::Message(message));
         }
-        if cached.workflow.is_obsolete(index) {
+        if cached.workflow.is_obsolete(index) && !is_planted(SEND_DONE_STEPS) {
             return Ok(ToSend::Nothing);
         }
         let (is_fetched, is_short) = (cached.is_fetched(index, lazy_bytes), cached.is_short());

@@ -1,9 +1,9 @@
 //! Judges a history: which promises were broken. Pure, so that it can be shown to see every kind of loss.
 //!
-//! Here is what holds for every message; `queues`, `flows`, `callbacks` and `schedules` judge the rest.
+//! Here is what holds for every message; `queues`, `flows`, `callbacks`, `schedules` and `runs` judge the rest.
 
 use crate::history::{Answer, Arrival, History, Kind, Millis, Publish};
-use crate::{callbacks, flows, queues, schedules};
+use crate::{callbacks, flows, queues, runs, schedules};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
@@ -51,6 +51,12 @@ pub(crate) enum Violation {
     CallbackTwice(String),
     /// A schedule made two messages for one time.
     FiredTwice(String),
+    /// A run that has come to rest and has not ended.
+    Unended(String),
+    /// A run has returned although its endpoint never executed one of its steps.
+    StepLost(String),
+    /// A step was executed once more after its result had been accepted.
+    ExecutedAgain(String),
     /// Sent and acknowledged when there was no disk any more.
     Baseless(String),
     /// After a start the server has fewer messages than are outstanding: how many of each.
@@ -80,6 +86,9 @@ impl Violation {
             | Violation::CallbackLost(key)
             | Violation::CallbackTwice(key)
             | Violation::FiredTwice(key)
+            | Violation::Unended(key)
+            | Violation::StepLost(key)
+            | Violation::ExecutedAgain(key)
             | Violation::Baseless(key)
             | Violation::Unaccounted(key) => key,
         }
@@ -104,6 +113,8 @@ pub(crate) struct Counts {
     pub(crate) unknown: usize,
     /// Only ever answered with 503.
     pub(crate) refused: usize,
+    /// Runs of workflows that returned.
+    pub(crate) runs: usize,
 }
 
 impl Counts {
@@ -116,6 +127,7 @@ impl Counts {
         self.cancelled += other.cancelled;
         self.unknown += other.unknown;
         self.refused += other.refused;
+        self.runs += other.runs;
     }
 }
 
@@ -145,6 +157,7 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
     violations.extend(flows::check(history));
     violations.extend(callbacks::check(history));
     violations.extend(schedules::check(history));
+    violations.extend(runs::check(history));
     violations
 }
 
@@ -251,7 +264,8 @@ fn subjects(history: &History) -> HashMap<&str, Subject<'_>> {
 }
 
 pub(crate) fn count(history: &History) -> Counts {
-    let mut counts = Counts { dead: history.dead_letters.len(), cancelled: history.cancels.len(), ..Counts::default() };
+    let (dead, cancelled, runs) = (history.dead_letters.len(), history.cancels.len(), runs::count(history));
+    let mut counts = Counts { dead, cancelled, runs, ..Counts::default() };
     for subject in subjects(history).values() {
         let acknowledged = !subject.acknowledged().is_empty();
         counts.acknowledged += usize::from(acknowledged);
@@ -341,8 +355,15 @@ mod tests {
     #[test]
     fn a_sound_history_has_no_violation() {
         assert_eq!(check(&sound()), []);
-        let counts =
-            Counts { acknowledged: 8, delivered: 6, duplicates: 1, dead: 1, cancelled: 1, unknown: 1, refused: 0 };
+        let counts = Counts {
+            acknowledged: 8,
+            delivered: 6,
+            duplicates: 1,
+            dead: 1,
+            cancelled: 1,
+            unknown: 1,
+            ..Counts::default()
+        };
         assert_eq!(count(&sound()), counts);
     }
 

@@ -1,5 +1,6 @@
 //! What happened in a run, as seen from outside: what was asked, what was answered, what arrived.
 
+use crate::endpoint::Script;
 use std::collections::{HashMap, HashSet};
 
 /// Milliseconds since the run began.
@@ -134,6 +135,26 @@ pub(crate) struct Callback {
     pub(crate) is_failure: bool,
 }
 
+/// A run of a workflow that was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) key: String,
+    pub(crate) script: Script,
+    pub(crate) sent_at: Millis,
+    pub(crate) answered_at: Millis,
+    pub(crate) answer: Answer,
+}
+
+/// The endpoint of a run has executed a step.
+#[derive(Clone, Debug)]
+pub(crate) struct Execution {
+    pub(crate) key: String,
+    pub(crate) step: u32,
+    pub(crate) began_us: Micros,
+    /// When the server had accepted its result.
+    pub(crate) accepted_us: Option<Micros>,
+}
+
 /// A time in which a queue was paused: from the acknowledgement until the resume was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pause {
@@ -182,6 +203,18 @@ pub(crate) struct History {
     pub(crate) dead_letters: Vec<String>,
     /// Ids of the log lines DELIVERED, FAILED and CANCELED at the end.
     pub(crate) ends: Vec<(String, &'static str)>,
+    pub(crate) runs: Vec<Start>,
+    pub(crate) executions: Vec<Execution>,
+    /// Runs (by key) that have returned, and when the server had accepted that.
+    pub(crate) finished: HashMap<String, Option<Micros>>,
+    /// Runs of whose failure the endpoint was told.
+    pub(crate) told_of_failure: HashSet<String>,
+    /// Runs of which something came that was never published.
+    pub(crate) corrupt_runs: HashSet<String>,
+    /// Runs whose cancel was sent, answered or not.
+    pub(crate) run_cancels: HashSet<String>,
+    /// How each run (by id) stands at the end; one element per instance.
+    pub(crate) run_states: HashMap<String, Vec<String>>,
 }
 
 impl History {
@@ -197,6 +230,12 @@ impl History {
                     baseless.push(publish.key.clone());
                 }
                 publish.answer = Answer::Unknown;
+            }
+            for start in self.runs.iter_mut().filter(|start| void.contains(start.sent_at, start.answered_at)) {
+                if start.sent_at > void.cut.1 && start.answer.id().is_some() {
+                    baseless.push(start.key.clone());
+                }
+                start.answer = Answer::Unknown;
             }
             self.cancels.retain(|_, at| !void.contains(*at, *at));
         }

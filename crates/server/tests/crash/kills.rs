@@ -109,8 +109,15 @@ fn it_was_no_test(history: &History) -> Option<String> {
     let throttled = history.publishes.iter().filter(|publish| publish.terms.flow.is_some()).count();
     let (pauses, callbacks) = (history.pauses.len(), history.callbacks.len());
     let is_enough = acknowledged > 500 && delivered > 300 && dead > 10 && cancelled > 10;
-    if !is_enough || queued < 100 || throttled < 50 || pauses == 0 || callbacks < 20 {
+    if !is_enough || counts.runs < 20 || queued < 100 || throttled < 50 || pauses == 0 || callbacks < 20 {
         return Some(format!("too little happened: {counts:?} {queued} {throttled} {pauses} {callbacks}"));
+    }
+    let victim = history.runs.iter().find(|start| start.answer.id().is_some());
+    let mut planted = history.clone();
+    planted.run_states.clear();
+    let is_seen = victim.is_some_and(|start| checker::check(&planted).contains(&Violation::Lost(start.key.clone())));
+    if !is_seen {
+        return Some("the checker does not see that runs are lost".to_owned());
     }
     let mut planted = history.clone();
     let victim = history.publishes.iter().find(|publish| is_surely_delivered(publish, history));

@@ -1,8 +1,9 @@
 //! Publishers: many at once, each with its own mix, each noting what it asked and what it was told.
 
 use crate::client::{Client, Response};
+use crate::endpoint::{Endpoint, Script, run_id};
 use crate::history::{
-    Answer, FLOWS, FlowLimits, History, Kind, LONG_WINDOW, Publish, QUEUE_SLOTS, SHORT_WINDOW, Terms,
+    Answer, FLOWS, FlowLimits, History, Kind, LONG_WINDOW, Publish, QUEUE_SLOTS, SHORT_WINDOW, Start, Terms,
 };
 use crate::operator::{DOOMED, DOOMED_KIND};
 use crate::random::Random;
@@ -29,6 +30,8 @@ pub(crate) struct Load {
     pub(crate) phase: watch::Sender<Phase>,
     /// Publishes acknowledged so far.
     pub(crate) acknowledged: watch::Sender<u64>,
+    /// Where runs of workflows are executed.
+    pub(crate) endpoint: Arc<Endpoint>,
     /// How many schedules there are.
     pub(crate) schedules: usize,
     history: Mutex<History>,
@@ -39,6 +42,7 @@ impl Load {
     pub(crate) fn new(witness: Arc<Witness>, schedules: usize) -> Arc<Load> {
         Arc::new(Load {
             client: Client::new(),
+            endpoint: Endpoint::start(witness.clone()),
             witness,
             phase: watch::Sender::new(Phase::Down),
             acknowledged: watch::Sender::new(0),
@@ -57,7 +61,8 @@ impl Load {
     pub(crate) async fn publish_all(self: Arc<Load>, mut random: Random) {
         while let Some(server) = self.server().await {
             match random.below(100) {
-                0..22 => self.one(server, Kind::Plain { delay_ms: 0 }).await,
+                0..14 => self.one(server, Kind::Plain { delay_ms: 0 }).await,
+                14..22 => self.run(server, &mut random).await,
                 22..34 => self.one(server, Kind::Plain { delay_ms: random.below(4) * 1_000 }).await,
                 34..44 => self.one(server, Kind::Flaky).await,
                 44..51 => self.one(server, Kind::Dead { retries: random.below(2) as u32 }).await,
@@ -111,6 +116,35 @@ impl Load {
         let terms = Terms { flow: Some(flow), callback: random.below(8) == 0, ..Terms::default() };
         let key = self.new_key();
         self.publish(server, &key, eventful(random), terms).await;
+    }
+
+    /// A run of a workflow; some are cancelled, and some get the event early that they will wait for.
+    async fn run(&self, server: SocketAddr, random: &mut Random) {
+        let script = Script::ALL[random.below(Script::ALL.len() as u64) as usize];
+        let (key, sent_at) = (self.new_key(), self.witness.now());
+        let batch = self.endpoint.trigger(script, &key);
+        let response = self.client.send(Method::POST, server, "/v2/batch", &[], batch.into()).await;
+        let answer = answer_of(response.as_ref(), |told| told[0]["messageId"].as_str().map(str::to_owned));
+        let is_acknowledged = answer.id().is_some();
+        if answer == Answer::Unknown {
+            self.is_gone(server);
+        }
+        let start = Start { key: key.clone(), script, sent_at, answered_at: self.witness.now(), answer };
+        self.note(|history| history.runs.push(start));
+        if !is_acknowledged {
+            return;
+        }
+        self.acknowledged.send_modify(|count| *count += 1);
+        if random.below(CANCELLED_RUNS) == 0 {
+            self.note(|history| history.run_cancels.extend([key.clone()]));
+            let target = format!("/v2/workflows/runs/{}?cancel=true", run_id(&key));
+            // Unanswered or not: it may be cancelled.
+            drop(self.client.send(Method::DELETE, server, &target, &[], Bytes::new()).await);
+        } else if script == Script::Wait && random.below(2) == 0 {
+            // It is kept until the run waits for it; should it get lost, the wait ends by itself.
+            let target = format!("/v2/notify/{}/{key}", run_id(&key));
+            drop(self.client.send(Method::POST, server, &target, &[], key.into()).await);
+        }
     }
 
     /// To every endpoint of the group.
@@ -257,6 +291,8 @@ impl Load {
 /// The URL group of a run, and how many endpoints it has.
 pub(crate) const GROUP: &str = "crew";
 pub(crate) const GROUP_SIZE: usize = 3;
+/// One run in this many is cancelled.
+const CANCELLED_RUNS: u64 = 10;
 /// The flow-control key that limits only how many are under way.
 const PARALLEL: usize = 1;
 /// How long the witness takes to answer a message of a queue or a flow-control key.

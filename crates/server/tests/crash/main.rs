@@ -2,7 +2,8 @@
 //!
 //! Start at `torture`, which runs every kind of fault (one file each) and prints a table. A kind makes `round`s: a mixed
 //! load, a server that dies again and again, and a judgement of the whole `history` by `checker`. `descriptors` takes
-//! away what a connection needs. The witness of deliveries is the receiver in this process, not the server. `./torture`
+//! away what a connection needs. The witness of deliveries is the receiver in this process, not the server; `endpoint` is
+//! that of workflow runs. `./torture`
 //! is the long form, `docs/reliability/torture.md` says what is done and checked.
 
 mod torture;
@@ -29,9 +30,11 @@ mod flows;
 mod history;
 mod overlap;
 mod queues;
+mod runs;
 mod schedules;
 
 mod client;
+mod endpoint;
 mod load;
 mod operator;
 mod process;

@@ -121,6 +121,7 @@ fn stimulus(point: &str) -> Stimulus {
 fn passing(point: &str, pass: u64, random: &mut Random) -> u64 {
     let is_rare = ["start_", "stop_", "bulk_"].iter().any(|prefix| point.starts_with(prefix))
         || point.ends_with("_flush")
-        || ["page_loaded", "journal_next_segment", "journal_released"].contains(&point);
+        || ["page_loaded", "journal_next_segment", "journal_released", "run_waits", "run_heard", "run_cancelled"]
+            .contains(&point);
     if is_rare { 1 } else { 1 + random.below(PASSINGS * pass) }
 }

@@ -78,12 +78,13 @@ impl Row {
         self.violations.is_empty()
     }
 
-    fn cells(&self) -> [String; 9] {
-        let Counts { acknowledged, delivered, duplicates, unknown, .. } = self.counts;
-        let numbers = [acknowledged, delivered, duplicates, unknown, self.lost, self.violations.len()];
-        let [acknowledged, delivered, duplicates, unknown, lost, violations] = numbers.map(|number| number.to_string());
+    fn cells(&self) -> [String; 10] {
+        let Counts { acknowledged, delivered, duplicates, unknown, runs, .. } = self.counts;
+        let numbers = [acknowledged, delivered, duplicates, unknown, runs, self.lost, self.violations.len()];
+        let [acknowledged, delivered, duplicates, unknown, runs, lost, violations] =
+            numbers.map(|number| number.to_string());
         let (kind, cycles, seconds) = (self.kind.to_owned(), self.cycles.to_string(), format!("{:.1}", self.seconds));
-        [kind, cycles, acknowledged, delivered, duplicates, unknown, lost, violations, seconds]
+        [kind, cycles, acknowledged, delivered, duplicates, unknown, runs, lost, violations, seconds]
     }
 
     fn json(&self) -> Value {
@@ -94,6 +95,7 @@ impl Row {
             "delivered": self.counts.delivered,
             "duplicates": self.counts.duplicates,
             "unknown": self.counts.unknown,
+            "runs": self.counts.runs,
             "lost": self.lost,
             "violations": self.violations,
             "skipped": self.skipped,
@@ -103,8 +105,8 @@ impl Row {
     }
 }
 
-const TITLES: [&str; 9] =
-    ["fault", "cycles", "acknowledged", "delivered", "duplicates", "unknown", "lost", "violations", "seconds"];
+const TITLES: [&str; 10] =
+    ["fault", "cycles", "acknowledged", "delivered", "duplicates", "unknown", "runs", "lost", "violations", "seconds"];
 
 /// The table, and below it what is remarkable.
 pub(crate) fn table(rows: &[Row]) -> String {
@@ -165,7 +167,7 @@ fn a_table_has_a_line_per_kind_and_says_what_was_skipped() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[2],
-        "| kill      |     20 |            7 |         6 |          0 |       0 |    0 |          0 |     1.2 |"
+        "| kill      |     20 |            7 |         6 |          0 |       0 |    0 |    0 |          0 |     1.2 |"
     );
     assert_eq!(lines[3], "| power cut | skipped: not root |");
     assert_eq!(lines[5], "point: a note");

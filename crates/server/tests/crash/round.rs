@@ -3,6 +3,7 @@
 use crate::audit;
 use crate::checker::{self, Violation};
 use crate::client::Client;
+use crate::endpoint::run_id;
 use crate::history::History;
 use crate::load::{Load, Phase};
 use crate::operator::{self, FIRED};
@@ -70,6 +71,7 @@ impl Round {
     pub(crate) async fn start(&mut self, launch: &Launch) -> (Process, Option<SocketAddr>) {
         let server = launch.spawn();
         let Some(address) = block_in_place(|| server.try_address()) else { return (server, None) };
+        self.load.endpoint.server.send_replace(Some(address));
         let found = audit::check(&self.load, address).await;
         add(&mut self.found, found);
         self.load.phase.send_replace(Phase::Up(address));
@@ -146,12 +148,14 @@ impl Round {
         }
         let mut server = self.launch.spawn();
         let address = server.address();
+        self.load.endpoint.server.send_replace(Some(address));
         let found = audit::check(&self.load, address).await;
         add(&mut self.found, found);
         operator::clear_up(&self.load, address).await;
         come_to_rest(&self.load.client, address).await;
         let mut history = self.load.history();
         self.load.witness.tell(&mut history);
+        self.load.endpoint.tell(&mut history);
         read_the_servers_view(&self.load.client, address, &mut history).await;
         history.take_back_arrivals();
         assert_sound(&server);
@@ -184,6 +188,12 @@ impl Verdict {
         let ends: Vec<_> = history.ends.iter().filter(|(id, _)| is_its(id)).collect();
         let cancelled: Vec<_> = history.cancels.iter().filter(|(id, _)| is_its(id)).collect();
         let dead: Vec<_> = history.dead_letters.iter().filter(|id| is_its(id)).collect();
+        let runs: Vec<_> = history.runs.iter().filter(|start| start.key == key).collect();
+        if !runs.is_empty() {
+            let executions: Vec<_> = history.executions.iter().filter(|execution| execution.key == key).collect();
+            let (states, finished) = (history.run_states.get(&run_id(key)), history.finished.get(key));
+            return format!("{violation}: {runs:?} {executions:?} is {states:?}, returned {finished:?}");
+        }
         format!("{violation}: {publishes:?} {arrivals:?} ends {ends:?} cancelled {cancelled:?} dead {dead:?}")
     }
 }
@@ -237,6 +247,11 @@ async fn read_the_servers_view(client: &Client, server: SocketAddr, history: &mu
         let target = format!("/v2/events?state={state}&trimBody=0&count=1000");
         let events = client.pages(server, &target, "events").await;
         history.ends.extend(events.iter().map(|event| (id(event), state)));
+    }
+    for run in client.pages(server, "/v2/workflows/logs?count=100", "runs").await {
+        let [id, state] =
+            ["workflowRunId", "workflowState"].map(|field| run[field].as_str().expect("a text").to_owned());
+        history.run_states.entry(id).or_default().push(state);
     }
     let target = format!("/v2/events?state=CREATED&label={FIRED}&trimBody=0&count=1000");
     let events = client.pages(server, &target, "events").await;

@@ -1,14 +1,17 @@
 //! What a transaction may do. Judged op by op as it reaches the store, and then as a whole.
 
 use super::Judge;
+use super::runs::run_of;
 use crate::node::CommitRequest;
+use crate::program::Program;
 use crate::store::{Store, window_counts};
 use crate::story::Story;
 use posthaste_engine::event::{Event, Op, State};
 use posthaste_engine::message::{FlowKey, Live, QueueKey};
 use posthaste_engine::outcome::Verdict;
 use posthaste_engine::schedule::ScheduleState;
-use posthaste_wire::id::{DlqId, MessageId, TenantId};
+use posthaste_engine::workflow::Change;
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +20,43 @@ const COMMIT_MS_MAX: u64 = 10_000;
 
 /// What one transaction did.
 #[derive(Default)]
-struct Deeds {
-    inserted: BTreeMap<MessageId, Live>,
+pub(super) struct Deeds {
+    pub inserted: BTreeMap<MessageId, Live>,
+    /// Rows that changed, as they were last.
+    pub updated: BTreeMap<MessageId, Live>,
     /// Log lines, by message.
     logged: BTreeMap<MessageId, Vec<State>>,
-    removed: BTreeSet<MessageId>,
+    pub removed: BTreeSet<MessageId>,
     buried: BTreeSet<MessageId>,
     exhumed: BTreeSet<(TenantId, DlqId)>,
     /// Messages of firings, as their schedules name them.
     fired: BTreeSet<MessageId>,
+    /// Entries of runs that are new, in their order.
+    pub entries: Vec<(Seq, u32)>,
+    /// Entries whose deliveries are new or stand otherwise.
+    pub deliveries: BTreeSet<(Seq, u32)>,
+    pub new_runs: BTreeSet<Seq>,
+    pub ended_runs: BTreeSet<Seq>,
+    /// Rules about runs that were broken on the way.
+    pub breaches: Vec<(&'static str, Option<MessageId>, String)>,
+}
+
+impl Deeds {
+    pub(super) fn breach(&mut self, rule: &'static str, about: Option<MessageId>, text: impl FnOnce() -> String) {
+        self.breaches.push((rule, about, text()));
+    }
 }
 
 impl Judge {
     /// A batch is written: its ops are judged and applied.
-    pub(crate) fn apply(&mut self, commit: &CommitRequest, now_ms: u64, store: &mut Store, story: &mut Story) {
+    pub(crate) fn apply(
+        &mut self,
+        commit: &CommitRequest,
+        programs: &[Program],
+        now_ms: u64,
+        store: &mut Store,
+        story: &mut Story,
+    ) {
         let epoch = self.epoch;
         if commit.epoch != epoch {
             self.blame("an earlier owner changes nothing", None, now_ms, || {
@@ -40,6 +66,7 @@ impl Judge {
         self.latest = self.latest.max(commit.notes.clock);
         self.forget_starts();
         self.remember_limits(&commit.ops, store);
+        self.note_resumed(commit);
         let mut deeds = Deeds::default();
         for op in &commit.ops {
             note(op, now_ms, story);
@@ -48,7 +75,10 @@ impl Judge {
                 self.blame("every op makes sense", subject(op), now_ms, || text);
             }
         }
-        self.check_ends(&deeds, now_ms);
+        self.check_runs(&deeds, programs, now_ms, store);
+        self.check_kept(commit, now_ms, store);
+        self.check_steps(commit, &deeds, now_ms, store);
+        self.check_ends(&deeds, now_ms, store);
         self.check_outcomes(commit, &deeds, now_ms, store);
         self.check_replays(commit, &deeds, now_ms);
         self.check_firings(&deeds, now_ms, store);
@@ -64,7 +94,11 @@ impl Judge {
                 deeds.inserted.insert(message.id, *live);
             }
             Op::Log(event) => self.check_log(event, now_ms, store, deeds),
-            Op::Update(live) => self.check_update(live, now_ms, store),
+            Op::Update(live) => {
+                deeds.updated.insert(live.id, *live);
+                self.check_update(live, now_ms, store);
+            }
+            Op::Workflow(change) => self.check_change(change, commit, store, deeds),
             Op::Remove { id } => drop(deeds.removed.insert(*id)),
             Op::Bury(letter) => drop(deeds.buried.insert(letter.id)),
             Op::Exhume { tenant, dlq_id } => drop(deeds.exhumed.insert((*tenant, *dlq_id))),
@@ -125,7 +159,7 @@ impl Judge {
     }
 
     /// A live row goes when its end is logged, in the same transaction.
-    fn check_ends(&mut self, deeds: &Deeds, now_ms: u64) {
+    fn check_ends(&mut self, deeds: &Deeds, now_ms: u64, store: &Store) {
         for (id, states) in &deeds.logged {
             let ends = |state: State| states.contains(&state);
             let gone = ends(State::Delivered) || ends(State::Canceled);
@@ -133,7 +167,9 @@ impl Judge {
                 self.blame("an end and its log line are one transaction", Some(*id), now_ms, || format!("{states:?}"));
             }
         }
-        let silent = deeds.removed.iter().chain(&deeds.buried).find(|id| !deeds.logged.contains_key(id));
+        // Of messages of runs the list of the run tells.
+        let is_silent = |id: &&MessageId| !deeds.logged.contains_key(id) && run_of(**id, store).is_none();
+        let silent = deeds.removed.iter().chain(&deeds.buried).find(is_silent);
         if let Some(id) = silent.copied() {
             self.blame("an end and its log line are one transaction", Some(id), now_ms, || "it went silently".into());
         }
@@ -299,6 +335,7 @@ fn subject(op: &Op) -> Option<MessageId> {
         Op::Update(live) => Some(live.id),
         Op::Remove { id } | Op::Remember { id, .. } => Some(*id),
         Op::Bury(letter) => Some(letter.id),
+        Op::Workflow(Change::Entry { entry, .. }) => Some(entry.id),
         _ => None,
     }
 }
@@ -311,6 +348,8 @@ fn name_of(op: &Op) -> &str {
         Op::PutSchedule(schedule) => &schedule.id,
         Op::DropQueue { name, .. } | Op::DropFlow { key: name, .. } => name,
         Op::SetSchedule { id, .. } | Op::DropSchedule { id, .. } => id,
+        Op::Workflow(Change::Run(run)) => &run.id,
+        Op::Workflow(Change::Waiter(waiter) | Change::NoWaiter(waiter)) => &waiter.event,
         _ => "",
     }
 }
@@ -326,6 +365,23 @@ fn note(op: &Op, now_ms: u64, story: &mut Story) {
         }
         Op::Remove { .. } => "its live row goes".to_owned(),
         Op::Bury(letter) => format!("is dead letter {}", letter.dlq_id),
+        Op::Workflow(Change::Entry { run, entry, body }) => {
+            let text = String::from_utf8_lossy(body);
+            format!("is entry {} of run {}: {} {text}", entry.index, run.0, entry.terms.call_type.name())
+        }
+        Op::Workflow(Change::Delivery { run, index, delivery }) => {
+            format!("the delivery of entry {index} of run {} is {:?}", run.0, delivery.state)
+        }
+        Op::Workflow(Change::Run(run)) => {
+            format!("run {}, {}, is {:?}", run.no.0, run.id, run.state)
+        }
+        Op::Workflow(Change::Note { run, note }) => {
+            let (kind, body) = (note.key.kind, String::from_utf8_lossy(&note.body));
+            format!("run {} keeps {kind:?} {}: {} {body}", run.0, note.key.n, note.data)
+        }
+        Op::Workflow(Change::NoNote { run, key }) => {
+            format!("run {} needs {:?} {} no more", run.0, key.kind, key.n)
+        }
         other => format!("{other:?}"),
     };
     story.tell(now_ms, about, text);

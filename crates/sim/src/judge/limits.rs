@@ -80,6 +80,14 @@ impl Judge {
         self.check_rate(live, &in_force, now_ms);
     }
 
+    /// A start that a key has counted has sent nothing.
+    pub(crate) fn not_sent(&mut self, live: &Live, now_ms: u64) {
+        self.counts.steps_not_sent += 1;
+        if let Some(flow) = live.flow {
+            self.flow_books.entry((live.tenant, flow)).or_default().last_start_ms = Some(now_ms);
+        }
+    }
+
     /// In no stretch of time as long as the period do more than the rate start. Whoever set a clock ahead made the
     /// period shorter by as much; setting it back gains nothing.
     fn check_rate(&mut self, live: &Live, in_force: &[Flow], now_ms: u64) {

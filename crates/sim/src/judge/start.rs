@@ -1,9 +1,12 @@
 //! What may reach a receiver, and when.
 
 use super::Judge;
+use super::runs::run_of;
 use crate::store::Store;
 use posthaste_engine::event::State;
 use posthaste_engine::message::{Live, Message};
+use posthaste_engine::workflow::Part;
+use posthaste_engine::workflow::run::RunState;
 use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 
@@ -65,13 +68,21 @@ impl Judge {
         let Some(row) = store.live_row(id) else {
             return self.blame("only live messages start", Some(id), now_ms, || "it has no live row".into());
         };
-        if row.retried != live.retried || store.states.get(&id) != Some(&State::Active) {
+        let is_active = live.is_step || store.states.get(&id) == Some(&State::Active);
+        if row.retried != live.retried || !is_active {
             self.blame("a start is committed before it happens", Some(id), now_ms, || {
                 format!("its row says {} retries, its last log line is {:?}", row.retried, store.states.get(&id))
             });
         }
         if row.cancel_requested || self.cancelled.contains(&id) {
             self.blame("after its cancel was answered nothing starts", Some(id), now_ms, || "it starts".into());
+        }
+        let of = run_of(id, store).filter(|(_, part)| *part != Part::FailureCall);
+        if of.is_some_and(|(run, _)| store.runs.get(&run).is_none_or(|run| run.state != RunState::Started)) {
+            self.blame("nothing of a run is sent after its end", Some(id), now_ms, || "it is".into());
+        }
+        if live.is_step && !store.is_on_disk(id) {
+            self.blame("what a run sends is on disk", Some(id), now_ms, || "it is only written".into());
         }
         if !row.is_due(self.latest) {
             let latest = self.latest;

@@ -2,10 +2,11 @@
 
 use super::{Batch, Owner, Stop};
 use crate::bug::Bug;
-use crate::command::{Answer, Command, Draft, Ended, RequestId, Said, Task};
+use crate::command::{Answer, Command, Draft, Ended, RequestId, RunTask, Said, Task};
 use crate::env::Env;
+use crate::random::Random;
 use posthaste_engine::flow::FlowEdit;
-use posthaste_engine::message::{FlowKey, Message};
+use posthaste_engine::message::{FlowKey, Live, Message};
 use posthaste_engine::shard::{Accepted, Chance, Publish};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 
 impl Owner {
     pub(super) fn handle(&mut self, command: Command, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        if self.needs_truth(&command.task) && !self.batch.is_empty() && !self.forgets_truth(&command.task, env) {
+        let may_wait = !self.batch.is_empty() && !self.forgets_truth(&command.task, env);
+        if may_wait && self.needs_truth(&command.task, env)? {
             self.inbox.push_front(command);
             return self.commit(env, now);
         }
@@ -25,7 +27,8 @@ impl Owner {
         let out = &mut self.batch.out;
         match task {
             Task::Publish(drafts) => return self.publish(request, drafts, env, now),
-            Task::Ended(ended) => self.ended(*ended, env, now),
+            Task::Ended(ended) => return self.ended(*ended, env, now),
+            Task::Run { tenant, task } => return self.handle_run(request, tenant, *task, env, now),
             Task::Cancel { tenant, ids } => return self.cancel(request, tenant, &ids, env, now),
             Task::DeleteDeadLetters { tenant, ids } => {
                 env.read()?;
@@ -70,17 +73,28 @@ impl Owner {
     }
 
     /// Whether the store must know everything that was decided before.
-    fn needs_truth(&self, task: &Task) -> bool {
-        match task {
+    fn needs_truth(&mut self, task: &Task, env: &mut Env) -> Result<bool, Stop> {
+        Ok(match task {
             Task::Cancel { .. } | Task::DeleteDeadLetters { .. } | Task::Replay { .. } => true,
+            Task::Run { tenant, task } => match &**task {
+                RunTask::Notify { .. } | RunTask::BeginAgain { .. } => true,
+                // What came with the event is in the store alone, and may be in the batch still.
+                RunTask::Wait { run, event, .. } => self.has_early(*tenant, run, event, env)?,
+                _ => false,
+            },
             Task::PutSchedule(schedule) => self.firing.contains(schedule.tenant, &schedule.id),
             Task::PauseSchedule { tenant, id, .. } => self.firing.contains(*tenant, id),
             _ => false,
-        }
+        })
     }
 
     fn forgets_truth(&self, task: &Task, env: &Env) -> bool {
-        env.has(Bug::CancelWithoutCommit) && matches!(task, Task::Cancel { .. })
+        match task {
+            Task::Cancel { .. } => env.has(Bug::CancelWithoutCommit),
+            Task::Run { task, .. } if matches!(**task, RunTask::Wait { .. }) => env.has(Bug::EarlyReadWithoutCommit),
+            Task::Run { .. } => env.has(Bug::NotifyWithoutCommit),
+            _ => false,
+        }
     }
 
     pub(super) fn answer(&mut self, request: RequestId, said: Said) {
@@ -102,11 +116,15 @@ impl Owner {
         Ok(())
     }
 
-    fn ended(&mut self, ended: Ended, env: &mut Env, now: Timestamp) {
-        let Ended { message, outcome, live, .. } = ended;
+    fn ended(&mut self, ended: Ended, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let Ended { message, outcome, sent, live, .. } = ended;
         let was_under_way = self.flights.remove(&(live.id, live.retried));
         if !was_under_way && !env.has(Bug::OutcomeTakenTwice) {
-            return;
+            return Ok(());
+        }
+        if let Some(step) = message.spec.workflow {
+            self.batch.notes.steps.push((live, outcome.verdict(), sent));
+            return self.step_ended(&message, step, &outcome, env, now);
         }
         let random = env.random.next_u64();
         let (callback, failure_callback) = (self.next_id(env, now), self.next_id(env, now));
@@ -114,6 +132,7 @@ impl Owner {
         env.tell(Some(live.id), || format!("node {} hears {:?}", self.node, outcome.verdict()));
         let chance = Chance { random, callback, failure_callback };
         self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
+        Ok(())
     }
 
     fn cancel(
@@ -128,7 +147,8 @@ impl Owner {
         let rows: Vec<_> =
             ids.iter().filter_map(|id| env.store.live_row(*id)).filter(|row| row.tenant == tenant).collect();
         self.shard.cancel(&rows, now, &mut self.batch.out);
-        let fresh = rows.iter().filter(|row| !row.cancel_requested).map(|row| row.id).collect();
+        let is_fresh = |row: &&Live| !row.cancel_requested && !row.is_step;
+        let fresh = rows.iter().filter(is_fresh).map(|row| row.id).collect();
         self.answer(request, Said::Cancelled(fresh));
         Ok(())
     }
@@ -161,8 +181,7 @@ impl Owner {
     }
 
     fn next_id(&mut self, env: &mut Env, now: Timestamp) -> MessageId {
-        self.last_seq = Seq::next(self.last_seq, now);
-        MessageId { seq: self.last_seq, tag: env.random.next_u64() }
+        next_id(&mut self.last_seq, &mut env.random, now)
     }
 
     /// Gives a message its id and hands it to the engine.
@@ -183,6 +202,12 @@ impl Owner {
         let publish = Publish { message, origin, dedup, replaces };
         self.shard.publish(publish, now, &mut self.batch.out)
     }
+}
+
+/// A new id, behind all that were made.
+pub(super) fn next_id(last_seq: &mut Seq, random: &mut Random, now: Timestamp) -> MessageId {
+    *last_seq = Seq::next(*last_seq, now);
+    MessageId { seq: *last_seq, tag: random.next_u64() }
 }
 
 impl Batch {

@@ -4,6 +4,7 @@ use super::World;
 use crate::agenda::Event;
 use crate::publisher;
 use posthaste_engine::event::State;
+use posthaste_engine::workflow::run::{Run, RunState};
 
 /// How long after the healing somebody may still have asked for something before it.
 const HEALING_MS: u64 = 20_000;
@@ -52,7 +53,12 @@ impl World {
 
     /// Everything has ended, and proof of life was given.
     pub(super) fn is_over(&self) -> bool {
-        self.env.store.live.is_empty() && self.env.store.schedules.is_empty() && self.canary_is_delivered()
+        let store = &self.env.store;
+        let has_ended = |run: &std::sync::Arc<Run>| run.state != RunState::Started;
+        store.live.is_empty()
+            && store.schedules.is_empty()
+            && store.runs.values().all(has_ended)
+            && self.canary_is_delivered()
     }
 
     /// When only clocks are looked at until something is due, that time may as well be now.
@@ -83,8 +89,9 @@ impl World {
         let env = &mut self.env;
         let row = env.store.live.values().next().copied();
         let count = env.store.live.len();
+        let run = env.store.runs.values().find(|run| run.state == RunState::Started);
         env.judge.blame("everything comes to its end", row.map(|row| row.id), env.now_ms, || {
-            format!("{why}; {count} messages have not ended, the first is {row:?}")
+            format!("{why}; {count} messages have not ended, the first is {row:?}; the first such run is {run:?}")
         });
     }
 }

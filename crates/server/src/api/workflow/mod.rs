@@ -6,6 +6,7 @@
 
 pub(super) mod dlq;
 mod events;
+pub mod fuzzing;
 mod headers;
 pub(super) mod hooks;
 pub(super) mod logs;
