@@ -90,6 +90,9 @@ impl From<CallType> for String {
     }
 }
 
+/// The longest name of a kind of steps; one that is longer is none.
+pub const KIND_BYTES_MAX: usize = 64;
+
 /// What a step says about itself. What it leaves out, or says in a way of its own, is as if it said nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -119,10 +122,10 @@ impl StepInfo {
         }
         let raw: Raw = serde_json::from_slice(text).unwrap_or_default();
         let number = |value: &serde_json::Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
-        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        let kind = raw.step_type.as_str().filter(|kind| kind.len() <= KIND_BYTES_MAX);
         StepInfo {
             id: number(&raw.step_id).unwrap_or(0),
-            kind: text(&raw.step_type),
+            kind: kind.unwrap_or_default().to_owned(),
             concurrent: number(&raw.concurrent).unwrap_or(1),
             target: number(&raw.target_step).filter(|target| *target > 0),
         }
@@ -137,6 +140,13 @@ impl StepInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_has_a_bounded_name() {
+        let step = |kind: &str| StepInfo::parse(format!(r#"{{"stepId":1,"stepType":"{kind}"}}"#).as_bytes()).kind;
+        assert_eq!(step(&"k".repeat(KIND_BYTES_MAX)).len(), KIND_BYTES_MAX);
+        assert_eq!(step(&"k".repeat(KIND_BYTES_MAX + 1)), "", "it is kept in RAM with every step");
+    }
 
     #[test]
     fn features_are_read_over_lines_and_spaces() {

@@ -31,9 +31,11 @@ use tokio_rustls::client::TlsStream;
 const ADDRESSES_MAX: usize = 16;
 /// How long one address may keep the next one waiting.
 const STAGGER: Duration = Duration::from_millis(300);
-/// What may be on its way on one HTTP/2 stream, and on the whole connection, before we have read it.
+/// What may be on its way on one HTTP/2 stream before we have read it.
 const STREAM_WINDOW: u32 = 128 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// The same for a whole connection. As much as all streams that there can be together: some may stand still because their answer
+/// waits for room, and those that have room would get nothing more behind them.
+const CONNECTION_WINDOW: u32 = (limits::ORIGIN_IN_FLIGHT_MAX + 16) * STREAM_WINDOW;
 /// An HTTP/2 connection with requests under way is asked for a sign of life this often.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
