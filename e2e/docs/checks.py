@@ -110,7 +110,7 @@ BOUNDS = {
     "server/src/store/journal/mod.rs": r"const",
 }
 #: Not bounds but units and pauses.
-NOT_BOUNDS = {"BYTES_PER_PERMIT", "ACCEPT_PAUSE", "RETAINED_BYTES", "TRANSACTION_BYTES"}
+NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "RETAINED_BYTES", "TRANSACTION_BYTES"}
 
 
 def limits(tools):
