@@ -83,7 +83,7 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(after) = self.retry_after {
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
             headers.insert(RETRY_AFTER, seconds.into());
         }
         if self.is_final {
@@ -114,6 +114,8 @@ mod tests {
         let expected = json!({"type": "about:blank", "title": "under way", "status": 409, "detail": "by another", "instance": "msg_1"});
         assert_eq!(body, expected);
         assert!(!headers.contains_key(NON_RETRYABLE_HEADER));
+        let (_, headers, _) = answer(Problem::new(StatusCode::CONFLICT, "never").retry_after(Duration::MAX)).await;
+        assert_eq!(headers["retry-after"], u64::MAX.to_string());
     }
 
     #[tokio::test]

@@ -220,6 +220,11 @@ impl Receiver {
         self
     }
 
+    /// How long a token can be good for after it was accepted once.
+    pub(crate) fn valid_for(&self) -> Duration {
+        self.lifetime_max.saturating_add(self.leeway.saturating_mul(2))
+    }
+
     /// Whether it is known which URL deliveries are for.
     pub fn knows_its_url(&self) -> bool {
         !matches!(self.url, Expected::Undecided)

@@ -135,6 +135,22 @@ pub async fn with_retry_until<T, F, A>(
     cancelled: &CancellationToken,
     operation: &str,
     policy: &RetryPolicy,
+    call: F,
+) -> Result<T, CallError>
+where
+    F: FnMut(Attempt) -> A,
+    A: Future<Output = Result<T, CallError>>,
+{
+    with_retry_if(true, cancelled, operation, policy, call).await
+}
+
+/// As [`with_retry_until`]. What is not repeatable is tried again only after a failure that
+/// [left the other side untouched](CallError::is_untouched): an attempt that timed out is none.
+pub(crate) async fn with_retry_if<T, F, A>(
+    is_repeatable: bool,
+    cancelled: &CancellationToken,
+    operation: &str,
+    policy: &RetryPolicy,
     mut call: F,
 ) -> Result<T, CallError>
 where
@@ -161,7 +177,8 @@ where
                 tracing::debug!(operation, attempt = number, latency_ms, "the call succeeded");
                 return Ok(value);
             }
-            Err(error) => error,
+            Err(error) if is_repeatable || error.is_untouched() => error,
+            Err(error) => error.give_up(),
         };
         let (class, http_status, retryable) = (error.class().as_str(), error.status(), error.is_retryable());
         match policy.next(number, &error, random()) {

@@ -5,7 +5,7 @@
 use crate::call::CallError;
 use crate::exchange::{Answer, Exchange, SetupError, authorize, base_url, bearer};
 use crate::propagation::{Propagator, REQUEST_ID_HEADER};
-use crate::retry::{CancellationToken, RetryPolicy, with_retry_until};
+use crate::retry::{CancellationToken, RetryPolicy, with_retry_if};
 use crate::secret::Secret;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -151,13 +151,21 @@ impl ServiceClient {
     /// The base with the path behind it. A path cannot leave the base: not with dots, and not with a host of its own.
     fn url(&self, path: &str) -> Result<Url, CallError> {
         let base = self.base.as_str().trim_end_matches('/');
-        let path = path.trim_start_matches('/');
+        // As a URL has it: spaces at its end are no part of it.
+        let path = path.trim_start_matches('/').trim_end_matches(' ');
+        if path.contains(|letter: char| letter.is_ascii_control()) {
+            return Err(CallError::invalid("the path has control characters, which a URL drops without a word"));
+        }
         let (before_query, _) = path.split_once(['?', '#']).unwrap_or((path, ""));
         let is_dots = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
         if before_query.split(['/', '\\']).any(is_dots) {
             return Err(CallError::invalid("the path has . or .. as a part, which would lead elsewhere"));
         }
-        Url::parse(&format!("{base}/{path}")).map_err(CallError::invalid)
+        let url = Url::parse(&format!("{base}/{path}")).map_err(CallError::invalid)?;
+        match url.as_str().strip_prefix(base) {
+            Some(rest) if rest.starts_with('/') => Ok(url),
+            _ => Err(CallError::invalid("the path leads out of the base")),
+        }
     }
 }
 
@@ -248,13 +256,11 @@ impl ServiceRequest<'_> {
         let ServiceRequest { client, operation, method, mut headers, is_repeatable, existing_is_fine, .. } = self;
         let (url, body) = (self.url?, self.body?);
         authorize(&mut headers, client.token.as_ref());
-        with_retry_until(&self.cancelled, &operation, &client.policy, |_| {
+        with_retry_if(is_repeatable, &self.cancelled, &operation, &client.policy, |_| {
             let (method, url, headers, body) = (method.clone(), url.clone(), headers.clone(), body.clone());
             async move {
                 let answer = client.exchange.send(method, url, headers, body, client.answer_bytes_max).await;
-                let outcome = answer.and_then(|answer| ServiceResponse::of(answer, existing_is_fine));
-                // An unknown outcome is no failure that may be repeated.
-                outcome.map_err(|error| if is_repeatable || error.is_untouched() { error } else { error.give_up() })
+                answer.and_then(|answer| ServiceResponse::of(answer, existing_is_fine))
             }
         })
         .await

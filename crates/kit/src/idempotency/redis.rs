@@ -12,8 +12,12 @@
 //!
 //! Needs Redis 2.6 or any server that speaks like it, with `EVAL`. Leases have no fence: Redis could not keep its word.
 
+mod connection;
+
+pub use connection::Connection;
+
 use super::{Begun, IdempotencyStore, Lease, StoreError, StoreFuture, hex, millis, storable, token};
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::aio::ConnectionLike;
 use redis::{Client, RedisError, Value};
 use std::fmt;
 use std::time::Duration;
@@ -23,9 +27,6 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 
 /// What all keys start with, unless the store is told otherwise.
 pub const PREFIX_DEFAULT: &str = "posthaste:idempotency:";
-
-/// The longest pause between two attempts to reach a server that is gone.
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// A key that is under way has this and the token of its holder as value; one that is done the other.
 const UNDER_WAY: char = 'u';
@@ -71,7 +72,7 @@ return 0";
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct RedisStore<C = ConnectionManager> {
+pub struct RedisStore<C = Connection> {
     connection: C,
     prefix: String,
     timeout: Duration,
@@ -85,16 +86,11 @@ struct Replicas {
 }
 
 impl RedisStore {
-    /// A store at this URL. The connection is made when it is first needed and made again when it breaks; no step is
-    /// sent twice. Fails if the URL is none.
+    /// A store at this URL. The connection is made when it is first needed, and made again when it breaks or does not
+    /// answer; no step is sent twice. Fails if the URL is none.
     pub fn connect(url: &str) -> Result<RedisStore, StoreError> {
         let client = Client::open(url).map_err(StoreError::unavailable)?;
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(TIMEOUT_DEFAULT))
-            .set_response_timeout(None) // The store has its own.
-            .set_max_delay(RECONNECT_PAUSE_MAX);
-        let connection = ConnectionManager::new_lazy_with_config(client, config).map_err(StoreError::unavailable)?;
-        Ok(RedisStore::new(connection))
+        Ok(RedisStore::new(Connection::new(client, TIMEOUT_DEFAULT)))
     }
 }
 

@@ -15,6 +15,9 @@
 //!
 //! From the lock on all runs as a task of its own: if the queue hangs up, the handler still comes to its end, and the
 //! next delivery finds out what became of it. A process that ends waits for [`JobHandler::idle`].
+//!
+//! In a program that is built with `panic = "abort"` nothing can answer after a panic: the process ends, with all that
+//! it was doing, and the messages that it had locked can be handled again when their locks have ended.
 
 mod delivery;
 mod lock;
@@ -30,7 +33,7 @@ pub use run::DRAIN_BYTES_MAX;
 
 use crate::body::BodyLimits;
 use crate::failure::HandlerResult;
-use crate::idempotency::{IdempotencyStore, KEEP_DEFAULT, LOCK_DEFAULT, Lease};
+use crate::idempotency::{IdempotencyStore, KEEP_DEFAULT, LOCK_DEFAULT, Lease, TTL_MAX};
 use crate::receiver::Receiver;
 use crate::telemetry::Relation;
 use bytes::Bytes;
@@ -200,17 +203,17 @@ impl<T: Send + 'static> JobHandler<T> {
         self
     }
 
-    /// How long a message is locked without a heartbeat; [`LOCK_DEFAULT`] by default, [`LOCK_MIN`] at least. The lock
-    /// is extended for as long as the handler runs; if the process dies, the next attempt has to wait for its end.
+    /// How long a message is locked without a heartbeat; [`LOCK_DEFAULT`] by default, [`LOCK_MIN`] at least and
+    /// [`TTL_MAX`] at most. The lock is extended for as long as the handler runs; if the process dies, the next attempt has to wait for its end.
     pub fn lock(mut self, lock: Duration) -> JobHandler<T> {
-        self.times.lock = lock.max(LOCK_MIN);
+        self.times.lock = lock.clamp(LOCK_MIN, TTL_MAX);
         self
     }
 
-    /// How long it is remembered that a message was handled; [`KEEP_DEFAULT`] by default. A delivery that comes later
-    /// runs the handler again, so it is longer than all attempts of a message can take.
+    /// How long it is remembered that a message was handled; [`KEEP_DEFAULT`] by default, [`TTL_MAX`] at most. A
+    /// delivery that comes later runs the handler again, so it is longer than all attempts of a message can take.
     pub fn keep(mut self, keep: Duration) -> JobHandler<T> {
-        self.times.keep = keep;
+        self.times.keep = keep.min(TTL_MAX);
         self
     }
 
@@ -282,7 +285,7 @@ impl<T> fmt::Debug for JobHandler<T> {
 }
 
 /// Room for so many, or for as many as can be counted.
-fn room_for(running: u32) -> (Arc<Semaphore>, u32) {
+pub(crate) fn room_for(running: u32) -> (Arc<Semaphore>, u32) {
     let running = running.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
     (Arc::new(Semaphore::new(running as usize)), running)
 }

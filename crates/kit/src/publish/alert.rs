@@ -3,6 +3,7 @@
 use super::message::Message;
 use crate::call::CallError;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Something that somebody should know. It is logged as an error in any case.
@@ -18,7 +19,8 @@ pub enum Alert<'a> {
     },
     /// The queue is there again.
     Recovered,
-    /// A message on the disk will never be taken by the queue. It was put aside and needs a person.
+    /// A message on the disk will never be taken by the queue, or may have been and must not be published twice. It was
+    /// put aside and needs a person.
     PutAside {
         /// The file that it is in now.
         file: &'a str,
@@ -27,7 +29,7 @@ pub enum Alert<'a> {
     },
 }
 
-/// Is called for every [`Alert`], on the task that found out: it should return soon.
+/// Is called for every [`Alert`], on the task that found out: it should return soon. If it panics, that is logged.
 #[derive(Clone, Default)]
 pub struct AlertHook(Option<Arc<Hook>>);
 
@@ -46,11 +48,14 @@ impl AlertHook {
             }
             Alert::Recovered => tracing::info!("the queue is there again"),
             Alert::PutAside { file, error } => {
-                tracing::error!(file, error = %error.chain(), "a message was put aside: the queue will never take it");
+                tracing::error!(file, error = %error.chain(), "a message was put aside and needs a person");
             }
         }
         if let Some(hook) = &self.0 {
-            hook(alert);
+            // Messages are in the middle of their way: nothing that it does may cost one.
+            if catch_unwind(AssertUnwindSafe(|| hook(alert))).is_err() {
+                tracing::error!("the hook for alerts panicked");
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{PublishFuture, Published, QueueService, Receipt, Route};
 use crate::call::CallError;
 use crate::exchange::{Answer, Exchange, SetupError, authorize, base_url, bearer};
 use crate::propagation::Propagator;
-use crate::retry::{RetryPolicy, with_retry};
+use crate::retry::{CancellationToken, RetryPolicy, with_retry_if};
 use crate::secret::Secret;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -148,7 +148,7 @@ impl QueueClient {
             is_repeatable: message.is_deduplicated(),
         };
         let receipts: OneOrMany = self.call("publish", request).await?;
-        Ok(receipts.published())
+        receipts.published("publish")
     }
 
     async fn publish_batch(&self, messages: &[Message]) -> Result<Vec<Result<Published, CallError>>, CallError> {
@@ -196,14 +196,12 @@ impl QueueClient {
         let Request { method, path, mut headers, body, is_repeatable } = request;
         let url = Url::parse(&format!("{}{path}", self.base)).map_err(CallError::invalid)?;
         authorize(&mut headers, Some(&self.token));
-        let answer = with_retry(operation, &self.retry, |_| {
+        let answer = with_retry_if(is_repeatable, &CancellationToken::new(), operation, &self.retry, |_| {
             let (method, url, headers, body) = (method.clone(), url.clone(), headers.clone(), body.clone());
-            async move {
-                let outcome = self.exchange.send(method, url, headers, body, LIST_BYTES_MAX).await.and_then(success);
-                outcome.map_err(|error| if is_repeatable || error.is_untouched() { error } else { error.give_up() })
-            }
-        });
-        let body = answer.await?.body;
+            async move { self.exchange.send(method, url, headers, body, LIST_BYTES_MAX).await.and_then(success) }
+        })
+        .await?;
+        let body = answer.body;
         let text: &[u8] = if body.is_empty() { b"null" } else { &body };
         serde_json::from_slice(text).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
@@ -295,11 +293,11 @@ impl<'de> Deserialize<'de> for Ignored {
     }
 }
 
-/// What is not there is no error.
+/// What is not there is no error, if it is the queue that says so.
 pub(super) fn found<T>(result: Result<T, CallError>) -> Result<Option<T>, CallError> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) if error.is_not_found() && !error.is_outage() => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -389,12 +387,16 @@ enum OneOrMany {
 }
 
 impl OneOrMany {
-    fn published(self) -> Published {
+    /// An answer without a single message is no answer: a group without endpoints is refused.
+    fn published(self, operation: &str) -> Result<Published, CallError> {
         let receipts = match self {
             OneOrMany::One(receipt) => vec![receipt],
             OneOrMany::Many(receipts) => receipts,
         };
-        Published::by(Route::Queue, receipts)
+        if receipts.is_empty() {
+            return Err(CallError::unreadable("the answer of the queue names no message").after(operation, 1));
+        }
+        Ok(Published::by(Route::Queue, receipts))
     }
 }
 
@@ -409,7 +411,7 @@ enum ItemAnswer {
 impl ItemAnswer {
     fn published(self) -> Result<Published, CallError> {
         match self {
-            ItemAnswer::Taken(receipts) => Ok(receipts.published()),
+            ItemAnswer::Taken(receipts) => receipts.published("publish a batch"),
             ItemAnswer::Refused { error } => {
                 let refused = CallError::from_status(400, &HeaderMap::new());
                 Err(refused.with_detail(error.chars().take(500).collect::<String>()).after("publish a batch", 1))

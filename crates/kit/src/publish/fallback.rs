@@ -19,7 +19,9 @@ pub const OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// "Not there" is [`CallError::is_outage`]: no connection, no answer in time, 408, 425, 429, 5xx. A message that the
 /// first refuses is refused; the second is not asked. When `publish` returns `Ok` one of them has the message; when it
 /// returns an error neither may have it, and the caller knows. Both can have it, if the first took it and its answer
-/// was lost: the dedup id and the handler's idempotency make one of that.
+/// was lost: the dedup id and the handler's idempotency make one of that. A message with
+/// [`Dedup::Off`](super::Dedup::Off), or a batch with one, goes to the second only if the first
+/// [can not have it](CallError::is_untouched); otherwise the error is returned.
 ///
 /// ```
 /// use posthaste_kit::call::CallError;
@@ -114,6 +116,9 @@ impl FallbackQueue {
         match self.first.0.publish(message).await {
             Err(error) if error.is_outage() => {
                 self.note_outage(message, &error);
+                if !message.is_repeatable_after(&error) {
+                    return Err(error);
+                }
                 // What led here would be lost if the second fails as well.
                 self.second.service().publish(message).await.inspect_err(|_| {
                     tracing::error!(error = %error.chain(), "the queue is not there, and the second choice failed too");
@@ -138,6 +143,9 @@ impl FallbackQueue {
         let mut results = match (self.first.0.publish_all(&all).await, all.first()) {
             (Err(error), Some(message)) if error.is_outage() => {
                 self.note_outage(message, &error);
+                if !all.iter().all(|message| message.is_repeatable_after(&error)) {
+                    return Err(error);
+                }
                 return self.second.service().publish_all(&all).await;
             }
             (outcome, _) => outcome?,
@@ -149,7 +157,9 @@ impl FallbackQueue {
             {
                 is_there = false;
                 self.note_outage(message, error);
-                *result = self.second.service().publish(message).await;
+                if message.is_repeatable_after(error) {
+                    *result = self.second.service().publish(message).await;
+                }
             }
         }
         if is_there {

@@ -22,7 +22,8 @@ type Handler = dyn Fn(Message) -> Pin<Box<dyn Future<Output = HandlerResult> + S
 /// a [`FallbackQueue`](super::FallbackQueue).
 ///
 /// The handler gets one attempt, without the checks of a delivery. What it may do twice behind a queue it may do twice
-/// here. A message that is to be delivered later is refused.
+/// here. A message that is to be delivered later is not taken: for that this queue is
+/// [not there](CallError::is_outage).
 ///
 /// ```
 /// use posthaste_kit::publish::{InlineQueue, Message, QueueService};
@@ -66,12 +67,15 @@ impl InlineQueue {
     async fn run(&self, message: Message) -> Result<Published, CallError> {
         message.check(&self.policy)?;
         if message.is_delayed() {
-            return Err(CallError::invalid("the message is to be delivered later, which cannot be done inline"));
+            // It is a good message, so that a queue may take it that is away now.
+            let error = CallError::network("the message is to be delivered later, which cannot be done inline");
+            return Err(error.before_anything_was_sent().give_up());
         }
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|error| CallError::network(error.to_string()))?;
         // A task of its own: it goes on if the publisher is gone, and a panic of it is not one of the publisher.
-        let task = tokio::spawn((self.handler)(message));
+        let handler = self.handler.clone();
+        let task = tokio::spawn(async move { handler(message).await });
         let stop = task.abort_handle();
         match tokio::time::timeout(self.timeout, task).await {
             Ok(Ok(Ok(()))) => Ok(Published::by(Route::Inline, vec![Receipt::new(format!("msg_inline_{}", hex(&id)))])),
@@ -141,6 +145,9 @@ mod tests {
         assert!(!error.is_outage() && !error.is_retryable(), "{error}");
         assert!(error.chain().to_string().ends_with("no such user"), "{}", error.chain());
         let panicking = InlineQueue::new(|_| async { panic!("on purpose") });
+        assert!(panicking.publish(&message()).await.unwrap_err().is_outage());
+        // Before it has even made a future.
+        let panicking = InlineQueue::new(|_| -> std::future::Ready<HandlerResult> { panic!("on purpose") });
         assert!(panicking.publish(&message()).await.unwrap_err().is_outage());
         let (held, mut ended) = tokio::sync::mpsc::channel::<()>(1);
         let hanging = InlineQueue::new(move |_| {

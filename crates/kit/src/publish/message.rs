@@ -281,6 +281,12 @@ impl Message {
         self.dedup != Dedup::Off
     }
 
+    /// Whether somebody may be asked to take it after this failure: it makes no second message of one that was taken
+    /// in spite of it.
+    pub(super) fn is_repeatable_after(&self, error: &CallError) -> bool {
+        error.is_untouched() || self.is_deduplicated()
+    }
+
     /// Whether it is not to be delivered at once.
     pub fn is_delayed(&self) -> bool {
         self.delay_seconds.is_some_and(|seconds| seconds > 0) || self.not_before.is_some()

@@ -414,7 +414,8 @@ impl<'a> DeadLetters<'a> {
         struct Answer {
             deleted: u64,
         }
-        let mut request = Request::new(Method::DELETE, &["dlq"])?;
+        // Repeated, it would be another page.
+        let mut request = Request::new(Method::DELETE, &["dlq"])?.once();
         request.path.push_str(&filter.query());
         Ok(self.0.call::<Answer>("delete dead letters", request).await?.deleted)
     }

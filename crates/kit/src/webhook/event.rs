@@ -73,6 +73,11 @@ impl Authentic {
         Authentic { id, kind: None, table: None }
     }
 
+    /// Whether a body can say what it is. One that cannot may be anything, also what is wanted.
+    pub(crate) fn is_legible(body: &[u8]) -> bool {
+        serde_json::from_slice::<Peek<'_>>(body).is_ok()
+    }
+
     /// What a JSON body says about itself: `type` and `table`, and an id in one of `id_members`. If it has no such
     /// member, or is no JSON, the body names the event. Only for bodies that are verified.
     pub(crate) fn from_body(body: &[u8], id_members: &[IdMember]) -> Authentic {
@@ -127,6 +132,8 @@ fn label(value: Option<&RawValue>) -> Option<String> {
 pub struct Event<P> {
     /// Which event it is.
     pub id: EventId,
+    /// The [name](super::Webhook::named) of the route that took it: ids of events are only unique with it.
+    pub route: String,
     /// What kind of event, in the words of the sender, if it says so: `invoice.paid`, `pull_request`, `INSERT`.
     pub kind: Option<String>,
     /// Which table has changed, if that is what it is about.
@@ -149,6 +156,7 @@ impl<P> fmt::Debug for Event<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
             .field("id", &self.id)
+            .field("route", &self.route)
             .field("kind", &self.kind)
             .field("table", &self.table)
             .field("request_id", &self.request_id)

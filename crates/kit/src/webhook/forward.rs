@@ -1,17 +1,17 @@
-//! Webhooks straight into a queue: verified, published with the event's id as deduplication id, answered.
+//! Webhooks straight into a queue: verified, published with a deduplication id of the event, answered.
 
 use super::{Event, Scheme, Webhook};
 use crate::failure::Failure;
 use crate::propagation::EVENT_ID_HEADER;
-use crate::publish::{Dedup, DedupId, Message, QueueService};
+use crate::publish::{Message, QueueService};
 use std::sync::Arc;
 
 /// Says what kind of event a published message is about, in the words of the sender.
 pub const EVENT_TYPE_HEADER: &str = "x-event-type";
 
 impl Webhook {
-    /// Takes any body and publishes it to a URL or a URL group, with the id of the event as deduplication id: the
-    /// whole of what a webhook should do while its sender waits. Whoever handles the message gets the body as the
+    /// Takes any body and publishes it to a URL or a URL group, deduplicated by the name of the route, the destination
+    /// and the id of the event: the whole of what a webhook should do while its sender waits. Whoever handles the message gets the body as the
     /// sender wrote it, with `x-event-id`, [`x-event-type`](EVENT_TYPE_HEADER) and `x-request-id`.
     ///
     /// An event that comes again within the queue's window (ten minutes) makes no second message; senders may come
@@ -45,10 +45,10 @@ impl Webhook {
 
 fn message(destination: &str, event: Event<()>) -> Message {
     let id = event.id.as_str();
-    let mut message = Message::bytes(destination, id, event.body.clone())
-        .dedup(Dedup::Id(DedupId::verbatim(id)))
-        .header(EVENT_ID_HEADER, id)
-        .request_id(&event.request_id);
+    // Deduplication ids count for all messages of a tenant: the same event may be for two routes or destinations.
+    let key = format!("webhook\n{}\n{destination}\n{id}", event.route);
+    let mut message =
+        Message::bytes(destination, key, event.body.clone()).header(EVENT_ID_HEADER, id).request_id(&event.request_id);
     let content_type = event.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if let Some(content_type) = content_type {
         message = message.content_type(content_type);

@@ -8,8 +8,8 @@ use super::{Incoming, Scheme};
 use crate::body::{BodyError, BodyLimits};
 use crate::clock::{Clock, Stopwatch, monotonic};
 use crate::failure::HandlerResult;
-use crate::idempotency::IdempotencyStore;
-use crate::job::original_uri;
+use crate::idempotency::{IdempotencyStore, TTL_MAX};
+use crate::job::{RETRY_AFTER_MAX, original_uri, room_for};
 use crate::problem::{Problem, ResponseBody};
 use crate::propagation::{EVENT_ID_HEADER, REQUEST_ID_HEADER};
 use crate::telemetry::{self, field};
@@ -28,10 +28,11 @@ use tracing::{Instrument as _, Span};
 
 /// Within this time the sender has an answer, by default: Stripe and GitHub wait for ten seconds.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// How long an event is locked while it is handled, and remembered after that, by default.
+/// How long an event is locked while it is handled, and remembered after that, by default; it is remembered longer
+/// where its signature is good for longer.
 pub const KEEP: Duration = Duration::from_secs(300);
 /// Handlers that run at the same time, by default. Beyond that the answer is 503.
-pub const AT_ONCE_MAX: usize = 256;
+pub const AT_ONCE_MAX: u32 = 256;
 /// When a sender should come back whom we could not answer in time.
 pub const LATE_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// When a sender should come back if the store failed, or too much was going on.
@@ -48,7 +49,8 @@ type Prepare = Arc<dyn Fn(Event<()>) -> Result<Work, serde_json::Error> + Send +
 /// | too many requests | 429 with `Retry-After` |
 /// | body too long, too slow, broken off | 413, 408, 400 |
 /// | not verified, whatever the reason | 401 |
-/// | the payload has another form, or the handler says that nothing will help | 422 |
+/// | the payload has another form, or a body to be filtered is no JSON object | 422 |
+/// | the handler says that nothing will help | 422 |
 /// | being handled | 409 with `Retry-After` |
 /// | the handler failed, or panicked | 500 |
 /// | store down, too busy, or no answer in time | 503 with `Retry-After` |
@@ -57,7 +59,9 @@ type Prepare = Arc<dyn Fn(Event<()>) -> Result<Work, serde_json::Error> + Send +
 ///
 /// The handler runs in a task of its own: a sender that hangs up does not stop it half way. If it takes longer than
 /// [`answer_within`](Self::answer_within) the sender hears 503, the handler goes on, and when the sender comes
-/// back it hears that it was done.
+/// back it hears that it was done. A process that ends waits for [`idle`](Self::idle). In a program that is built with
+/// `panic = "abort"` nothing can answer after a panic: the process ends, and every event that it had locked is locked
+/// until that time is over.
 ///
 /// ```
 /// use posthaste_kit::Failure;
@@ -86,7 +90,7 @@ pub struct Webhook(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     scheme: Arc<dyn Scheme>,
-    name: String,
+    name: Option<String>,
     store: Option<Arc<dyn IdempotencyStore>>,
     prepare: Prepare,
     rate_limit: RateLimit,
@@ -96,6 +100,7 @@ struct Inner {
     times: Times,
     answer_within: Duration,
     slots: Arc<Semaphore>,
+    at_once: u32,
     clock: Clock,
 }
 
@@ -124,8 +129,8 @@ impl Webhook {
         Webhook::forward(scheme, handler).with_store(store)
     }
 
-    /// Takes any body and hands it to a queue: `publish` gives it the [id of the event](Event::id) as deduplication
-    /// id, and returns when the queue has it. Without a store, because the queue takes its place: an event that comes
+    /// Takes any body and hands it to a queue: `publish` makes a deduplication id of the [route](Event::route) and the
+    /// [id of the event](Event::id), and returns when the queue has it. Without a store, because the queue takes its place: an event that comes
     /// again within the queue's window (ten minutes) is one message. Senders may come again after days, so whoever
     /// handles the message has to be idempotent by the id of the event.
     pub fn forward<F, R>(scheme: impl Scheme, publish: F) -> Webhook
@@ -138,9 +143,10 @@ impl Webhook {
     }
 
     fn of(scheme: impl Scheme, store: Option<Arc<dyn IdempotencyStore>>, prepare: Prepare) -> Webhook {
+        let (slots, at_once) = room_for(AT_ONCE_MAX);
         Webhook(Arc::new(Inner {
-            name: scheme.name().to_owned(),
             scheme: Arc::new(scheme),
+            name: None,
             store,
             prepare,
             rate_limit: RateLimit::default(),
@@ -149,24 +155,28 @@ impl Webhook {
             tables: None,
             times: Times { lock: KEEP, keep: KEEP },
             answer_within: ANSWER_WITHIN,
-            slots: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+            slots,
+            at_once,
             clock: Clock::system(),
         }))
     }
 
-    /// What the route is called in logs and in the keys of events; the name of the scheme by default. Routes that
-    /// share a store and may get the same event, but do different things with it, need different names.
+    /// What the route is called in logs and in the keys of events; by default the scheme and the path of the request,
+    /// such as `stripe:/hooks/stripe`. Routes that share a store or a queue and may get the same event, but do
+    /// different things with it, have different names. A route that takes many paths (a wildcard, a fallback) needs a
+    /// name of its own: otherwise whoever has recorded a request can send it again to another path.
     pub fn named(self, name: impl Into<String>) -> Webhook {
-        self.with(|inner| inner.name = name.into())
+        self.with(|inner| inner.name = Some(name.into()))
     }
 
     /// Only these kinds of events are handled, in the words of the sender: `invoice.paid`, `pull_request`, `INSERT`.
-    /// All others are answered with 204.
+    /// All others are answered with 204, those whose body cannot be read with 422.
     pub fn events<S: Into<String>>(self, kinds: impl IntoIterator<Item = S>) -> Webhook {
         self.with(|inner| inner.kinds = Some(kinds.into_iter().map(Into::into).collect()))
     }
 
-    /// Only changes of these tables are handled. All others are answered with 204.
+    /// Only changes of these tables are handled. All others are answered with 204, those whose body cannot be read with
+    /// 422.
     pub fn tables<S: Into<String>>(self, tables: impl IntoIterator<Item = S>) -> Webhook {
         self.with(|inner| inner.tables = Some(tables.into_iter().map(Into::into).collect()))
     }
@@ -182,25 +192,33 @@ impl Webhook {
         self.with(|inner| inner.body_limits = limits)
     }
 
-    /// How long an event is remembered after it was handled; [`KEEP`] by default.
+    /// How long an event is remembered after it was handled; [`KEEP`] by default, and at least for as long as somebody
+    /// who has recorded it could send it again with a good signature ([`Scheme::valid_for`]); [`TTL_MAX`] at most.
     pub fn keep(self, keep: Duration) -> Webhook {
         self.with(|inner| inner.times.keep = keep)
     }
 
-    /// How long a handler may take at most, and how long nobody else may handle its event; [`KEEP`] by default. A
-    /// handler that takes longer is stopped.
+    /// How long a handler may take at most, and how long nobody else may handle its event; [`KEEP`] by default,
+    /// [`TTL_MAX`] at most. A handler that takes longer is stopped.
     pub fn lock(self, lock: Duration) -> Webhook {
-        self.with(|inner| inner.times.lock = lock)
+        self.with(|inner| inner.times.lock = lock.min(TTL_MAX))
     }
 
-    /// When the sender has an answer, whatever happens; [`ANSWER_WITHIN`] by default.
+    /// When the sender has an answer, whatever happens; [`ANSWER_WITHIN`] by default, [`TTL_MAX`] at most.
     pub fn answer_within(self, time: Duration) -> Webhook {
-        self.with(|inner| inner.answer_within = time)
+        self.with(|inner| inner.answer_within = time.min(TTL_MAX))
     }
 
-    /// Handlers that run at the same time; [`AT_ONCE_MAX`] by default.
-    pub fn at_once(self, count: usize) -> Webhook {
-        self.with(|inner| inner.slots = Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS))))
+    /// Handlers that run at the same time; [`AT_ONCE_MAX`] by default. Clones made before keep theirs.
+    pub fn at_once(self, count: u32) -> Webhook {
+        self.with(|inner| (inner.slots, inner.at_once) = room_for(count))
+    }
+
+    /// Returns when no event is being handled; those that arrive meanwhile are told to come back. For the end of a
+    /// process: the server that was asked to stop does not know of the handlers whose sender has gone.
+    pub async fn idle(&self) {
+        // The slots are never closed, so all of them are free in the end, and given back at once.
+        drop(self.0.slots.acquire_many(self.0.at_once).await);
     }
 
     /// Where the time comes from.
@@ -232,7 +250,7 @@ impl Webhook {
         let deadline = monotonic() + self.0.answer_within;
         let (parts, body) = request.into_parts();
         let request_id = telemetry::request_id(&parts.headers);
-        let span = telemetry::webhook_span(&self.0.name);
+        let span = telemetry::webhook_span(self.0.label());
         span.record(field::REQUEST_ID, &request_id);
         let answered = self.0.answer(parts, body, &request_id, deadline).instrument(span.clone()).await;
         let (mut response, outcome) = match answered.verdict {
@@ -258,15 +276,15 @@ impl Webhook {
 
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Webhook").field("name", &self.0.name).finish_non_exhaustive()
+        f.debug_struct("Webhook").field("name", &self.0.label()).finish_non_exhaustive()
     }
 }
 
 impl<P> Event<P> {
     /// The same event with what it carries.
     fn with<Q>(self, payload: Q) -> Event<Q> {
-        let Event { id, kind, table, payload: _, body, headers, request_id, fence } = self;
-        Event { id, kind, table, payload, body, headers, request_id, fence }
+        let Event { id, route, kind, table, payload: _, body, headers, request_id, fence } = self;
+        Event { id, route, kind, table, payload, body, headers, request_id, fence }
     }
 }
 
@@ -303,6 +321,17 @@ impl Refused {
 }
 
 impl Inner {
+    /// The name for logs, which is the same for every request.
+    fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.scheme.name())
+    }
+
+    /// The name for keys, which no other route has.
+    fn route(&self, parts: &Parts) -> String {
+        let of_path = || format!("{}:{}", self.scheme.name(), original_uri(parts).unwrap_or(&parts.uri).path());
+        self.name.clone().unwrap_or_else(of_path)
+    }
+
     async fn answer<B>(&self, parts: Parts, body: B, request_id: &str, deadline: Instant) -> Answered
     where
         B: Body<Data = Bytes>,
@@ -317,13 +346,21 @@ impl Inner {
         span.record(field::EVENT_KEY, authentic.id.as_str());
         span.record(field::OP, authentic.kind.as_deref());
         span.record(field::TABLE, authentic.table.as_deref());
-        if !self.wants(&authentic) {
-            tracing::debug!("the event is not wanted");
-            return Answered { event_id, verdict: Ok("not_wanted") };
+        match self.wants(&authentic) {
+            Some(true) => {}
+            None if !Authentic::is_legible(&body) => {
+                tracing::warn!("the event does not say whether it is wanted: its body is no JSON object");
+                let problem = self.unprocessable("the body of the event is no JSON object");
+                return Answered { event_id, verdict: Err(Refused::new("invalid", problem)) };
+            }
+            Some(false) | None => {
+                tracing::debug!("the event is not wanted");
+                return Answered { event_id, verdict: Ok("not_wanted") };
+            }
         }
         let Authentic { id, kind, table } = authentic;
-        let (headers, request_id) = (parts.headers, request_id.to_owned());
-        let event = Event { id, kind, table, payload: (), body, headers, request_id, fence: 0 };
+        let (route, headers, request_id) = (self.route(&parts), parts.headers, request_id.to_owned());
+        let event = Event { id, route, kind, table, payload: (), body, headers, request_id, fence: 0 };
         Answered { event_id, verdict: self.handle(event, deadline).await }
     }
 
@@ -333,8 +370,7 @@ impl Inner {
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let now = self.clock.now();
-        self.rate_limit.take(parts, now).map_err(|wait| {
+        self.rate_limit.take(parts, self.clock.now()).map_err(|wait| {
             tracing::debug!("a webhook is refused: there are too many");
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests");
             Refused::new("too_many", problem.retry_after(wait))
@@ -344,7 +380,8 @@ impl Inner {
         let body = limits.read(body).await.map_err(|error| self.unread(&error))?;
         let uri = original_uri(parts).unwrap_or(&parts.uri);
         let incoming = Incoming { headers: &parts.headers, uri, body: &body };
-        let authentic = self.scheme.verify(&incoming, now).map_err(|rejected| {
+        // A body may take its time: the signature has to be good now.
+        let authentic = self.scheme.verify(&incoming, self.clock.now()).map_err(|rejected| {
             tracing::warn!(reason = %rejected.reason(), "a webhook is refused");
             Refused::new("rejected", Problem::new(StatusCode::UNAUTHORIZED, "the request is not verified"))
         })?;
@@ -352,7 +389,7 @@ impl Inner {
     }
 
     async fn handle(&self, event: Event<()>, deadline: Instant) -> Verdict {
-        let key = format!("webhook:{}:{}", self.name, event.id);
+        let key = format!("webhook:{}:{}", event.route, event.id);
         Span::current().record(field::IDEMPOTENCY_KEY, &key);
         let work = (self.prepare)(event).map_err(|error| {
             // Where, and not what: the message of the error may repeat the payload.
@@ -362,13 +399,21 @@ impl Inner {
         self.run(key, work, deadline).await
     }
 
-    fn wants(&self, event: &Authentic) -> bool {
-        let is_in = |wanted: &Option<Vec<String>>, value: &Option<String>| match (wanted, value) {
-            (None, _) => true,
-            (Some(wanted), Some(value)) => wanted.contains(value),
-            (Some(_), None) => false,
+    /// Whether the event is to be handled; `None` if it does not say what that depends on.
+    fn wants(&self, event: &Authentic) -> Option<bool> {
+        let is_in = |wanted: &Option<Vec<String>>, value: &Option<String>| match wanted {
+            None => Some(true),
+            Some(wanted) => value.as_ref().map(|value| wanted.contains(value)),
         };
-        is_in(&self.kinds, &event.kind) && is_in(&self.tables, &event.table)
+        match (is_in(&self.kinds, &event.kind), is_in(&self.tables, &event.table)) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            (None, _) | (_, None) => None,
+        }
+    }
+
+    fn times(&self) -> Times {
+        Times { keep: self.times.keep.max(self.scheme.valid_for()).min(TTL_MAX), ..self.times }
     }
 
     /// In a task of its own, so that neither a sender that hangs up nor the deadline stops it half way.
@@ -377,7 +422,7 @@ impl Inner {
             tracing::warn!("a webhook is refused: too many handlers are running");
             return Err(Refused::new("busy", unavailable("too many events are being handled", BUSY_RETRY_AFTER)));
         };
-        let (store, times) = (self.store.clone(), self.times);
+        let (store, times) = (self.store.clone(), self.times());
         let task = async move {
             let outcome = once(store.as_deref(), &key, times, work).await;
             log(&outcome);
@@ -402,13 +447,14 @@ impl Inner {
             Outcome::DoneBefore => return Ok("duplicate"),
             Outcome::UnderWay { retry_after } => {
                 let problem = Problem::new(StatusCode::CONFLICT, "the event is being handled");
-                Refused::new("under_way", problem.retry_after(*retry_after))
+                Refused::new("under_way", problem.retry_after((*retry_after).min(RETRY_AFTER_MAX)))
             }
             Outcome::Failed(failure) if !failure.is_retryable() => {
                 Refused::new("failed_for_good", self.unprocessable("the event cannot be handled"))
             }
             Outcome::Failed(failure) => {
-                Refused::new("failed", failure.wait().map_or_else(failed, |wait| failed().retry_after(wait)))
+                let wait = failure.wait().map(|wait| wait.min(RETRY_AFTER_MAX));
+                Refused::new("failed", wait.map_or_else(failed, |wait| failed().retry_after(wait)))
             }
             Outcome::Panicked => Refused::new("panicked", failed()),
             Outcome::TimedOut => Refused::new("timed_out", failed()),

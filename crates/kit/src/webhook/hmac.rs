@@ -1,6 +1,8 @@
 //! An HMAC-SHA256 in a header, for senders that have no scheme of their own here.
 
-use super::mac::{InvalidScheme, Keys, MacBytes, TOLERANCE, check_age, from_hex, header, optional_header, time};
+use super::mac::{
+    InvalidScheme, Keys, MacBytes, TOLERANCE, check_age, from_hex, header, optional_header, time, valid_for,
+};
 use super::{Authentic, EventId, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
 use base64::Engine as _;
@@ -134,6 +136,10 @@ impl Scheme for Hmac {
         let Some(name) = &self.id else { return Ok(authentic) };
         let id = optional_header(request.headers, name.as_str())?.ok_or(Reason::EventId)?;
         Ok(Authentic { id: EventId::new(id), ..authentic })
+    }
+
+    fn valid_for(&self) -> Duration {
+        self.timestamp.as_ref().map_or(Duration::ZERO, |_| valid_for(self.tolerance))
     }
 }
 

@@ -155,6 +155,12 @@ pub(crate) fn check_age(made_at: u64, now: SystemTime, tolerance: Duration) -> R
     Ok(())
 }
 
+/// How long a request that was accepted is accepted again: it may have been as far ahead as it may then be old, and
+/// the times are whole seconds.
+pub(crate) fn valid_for(tolerance: Duration) -> Duration {
+    tolerance.saturating_mul(2).saturating_add(Duration::from_secs(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +189,17 @@ mod tests {
         let before_1970 = UNIX_EPOCH - Duration::from_secs(9);
         assert_eq!(check_age(0, before_1970, Duration::ZERO), Ok(()));
         assert!(check_age(1, before_1970, Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn what_was_accepted_is_accepted_for_so_long_and_no_longer() {
+        let (now, made_at) = (UNIX_EPOCH + Duration::from_secs(1_000), 1_300);
+        let again = |after| check_age(made_at, now + after, TOLERANCE);
+        assert!(
+            [Duration::ZERO, valid_for(TOLERANCE) - Duration::from_millis(1)].into_iter().all(|at| again(at).is_ok())
+        );
+        assert!(again(valid_for(TOLERANCE)).is_err());
+        assert_eq!(valid_for(Duration::MAX), Duration::MAX);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use supabase::{Supabase, SupabaseChange};
 
 use crate::receiver::Rejected;
 use http::{HeaderMap, Uri};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// How a sender proves that a request is its own.
 ///
@@ -68,11 +68,17 @@ use std::time::SystemTime;
 /// # Ok(()) }
 /// ```
 pub trait Scheme: Send + Sync + 'static {
-    /// A short name for logs, and the first part of the keys of events.
+    /// A short name for logs, and a part of the keys of events.
     fn name(&self) -> &'static str;
 
     /// Verifies a request, and says which event it is.
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected>;
+
+    /// How long a request can be good for after it was accepted once: events are remembered at least that long. Zero
+    /// where the time is not signed, because then no time is long enough.
+    fn valid_for(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Whether the sender is a queue that knows how to give up: then what no further attempt can solve is answered
     /// with [`NON_RETRYABLE_STATUS`](crate::problem::NON_RETRYABLE_STATUS).

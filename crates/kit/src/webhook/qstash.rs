@@ -4,7 +4,7 @@ use super::mac::optional_header;
 use super::{Authentic, EventId, Incoming, Scheme};
 use crate::Receiver;
 use crate::receiver::{Reason, Rejected};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Names the message. Not signed: a receiver that knows its own URL takes a message for no other endpoint, but who
 /// has seen one can send it again under another name until its signature ends.
@@ -20,6 +20,10 @@ impl Scheme for Receiver {
         self.verify_at(request.headers, request.uri, request.body, now)?;
         let id = optional_header(request.headers, MESSAGE_ID)?.ok_or(Reason::EventId)?;
         Ok(Authentic { id: EventId::new(id), ..Authentic::from_body(request.body, &[]) })
+    }
+
+    fn valid_for(&self) -> Duration {
+        Receiver::valid_for(self)
     }
 
     fn is_queue(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Slack: `X-Slack-Signature: v0=…` over version, time and body.
 
 use super::event::IdMember;
-use super::mac::{InvalidScheme, Keys, TOLERANCE, check_age, from_hex, header, time};
+use super::mac::{InvalidScheme, Keys, TOLERANCE, check_age, from_hex, header, time, valid_for};
 use super::{Authentic, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
 use std::time::{Duration, SystemTime};
@@ -63,5 +63,9 @@ impl Scheme for Slack {
         }
         check_age(at_seconds, now, self.tolerance)?;
         Ok(Authentic::from_body(request.body, &[IdMember::EventId]))
+    }
+
+    fn valid_for(&self) -> Duration {
+        valid_for(self.tolerance)
     }
 }

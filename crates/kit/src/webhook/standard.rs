@@ -1,6 +1,8 @@
 //! Standard Webhooks: `webhook-signature: v1,…` over id, time and body. Svix sends the same under other names.
 
-use super::mac::{ENTRIES_MAX, InvalidScheme, KEY_BYTES_MIN, Keys, MacBytes, TOLERANCE, check_age, header, time};
+use super::mac::{
+    ENTRIES_MAX, InvalidScheme, KEY_BYTES_MIN, Keys, MacBytes, TOLERANCE, check_age, header, time, valid_for,
+};
 use super::{Authentic, EventId, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
 use crate::secret::Secret;
@@ -75,6 +77,10 @@ impl Scheme for Standard {
         }
         check_age(time(at)?, now, self.tolerance)?;
         Ok(Authentic { id: EventId::new(id), ..Authentic::from_body(request.body, &[]) })
+    }
+
+    fn valid_for(&self) -> Duration {
+        valid_for(self.tolerance)
     }
 }
 

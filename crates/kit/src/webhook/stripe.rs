@@ -1,7 +1,7 @@
 //! Stripe: `Stripe-Signature: t=…,v1=…`, and the envelope of its events.
 
 use super::event::IdMember;
-use super::mac::{ENTRIES_MAX, InvalidScheme, Keys, MacBytes, TOLERANCE, check_age, from_hex, header, time};
+use super::mac::{ENTRIES_MAX, InvalidScheme, Keys, MacBytes, TOLERANCE, check_age, from_hex, header, time, valid_for};
 use super::{Authentic, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,10 @@ impl Scheme for Stripe {
         }
         check_age(time(signed.at)?, now, self.tolerance)?;
         Ok(Authentic::from_body(request.body, &[IdMember::Id]))
+    }
+
+    fn valid_for(&self) -> Duration {
+        valid_for(self.tolerance)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Authentic, Hmac, Incoming, InvalidScheme, Scheme, SharedSecret, Stan
 use crate::receiver::Rejected;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The header of a shared secret, by default.
 const SECRET_HEADER: &str = "x-webhook-secret";
@@ -85,6 +85,14 @@ impl Scheme for Supabase {
             Proof::Standard(scheme) => scheme.verify(request, now),
             Proof::Hmac(scheme) => scheme.verify(request, now),
             Proof::Shared(scheme) => scheme.verify(request, now),
+        }
+    }
+
+    fn valid_for(&self) -> Duration {
+        match &self.0 {
+            Proof::Standard(scheme) => scheme.valid_for(),
+            Proof::Hmac(scheme) => scheme.valid_for(),
+            Proof::Shared(scheme) => scheme.valid_for(),
         }
     }
 }

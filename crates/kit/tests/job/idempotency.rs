@@ -298,6 +298,17 @@ async fn a_process_that_ends_waits_for_whoever_was_hung_up_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn times_without_end_are_cut_to_what_can_be_counted() {
+    let mut harness = Harness::good();
+    let never = Duration::MAX;
+    harness.jobs = harness.jobs.lock(never).keep(never).store_timeout(never).run_max(never);
+    for _ in 0..2 {
+        assert_eq!(harness.deliver(&message()).await.status, 204);
+    }
+    assert_eq!(harness.witness.ended(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_scripted_queue_gets_a_message_through() {
     let harness = Harness::new(|job| async move {
         if job.delivery.attempt() < 4 { Err(Failure::retryable("not yet")) } else { Ok(()) }

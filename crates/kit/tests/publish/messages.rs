@@ -151,7 +151,7 @@ async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
     queue.script(path, [Reply::Close, Reply::json(r#"{"messageId":"msg_1"}"#)]);
     let error = client.publish(&message.clone().dedup(Dedup::Off)).await.unwrap_err();
     assert_eq!((error.attempts(), error.is_outage()), (1, true));
-    for rubbish in ["", "null", "7", "{}", "[{}]", "<html>", r#"{"messageId":7}"#] {
+    for rubbish in ["", "null", "7", "{}", "[]", "[{}]", "<html>", r#"{"messageId":7}"#] {
         queue.script(path, [Reply::json(rubbish)]);
         let error = client.publish(&message).await.unwrap_err();
         assert_eq!(
@@ -160,12 +160,46 @@ async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
             "{rubbish}"
         );
     }
+    queue.script("/v2/batch", [Reply::json(r#"[{"messageId":"msg_1"},[]]"#)]);
+    let results = client.publish_all(&[message.clone(), message.clone()]).await.unwrap();
+    assert!(results[0].is_ok(), "{results:?}");
+    assert!(results[1].as_ref().is_err_and(|error| error.is_outage() && !error.is_untouched()), "{results:?}");
     // What a proxy says about a queue that it does not find is not what a queue says about a message.
     let refusal = |body: &str| Reply::Answer { status: 404, headers: Vec::new(), body: body.into() };
     for (body, is_outage) in [("<html>no such host", true), (r#"{"error":"topic x not found"}"#, false)] {
         queue.script(path, [refusal(body)]);
         let error = client.publish(&message).await.unwrap_err();
         assert_eq!((error.status(), error.is_outage()), (Some(404), is_outage), "{error}");
+        queue.script("/v2/messages/msg_1", [refusal(body)]);
+        assert_eq!(client.message("msg_1").await.is_err(), is_outage, "{body}");
+        assert_eq!(client.cancel("msg_1").await.is_err(), is_outage, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_not_be_done_twice_is_asked_for_once() {
+    let queue = crate::receiver::Receiver::start().await;
+    let quick =
+        RetryPolicy { base: Duration::from_millis(1), timeout: Duration::from_millis(200), ..RetryPolicy::default() };
+    let client = QueueClient::new(queue.url(""), TOKEN).unwrap().retry(quick);
+    let message = Message::bytes("https://example.com/", "key", "").dedup(Dedup::Off);
+    let (dead, all) = (client.dead_letters(), DeadLetterFilter::default());
+    for unknown in [Reply::Hang, Reply::Close, Reply::status(503)] {
+        for path in ["/v2/publish/https://example.com/", "/v2/batch", "/v2/dlq/retry/1-0", "/v2/dlq/retry", "/v2/dlq"] {
+            queue.script(path, [unknown.clone()]);
+        }
+        let errors = [
+            client.publish(&message).await.unwrap_err(),
+            client.publish_all(std::slice::from_ref(&message)).await.unwrap_err(),
+            dead.retry("1-0").await.unwrap_err(),
+            dead.retry_page(&all).await.unwrap_err(),
+            dead.delete_page(&all).await.unwrap_err(),
+        ];
+        assert!(errors.iter().all(|error| error.is_outage() && error.attempts() == 1), "{errors:?}");
+        // The same with a dedup id, or without an effect, is asked for as often as allowed.
+        let again = client.publish(&message.clone().dedup(Dedup::Content)).await.unwrap_err();
+        let list = dead.list(&all).await.unwrap_err();
+        assert_eq!((again.attempts(), list.attempts()), (3, 3));
     }
 }
 

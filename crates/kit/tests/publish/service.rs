@@ -104,6 +104,23 @@ async fn what_may_not_be_repeated_is_repeated_only_if_nothing_can_have_happened(
 }
 
 #[tokio::test]
+async fn what_may_not_be_repeated_is_not_repeated_when_the_time_is_over() {
+    let (receiver, client) = service().await;
+    receiver.script("/v1/slow", [Reply::Hang]);
+    let client = client.policy(RetryPolicy { timeout: Duration::from_millis(200), ..QUICK });
+    for (request, attempts) in [
+        (client.post("/slow"), 1),
+        (client.patch("/slow"), 1),
+        (client.put("/slow"), 3),
+        (client.post("/slow").idempotency_key("k"), 3),
+    ] {
+        let error = request.json(&1).send().await.unwrap_err();
+        assert!(error.is_timeout() && error.is_outage(), "{error}");
+        assert_eq!(error.attempts(), attempts);
+    }
+}
+
+#[tokio::test]
 async fn what_is_there_already_is_a_success_for_whoever_wanted_it_there() {
     let (receiver, client) = service().await;
     receiver.script("/v1/users", [Reply::status(409)]);
@@ -162,6 +179,11 @@ async fn nobody_is_sent_elsewhere() {
     for path in ["../admin", "/a/../../admin", "%2e%2e/admin", "a/%2E%2e/%2e./admin", "..\\admin"] {
         assert_eq!(client.get(path).send().await.unwrap_err().class(), Class::Invalid, "{path}");
     }
+    // What a URL drops without a word must not make dots of what has none.
+    for path in ["/.\t./admin", "/.\n.\r/admin", "a/.\t./b", "\t../admin", "/.. ", "a/..\u{0}", "/x/%2\te%2e/admin"] {
+        assert_eq!(client.get(path).send().await.unwrap_err().class(), Class::Invalid, "{path:?}");
+    }
+    assert_eq!(receiver.seen().len(), 1);
     // A host of its own is only a path.
     client.get("//evil.example.com/x").send().await.unwrap();
     assert_eq!(receiver.seen().last().unwrap().target, "/v1/evil.example.com/x");

@@ -7,8 +7,9 @@ use posthaste_kit::idempotency::redis::{RedisStore, TIMEOUT_DEFAULT};
 use posthaste_kit::idempotency::{Begun, IdempotencyStore, KEEP_DEFAULT, LOCK_DEFAULT, Lease, StoreError};
 use redis::cmd;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// A step may take its time limit, and this machine a moment longer.
 const PROMPT: Duration = Duration::from_millis(1_900);
@@ -69,8 +70,83 @@ async fn a_server_that_sleeps_lets_nobody_go_on() {
     }
     redis.go_on();
     begins(&store, "next").await;
-    // All four steps were sent, and were done when it woke up: the outcome of a step that failed is not known.
+    // The first step was sent, and was done when it woke up: the outcome of a step that failed is not known.
     assert!(matches!(store.begin("another", LOCK_DEFAULT).await.unwrap(), Begun::UnderWay { .. }));
+}
+
+/// What lies between a store and its Redis. When it is cut, the connections of that moment stay open and carry nothing
+/// any more, as when a firewall forgets them; new ones are as good as ever.
+struct Cable {
+    url: String,
+    cut: watch::Sender<()>,
+}
+
+impl Cable {
+    async fn to(redis: &Redis) -> Cable {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let (cut, cuts) = watch::channel(());
+        let server = redis.url().replace("redis://", "");
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut far = TcpStream::connect(&server).await.unwrap();
+                let mut cuts = cuts.clone();
+                cuts.mark_unchanged();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        Ok(()) = cuts.changed() => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Cable { url, cut }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_off_silently_is_replaced() {
+    let redis = Redis::start().await;
+    let cable = Cable::to(&redis).await;
+    for store in [
+        RedisStore::connect(&cable.url).unwrap(),
+        RedisStore::connect(&cable.url).unwrap().replicas(0, Duration::from_millis(1)),
+    ] {
+        let lease = begins(&store, "message").await;
+        cable.cut.send(()).unwrap();
+        assert!(store.begin("lost", LOCK_DEFAULT).await.unwrap_err().is_timed_out());
+        assert!(store.release(&lease).await.unwrap(), "one step is lost, and no more");
+    }
+}
+
+/// With a password that the server does not know yet.
+#[tokio::test]
+async fn a_server_that_refuses_a_connection_is_asked_again() {
+    let redis = Redis::start().await;
+    let store = RedisStore::connect(&redis.url().replace("redis://", "redis://:sesame@")).unwrap();
+    for _ in 0..2 {
+        assert!(store.begin("message", LOCK_DEFAULT).await.unwrap_err().is_unavailable());
+    }
+    redis.ask::<()>(cmd("CONFIG").arg("SET").arg("requirepass").arg("sesame")).await;
+    begins(&store, "message").await;
+}
+
+#[tokio::test]
+async fn a_step_that_is_refused_costs_no_connection() {
+    let redis = Redis::start().await;
+    let store = redis.store();
+    redis.ask::<()>(cmd("LPUSH").arg(Redis::name("odd")).arg("x")).await;
+    let connections = || async {
+        let info: String = redis.ask(cmd("INFO").arg("stats")).await;
+        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    begins(&store, "message").await;
+    let before = connections().await;
+    for _ in 0..3 {
+        assert!(store.begin("odd", LOCK_DEFAULT).await.is_err());
+    }
+    assert_eq!(connections().await, before + 1, "the question itself is one");
 }
 
 #[tokio::test]

@@ -1,27 +1,29 @@
 //! The route, step by step: what each refuses never reaches the next.
 
-use crate::support::{Answer, CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, soon, stripe};
+use crate::support::{Answer, CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, hmac_hex, stripe};
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body::{Body, Frame};
 use http_body_util::Full;
 use posthaste_kit::body::BodyLimits;
+use posthaste_kit::clock::Clock;
+use posthaste_kit::idempotency::MemoryStore;
 use posthaste_kit::receiver::Rejected;
 use posthaste_kit::webhook::{
-    ANSWER_WITHIN, Authentic, Event, Incoming, KEEP, RateLimit, STORE_TIMEOUT, Scheme, Stripe, StripeEvent, Supabase,
-    SupabaseChange, Webhook,
+    ANSWER_WITHIN, Authentic, Event, GitHub, Incoming, RateLimit, STORE_TIMEOUT, Scheme, Stripe, StripeEvent, Supabase,
+    SupabaseChange, TOLERANCE, Webhook,
 };
 use posthaste_kit::{Failure, HandlerResult, Receiver};
 use serde_json::json;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
-use tokio::sync::{Notify, Semaphore};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
 
-const EVENT: &str =
+pub(crate) const EVENT: &str =
     r#"{"id":"evt_1","type":"invoice.paid","created":1,"livemode":true,"data":{"object":{"amount":5}}}"#;
 
 /// Counts runs of the handler; each ends as told.
@@ -50,7 +52,7 @@ impl Effects {
     }
 }
 
-fn scheme() -> Stripe {
+pub(crate) fn scheme() -> Stripe {
     Stripe::new(STRIPE_SECRET).unwrap()
 }
 
@@ -144,6 +146,25 @@ async fn an_event_of_no_known_kind_or_table_is_not_wanted_where_some_are() {
         let answer = ask(&webhook, stripe(body)).await;
         assert_eq!((answer.status, answer.header("x-event-id"), effects.count()), (204, Some("evt_1"), 0));
     }
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_not_taken_for_one_that_is_not_wanted() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let webhook = route(&store, &effects).events(["invoice.paid"]);
+    let both = route(&store, &effects).events(["invoice.paid"]).tables(["orders"]);
+    for body in ["", "no JSON", &EVENT[1..], "7", r#"{"type":"invoice.paid","type":"invoice.void"}"#] {
+        assert_eq!(ask(&webhook, stripe(body)).await.status, 422, "{body}");
+        assert_eq!(ask(&both, stripe(body)).await.status, 422, "{body}");
+    }
+    let answer = ask(&queue_route(&store, &effects).tables(["orders"]), delivery("msg_1", "no JSON")).await;
+    assert_eq!(answer.status, 489);
+    // A form, which is not read because a header says of which kind it is.
+    let github = Webhook::raw(GitHub::new("s").unwrap(), store.clone(), |_| async { panic!("it is not wanted") });
+    let request = Request::post("/").header("x-hub-signature-256", format!("sha256={}", hmac_hex(b"s", b"payload=1")));
+    let request = request.header("x-github-delivery", "d-1").header("x-github-event", "push");
+    let answer = ask(&github.events(["issues"]), request.body(Full::from("payload=1")).unwrap()).await;
+    assert_eq!((answer.status, effects.count(), store.asked()), (204, 0, 0));
 }
 
 /// A body that must not be touched.
@@ -285,6 +306,59 @@ async fn an_event_that_comes_again_is_not_handled_again() {
     assert_eq!(effects.count(), 3);
 }
 
+/// The clock of the sender is as far ahead as it may be, and whoever has recorded the request sends it again as late
+/// as that is good.
+#[tokio::test]
+async fn an_event_is_remembered_for_as_long_as_its_signature_is_good() {
+    let time = |offset: i64| UNIX_EPOCH + Duration::from_millis((NOW * 1_000).saturating_add_signed(offset));
+    let (effects, shown) = (Effects::fine(), Arc::new(Mutex::new(time(-300_000))));
+    let clock = {
+        let shown = shown.clone();
+        Clock::from_fn(move || *shown.lock().unwrap())
+    };
+    let handler = {
+        let effects = effects.clone();
+        move |_: Event<()>| {
+            let effects = effects.clone();
+            async move { effects.run() }
+        }
+    };
+    let store = Arc::new(MemoryStore::with_clock(clock.clone()));
+    let webhook = Webhook::raw(scheme(), store, handler).keep(Duration::from_secs(1)).clock(clock);
+    for (offset, status) in [(-300_000, 204), (0, 204), (300_999, 204), (301_000, 401)] {
+        *shown.lock().unwrap() = time(offset);
+        assert_eq!((ask(&webhook, stripe(EVENT)).await.status, effects.count()), (status, 1), "{offset}");
+    }
+}
+
+#[tokio::test]
+async fn a_signature_that_ends_while_the_body_arrives_is_not_good() {
+    let (store, effects, asked) = (Arc::new(Store::new()), Effects::fine(), AtomicU64::new(0));
+    // Good when the request arrives, and a second later no more.
+    let clock = Clock::from_fn(move || {
+        UNIX_EPOCH + Duration::from_secs(NOW + TOLERANCE.as_secs() + asked.fetch_add(1, Ordering::SeqCst))
+    });
+    let answer = ask(&route(&store, &effects).clock(clock), stripe(EVENT)).await;
+    assert_eq!((answer.status, effects.count()), (401, 0));
+}
+
+/// Two endpoints of one sender, with a store and a name of the sender in common.
+#[tokio::test]
+async fn routes_without_a_name_are_told_by_their_path() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let to = |uri: &'static str| {
+        let mut request = stripe(EVENT);
+        *request.uri_mut() = Uri::from_static(uri);
+        request
+    };
+    for (uri, count) in [("/hooks/a", 1), ("/hooks/b", 2), ("/hooks/a?again", 2)] {
+        assert_eq!((ask(&route(&store, &effects), to(uri)).await.status, effects.count()), (204, count), "{uri}");
+    }
+    let mut keys = store.keys();
+    keys.sort();
+    assert_eq!(keys, ["webhook:stripe:/hooks/a:evt_1", "webhook:stripe:/hooks/b:evt_1"]);
+}
+
 #[tokio::test]
 async fn of_many_at_once_one_is_handled() {
     let (store, runs, go) = (Arc::new(Store::new()), Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
@@ -317,9 +391,10 @@ async fn of_many_at_once_one_is_handled() {
 #[tokio::test]
 async fn what_a_handler_says_is_what_the_sender_hears() {
     type Ending = fn() -> HandlerResult;
-    let cases: [(Ending, u16, u16, Option<&str>); 4] = [
+    let cases: [(Ending, u16, u16, Option<&str>); 5] = [
         (|| Err("the database is away".into()), 500, 500, None),
         (|| Err(Failure::retryable("busy").after(Duration::from_millis(1_500))), 500, 500, Some("2")),
+        (|| Err(Failure::retryable("busy").after(Duration::MAX)), 500, 500, Some("86400")),
         (|| Err(Failure::permanent("no such customer")), 422, 489, None),
         (|| panic!("a bug"), 500, 500, None),
     ];
@@ -364,114 +439,21 @@ async fn what_is_done_stays_done_if_the_store_does_not_hear_of_it() {
     assert_eq!((ask(&webhook, stripe(EVENT)).await.status, effects.count()), (409, 1));
 }
 
-/// A handler that says when it has begun, goes on when told, and counts how often it came to its end.
-#[derive(Clone, Default)]
-struct Gate {
-    begun: Arc<Notify>,
-    go: Arc<Notify>,
-    ended: Arc<Notify>,
-    runs: Arc<AtomicUsize>,
-    ends: Arc<AtomicUsize>,
-}
-
-impl Gate {
-    fn route(&self, store: &Arc<Store>) -> Webhook {
-        let gate = self.clone();
-        let handler = move |_: Event<StripeEvent>| {
-            let gate = gate.clone();
-            async move {
-                gate.runs.fetch_add(1, Ordering::SeqCst);
-                gate.begun.notify_one();
-                gate.go.notified().await;
-                gate.ends.fetch_add(1, Ordering::SeqCst);
-                gate.ended.notify_one();
-                Ok(())
-            }
-        };
-        Webhook::new(scheme(), store.clone(), handler).clock(at(NOW))
-    }
-
-    fn counts(&self) -> (usize, usize) {
-        (self.runs.load(Ordering::SeqCst), self.ends.load(Ordering::SeqCst))
-    }
-}
-
-/// Asks until the answer has this status.
-async fn until(webhook: &Webhook, status: u16) {
-    for _ in 0..100 {
-        if ask(webhook, stripe(EVENT)).await.status == status {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-    panic!("the answer is never {status}");
-}
-
 #[tokio::test]
-async fn a_sender_that_hangs_up_stops_nothing() {
-    let (store, gate) = (Arc::new(Store::new()), Gate::default());
-    let webhook = gate.route(&store);
-    {
-        let mut asked = Box::pin(ask(&webhook, stripe(EVENT)));
-        tokio::select! {
-            _ = &mut asked => panic!("it has not been told to go on"),
-            () = gate.begun.notified() => {}
+async fn times_without_end_are_cut_to_what_can_be_counted() {
+    let (store, effects, never) = (Arc::new(MemoryStore::new()), Effects::fine(), Duration::MAX);
+    let handler = {
+        let effects = effects.clone();
+        move |_: Event<()>| {
+            let effects = effects.clone();
+            async move { effects.run() }
         }
+    };
+    let webhook = Webhook::raw(scheme().tolerance(never), store, handler).clock(at(NOW));
+    let webhook = webhook.lock(never).keep(never).answer_within(never);
+    for _ in 0..2 {
+        assert_eq!((ask(&webhook, stripe(EVENT)).await.status, effects.count()), (204, 1));
     }
-    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 409);
-    gate.go.notify_one();
-    soon(gate.ended.notified()).await;
-    until(&webhook, 204).await;
-    assert_eq!(gate.counts(), (1, 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_sender_is_answered_in_time_and_the_handler_goes_on() {
-    let (store, gate) = (Arc::new(Store::new()), Gate::default());
-    let webhook = gate.route(&store).answer_within(Duration::from_secs(3));
-    let started = tokio::time::Instant::now();
-    let answer = ask(&webhook, stripe(EVENT)).await;
-    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("30")));
-    assert_eq!(started.elapsed().as_secs(), 3);
-    gate.go.notify_one();
-    soon(gate.ended.notified()).await;
-    until(&webhook, 204).await;
-    assert_eq!(gate.counts(), (1, 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_handler_ends_before_its_lock_does() {
-    let (store, gate) = (Arc::new(Store::new()), Gate::default());
-    let webhook = gate.route(&store).answer_within(KEEP * 2);
-    let started = tokio::time::Instant::now();
-    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 500);
-    assert_eq!((started.elapsed().as_secs(), gate.counts()), (KEEP.as_secs(), (1, 0)));
-    // It was stopped, and whoever comes next begins anew.
-    gate.go.notify_one();
-    assert_eq!((ask(&webhook, stripe(EVENT)).await.status, gate.counts()), (204, (2, 1)));
-}
-
-#[tokio::test]
-async fn so_many_handlers_run_at_once_and_no_more() {
-    let (store, gate) = (Arc::new(Store::new()), Gate::default());
-    let webhook = gate.route(&store).at_once(1);
-    let other = || stripe(&EVENT.replace("evt_1", "evt_2"));
-    let mut first = Box::pin(ask(&webhook, stripe(EVENT)));
-    tokio::select! {
-        _ = &mut first => panic!("it has not been told to go on"),
-        () = gate.begun.notified() => {}
-    }
-    let answer = ask(&webhook, other()).await;
-    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
-    // A handler whose sender has hung up runs as any other.
-    drop(first);
-    assert_eq!(ask(&webhook, other()).await.status, 503);
-    gate.go.notify_one();
-    soon(gate.ended.notified()).await;
-    assert_eq!(gate.counts(), (1, 1));
-    until(&webhook, 204).await;
-    gate.go.notify_one();
-    assert_eq!(ask(&webhook, other()).await.status, 204);
 }
 
 #[tokio::test]

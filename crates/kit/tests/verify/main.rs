@@ -6,6 +6,7 @@
 mod handler;
 mod logs;
 mod publish;
+mod running;
 mod support;
 mod timing;
 #[cfg(feature = "axum")]

@@ -53,7 +53,10 @@ fn a_client_needs_a_url_and_a_token_and_shows_neither_token_nor_password() {
 
 #[test]
 fn answers_of_every_form_are_read() {
-    let read = |text: &str| serde_json::from_str::<OneOrMany>(text).map(OneOrMany::published);
+    let read = |text: &str| {
+        let answer = serde_json::from_str::<OneOrMany>(text).map_err(CallError::unreadable);
+        answer.and_then(|answer| answer.published("publish"))
+    };
     let one = read(r#"{"messageId":"msg_1","deduplicated":true}"#).unwrap();
     assert!(one.is_duplicate() && one.message_id() == Some("msg_1"));
     let many = read(
@@ -62,6 +65,7 @@ fn answers_of_every_form_are_read() {
     .unwrap();
     assert!(!many.is_duplicate() && many.receipts.len() == 2);
     assert!(read(r#"{"error":"no"}"#).is_err());
+    assert!(read("[]").unwrap_err().is_outage());
     let batch = r#"[{"messageId":"msg_1"},[{"messageId":"msg_2"}],{"error":"no such group"}]"#;
     let batch: Vec<ItemAnswer> = serde_json::from_str(batch).unwrap();
     let results: Vec<_> = batch.into_iter().map(ItemAnswer::published).collect();

@@ -1,7 +1,7 @@
 //! Who gets a message when the first choice is away.
 
 use super::*;
-use crate::publish::{InlineQueue, RecordingQueue, Route};
+use crate::publish::{Dedup, InlineQueue, RecordingQueue, Route};
 use http::HeaderMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
@@ -42,6 +42,46 @@ async fn only_an_outage_makes_a_message_go_elsewhere() {
         let queue = FallbackQueue::new(first.clone(), second.clone());
         assert_eq!(queue.publish(&message(1)).await.is_ok(), goes_on, "{words}");
         assert_eq!((first.messages().len(), second.messages().len()), (0, usize::from(goes_on)), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_from_its_duplicate_goes_elsewhere_only_if_nobody_has_it() {
+    let refused = || CallError::network("refused").before_anything_was_sent();
+    let outages: [(fn() -> CallError, bool); 5] = [
+        (refused, true),
+        (|| status(429), true),
+        (|| status(503), false),
+        (|| CallError::network("reset"), false),
+        (|| CallError::timeout(Duration::from_secs(1)), false),
+    ];
+    for (outage, goes_on) in outages {
+        let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
+        let queue = FallbackQueue::new(first.clone(), second.clone()).pause(Duration::ZERO);
+        let (off, told) = (message(1).dedup(Dedup::Off), message(2));
+        first.then([Some(outage())]);
+        assert_eq!(queue.publish(&off).await.is_ok(), goes_on, "{}", outage());
+        // One by one, and as a whole.
+        first.then([Some(outage()), Some(outage())]);
+        let results = queue.publish_all(&[off.clone(), told.clone()]).await.unwrap();
+        assert_eq!((results[0].is_ok(), results[1].is_ok()), (goes_on, true), "{}", outage());
+        assert_eq!(second.take().len(), if goes_on { 3 } else { 1 }, "{}", outage());
+        let queue = FallbackQueue::new(NoBatches(outage), second.clone()).pause(Duration::ZERO);
+        assert_eq!(queue.publish_all(&[off, told.clone()]).await.is_ok(), goes_on, "{}", outage());
+        assert!(queue.publish_all(&[told]).await.is_ok());
+    }
+}
+
+/// Answers every batch so.
+struct NoBatches(fn() -> CallError);
+
+impl QueueService for NoBatches {
+    fn publish<'a>(&'a self, _: &'a Message) -> PublishFuture<'a, Published> {
+        Box::pin(async { Err((self.0)()) })
+    }
+
+    fn publish_all<'a>(&'a self, _: &'a [Message]) -> PublishFuture<'a, Vec<Result<Published, CallError>>> {
+        Box::pin(async { Err((self.0)()) })
     }
 }
 
@@ -133,6 +173,35 @@ async fn inline_then_disk() {
     assert_eq!(queue.publish(&publish("good")).await.unwrap().route, Route::Inline);
     assert_eq!(queue.publish(&publish("bad")).await.unwrap().route, Route::Spool);
     assert_eq!(spool.len(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_inline_may_be_done_when_the_queue_is_back() {
+    let first = Arc::new(RecordingQueue::default());
+    first.then([Some(status(503))]);
+    let queue = FallbackQueue::new(first.clone(), InlineQueue::new(|_| async { Ok(()) }));
+    let later = message(1).delay(Duration::from_secs(60));
+    // The first time the queue is asked, the second time it is left alone.
+    for _ in 0..2 {
+        let error = queue.publish(&later).await.unwrap_err();
+        assert!(error.is_outage() && error.is_untouched() && !error.is_retryable(), "{error}");
+        assert!(error.into_failure().is_retryable());
+    }
+    let directory = TempDir::new().unwrap();
+    let spool = Arc::new(Spool::open(directory.path()).await.unwrap());
+    let queue = FallbackQueue::with_spool(InlineQueue::new(|_| async { Ok(()) }), spool);
+    assert_eq!(queue.publish(&later).await.unwrap().route, Route::Spool);
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_costs_no_message() {
+    let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
+    first.then([Some(status(503))]);
+    let hook = AlertHook::new(|_| panic!("on purpose"));
+    let queue = FallbackQueue::new(first.clone(), second.clone()).pause(Duration::ZERO).alerts(hook);
+    queue.publish(&message(1)).await.unwrap();
+    queue.publish(&message(2)).await.unwrap();
+    assert_eq!((first.messages(), second.messages()), (vec![message(2)], vec![message(1)]));
 }
 
 #[tokio::test]

@@ -103,14 +103,19 @@ impl Directory {
         written
     }
 
-    /// Reads a message. The outer error is the disk's, which may pass; the inner one is for good.
-    pub(super) fn read(&self, sequence: u64) -> io::Result<Result<Message, Damage>> {
+    /// Reads a message; `None` if somebody took its file away. The outer error is the disk's, which may pass; the inner
+    /// one is for good.
+    pub(super) fn read(&self, sequence: u64) -> io::Result<Option<Result<Message, Damage>>> {
         let mut content = Vec::new();
-        File::open(self.file(sequence, MESSAGE))?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
-        match content.len() as u64 > FILE_BYTES_MAX {
-            true => Ok(Err(Damage("it is longer than any message"))),
-            false => Ok(decode(&content)),
-        }
+        let file = match File::open(self.file(sequence, MESSAGE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+        Ok(Some(match content.len() as u64 > FILE_BYTES_MAX {
+            true => Err(Damage("it is longer than any message")),
+            false => decode(&content),
+        }))
     }
 
     pub(super) fn remove(&self, sequence: u64) -> io::Result<()> {
@@ -123,11 +128,16 @@ impl Directory {
     }
 
     /// Gives it another name, which it keeps until a person looks at it.
-    pub(super) fn put_aside(&self, sequence: u64) -> io::Result<String> {
+    pub(super) fn put_aside(&self, sequence: u64) -> io::Result<()> {
+        fs::rename(self.file(sequence, MESSAGE), self.file(sequence, ASIDE))?;
+        sync(&self.path)
+    }
+
+    /// Where a message is that was to be put aside.
+    pub(super) fn place(&self, sequence: u64) -> String {
         let aside = self.file(sequence, ASIDE);
-        fs::rename(self.file(sequence, MESSAGE), &aside)?;
-        sync(&self.path)?;
-        Ok(aside.display().to_string())
+        let place = if aside.is_file() { aside } else { self.file(sequence, MESSAGE) };
+        place.display().to_string()
     }
 
     fn file(&self, sequence: u64, kind: &str) -> PathBuf {

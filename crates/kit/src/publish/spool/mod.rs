@@ -44,8 +44,8 @@ impl Default for SpoolLimits {
 ///
 /// As a [`QueueService`] it takes a message by writing it to the disk, synced, so that it survives a crash and a power
 /// cut. It is removed only when the queue has taken it; a crash in between publishes it again, which is one message
-/// still if it is within [`DEDUP_WINDOW`](super::DEDUP_WINDOW). Bodies and forwarded headers are in the files as they
-/// are: they are readable for their owner alone.
+/// still if it is within [`DEDUP_WINDOW`](super::DEDUP_WINDOW) and not with [`Dedup::Off`](super::Dedup::Off). Bodies
+/// and forwarded headers are in the files as they are: they are readable for their owner alone.
 ///
 /// ```no_run
 /// # use posthaste_kit::publish::{FallbackQueue, QueueService, Spool};
@@ -106,6 +106,15 @@ impl Shared {
         written
     }
 
+    /// Removes a message that the queue has, or puts one aside. It is forgotten whatever the disk says: with the entry
+    /// it would be published again and again, with the file once more at most, after the next start.
+    fn finish(&self, sequence: u64, change: fn(&Directory, u64) -> std::io::Result<()>) {
+        if let Err(error) = change(&self.directory, sequence) {
+            tracing::error!(sequence, %error, "a file of the spool may come back at the next start: it is done with");
+        }
+        self.forget(sequence);
+    }
+
     /// The file is none of ours any more.
     fn forget(&self, sequence: u64) {
         let mut index = self.index();
@@ -143,7 +152,8 @@ pub enum Drained {
     Empty,
     /// The queue took the oldest message.
     Published(Published),
-    /// The oldest message will never be taken, and was put aside.
+    /// The oldest message was put aside: it will never be taken, or the queue may have it and could not tell a
+    /// duplicate of it, see [`Dedup::Off`](super::Dedup::Off).
     PutAside(CallError),
     /// The queue is not there; the message stays.
     Blocked(CallError),
@@ -207,30 +217,33 @@ impl Spool {
         index.entries.is_empty() && index.unfinished == 0
     }
 
-    /// Publishes the oldest message. It is gone from the disk only when the queue has taken it.
+    /// Publishes the oldest message. It is gone from the disk only when the queue has taken it. If the disk does not
+    /// let it go then, that is logged, and it is published once more after the next [`open`](Self::open).
     pub async fn drain_step(&self, queue: &(impl QueueService + ?Sized)) -> Result<Drained, SpoolError> {
         let _alone = self.draining.lock().await;
-        let Some(sequence) = self.shared.index().entries.keys().next().copied() else {
-            return Ok(Drained::Empty);
-        };
-        let shared = self.shared.clone();
-        let read = blocking(move || shared.directory.read(sequence)).await;
-        let message = match read.map_err(|error| SpoolError::new("cannot be read", error))? {
-            Ok(message) => message,
-            Err(damage) => return self.put_aside(sequence, CallError::invalid(damage)).await,
+        let (sequence, message) = loop {
+            let Some(sequence) = self.shared.index().entries.keys().next().copied() else {
+                return Ok(Drained::Empty);
+            };
+            let shared = self.shared.clone();
+            let read = blocking(move || shared.directory.read(sequence)).await;
+            match read.map_err(|error| SpoolError::new("cannot be read", error))? {
+                Some(Ok(message)) => break (sequence, message),
+                Some(Err(damage)) => return self.put_aside(sequence, CallError::invalid(damage)).await,
+                None => {
+                    tracing::error!(sequence, "somebody took a file of the spool away: its message is not published");
+                    self.shared.forget(sequence);
+                }
+            }
         };
         match queue.publish(&message).await {
             Ok(published) => {
-                let shared = self.shared.clone();
-                let removed = move || {
-                    shared.directory.remove(sequence)?;
-                    shared.forget(sequence);
-                    Ok(())
-                };
-                blocking(removed).await.map_err(|error| SpoolError::new("cannot be changed", error))?;
+                self.finish(sequence, Directory::remove).await?;
                 Ok(Drained::Published(published))
             }
-            Err(error) if is_about_the_message(&error) => self.put_aside(sequence, error).await,
+            Err(error) if is_about_the_message(&error) || !message.is_repeatable_after(&error) => {
+                self.put_aside(sequence, error).await
+            }
             Err(error) => Ok(Drained::Blocked(error)),
         }
     }
@@ -278,15 +291,25 @@ impl Spool {
     }
 
     async fn put_aside(&self, sequence: u64, error: CallError) -> Result<Drained, SpoolError> {
+        self.finish(sequence, Directory::put_aside).await?;
         let shared = self.shared.clone();
-        let renamed = move || {
-            let file = shared.directory.put_aside(sequence)?;
-            shared.forget(sequence);
-            Ok(file)
-        };
-        let file = blocking(renamed).await.map_err(|error| SpoolError::new("cannot be changed", error))?;
+        let place = blocking(move || Ok(shared.directory.place(sequence))).await;
+        let file = place.map_err(|error| SpoolError::new("cannot be read", error))?;
         self.alerts.fire(&Alert::PutAside { file: &file, error: &error });
         Ok(Drained::PutAside(error))
+    }
+
+    async fn finish(
+        &self,
+        sequence: u64,
+        change: fn(&Directory, u64) -> std::io::Result<()>,
+    ) -> Result<(), SpoolError> {
+        let shared = self.shared.clone();
+        let finished = blocking(move || {
+            shared.finish(sequence, change);
+            Ok(())
+        });
+        finished.await.map_err(|error| SpoolError::new("cannot be changed", error))
     }
 }
 

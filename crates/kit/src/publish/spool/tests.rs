@@ -1,7 +1,7 @@
 //! Restarts, damage, full and failing disks.
 
 use super::*;
-use crate::publish::RecordingQueue;
+use crate::publish::{Dedup, RecordingQueue};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
@@ -94,6 +94,30 @@ async fn what_nobody_will_take_is_put_aside_and_kept() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_told_from_its_duplicate_is_put_aside_if_the_queue_may_have_it() {
+    let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
+    let spool = spool(&directory).await;
+    let off = message(1).dedup(Dedup::Off);
+    spool.publish(&off).await.unwrap();
+    // The queue can not have it: it stays.
+    let untouched = [CallError::network("refused").before_anything_was_sent(), status(429), status(401)];
+    queue.then(untouched.map(Some));
+    for _ in 0..3 {
+        assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::Blocked(_)));
+    }
+    drain_all(&spool, &queue).await;
+    assert_eq!(queue.take(), std::slice::from_ref(&off));
+    for unknown in [CallError::timeout(Duration::from_secs(1)), status(503), CallError::unreadable("<html>")] {
+        spool.publish(&off).await.unwrap();
+        queue.then([Some(unknown)]);
+        assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::PutAside(_)));
+        assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::Empty));
+    }
+    assert!(queue.messages().is_empty());
+    assert_eq!(files(&directory).iter().filter(|name| name.ends_with(".aside")).count(), 3);
+}
+
+#[tokio::test]
 async fn damaged_files_hold_nobody_up_and_are_kept() {
     let content = file::encode(&message(7)).unwrap();
     // Cut off anywhere, and with any bit of any byte changed.
@@ -162,6 +186,87 @@ async fn a_disk_that_fails_is_told_and_leaves_nothing() {
     std::fs::remove_dir(&taken).unwrap();
     spool.publish(&message(2)).await.unwrap();
     assert_eq!(files(&directory), ["00000000000000000001.message"]);
+}
+
+/// Does something to the disk while it has the message, and then answers.
+struct Saboteur<F>(F, Mutex<Option<CallError>>, RecordingQueue);
+
+impl<F: Fn() + Send + Sync + 'static> QueueService for Saboteur<F> {
+    fn publish<'a>(&'a self, message: &'a Message) -> PublishFuture<'a, Published> {
+        (self.0)();
+        match self.1.lock().unwrap().take() {
+            Some(error) => Box::pin(async { Err(error) }),
+            None => self.2.publish(message),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_the_queue_has_is_not_published_again_though_its_file_stays() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("00000000000000000000.message");
+    let spool = spool(&directory).await;
+    spool.publish(&message(1)).await.unwrap();
+    // No file, so that it cannot be removed as one.
+    let sabotage = move || {
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+    };
+    let queue = Saboteur(sabotage, Mutex::default(), RecordingQueue::default());
+    assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::Published(_)));
+    assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::Empty));
+    assert_eq!((queue.2.messages(), spool.shared.index().bytes), (vec![message(1)], 0));
+    assert_eq!(files(&directory), ["00000000000000000000.message"]);
+}
+
+#[tokio::test]
+async fn names_that_cannot_be_synced_hold_nobody_up() {
+    for refused in [None, Some(status(400))] {
+        let parent = TempDir::new().unwrap();
+        let (here, there) = (parent.path().join("here"), parent.path().join("there"));
+        let spool = Spool::open(&here).await.unwrap();
+        spool.publish(&message(1)).await.unwrap();
+        let is_refused = refused.is_some();
+        // The directory is gone: nothing in it can be renamed, removed or synced.
+        let sabotage = move || std::fs::rename(&here, &there).unwrap();
+        let queue = Saboteur(sabotage, Mutex::new(refused), RecordingQueue::default());
+        let step = spool.drain_step(&queue).await.unwrap();
+        assert_eq!(matches!(step, Drained::PutAside(_)), is_refused, "{step:?}");
+        assert_eq!(matches!(step, Drained::Published(_)), !is_refused, "{step:?}");
+        assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::Empty));
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_put_aside_holds_nobody_up() {
+    let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hook = told.clone();
+    let hook = AlertHook::new(move |alert| hook.lock().unwrap().push(format!("{alert:?}")));
+    let spool = spool(&directory).await.alerts(hook);
+    spool.publish(&message(1)).await.unwrap();
+    spool.publish(&message(2)).await.unwrap();
+    std::fs::create_dir(directory.path().join("00000000000000000000.aside")).unwrap();
+    queue.then([Some(status(400))]);
+    assert!(matches!(spool.drain_step(&queue).await.unwrap(), Drained::PutAside(_)));
+    drain_all(&spool, &queue).await;
+    assert_eq!((queue.messages(), spool.len()), (vec![message(2)], 0));
+    let told = told.lock().unwrap();
+    assert!(told.len() == 1 && told[0].contains("00000000000000000000.message"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_somebody_took_away_holds_nobody_up() {
+    let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
+    let spool = spool(&directory).await;
+    for key in 0..3 {
+        spool.publish(&message(key)).await.unwrap();
+    }
+    std::fs::remove_file(directory.path().join("00000000000000000000.message")).unwrap();
+    std::fs::remove_file(directory.path().join("00000000000000000002.message")).unwrap();
+    drain_all(&spool, &queue).await;
+    assert_eq!(queue.messages(), [message(1)]);
+    assert_eq!((spool.len(), spool.shared.index().bytes), (0, 0));
 }
 
 #[tokio::test]

@@ -1,0 +1,150 @@
+//! Handlers that take their time: senders that do not wait for them, and how many run.
+
+use crate::handler::{EVENT, scheme};
+use crate::support::{NOW, Store, ask, at, soon, stripe};
+use posthaste_kit::webhook::{Event, KEEP, StripeEvent, Webhook};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// A handler that says when it has begun, goes on when told, and counts how often it came to its end.
+#[derive(Clone, Default)]
+struct Gate {
+    begun: Arc<Notify>,
+    go: Arc<Notify>,
+    ended: Arc<Notify>,
+    runs: Arc<AtomicUsize>,
+    ends: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn route(&self, store: &Arc<Store>) -> Webhook {
+        let gate = self.clone();
+        let handler = move |_: Event<StripeEvent>| {
+            let gate = gate.clone();
+            async move {
+                gate.runs.fetch_add(1, Ordering::SeqCst);
+                gate.begun.notify_one();
+                gate.go.notified().await;
+                gate.ends.fetch_add(1, Ordering::SeqCst);
+                gate.ended.notify_one();
+                Ok(())
+            }
+        };
+        Webhook::new(scheme(), store.clone(), handler).clock(at(NOW))
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.runs.load(Ordering::SeqCst), self.ends.load(Ordering::SeqCst))
+    }
+}
+
+/// How far a future comes at once.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+/// Asks until the answer has this status.
+async fn until(webhook: &Webhook, status: u16) {
+    for _ in 0..100 {
+        if ask(webhook, stripe(EVENT)).await.status == status {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the answer is never {status}");
+}
+
+#[tokio::test]
+async fn a_sender_that_hangs_up_stops_nothing() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store);
+    {
+        let mut asked = Box::pin(ask(&webhook, stripe(EVENT)));
+        tokio::select! {
+            _ = &mut asked => panic!("it has not been told to go on"),
+            () = gate.begun.notified() => {}
+        }
+    }
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 409);
+    gate.go.notify_one();
+    soon(gate.ended.notified()).await;
+    until(&webhook, 204).await;
+    assert_eq!(gate.counts(), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_is_answered_in_time_and_the_handler_goes_on() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store).answer_within(Duration::from_secs(3));
+    let started = tokio::time::Instant::now();
+    let answer = ask(&webhook, stripe(EVENT)).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("30")));
+    assert_eq!(started.elapsed().as_secs(), 3);
+    gate.go.notify_one();
+    soon(gate.ended.notified()).await;
+    until(&webhook, 204).await;
+    assert_eq!(gate.counts(), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_ends_before_its_lock_does() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store).answer_within(KEEP * 2);
+    let started = tokio::time::Instant::now();
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 500);
+    assert_eq!((started.elapsed().as_secs(), gate.counts()), (KEEP.as_secs(), (1, 0)));
+    // It was stopped, and whoever comes next begins anew.
+    gate.go.notify_one();
+    assert_eq!((ask(&webhook, stripe(EVENT)).await.status, gate.counts()), (204, (2, 1)));
+}
+
+#[tokio::test]
+async fn so_many_handlers_run_at_once_and_no_more() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store).at_once(1);
+    let other = || stripe(&EVENT.replace("evt_1", "evt_2"));
+    let mut first = Box::pin(ask(&webhook, stripe(EVENT)));
+    tokio::select! {
+        _ = &mut first => panic!("it has not been told to go on"),
+        () = gate.begun.notified() => {}
+    }
+    let answer = ask(&webhook, other()).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
+    // A handler whose sender has hung up runs as any other.
+    drop(first);
+    assert_eq!(ask(&webhook, other()).await.status, 503);
+    gate.go.notify_one();
+    soon(gate.ended.notified()).await;
+    assert_eq!(gate.counts(), (1, 1));
+    until(&webhook, 204).await;
+    gate.go.notify_one();
+    assert_eq!(ask(&webhook, other()).await.status, 204);
+}
+
+#[tokio::test]
+async fn a_process_that_ends_can_wait_for_handlers_whose_sender_has_gone() {
+    let (store, gate) = (Arc::new(Store::new()), Gate::default());
+    let webhook = gate.route(&store);
+    let mut asked = Box::pin(ask(&webhook, stripe(EVENT)));
+    tokio::select! {
+        _ = &mut asked => panic!("it has not been told to go on"),
+        () = gate.begun.notified() => {}
+    }
+    drop(asked);
+    {
+        let mut idle = pin!(webhook.idle());
+        assert!(poll_once(&mut idle).await.is_pending());
+        let answer = ask(&webhook, stripe(&EVENT.replace("evt_1", "evt_2"))).await;
+        assert_eq!((answer.status, gate.counts()), (503, (1, 0)));
+        gate.go.notify_one();
+        soon(idle).await;
+        assert_eq!(gate.counts(), (1, 1));
+    }
+    // And if the process goes on after all, so does the route.
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
+}
