@@ -15,6 +15,7 @@ mod inbox;
 mod limits;
 mod run;
 mod run_cache;
+mod run_events;
 mod runs;
 mod schedules;
 mod workflow;

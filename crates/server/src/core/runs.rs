@@ -5,7 +5,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
-use super::workflow::{DEPTH_QUOTA, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started};
+use super::workflow::{DEPTH_QUOTA, InvokedBy, RunKey, RunRefused, StartRun, Started};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
 use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
 use crate::store::Asker;
@@ -15,9 +15,7 @@ use posthaste_engine::message::{Live, Message, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Step};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
-use posthaste_engine::workflow::{
-    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Refusal, Resolved, StepRef, WaitFor, Workflow,
-};
+use posthaste_engine::workflow::{Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
@@ -247,85 +245,6 @@ impl Core {
         Ok(())
     }
 
-    fn wait_for_event(
-        &mut self,
-        tenant: TenantId,
-        run: &RunKey,
-        wait: WaitFor,
-        reply: Reply<Result<(), RunRefused>>,
-        mut now: Timestamp,
-    ) -> Result<(), CoreFailure> {
-        if let Err(exceeded) = self.check_flow_quota(tenant, wait.terms.flow.iter()) {
-            reply.send(Err(exceeded.into()));
-            return Ok(());
-        }
-        let (limits, store) = (self.quotas.workflow, self.store.clone());
-        let Some(no) = self.find_run(tenant, run)? else {
-            reply.send(Err(RunRefused::Unknown));
-            return Ok(());
-        };
-        if self.cached(tenant, no)?.is_some_and(|cached| cached.workflow.has_early(&wait.event)) {
-            // What came with the event is in the store alone, and may be in the batch still.
-            self.commit()?;
-            now = self.clock.now();
-        }
-        let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
-            workflow.wait(wait, |key| store.note_body(no, key), &limits, out)
-        };
-        let waited = self.decide(tenant, no, now, ask)?.transpose()?;
-        crash_point("run_waits");
-        let answer = waited.map_or(Err(RunRefused::Unknown), |waited| waited.map(drop).map_err(refused));
-        self.answer(move || reply.send(answer));
-        Ok(())
-    }
-
-    /// Commits first, so that the store knows all who wait.
-    fn notify(
-        &mut self,
-        tenant: TenantId,
-        event: &str,
-        data: &[u8],
-        reply: Reply<Vec<Notified>>,
-    ) -> Result<(), CoreFailure> {
-        self.commit()?;
-        let now = self.clock.now();
-        let mut notified = Vec::new();
-        for waiter in self.store.waiters(tenant, event)? {
-            let resolved = self.decide(tenant, waiter.run, now, |workflow, out| {
-                let resolved = workflow.notify(event, data, out);
-                resolved.map(|resolved| notified_of(&workflow.run, resolved))
-            })?;
-            notified.extend(resolved.flatten());
-            crash_point("run_heard");
-            self.commit_if_large()?;
-        }
-        self.answer(move || reply.send(notified));
-        Ok(())
-    }
-
-    fn notify_run(
-        &mut self,
-        tenant: TenantId,
-        run: &RunKey,
-        event: &str,
-        data: &[u8],
-        reply: Reply<Result<Option<Notified>, RunRefused>>,
-        now: Timestamp,
-    ) -> Result<(), CoreFailure> {
-        let limits = self.quotas.workflow;
-        let notify = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
-            let resolved = workflow.notify_or_keep(event, data, &limits, out);
-            resolved.map(|resolved| resolved.map(|resolved| notified_of(&workflow.run, resolved)))
-        };
-        let resolved = match self.find_run(tenant, run)? {
-            Some(no) => self.decide(tenant, no, now, notify)?,
-            None => None,
-        };
-        let answer = resolved.map_or(Err(RunRefused::Unknown), |resolved| resolved.map_err(refused));
-        self.answer(move || reply.send(answer));
-        Ok(())
-    }
-
     /// An attempt of a message of a run has ended.
     pub(super) fn step_ended(
         &mut self,
@@ -470,13 +389,13 @@ impl Core {
     }
 
     /// Many runs are told of something one by one, and each by itself: they need not wait for one another.
-    fn commit_if_large(&mut self) -> Result<(), CoreFailure> {
+    pub(super) fn commit_if_large(&mut self) -> Result<(), CoreFailure> {
         let is_large = self.batch.body_bytes >= BATCH_BYTES_MAX || self.batch.out.ops.len() >= BATCH_OPS_MAX;
         if is_large { self.commit() } else { Ok(()) }
     }
 
     /// The run that is meant.
-    fn find_run(&self, tenant: TenantId, key: &RunKey) -> Result<Option<Seq>, CoreFailure> {
+    pub(super) fn find_run(&self, tenant: TenantId, key: &RunKey) -> Result<Option<Seq>, CoreFailure> {
         let known = self.runs.find(tenant, &key.id);
         let known = known.filter(|known| key.created_at.is_none_or(|at| known.run.created_at == at));
         match known.map(|known| &known.run) {
@@ -587,12 +506,7 @@ fn started_of(workflow: &Workflow, deduplicated: bool) -> Started {
     Started { id: id.clone(), created_at: *created_at, message_id, deduplicated }
 }
 
-fn notified_of(run: &Run, resolved: Resolved) -> Notified {
-    let Resolved { wait, id } = resolved;
-    Notified { id: run.id.clone(), created_at: run.created_at, url: run.url.clone(), wait, message_id: id }
-}
-
-fn refused(refusal: Refusal) -> RunRefused {
+pub(super) fn refused(refusal: Refusal) -> RunRefused {
     match refusal {
         Refusal::Ended => RunRefused::Ended,
         Refusal::Exceeded { quota, limit } => RunRefused::Exceeded(QuotaExceeded { quota, limit }),

@@ -1,0 +1,97 @@
+//! Events of runs: who waits for one, and what happens when it comes.
+
+use super::run::Core;
+use super::runs::refused;
+use super::workflow::{Notified, RunKey, RunRefused};
+use super::{CoreFailure, Reply};
+use crate::crash_point::crash_point;
+use posthaste_engine::workflow::run::Run;
+use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
+use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
+
+impl Core {
+    pub(super) fn wait_for_event(
+        &mut self,
+        tenant: TenantId,
+        run: &RunKey,
+        wait: WaitFor,
+        reply: Reply<Result<(), RunRefused>>,
+        mut now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        if let Err(exceeded) = self.check_flow_quota(tenant, wait.terms.flow.iter()) {
+            reply.send(Err(exceeded.into()));
+            return Ok(());
+        }
+        let (limits, store) = (self.quotas.workflow, self.store.clone());
+        let Some(no) = self.find_run(tenant, run)? else {
+            reply.send(Err(RunRefused::Unknown));
+            return Ok(());
+        };
+        if self.cached(tenant, no)?.is_some_and(|cached| cached.workflow.has_early(&wait.event)) {
+            // What came with the event is in the store alone, and may be in the batch still.
+            self.commit()?;
+            now = self.clock.now();
+        }
+        let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
+            workflow.wait(wait, |key| store.note_body(no, key), &limits, out)
+        };
+        let waited = self.decide(tenant, no, now, ask)?.transpose()?;
+        crash_point("run_waits");
+        let answer = waited.map_or(Err(RunRefused::Unknown), |waited| waited.map(drop).map_err(refused));
+        self.answer(move || reply.send(answer));
+        Ok(())
+    }
+
+    /// Commits first, so that the store knows all who wait.
+    pub(super) fn notify(
+        &mut self,
+        tenant: TenantId,
+        event: &str,
+        data: &[u8],
+        reply: Reply<Vec<Notified>>,
+    ) -> Result<(), CoreFailure> {
+        self.commit()?;
+        let now = self.clock.now();
+        let mut notified = Vec::new();
+        for waiter in self.store.waiters(tenant, event)? {
+            let resolved = self.decide(tenant, waiter.run, now, |workflow, out| {
+                let resolved = workflow.notify(event, data, out);
+                resolved.map(|resolved| notified_of(&workflow.run, resolved))
+            })?;
+            notified.extend(resolved.flatten());
+            crash_point("run_heard");
+            self.commit_if_large()?;
+        }
+        self.answer(move || reply.send(notified));
+        Ok(())
+    }
+
+    pub(super) fn notify_run(
+        &mut self,
+        tenant: TenantId,
+        run: &RunKey,
+        event: &str,
+        data: &[u8],
+        reply: Reply<Result<Option<Notified>, RunRefused>>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let limits = self.quotas.workflow;
+        let notify = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
+            let resolved = workflow.notify_or_keep(event, data, &limits, out);
+            resolved.map(|resolved| resolved.map(|resolved| notified_of(&workflow.run, resolved)))
+        };
+        let resolved = match self.find_run(tenant, run)? {
+            Some(no) => self.decide(tenant, no, now, notify)?,
+            None => None,
+        };
+        let answer = resolved.map_or(Err(RunRefused::Unknown), |resolved| resolved.map_err(refused));
+        self.answer(move || reply.send(answer));
+        Ok(())
+    }
+}
+
+fn notified_of(run: &Run, resolved: Resolved) -> Notified {
+    let Resolved { wait, id } = resolved;
+    Notified { id: run.id.clone(), created_at: run.created_at, url: run.url.clone(), wait, message_id: id }
+}
