@@ -319,7 +319,7 @@ impl Workflow {
         let mut step = notice.to.step.clone();
         step.insert("out".to_owned(), Value::String(notice.out.clone()));
         let new = NewEntry::step(text_of(&step), notice.to.headers.clone(), out.now);
-        self.accept(new.with(notice.to.terms.clone()), out);
+        self.accept_own(new.with(notice.to.terms.clone()), None, out);
     }
 
     /// Another run waits for the end of this one, too.
@@ -434,6 +434,16 @@ impl Workflow {
         self.accept_from(new, None, out)
     }
 
+    /// Takes what the server itself has to add: an answer, an event, the end of an invoked run. It has the room that a client's
+    /// entry has; without room the run ends, and the entry that it ended at is named.
+    fn accept_own(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
+        let limits = out.limits;
+        match self.check_room(&[new.body.len()], &limits, out) {
+            Ok(()) => self.accept_from(new, source, out),
+            Err(_) => self.entries.last().map_or((out.next_id)(), |newest| newest.id),
+        }
+    }
+
     fn accept_from(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
         let id = (out.next_id)();
         self.push(id, new, source, out);
@@ -501,7 +511,7 @@ impl Workflow {
                 out.now,
             )
         };
-        self.accept(new, out);
+        self.accept_own(new, None, out);
     }
 
     /// A delivery was answered; if it was a call, the endpoint hears of it.
@@ -515,7 +525,7 @@ impl Workflow {
         self.drop_note(wait.key(), out);
         let body = awaited(wait.step.clone(), &wait.event, data);
         let new = NewEntry::step(body, message::forwarded(&wait.headers), out.now);
-        self.accept_from(new.with(wait.terms.clone()), Some(wait.source()), out)
+        self.accept_own(new.with(wait.terms.clone()), Some(wait.source()), out)
     }
 
     pub(super) fn finish_delivery(&mut self, index: u32, state: DeliveryState, out: &mut Outbox<'_>) {

@@ -2,6 +2,7 @@
 
 use super::entry::{Delivery, Entry};
 use super::note::{Note, NoteKey};
+use super::request::Limits;
 use super::run::{Invoker, Run};
 use crate::message::Message;
 use bytes::Bytes;
@@ -15,6 +16,8 @@ pub struct Outbox<'a> {
     pub now: Timestamp,
     /// Makes ids for new messages.
     pub next_id: &'a mut dyn FnMut() -> MessageId,
+    /// What a run may have, also of what the server adds to it by itself.
+    pub limits: Limits,
     /// What the store must write.
     pub changes: Vec<Change>,
     /// New messages.
@@ -28,10 +31,10 @@ pub struct Outbox<'a> {
 }
 
 impl<'a> Outbox<'a> {
-    /// Nothing yet.
+    /// Nothing yet, and no limits.
     pub fn new(now: Timestamp, next_id: &'a mut dyn FnMut() -> MessageId) -> Outbox<'a> {
         let (changes, messages, withdrawn, notices, rebound) = Default::default();
-        Outbox { now, next_id, changes, messages, withdrawn, notices, rebound }
+        Outbox { now, next_id, limits: Limits::NONE, changes, messages, withdrawn, notices, rebound }
     }
 }
 

@@ -21,6 +21,11 @@ pub struct Limits {
     pub duration_ms: u64,
 }
 
+impl Limits {
+    /// As much as there is.
+    pub const NONE: Limits = Limits { entries: u32::MAX, bytes: u64::MAX, duration_ms: u64::MAX };
+}
+
 /// A run that is about to start.
 #[derive(Clone, Debug)]
 pub struct NewRun {

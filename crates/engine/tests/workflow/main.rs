@@ -324,6 +324,30 @@ fn events_that_come_early_are_kept_for_their_run_in_order() {
 }
 
 #[test]
+fn what_the_server_adds_has_the_room_of_its_run_and_no_more() {
+    for (data, state) in [(&[0; 20][..], RunState::Started), (&[0; 500], RunState::Failed)] {
+        let mut world = quiet(config());
+        let step = serde_json::json!({"stepId": 1, "stepType": "Wait"}).as_object().cloned().unwrap();
+        let (event, timeout, (headers, terms)) = ("e".to_owned(), "7d".to_owned(), Default::default());
+        world.wait(WaitFor { event, step, timeout, timeout_ms: 1_000, headers, terms }).unwrap();
+        world.decide(|workflow, out| {
+            out.limits = Limits { bytes: 400, ..LIMITS };
+            workflow.notify("e", data, out).unwrap();
+        });
+        assert_eq!(world.workflow.run.state, state, "{} bytes", data.len());
+        if state == RunState::Failed {
+            let error = world.workflow.run.failure.as_ref().and_then(|failure| failure.error.clone());
+            assert_eq!(error.as_deref(), Some("quota maxWorkflowBytes exceeded, current limit: 400"));
+            assert_eq!(
+                (world.workflow.entries.len(), world.live.len()),
+                (1, 0),
+                "it is not kept, and nothing lives on"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_call_that_fails_is_a_result_unless_it_must_not_be() {
     let call = |is_forgiven| {
         let call = posthaste_engine::workflow::entry::Call {

@@ -333,7 +333,7 @@ impl Core {
         let Some(mut cached) = self.runs.take(no) else { return Ok(None) };
         let (last_seq, random) = (&mut self.last_seq, &mut self.random);
         let mut next_id = || next_id(last_seq, random, now);
-        let mut out = Outbox::new(now, &mut next_id);
+        let mut out = Outbox { limits: self.quotas.workflow, ..Outbox::new(now, &mut next_id) };
         let before = cached.workflow.run.state;
         let decided = decide(&mut cached.workflow, &mut out);
         let consequences = Consequences::of(out);
