@@ -100,6 +100,7 @@ def example_starts(tools, directory):
 BOUNDS = {
     "engine/src/limits.rs": r"pub const",
     "server/src/http.rs": r"(?:pub )?const",
+    "server/src/api/allowance.rs": r"const",
     "server/src/api/body.rs": r"(?:pub(?:\(crate\))? )?const",
     "server/src/api/error.rs": r"const",
     "server/src/api/llm.rs": r"const",

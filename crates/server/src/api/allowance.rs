@@ -5,7 +5,15 @@
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Wrong URLs of webhooks that a caller may try in a second; whatever else it calls there until the next one is refused
+/// with 429.
+const HOOK_MISSES_MAX: u64 = 100;
+/// Groups in which callers without a token are counted, so that many addresses take no more RAM than these.
+const CALLER_GROUPS_MAX: u64 = 4_096;
 
 /// The quotas that are counted by time.
 pub(crate) struct Allowances {
@@ -13,32 +21,50 @@ pub(crate) struct Allowances {
     pub(super) messages: Allowance,
     /// Requests per second.
     pub(super) requests: Allowance,
+    /// Wrong URLs of webhooks per second.
+    pub(super) hook_misses: Allowance<CallerGroup>,
+    callers: RandomState,
 }
+
+/// Callers that are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CallerGroup(u64);
 
 impl Allowances {
     pub(crate) fn new(messages_per_day: Option<u64>, requests_per_second: Option<u64>) -> Allowances {
         Allowances {
             messages: Allowance::new(messages_per_day, 86_400_000),
             requests: Allowance::new(requests_per_second, 1_000),
+            hook_misses: Allowance::new(Some(HOOK_MISSES_MAX), 1_000),
+            callers: RandomState::new(),
         }
+    }
+
+    /// Where a caller is counted; nobody can choose to be counted with another. Whoever has an IPv6 address has 2^64.
+    pub(super) fn caller(&self, address: IpAddr) -> CallerGroup {
+        let network = match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+        };
+        CallerGroup(self.callers.hash_one(network) % CALLER_GROUPS_MAX)
     }
 }
 
 /// One quota: so many in each window.
-pub(super) struct Allowance {
+pub(super) struct Allowance<Who = TenantId> {
     limit: Option<u64>,
     window_ms: u64,
-    used: Mutex<HashMap<TenantId, Used>>,
+    used: Mutex<HashMap<Who, Used>>,
 }
 
-/// What a tenant has used in the window it was last seen in.
+/// What somebody has used in the window of the last use.
 #[derive(Clone, Copy, Default)]
 struct Used {
     window: u64,
     count: u64,
 }
 
-/// A tenant has used up what it may use.
+/// Somebody has used up what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exhausted {
     /// How many there may be in a window.
@@ -58,17 +84,17 @@ impl Exhausted {
     }
 }
 
-impl Allowance {
-    fn new(limit: Option<u64>, window_ms: u64) -> Allowance {
+impl<Who: Eq + Hash> Allowance<Who> {
+    fn new(limit: Option<u64>, window_ms: u64) -> Self {
         Allowance { limit, window_ms, used: Mutex::default() }
     }
 
     /// Takes `count`, all or nothing.
-    pub(super) fn take(&self, tenant: TenantId, count: u64, now: Timestamp) -> Result<(), Exhausted> {
+    pub(super) fn take(&self, who: Who, count: u64, now: Timestamp) -> Result<(), Exhausted> {
         let Some(limit) = self.limit else { return Ok(()) };
         let window = now.as_millis() / self.window_ms;
-        let mut tenants = self.lock();
-        let used = tenants.entry(tenant).or_default();
+        let mut all = self.lock();
+        let used = all.entry(who).or_default();
         if used.window != window {
             *used = Used { window, count: 0 };
         }
@@ -81,17 +107,17 @@ impl Allowance {
     }
 
     /// Gives back what was taken at `taken_at` and not used.
-    pub(super) fn give_back(&self, tenant: TenantId, count: u64, taken_at: Timestamp) {
+    pub(super) fn give_back(&self, who: Who, count: u64, taken_at: Timestamp) {
         if self.limit.is_none() || count == 0 {
             return;
         }
         let window = taken_at.as_millis() / self.window_ms;
-        if let Some(used) = self.lock().get_mut(&tenant).filter(|used| used.window == window) {
+        if let Some(used) = self.lock().get_mut(&who).filter(|used| used.window == window) {
             used.count = used.count.saturating_sub(count);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Used>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Who, Used>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,6 +139,18 @@ mod tests {
         assert_eq!(allowance.take(A, 1, now), Ok(()), "what was refused took nothing");
         assert_eq!(allowance.take(B, 3, now), Ok(()));
         assert_eq!(allowance.take(A, 3, next), Ok(()));
+    }
+
+    #[test]
+    fn callers_are_counted_by_address_or_network() {
+        let allowances = Allowances::new(None, None);
+        let group = |address: &str| allowances.caller(address.parse().unwrap());
+        let groups = |addresses: fn(u8) -> String| {
+            (0..=255).map(|n| group(&addresses(n))).collect::<std::collections::HashSet<_>>().len()
+        };
+        assert_eq!(groups(|n| format!("2001:db8::{n:x}")), 1);
+        assert_ne!(groups(|n| format!("2001:db8:0:{n:x}::")), 1);
+        assert_ne!(groups(|n| format!("192.0.2.{n}")), 1);
     }
 
     #[test]

@@ -26,6 +26,12 @@ impl Peer {
     }
 }
 
+/// The caller's address.
+pub(super) fn caller(app: &App, parts: &Parts) -> Option<IpAddr> {
+    let peer = parts.extensions.get::<Peer>()?;
+    Some(behind_proxies(peer.address, &parts.headers, &app.config.trusted_proxies))
+}
+
 /// The publisher's address as messages show it.
 pub(super) fn caller_ip(app: &App, parts: &Parts) -> String {
     let Some(peer) = parts.extensions.get::<Peer>() else { return String::new() };

@@ -1,43 +1,97 @@
 //! Room in RAM for long answers. What runs of workflows call may answer with megabytes, and many may answer at once: who
 //! finds no room is not read until there is some.
+//!
+//! An answer waits in the line of its receiver, then in that of its tenant, then in that of all, and whoever has room is given
+//! little time for the rest. So those behind a receiver that is slow are its own, and a few of them are all that others meet.
 
+use http::uri::Authority;
 use posthaste_engine::limits::{RESPONSE_BYTES_MAX, WORKFLOW_RESPONSE_BYTES_MAX};
 use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 /// Bytes of long answers held at once, while they are read and until what came of them is stored; more wait.
 pub const ANSWERS_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The share of that which one tenant may take.
 pub const TENANT_ANSWERS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The share of a tenant's which one receiver may take.
+pub const ORIGIN_ANSWERS_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How long an answer waits for room, which is not the receiver's time; then the attempt has failed.
+pub const ANSWER_ROOM_PATIENCE: Duration = Duration::from_secs(300);
+/// How long the rest of an answer may take once there is room for it; then the attempt has failed.
+pub const ANSWER_REST_PATIENCE: Duration = Duration::from_secs(60);
 /// An answer of up to this length needs no room.
-const SHORT_BYTES: usize = RESPONSE_BYTES_MAX;
+pub(super) const SHORT_BYTES: usize = RESPONSE_BYTES_MAX;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 64 * 1024;
 
-const _: () =
-    assert!(WORKFLOW_RESPONSE_BYTES_MAX <= TENANT_ANSWERS_BYTES_MAX && TENANT_ANSWERS_BYTES_MAX <= ANSWERS_BYTES_MAX);
+const _: () = assert!(
+    WORKFLOW_RESPONSE_BYTES_MAX <= ORIGIN_ANSWERS_BYTES_MAX
+        && ORIGIN_ANSWERS_BYTES_MAX <= TENANT_ANSWERS_BYTES_MAX
+        && TENANT_ANSWERS_BYTES_MAX <= ANSWERS_BYTES_MAX
+);
+
+/// How long long answers are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerPatience {
+    /// Until there is room for one.
+    pub room: Duration,
+    /// Until the rest of it has come, once there is.
+    pub rest: Duration,
+}
+
+impl Default for AnswerPatience {
+    fn default() -> Self {
+        AnswerPatience { room: ANSWER_ROOM_PATIENCE, rest: ANSWER_REST_PATIENCE }
+    }
+}
 
 /// Room for the answers of all attempts.
 #[derive(Debug)]
 pub struct AnswerBudget {
     all: Arc<Semaphore>,
-    tenants: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    shares: Mutex<HashMap<Holder, Arc<Semaphore>>>,
 }
+
+/// Who has a share: a tenant, or a receiver of its messages.
+type Holder = (TenantId, Option<Authority>);
 
 impl Default for AnswerBudget {
     fn default() -> Self {
-        let all = Arc::new(Semaphore::new(ANSWERS_BYTES_MAX / BYTES_PER_PERMIT));
-        AnswerBudget { all, tenants: Mutex::default() }
+        AnswerBudget { all: permits_for(ANSWERS_BYTES_MAX), shares: Mutex::default() }
     }
 }
 
+fn permits_for(bytes: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(bytes / BYTES_PER_PERMIT))
+}
+
 impl AnswerBudget {
-    fn share(&self, tenant: TenantId) -> Arc<Semaphore> {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let share = || Arc::new(Semaphore::new(TENANT_ANSWERS_BYTES_MAX / BYTES_PER_PERMIT));
-        tenants.entry(tenant).or_insert_with(share).clone()
+    /// Waits for so many bytes. They are taken once and for the whole answer: those who had a part each would wait for one
+    /// another.
+    async fn take(&self, tenant: TenantId, receiver: &Authority, bytes: usize) -> Vec<OwnedSemaphorePermit> {
+        let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).unwrap_or(u32::MAX);
+        let lines = [
+            self.share((tenant, Some(receiver.clone())), ORIGIN_ANSWERS_BYTES_MAX),
+            self.share((tenant, None), TENANT_ANSWERS_BYTES_MAX),
+            self.all.clone(),
+        ];
+        let mut taken = Vec::with_capacity(lines.len());
+        for line in lines {
+            // None of them is ever closed.
+            taken.extend(line.acquire_many_owned(permits).await);
+        }
+        taken
+    }
+
+    fn share(&self, holder: Holder, bytes: usize) -> Arc<Semaphore> {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that nobody waits for or has a part of need not be remembered.
+        shares.retain(|_, share| Arc::strong_count(share) > 1);
+        shares.entry(holder).or_insert_with(|| permits_for(bytes)).clone()
     }
 }
 
@@ -46,35 +100,38 @@ impl AnswerBudget {
 pub struct AnswerRoom {
     budget: Arc<AnswerBudget>,
     tenant: TenantId,
-    taken: Mutex<Vec<OwnedSemaphorePermit>>,
+    reserved: OnceLock<Reserved>,
+}
+
+#[derive(Debug)]
+struct Reserved {
+    waited: Duration,
+    taken: Vec<OwnedSemaphorePermit>,
 }
 
 impl AnswerRoom {
     /// Nothing yet.
     pub fn new(budget: Arc<AnswerBudget>, tenant: TenantId) -> AnswerRoom {
-        AnswerRoom { budget, tenant, taken: Mutex::default() }
+        AnswerRoom { budget, tenant, reserved: OnceLock::new() }
     }
 
-    /// Waits for room for all of an answer of which so many bytes are there, and that will have at most `max`. It is taken
-    /// once and for the whole: those who had a part each would wait for one another.
-    pub(super) async fn reserve(&self, bytes: usize, max: usize) {
-        if bytes <= SHORT_BYTES || !self.taken().is_empty() {
-            return;
-        }
-        let permits = u32::try_from(max.max(bytes).div_ceil(BYTES_PER_PERMIT)).unwrap_or(u32::MAX);
-        // Neither is ever closed.
-        let own = self.budget.share(self.tenant).acquire_many_owned(permits).await;
-        let common = self.budget.all.clone().acquire_many_owned(permits).await;
-        self.taken().extend(own.into_iter().chain(common));
+    /// Waits, once, for room for an answer that will have at most so many bytes; false if there was none for too long.
+    pub(super) async fn reserve(&self, receiver: &Authority, bytes: usize, patience: Duration) -> bool {
+        let started = Instant::now();
+        let taken = timeout(patience, self.budget.take(self.tenant, receiver, bytes)).await;
+        let is_there = taken.is_ok();
+        self.reserved.get_or_init(|| Reserved { waited: started.elapsed(), taken: taken.unwrap_or_default() });
+        is_there
+    }
+
+    /// How long that took.
+    pub(super) fn waited(&self) -> Duration {
+        self.reserved.get().map_or(Duration::ZERO, |reserved| reserved.waited)
     }
 
     /// What was taken, to be given back when the answer is needed no more.
     pub fn into_taken(self) -> Vec<OwnedSemaphorePermit> {
-        self.taken.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn taken(&self) -> std::sync::MutexGuard<'_, Vec<OwnedSemaphorePermit>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reserved.into_inner().map(|reserved| reserved.taken).unwrap_or_default()
     }
 }
 
@@ -82,38 +139,39 @@ impl AnswerRoom {
 mod tests {
     use super::*;
     use std::pin::pin;
-    use std::task::{Context, Waker};
+    use std::task::{Context, Poll, Waker};
 
     const LONG: usize = 16 * 1024 * 1024;
 
     /// Room for a long answer, if there is some at once.
-    fn reserved(budget: &Arc<AnswerBudget>, tenant: u32, bytes: usize) -> Option<AnswerRoom> {
-        let room = AnswerRoom::new(budget.clone(), TenantId(tenant));
-        has_room(&room, bytes).then_some(room)
-    }
-
-    fn has_room(room: &AnswerRoom, bytes: usize) -> bool {
-        let reserving = pin!(room.reserve(bytes, LONG));
-        reserving.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    fn taken(budget: &AnswerBudget, tenant: u32, receiver: &'static str) -> Option<Vec<OwnedSemaphorePermit>> {
+        let receiver = Authority::from_static(receiver);
+        let taking = pin!(budget.take(TenantId(tenant), &receiver, LONG));
+        match taking.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(taken) => Some(taken),
+            Poll::Pending => None,
+        }
     }
 
     #[test]
-    fn long_answers_wait_for_room_and_short_ones_do_not() {
-        let budget = Arc::new(AnswerBudget::default());
+    fn receivers_tenants_and_all_have_so_much_room() {
+        let budget = AnswerBudget::default();
         let mut held = Vec::new();
         for tenant in 1..=4 {
-            for _ in 0..TENANT_ANSWERS_BYTES_MAX / LONG {
-                held.push(reserved(&budget, tenant, SHORT_BYTES + 1).expect("there is room"));
+            for receiver in ["a.example", "b.example:8443"] {
+                for _ in 0..ORIGIN_ANSWERS_BYTES_MAX / LONG {
+                    held.push(taken(&budget, tenant, receiver).expect("there is room"));
+                }
+                assert!(taken(&budget, tenant, receiver).is_none(), "{receiver} has its share");
             }
-            assert!(reserved(&budget, tenant, SHORT_BYTES + 1).is_none(), "tenant {tenant} has its share");
+            assert!(taken(&budget, tenant, "c.example").is_none(), "tenant {tenant} has its share");
         }
-        assert!(reserved(&budget, 5, SHORT_BYTES + 1).is_none(), "all of it is taken");
-        assert!(reserved(&budget, 1, SHORT_BYTES).is_some());
-        let first = held.swap_remove(0);
-        assert!(has_room(&first, LONG), "once for all of it");
-        let taken = first.into_taken();
-        assert!(reserved(&budget, 5, LONG).is_none(), "it is held on");
-        drop(taken);
-        assert!(reserved(&budget, 5, LONG).is_some());
+        assert!(taken(&budget, 5, "a.example").is_none(), "all of it is taken");
+        drop(held.swap_remove(0));
+        assert!(taken(&budget, 1, "b.example:8443").is_none());
+        assert!(taken(&budget, 5, "a.example").is_some());
+        drop(held);
+        assert!(taken(&budget, 6, "a.example").is_some());
+        assert_eq!(budget.shares.lock().unwrap().len(), 2, "the others are forgotten");
     }
 }

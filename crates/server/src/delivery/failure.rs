@@ -20,6 +20,12 @@ pub(super) fn phase_timed_out(class: ErrorClass, what: &str, limit: Duration) ->
     failure(class, format!("{what} timed out after {limit:?}"))
 }
 
+/// We failed, not the receiver.
+pub(super) fn no_room(limit: Duration) -> AttemptError {
+    let text = format!("the server had no room for the answer within {limit:?}: it holds too many long ones");
+    failure(ErrorClass::Closed, text)
+}
+
 pub(super) fn refused(refusal: &Refusal) -> AttemptError {
     failure(ErrorClass::Blocked, format!("destination refused: {refusal}"))
 }

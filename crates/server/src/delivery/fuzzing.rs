@@ -1,12 +1,13 @@
 //! An answer of a receiver over a pipe in memory, for the targets of `fuzz/`. Nothing else calls it.
 
-use super::answer_room::AnswerRoom;
+use super::answer_room::{AnswerPatience, AnswerRoom};
 use super::connect::http1_builder;
 use super::pool::Connection;
-use super::response::{self, Ending};
+use super::response::{self, Ending, Wanted};
 use super::stream::Activity;
 use super::{connect::http2_builder, failure};
 use bytes::Bytes;
+use http::uri::Authority;
 use http::{Method, Request};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
@@ -58,7 +59,14 @@ where
         Err(_) => return Err(failure::timed_out()),
     };
     let room = AnswerRoom::new(Arc::default(), TenantId(1));
-    let bytes_max = posthaste_engine::limits::RESPONSE_BYTES_MAX;
-    let (response, ending) = response::read(answer, asked.needs_body, bytes_max, deadline, &room).await?;
+    let wanted = Wanted {
+        needs_body: asked.needs_body,
+        bytes_max: posthaste_engine::limits::RESPONSE_BYTES_MAX,
+        until: deadline,
+        receiver: &Authority::from_static("receiver.example"),
+        room: &room,
+        patience: AnswerPatience::default(),
+    };
+    let (response, ending) = response::read(answer, &wanted).await?;
     Ok((response, ending == Ending::Complete))
 }

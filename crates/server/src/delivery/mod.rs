@@ -30,7 +30,10 @@ mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use answer_room::{ANSWERS_BYTES_MAX, AnswerBudget, AnswerRoom, TENANT_ANSWERS_BYTES_MAX};
+pub use answer_room::{
+    ANSWER_REST_PATIENCE, ANSWER_ROOM_PATIENCE, ANSWERS_BYTES_MAX, AnswerBudget, AnswerPatience, AnswerRoom,
+    ORIGIN_ANSWERS_BYTES_MAX, TENANT_ANSWERS_BYTES_MAX,
+};
 
 use bytes::Bytes;
 use connect::Connector;
@@ -47,7 +50,7 @@ use posthaste_wire::signature::SigningKeys;
 use posthaste_wire::time::Timestamp;
 use request::{Ours, Prepared, addressed};
 use resolve::Resolve;
-use response::Ending;
+use response::{Ending, Wanted};
 use std::sync::Arc;
 use std::time::Duration;
 use target::Target;
@@ -75,6 +78,8 @@ pub struct DeliveryConfig {
     pub tls_timeout: Duration,
     /// How long the body of an answer is waited for when nobody needs it.
     pub body_grace: Duration,
+    /// How long those answers are waited for that need room.
+    pub answer_patience: AnswerPatience,
     /// How long an unused connection is kept open.
     pub pool_idle_timeout: Duration,
 }
@@ -91,6 +96,7 @@ impl Default for DeliveryConfig {
             connect_timeout: Duration::from_secs(10),
             tls_timeout: Duration::from_secs(10),
             body_grace: Duration::from_millis(limits::RESPONSE_BODY_GRACE_MS),
+            answer_patience: AnswerPatience::default(),
             pool_idle_timeout: Duration::from_secs(30),
         }
     }
@@ -129,7 +135,7 @@ pub struct Attempt<'a> {
     pub now: Timestamp,
     /// Random bytes, new for every attempt: the id of the signature.
     pub nonce: [u8; 20],
-    /// How long the whole attempt may take; at most [`DeliveryConfig::timeout_max`].
+    /// How long the whole attempt may take, but for the wait for `room`; at most [`DeliveryConfig::timeout_max`].
     pub timeout_ms: u64,
     /// The answer's body is the point: a 2xx without all of it is a failure.
     pub needs_body: bool,
@@ -144,6 +150,7 @@ pub struct Deliverer {
     region: HeaderValue,
     timeout_max: Duration,
     body_grace: Duration,
+    answer_patience: AnswerPatience,
     connector: Connector,
     pool: Arc<Pool>,
 }
@@ -157,8 +164,8 @@ impl Deliverer {
         let connector = Connector::new(&config, resolver)?;
         let region = HeaderValue::from_str(&config.region).map_err(|_| ConfigError::Region(config.region.clone()))?;
         let pool = Pool::new(config.pool_idle_timeout);
-        let DeliveryConfig { egress: policy, upstream, timeout_max, body_grace, .. } = config;
-        Ok(Deliverer { policy, upstream, region, timeout_max, body_grace, connector, pool })
+        let DeliveryConfig { egress: policy, upstream, timeout_max, body_grace, answer_patience, .. } = config;
+        Ok(Deliverer { policy, upstream, region, timeout_max, body_grace, answer_patience, connector, pool })
     }
 
     /// One attempt. A failed delivery is data, not an error.
@@ -166,7 +173,9 @@ impl Deliverer {
         let started = Instant::now();
         let timeout = Duration::from_millis(attempt.timeout_ms).min(self.timeout_max);
         let result = self.exchange(attempt, started + timeout).await;
-        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // As users see it next to the timeout: without what was not the receiver's time.
+        let took = started.elapsed().saturating_sub(attempt.room.waited());
+        let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         Outcome { result, duration_ms }
     }
 
@@ -181,9 +190,15 @@ impl Deliverer {
         };
         let (answer, connection) = sent?;
         let until = if attempt.needs_body { deadline } else { deadline.min(Instant::now() + self.body_grace) };
-        let (response, ending) =
-            response::read(answer, attempt.needs_body, response_bytes_max(attempt.message), until, attempt.room)
-                .await?;
+        let wanted = Wanted {
+            needs_body: attempt.needs_body,
+            bytes_max: response_bytes_max(attempt.message),
+            until,
+            receiver: &target.authority,
+            room: attempt.room,
+            patience: self.answer_patience,
+        };
+        let (response, ending) = response::read(answer, &wanted).await?;
         if ending == Ending::Complete {
             self.pool.give_back(key, connection);
         }

@@ -2,9 +2,10 @@
 //!
 //! The status decides; the body is only waited for when someone needs it.
 
-use super::answer_room::AnswerRoom;
+use super::answer_room::{AnswerPatience, AnswerRoom, SHORT_BYTES};
 use super::failure::{self, failure};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::uri::Authority;
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -25,33 +26,43 @@ pub(super) enum Ending {
     Failed(AttemptError),
 }
 
-/// Reads an answer. What is there of its body at `until` is enough, unless all of it is needed.
+/// What is wanted of an answer.
+pub(super) struct Wanted<'a> {
+    /// All of its body.
+    pub(super) needs_body: bool,
+    /// Of which this is the most that is read.
+    pub(super) bytes_max: usize,
+    /// What is there of it by then is enough, unless all is needed.
+    pub(super) until: Instant,
+    /// Who answers.
+    pub(super) receiver: &'a Authority,
+    /// What a long one takes of RAM.
+    pub(super) room: &'a AnswerRoom,
+    /// How long it may take then.
+    pub(super) patience: AnswerPatience,
+}
+
+/// Reads an answer.
 pub(super) async fn read(
     answer: http::Response<Incoming>,
-    needs_body: bool,
-    bytes_max: usize,
-    until: Instant,
-    room: &AnswerRoom,
+    wanted: &Wanted<'_>,
 ) -> Result<(Response, Ending), AttemptError> {
-    let (head, mut incoming) = answer.into_parts();
+    let (head, incoming) = answer.into_parts();
     check_head(&head)?;
     let mut response = Response { status: head.status.as_u16(), headers: kept_headers(&head), ..Response::default() };
     if incoming.is_end_stream() {
         return Ok((response, Ending::Complete));
     }
-    let success = head.status.is_success();
+    let (success, bytes_max) = (head.status.is_success(), wanted.bytes_max);
     // Of a success that nobody reads, only the logs show the beginning.
-    let limit = if success && !needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { bytes_max };
-    let mut kept = Kept { body: Vec::new(), limit, dropped: false };
-    let ending = match timeout_at(until, drain(&mut incoming, bytes_max, &mut kept, room)).await {
-        Ok(ending) => ending,
-        Err(_) => Ending::Failed(failure::timed_out()),
-    };
-    response.truncated = kept.dropped || ending != Ending::Complete;
-    response.body = kept.body;
+    let limit = if success && !wanted.needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { bytes_max };
+    let mut reading = Reading { incoming, bytes_max, seen: 0, kept: Kept { body: Vec::new(), limit, dropped: false } };
+    let ending = reading.finish(wanted).await;
+    response.truncated = reading.kept.dropped || ending != Ending::Complete;
+    response.body = reading.kept.body;
     match &ending {
-        Ending::Failed(error) if needs_body && success => Err(error.clone()),
-        Ending::TooLong if needs_body && success => {
+        Ending::Failed(error) if wanted.needs_body && success => Err(error.clone()),
+        Ending::TooLong if wanted.needs_body && success => {
             Err(failure(ErrorClass::Protocol, format!("the answer is longer than {bytes_max} bytes")))
         }
         _ => Ok((response, ending)),
@@ -84,24 +95,59 @@ impl Kept {
     }
 }
 
-async fn drain(incoming: &mut Incoming, bytes_max: usize, kept: &mut Kept, room: &AnswerRoom) -> Ending {
-    let announced = incoming.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-    let kept_max = announced.unwrap_or(usize::MAX).min(kept.limit);
-    let mut seen = 0;
-    while let Some(frame) = incoming.frame().await {
-        let bytes = match frame.map(http_body::Frame::into_data) {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(_trailers)) => continue,
-            Err(error) => return Ending::Failed(failure::exchange(&error)),
-        };
-        seen += bytes.len();
-        room.reserve(seen.min(kept.limit), kept_max).await;
-        kept.add(&bytes);
-        if seen > bytes_max {
-            return Ending::TooLong;
+/// A body that is being read.
+struct Reading {
+    incoming: Incoming,
+    bytes_max: usize,
+    seen: usize,
+    kept: Kept,
+}
+
+impl Reading {
+    /// Reads all of it. A long one waits for room in the middle; that is not the receiver's time, but then its time is short.
+    async fn finish(&mut self, wanted: &Wanted<'_>) -> Ending {
+        let AnswerPatience { room, rest } = wanted.patience;
+        let announced = self.incoming.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+        let kept_max = announced.unwrap_or(usize::MAX).min(self.kept.limit);
+        let (mut free, mut until, mut too_late) = (SHORT_BYTES, wanted.until, failure::timed_out());
+        loop {
+            match timeout_at(until, self.read_on(free)).await {
+                Ok(Some(ending)) => return ending,
+                Ok(None) => {}
+                Err(_) => return Ending::Failed(too_late),
+            }
+            if !wanted.room.reserve(wanted.receiver, kept_max, room).await {
+                return Ending::Failed(failure::no_room(room));
+            }
+            until += wanted.room.waited();
+            let rest_until = Instant::now() + rest;
+            if rest_until < until {
+                until = rest_until;
+                too_late = failure::phase_timed_out(ErrorClass::Timeout, "reading the rest of a long answer", rest);
+            }
+            free = usize::MAX;
         }
     }
-    Ending::Complete
+
+    /// Reads to the end, or until more is kept than this; `None` then.
+    async fn read_on(&mut self, free: usize) -> Option<Ending> {
+        while let Some(frame) = self.incoming.frame().await {
+            let bytes = match frame.map(http_body::Frame::into_data) {
+                Ok(Ok(bytes)) => bytes,
+                Ok(Err(_trailers)) => continue,
+                Err(error) => return Some(Ending::Failed(failure::exchange(&error))),
+            };
+            self.seen += bytes.len();
+            self.kept.add(&bytes);
+            if self.seen > self.bytes_max {
+                return Some(Ending::TooLong);
+            }
+            if self.kept.body.len() > free {
+                return None;
+            }
+        }
+        Some(Ending::Complete)
+    }
 }
 
 fn kept_headers(head: &http::response::Parts) -> Vec<(String, String)> {

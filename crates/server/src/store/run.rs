@@ -110,6 +110,12 @@ impl Parts<Bytes> {
         Ok(Some(Record::restored(run, self.entries, notes.collect())?))
     }
 
+    /// Those entries that are steps of this kind; none without the run.
+    pub(super) fn steps(self, kind: &str) -> Vec<(Entry, Bytes)> {
+        let is_there = self.run.is_some();
+        self.entries.into_iter().filter(|(entry, _)| is_there && entry.gist.info.kind == kind).collect()
+    }
+
     /// The entries of a run that is there.
     pub(super) fn list(mut self) -> Result<Option<Vec<(Entry, Bytes)>>, BoxError> {
         Ok(self.run()?.map(|_| self.entries))

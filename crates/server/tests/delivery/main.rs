@@ -4,6 +4,7 @@
 //! Receivers are scripts on loopback (see `support`); nothing sleeps, slow receivers meet short timeouts.
 
 mod cases;
+mod long_answers;
 mod receivers;
 mod request;
 mod reuse;

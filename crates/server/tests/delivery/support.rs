@@ -113,11 +113,22 @@ pub(crate) async fn attempt_within(
     timeout_ms: u64,
     needs_body: bool,
 ) -> Outcome {
+    let room = AnswerRoom::new(Arc::default(), message.tenant);
+    attempt_in(deliverer, message, timeout_ms, needs_body, &room).await
+}
+
+/// The same, with room of a budget that others use too.
+pub(crate) async fn attempt_in(
+    deliverer: &Deliverer,
+    message: &Message,
+    timeout_ms: u64,
+    needs_body: bool,
+    room: &AnswerRoom,
+) -> Outcome {
     static NONCE: AtomicU8 = AtomicU8::new(0);
     let nonce = [NONCE.fetch_add(1, Ordering::SeqCst); 20];
     let keys = keys();
-    let room = AnswerRoom::new(Arc::default(), message.tenant);
-    let attempt = Attempt { message, retried: 0, keys: &keys, now: NOW, nonce, timeout_ms, needs_body, room: &room };
+    let attempt = Attempt { message, retried: 0, keys: &keys, now: NOW, nonce, timeout_ms, needs_body, room };
     let outcome = deliverer.attempt(&attempt).await;
     // Lets the connection's own task see the end of the answer, so that the next attempt can reuse it.
     for _ in 0..10 {

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 /// A client that trusts this authority, and the weak one, and finds `hook.example` on loopback.
-fn trusting(authority: &Authority) -> Deliverer {
+pub(crate) fn trusting(authority: &Authority) -> Deliverer {
     let pem = authority.pem() + WEAK_AUTHORITY;
     deliverer(DeliveryConfig { extra_ca_pem: Some(pem.into_bytes()), ..config() })
 }

@@ -1,6 +1,7 @@
 //! Runs of workflows for the tests of the stores, as the engine itself makes and changes them.
 
 use crate::support::*;
+use bytes::Bytes;
 use posthaste::store::{Asker, FailedRun, Page, PageRequest, RunFilter};
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::outcome::Outcome;
@@ -113,6 +114,11 @@ impl Rig<'_> {
             assert_eq!(record.as_ref().map(|record| &record.workflow), stored.as_ref());
             let entries = record.map(|record| record.workflow.entries.into_iter().zip(record.bodies).collect());
             assert_eq!(self.store.run_entries(tenant, no, asker).unwrap(), entries);
+            for kind in ["Run", "Wait"] {
+                let is_meant = |(entry, _): &&(Entry, Bytes)| entry.gist.info.kind == kind;
+                let steps: Vec<_> = entries.iter().flatten().filter(is_meant).cloned().collect();
+                assert_eq!(self.store.run_steps(tenant, no, kind).unwrap(), steps, "{kind}");
+            }
             for (entry, body) in entries.into_iter().flat_map(|entries: Vec<_>| entries) {
                 let (terms, delivery) = (entry.terms.clone(), entry.delivery.clone());
                 assert_eq!(Entry::new(entry.index, entry.id, &body, terms, delivery), entry, "its own bytes");

@@ -1,11 +1,12 @@
 //! `/v2/workflows/hooks/{user}/{runId}/{eventId}`: anybody who knows the URL sends an event to a run, in any way.
 //!
 //! There is no token: the URL is the secret, with 15 random letters that the run's client has drawn. So a call counts
-//! as a request of the tenant, its body is held in the tenant's share, and all that is unknown is answered alike.
+//! as a request of the tenant, its body is held in the tenant's share, and all that is unknown is answered alike. Whoever
+//! calls what is unknown costs a look at the run, if there is one, and may do so a few times in a second.
 
-use super::{NOT_FOUND, checked_name, refused_event, run_of};
+use super::{NOT_FOUND, checked_name, refused_event};
 use crate::api::body;
-use crate::api::caller::peer_is_trusted;
+use crate::api::caller::{caller, peer_is_trusted};
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
 use crate::api::publish::refuse_when_disk_is_low;
@@ -18,12 +19,16 @@ use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::routing::{MethodRouter, get};
+use posthaste_engine::workflow::run::StepText;
 use posthaste_wire::encoding::{base64, utf8_or_latin1};
 use posthaste_wire::header::canonical;
 use posthaste_wire::id::TenantId;
 use serde_json::{Map, Value, json};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+/// The kind of the steps that make webhooks.
+const CREATE_WEBHOOK: &str = "CreateWebhook";
 /// Which scheme a proxy was asked with.
 const X_FORWARDED_PROTO: &str = "x-forwarded-proto";
 
@@ -35,12 +40,13 @@ pub(in crate::api) fn methods() -> MethodRouter<Arc<App>> {
 async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (parts, body) = request.into_parts();
     let Hook { user, run, event } = Hook::read(parts.uri.path())?;
-    let tenant = app.tokens.of_user(&user).ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
     let run = RunKey { id: run, created_at: None };
-    if !is_open(&app, tenant, run.clone(), event.clone()).await? {
-        return Err(ApiError::not_found(NOT_FOUND));
-    }
-    app.allowances.requests.take(tenant, 1, app.clock.now()).map_err(ApiError::burst_quota)?;
+    let caller = app.allowances.caller(caller(&app, &parts).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+    let now = app.clock.now();
+    app.allowances.hook_misses.take(caller, 1, now).map_err(ApiError::burst_quota)?;
+    let tenant = tenant_of(&app, &user, &run.id, &event).await?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
+    app.allowances.hook_misses.give_back(caller, 1, now);
+    app.allowances.requests.take(tenant, 1, now).map_err(ApiError::burst_quota)?;
     refuse_when_disk_is_low(&app)?;
     let max = app.config.message_bytes_max;
     let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
@@ -53,16 +59,25 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
     }))
 }
 
-/// Whether a step of the run has made this webhook. Nobody shows a token here, so whoever does not know its URL learns and
-/// changes nothing, and costs the tenant nothing.
-async fn is_open(app: &Arc<App>, tenant: TenantId, run: RunKey, event: String) -> Result<bool, ApiError> {
+/// Whose webhook this is, if a step of the run has made it. Nobody shows a token here, so whoever does not know its URL
+/// learns and changes nothing, and costs the tenant nothing.
+async fn tenant_of(app: &Arc<App>, user: &str, run: &str, event: &str) -> Result<Option<TenantId>, ApiError> {
+    let Some(tenant) = app.tokens.of_user(user) else { return Ok(None) };
+    let (run, event) = (run.to_owned(), event.to_owned());
     let is_open = app.read(move |store| {
-        if store.find_run(tenant, &run.id, None, Asker::Others)?.is_none() {
-            return Ok(false);
-        }
-        Ok(run_of(store, tenant, &run)?.is_some_and(|record| record.has_webhook(&event)))
+        let Some(run) = store.find_run(tenant, &run, None, Asker::Others)? else { return Ok(false) };
+        let steps = store.run_steps(tenant, run, CREATE_WEBHOOK)?;
+        Ok(steps.iter().any(|(step, body)| step.is_result() && has_made(body, &event)))
     });
-    Ok(is_open.await?)
+    Ok(is_open.await?.then_some(tenant))
+}
+
+/// Whether a step that makes a webhook has made this one.
+fn has_made(step: &[u8], event: &str) -> bool {
+    let step: StepText = serde_json::from_slice(step).unwrap_or_default();
+    let made = step.get("out").and_then(Value::as_str);
+    let made = made.and_then(|text| serde_json::from_str::<StepText>(text).ok());
+    made.is_some_and(|made| made.get("eventId").and_then(Value::as_str) == Some(event))
 }
 
 /// Whom a webhook is for.
@@ -148,6 +163,17 @@ mod tests {
         for path in ["/v2/workflows/hooks/u/r/", "/v2/workflows/hooks/u//e", "/v2/workflows/hooks/u/r/%FF"] {
             assert!(Hook::read(path).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_step_has_made_the_webhook_that_its_result_names() {
+        let step = |out: Value| json!({ "stepId": 1, "stepType": CREATE_WEBHOOK, "out": out }).to_string();
+        let made = step(json!({ "webhookUrl": "https://x/evt_1", "eventId": "evt_1" }).to_string().into());
+        assert!(has_made(made.as_bytes(), "evt_1"));
+        for other in [made.replace("evt_1", "evt_2"), step(json!("evt_1")), step(json!({ "eventId": "evt_1" }))] {
+            assert!(!has_made(other.as_bytes(), "evt_1"), "{other}");
+        }
+        assert!(!has_made(b"evt_1", "evt_1"));
     }
 
     #[test]

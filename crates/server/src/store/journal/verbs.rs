@@ -284,6 +284,13 @@ impl Store for JournalStore {
         }
     }
 
+    fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError> {
+        match self.run_parts::<Bytes>(tenant, run, Scope::Steps(kind), Asker::Others)? {
+            Some(parts) => Ok(parts.steps(kind)),
+            None => self.settled()?.run_steps(tenant, run, kind),
+        }
+    }
+
     fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
         let pending = {
             let state = self.shared.state();

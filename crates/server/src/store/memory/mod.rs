@@ -335,6 +335,10 @@ impl Store for MemoryStore {
         self.model().run_entries(tenant, run)
     }
 
+    fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError> {
+        Ok(self.model().run_steps(tenant, run, kind))
+    }
+
     fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
         self.model().note_body(run, key)
     }

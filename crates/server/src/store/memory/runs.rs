@@ -67,6 +67,10 @@ impl Model {
         self.parts(tenant, no).list().map_err(corrupt)
     }
 
+    pub(super) fn run_steps(&self, tenant: TenantId, no: Seq, kind: &str) -> Vec<(Entry, Bytes)> {
+        self.parts(tenant, no).steps(kind)
+    }
+
     pub(super) fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
         let note = self.notes.get(&(run, key)).ok_or_else(|| broken("note", ABSENT))?;
         Ok(note.body.clone())

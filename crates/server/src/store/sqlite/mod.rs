@@ -410,6 +410,10 @@ impl Store for SqliteStore {
         self.read_for(asker, |snapshot| snapshot.run_entries(tenant, run))
     }
 
+    fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError> {
+        self.read(|snapshot| snapshot.run_steps(tenant, run, kind))
+    }
+
     fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError> {
         self.read_as_owner(|snapshot| snapshot.note_body(run, key))
     }

@@ -23,6 +23,8 @@ pub(in crate::store) enum Scope {
     All,
     /// Itself and its entries.
     Entries,
+    /// Itself and those entries that are steps of this kind.
+    Steps(&'static str),
 }
 
 impl Snapshot<'_> {
@@ -36,6 +38,10 @@ impl Snapshot<'_> {
 
     pub(super) fn run_entries(&self, tenant: TenantId, no: Seq) -> Outcome<Option<Vec<(Entry, Bytes)>>> {
         self.parts_for(tenant, no, Scope::Entries)?.list().map_err(broken)
+    }
+
+    pub(super) fn run_steps(&self, tenant: TenantId, no: Seq, kind: &'static str) -> Outcome<Vec<(Entry, Bytes)>> {
+        Ok(self.parts_for(tenant, no, Scope::Steps(kind))?.steps(kind))
     }
 
     fn parts_for<B: Body>(&self, tenant: TenantId, no: Seq, scope: Scope) -> Outcome<Parts<B>> {
@@ -52,7 +58,11 @@ impl Snapshot<'_> {
 
     fn parts_of<B: Body>(&self, run: Option<Run>, no: Seq, scope: Scope) -> Outcome<Parts<B>> {
         let notes = if scope == Scope::All { self.notes(no, "")? } else { Vec::new() };
-        Ok(Parts { run, entries: self.entries(no)?, notes })
+        let entries = match scope {
+            Scope::Steps(kind) => self.steps(no, kind)?,
+            Scope::All | Scope::Entries => self.entries(no)?,
+        };
+        Ok(Parts { run, entries, notes })
     }
 
     /// A run of a list as logs show it, with its bytes.
@@ -98,6 +108,22 @@ impl Snapshot<'_> {
             entries.push(entry(row)?);
         }
         Ok(entries)
+    }
+
+    /// Those of them that are steps of this kind. Bodies of others are not read.
+    fn steps<B: Body>(&self, no: Seq, kind: &str) -> Outcome<Vec<(Entry, B)>> {
+        let sql = format!(
+            "SELECT {ENTRY_COLUMNS}, {} FROM run_entry
+             WHERE run = ?1 AND json_extract(gist, '$.info.kind') = ?2 ORDER BY idx",
+            B::COLUMN
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![int(no.0), kind])?;
+        let mut steps = Vec::new();
+        while let Some(row) = rows.next()? {
+            steps.push(entry(row)?);
+        }
+        Ok(steps)
     }
 
     fn entry<B: Body>(&self, no: Seq, index: u32) -> Outcome<Option<(Entry, B)>> {

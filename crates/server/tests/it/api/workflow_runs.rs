@@ -522,6 +522,33 @@ async fn a_webhook_brings_a_request_to_a_run_without_a_token() {
 }
 
 #[tokio::test]
+async fn who_guesses_webhooks_is_held_up_and_who_knows_them_is_not() {
+    const MISSES: usize = 100;
+    let server = TestServer::start().await;
+    server.started(&["wfr_a"]).await;
+    let made = json!({ "webhookUrl": "http://x/evt_1", "eventId": "evt_1" }).to_string();
+    let made_step =
+        json!({ "stepId": 1, "stepName": "hook", "stepType": "CreateWebhook", "out": made, "concurrent": 1 });
+    server.batch(json!([step("wfr_a", &made_step.to_string())])).expect(200).await;
+    let hook = |path: &str| server.post(&format!("/v2/workflows/hooks/{path}")).without("Authorization");
+    for _ in 0..=MISSES {
+        hook("tenant-a/wfr_a/evt_1").expect(200).await;
+    }
+    let wrong = ["tenant-a/wfr_a/evt_2", "tenant-a/wfr_b/evt_1", "nobody/wfr_a/evt_1"];
+    for path in wrong.iter().cycle().take(MISSES) {
+        hook(path).expect(404).await;
+    }
+    // All alike, so that a refusal tells nothing.
+    for path in wrong.into_iter().chain(["tenant-a/wfr_a/evt_1"]) {
+        assert_eq!(hook(path).expect(429).await.header("retry-after"), Some("1"), "{path}");
+    }
+    server.get("/v2/queues").expect(200).await;
+    server.advance(1_000).await;
+    hook("tenant-a/wfr_a/evt_1").expect(200).await;
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
 async fn runs_and_steps_count_as_messages_of_the_day() {
     let mut setup = Setup::dev();
     setup.settings.messages_per_day = Some(3);

@@ -54,7 +54,10 @@ pub(super) fn a_run_is_read_back_as_it_was_written(store: &dyn Store) {
     rig.finish(&mut finished, T0.plus_millis(14));
     check(&finished, "finished");
     assert_eq!(store.workflow(rig.tenant, Seq(5)).unwrap(), None);
-    assert_eq!(store.workflow(store.tenant("other").unwrap(), run.run.no).unwrap(), None);
+    let other = store.tenant("other").unwrap();
+    assert_eq!(store.workflow(other, run.run.no).unwrap(), None);
+    assert_eq!(store.run_steps(rig.tenant, run.run.no, "Run").unwrap().len(), 2);
+    assert_eq!(store.run_steps(other, run.run.no, "Run").unwrap(), []);
 }
 
 pub(super) fn the_first_entry_can_be_replaced(store: &dyn Store) {
