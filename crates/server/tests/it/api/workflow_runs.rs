@@ -5,6 +5,8 @@ use crate::support::{Answer, Backend, Request, Setup, TestServer};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Where nobody answers; nothing is due there while a test runs.
 const APP: &str = "http://127.0.0.1:9/wf";
@@ -476,6 +478,12 @@ async fn a_wait_needs_a_step_and_a_time_that_the_server_allows() {
     server.finish_with_pending().await;
 }
 
+/// A step that has made a webhook.
+fn making_webhook(event: &str) -> String {
+    let made = json!({ "webhookUrl": format!("http://x/{event}"), "eventId": event }).to_string();
+    json!({ "stepId": 1, "stepName": "hook", "stepType": "CreateWebhook", "out": made, "concurrent": 1 }).to_string()
+}
+
 #[tokio::test]
 async fn a_webhook_brings_a_request_to_a_run_without_a_token() {
     let server = TestServer::start().await;
@@ -485,10 +493,7 @@ async fn a_webhook_brings_a_request_to_a_run_without_a_token() {
     };
     let error = hook("PUT", "tenant-a/wfr_a/evt_1").expect(404).await.error();
     assert_eq!(error, "workflow run not found", "nobody has made this webhook yet");
-    let made = json!({ "webhookUrl": "http://x/evt_1", "eventId": "evt_1" }).to_string();
-    let made_step =
-        json!({ "stepId": 1, "stepName": "hook", "stepType": "CreateWebhook", "out": made, "concurrent": 1 });
-    server.batch(json!([step("wfr_a", &made_step.to_string())])).expect(200).await;
+    server.batch(json!([step("wfr_a", &making_webhook("evt_1"))])).expect(200).await;
     hook("PUT", "tenant-a/wfr_a/other").expect(404).await;
     let called = hook("PUT", "tenant-a/wfr_a/evt_1?q=1").header("X-Req", "7").body("hi");
     called.expect(200).await.json();
@@ -526,18 +531,23 @@ async fn who_guesses_webhooks_is_held_up_and_who_knows_them_is_not() {
     const MISSES: usize = 100;
     let server = TestServer::start().await;
     server.started(&["wfr_a"]).await;
-    let made = json!({ "webhookUrl": "http://x/evt_1", "eventId": "evt_1" }).to_string();
-    let made_step =
-        json!({ "stepId": 1, "stepName": "hook", "stepType": "CreateWebhook", "out": made, "concurrent": 1 });
-    server.batch(json!([step("wfr_a", &made_step.to_string())])).expect(200).await;
+    server.batch(json!([step("wfr_a", &making_webhook("evt_1"))])).expect(200).await;
     let hook = |path: &str| server.post(&format!("/v2/workflows/hooks/{path}")).without("Authorization");
-    for _ in 0..=MISSES {
-        hook("tenant-a/wfr_a/evt_1").expect(200).await;
-    }
     let wrong = ["tenant-a/wfr_a/evt_2", "tenant-a/wfr_b/evt_1", "nobody/wfr_a/evt_1"];
-    for path in wrong.iter().cycle().take(MISSES) {
+    for path in wrong.iter().cycle().take(MISSES - 1) {
         hook(path).expect(404).await;
     }
+    // Right ones use up nothing, in whatever way they are called.
+    let by = |method: &str| server.request(method, "/v2/workflows/hooks/tenant-a/wfr_a/evt_1").without("Authorization");
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+        by(method).expect(200).await;
+    }
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(&by("HEAD").bytes()).await.unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    hook(wrong[0]).expect(404).await;
     // All alike, so that a refusal tells nothing.
     for path in wrong.into_iter().chain(["tenant-a/wfr_a/evt_1"]) {
         assert_eq!(hook(path).expect(429).await.header("retry-after"), Some("1"), "{path}");
