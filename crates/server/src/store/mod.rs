@@ -176,7 +176,8 @@ pub trait Store: Send + Sync {
     /// The entries of a run with their bytes; `None` if it is not there.
     fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError>;
 
-    /// The entries of a run that are steps of this kind, with their bytes; none if it is not there.
+    /// The entries of a run that are steps of this kind, with their bytes; none if it is not there. Of one that is being
+    /// dropped, some may be left.
     fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError>;
 
     /// The body of a note of a run, for its owner. A missing one means that the store is corrupt.

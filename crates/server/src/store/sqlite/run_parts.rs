@@ -40,8 +40,11 @@ impl Snapshot<'_> {
         self.parts_for(tenant, no, Scope::Entries)?.list().map_err(broken)
     }
 
-    pub(super) fn run_steps(&self, tenant: TenantId, no: Seq, kind: &'static str) -> Outcome<Vec<(Entry, Bytes)>> {
-        Ok(self.parts_for(tenant, no, Scope::Steps(kind))?.steps(kind))
+    pub(super) fn run_steps(&self, tenant: TenantId, no: Seq, kind: &str) -> Outcome<Vec<(Entry, Bytes)>> {
+        match self.run(no)?.filter(|run| run.tenant == tenant) {
+            Some(_) => self.steps(no, kind),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn parts_for<B: Body>(&self, tenant: TenantId, no: Seq, scope: Scope) -> Outcome<Parts<B>> {
