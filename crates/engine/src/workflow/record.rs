@@ -5,11 +5,10 @@ use super::callback;
 use super::entry::{Entry, array};
 use super::machine::Workflow;
 use super::note::{Note, NoteKey, NoteKind, Told};
-use super::run::{EarlyEvent, Invoke, Run, StepText};
+use super::run::{EarlyEvent, Invoke, Run};
 use crate::event::Response;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -132,17 +131,6 @@ impl Record {
     /// What is told of its failure; `None` if it has not failed.
     pub fn failure_call(&self) -> Option<Bytes> {
         callback::of_failure(self)
-    }
-
-    /// Whether a step of the run has made this webhook: only those who know its URL know its event.
-    pub fn has_webhook(&self, event: &str) -> bool {
-        let made = self.workflow.entries.iter();
-        made.filter(|entry| entry.is_result() && entry.gist.info.kind == "CreateWebhook").any(|entry| {
-            let step: StepText = serde_json::from_slice(self.body(entry)).unwrap_or_default();
-            let made = step.get("out").and_then(Value::as_str);
-            let made = made.and_then(|text| serde_json::from_str::<StepText>(text).ok());
-            made.is_some_and(|made| made.get("eventId").and_then(Value::as_str) == Some(event))
-        })
     }
 
     /// Bytes of all that it holds.
