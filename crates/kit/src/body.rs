@@ -1,14 +1,19 @@
 //! Reading a body that may be hostile: so many bytes and no more, and not for ever.
 
+use crate::clock::Stopwatch;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt as _;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 /// The longest body that is read, by default.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// How long a body may take to arrive, by default.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much of a body that is too long handlers read and throw away, so that its sender gets to the answer that says so.
+/// Of a longer one the connection is cut, and the sender may take that for a fault that passes.
+pub const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Why a body was not read.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +59,7 @@ impl BodyLimits {
             return Err(too_long);
         }
         let whole = async {
-            let mut body = std::pin::pin!(body);
+            let mut body = pin!(body);
             let mut first = Bytes::new();
             let mut more: Option<BytesMut> = None;
             while let Some(frame) = body.frame().await {
@@ -79,6 +84,34 @@ impl BodyLimits {
         };
         tokio::time::timeout(self.time, whole).await.unwrap_or(Err(BodyError::TooSlow(self.time)))
     }
+
+    /// The same for those who answer: of a body that is too long the rest is thrown away, in what is left of the time.
+    pub(crate) async fn read_or_drain<B>(self, body: B) -> Result<Bytes, BodyError>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let watch = Stopwatch::start();
+        let mut body = pin!(body);
+        let read = self.read(body.as_mut()).await;
+        if matches!(read, Err(BodyError::TooLong { .. })) {
+            // Late or broken, the answer is the same.
+            let _ = tokio::time::timeout(self.time.saturating_sub(watch.elapsed()), drain(body)).await;
+        }
+        read
+    }
+}
+
+/// Reads on and throws away, so that the sender is done sending and looks at the answer.
+async fn drain<B: Body<Data = Bytes>>(mut body: Pin<&mut B>) {
+    let mut left = DRAIN_BYTES_MAX;
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(bytes) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +119,7 @@ mod tests {
     use super::*;
     use http_body_util::{Full, StreamBody};
     use std::convert::Infallible;
+    use tokio_stream::StreamExt;
 
     fn pieces(sizes: &[usize]) -> impl Body<Data = Bytes, Error = Infallible> {
         let frames: Vec<_> = sizes.iter().map(|size| Ok(http_body::Frame::data(Bytes::from(vec![7; *size])))).collect();
@@ -110,5 +144,21 @@ mod tests {
         let stream = tokio_stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>();
         let limits = BodyLimits::default();
         assert!(matches!(limits.read(StreamBody::new(stream)).await, Err(BodyError::TooSlow(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_takes_no_more_than_the_time_of_reading() {
+        let late = StreamExt::then(tokio_stream::once(vec![0; 11]), |bytes| async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(bytes)))
+        });
+        let stalled = StreamBody::new(late.chain(tokio_stream::pending()));
+        let limits = BodyLimits { bytes: 10, time: Duration::from_secs(7) };
+        let watch = Stopwatch::start();
+        assert!(matches!(limits.read_or_drain(stalled).await, Err(BodyError::TooLong { .. })));
+        assert_eq!(watch.elapsed().as_secs(), 7);
+        // As long as it takes.
+        let limits = BodyLimits { bytes: 10, time: Duration::MAX };
+        assert!(matches!(limits.read_or_drain(pieces(&[11, 11])).await, Err(BodyError::TooLong { .. })));
     }
 }

@@ -1,6 +1,9 @@
 //! How a handler says that it did not work: whether another attempt may help.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::time::Duration;
 
 /// What a handler returns.
@@ -59,4 +62,18 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
     fn from(source: E) -> Self {
         Failure::retryable(source)
     }
+}
+
+/// The code of a handler panicked.
+pub(crate) struct Panicked;
+
+/// Runs a future whose panics are an answer like any other.
+pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
+    let mut future = pin!(future);
+    // Nothing of the future is looked at after it panicked.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(_) => Err(Panicked).into(),
+    })
+    .await
 }

@@ -8,7 +8,8 @@ import { fileURLToPath } from "node:url";
 import { Client } from "@upstash/qstash";
 import { PATIENCE_MS } from "./wait.js";
 
-const REPOSITORY = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../..");
+/** Where everything is. */
+export const REPOSITORY = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../..");
 
 /** What is tested: `POSTHASTE_BIN`, or the debug build. */
 export const BINARY = process.env.POSTHASTE_BIN ?? path.join(REPOSITORY, "target/debug/posthaste");

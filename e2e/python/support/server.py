@@ -13,9 +13,9 @@ from typing import List
 
 from support.wait import PATIENCE_SECONDS, eventually
 
-_REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[3]
 #: What is tested: `POSTHASTE_BIN`, or the debug build.
-BINARY = os.environ.get("POSTHASTE_BIN", str(_REPOSITORY / "target" / "debug" / "posthaste"))
+BINARY = os.environ.get("POSTHASTE_BIN", str(REPOSITORY / "target" / "debug" / "posthaste"))
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,23 @@
 //! What a crate cannot reach, it cannot do: the pure crates stay free of clocks, networks and disks, and what is
-//! shipped has no bugs on purpose.
+//! shipped has no bugs on purpose. The library for handlers does not know the server.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
 /// A crate and what must not be among its dependencies, near or far.
-const FORBIDDEN: [(&str, &[&str]); 3] = [
+const FORBIDDEN: [(&str, &[&str]); 4] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
+    // A library for others: it knows the words of the server, and not the server.
+    ("posthaste-kit", &["posthaste", "posthaste-engine", "rusqlite"]),
 ];
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for (part, forbidden) in FORBIDDEN {
-        let names = names(&listing(root, part, "{p}")?);
+        let names = names(&listing(root, part, &["--all-features", "--format", "{p}"])?);
         if !names.iter().any(|name| name == part) {
             bail!("cargo tree does not know {part}");
         }
@@ -23,7 +25,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
             format!("{part}: depends on {name}, which it must not; see: cargo tree -p {part} -e normal -i {name}")
         }));
     }
-    problems.extend(planted_bugs(&listing(root, SHIPPED, "{p} {f}")?));
+    problems.extend(planted_bugs(&listing(root, SHIPPED, &["--format", "{p} {f}"])?));
     Ok(problems)
 }
 
@@ -37,12 +39,10 @@ fn planted_bugs(listing: &str) -> Option<String> {
 }
 
 /// Everything that a crate is built from, a line each.
-fn listing(root: &Path, part: &str, format: &str) -> Result<String> {
+fn listing(root: &Path, part: &str, options: &[&str]) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command
-        .current_dir(root)
-        .args(["tree", "--locked", "-e", "normal", "--prefix", "none", "--format", format, "-p", part]);
+    command.current_dir(root).args(["tree", "--locked", "-e", "normal", "--prefix", "none", "-p", part]).args(options);
     let output = command.output().context("cargo tree cannot be run")?;
     if !output.status.success() {
         bail!("cargo tree -p {part}: {}", String::from_utf8_lossy(&output.stderr).trim());

@@ -217,6 +217,14 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
 
+/// What a store answers within this time; no answer is a bad one.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    step: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    tokio::time::timeout(limit, step).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
+}
+
 /// A fresh token.
 pub(crate) fn token() -> Result<[u8; 16], StoreError> {
     let mut token = [0; 16];

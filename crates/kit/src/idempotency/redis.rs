@@ -16,7 +16,7 @@ mod connection;
 
 pub use connection::Connection;
 
-use super::{Begun, IdempotencyStore, Lease, StoreError, StoreFuture, hex, millis, storable, token};
+use super::{Begun, IdempotencyStore, Lease, StoreError, StoreFuture, hex, millis, storable, token, within};
 use redis::aio::ConnectionLike;
 use redis::{Client, RedisError, Value};
 use std::fmt;
@@ -131,7 +131,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisStore<C> {
                 Some(replicas) => replicas.run(&eval, &mut connection).await,
             }
         };
-        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
+        within(limit, answer).await
     }
 
     /// Runs a script that answers with one or zero.

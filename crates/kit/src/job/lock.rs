@@ -5,10 +5,9 @@
 
 use super::outcome::Outcome;
 use crate::clock::monotonic;
-use crate::idempotency::{Begun, IdempotencyStore, Lease, StoreError};
-use std::future::Future;
+use crate::idempotency::{Begun, IdempotencyStore, Lease, within};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// The shortest lock: there has to be time for heartbeats.
 pub const LOCK_MIN: Duration = Duration::from_secs(1);
@@ -105,8 +104,4 @@ pub(super) async fn settle(store: &dyn IdempotencyStore, held: &Held, outcome: &
             "the store was not told what became of the message; its lock ends by itself"
         ),
     }
-}
-
-async fn within<T>(limit: Duration, step: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    timeout(limit, step).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
 }

@@ -29,7 +29,6 @@ mod service;
 pub use delivery::{Delivery, MESSAGE_ID_HEADER};
 pub use lock::LOCK_MIN;
 pub use outcome::{BUSY_RETRY_AFTER, DETAIL_BYTES_MAX, RETRY_AFTER_MAX};
-pub use run::DRAIN_BYTES_MAX;
 
 use crate::body::BodyLimits;
 use crate::failure::HandlerResult;

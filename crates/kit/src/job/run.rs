@@ -3,8 +3,8 @@
 use super::delivery::{Delivery, MESSAGE_ID_HEADER, NoMessageId};
 use super::outcome::Outcome;
 use super::{Job, JobHandler, lock};
-use crate::body::BodyError;
 use crate::clock::Stopwatch;
+use crate::failure::{Panicked, caught};
 use crate::idempotency::Lease;
 use crate::problem::ResponseBody;
 use crate::propagation::{EVENT_ID_HEADER, REQUEST_ID_HEADER};
@@ -12,26 +12,15 @@ use crate::telemetry::{self, field};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use http_body::Body;
-use http_body_util::BodyExt as _;
 use std::error::Error;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use tracing::{Instrument as _, Span};
-
-/// How much of a body that is too long is read and thrown away, so that its sender gets to the answer that says so.
-/// Of a longer one the connection is cut, and the sender may take that for a fault that passes.
-pub const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A delivery that may have an effect: verified, and small enough to be in memory.
 struct Accepted {
     delivery: Arc<Delivery>,
     body: Bytes,
 }
-
-/// A future whose code panicked.
-struct Panicked;
 
 impl<T: Send + 'static> JobHandler<T> {
     /// Handles one delivery and answers it.
@@ -49,7 +38,7 @@ impl<T: Send + 'static> JobHandler<T> {
         // Outside of the span: its trace is not known yet, and cannot be changed once it has been entered.
         match self.accept(parts.headers, &uri, &request_id, body).await {
             Ok(accepted) => self.start(accepted, request_id, span, watch).await,
-            Err(outcome) => answer(&outcome, None, &request_id, &span, watch),
+            Err(outcome) => self.answer(&outcome, None, &request_id, &span, watch),
         }
     }
 
@@ -60,17 +49,7 @@ impl<T: Send + 'static> JobHandler<T> {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let token = self.receiver.token(&headers).map_err(|why| Outcome::Rejected { why, fingerprint: None })?;
-        let mut body = pin!(body);
-        let bytes = match self.body.read(body.as_mut()).await {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                if matches!(error, BodyError::TooLong { .. }) {
-                    // Late or broken, the answer is the same.
-                    let _ = tokio::time::timeout(self.body.time, drain(body)).await;
-                }
-                return Err(Outcome::Unread(error));
-            }
-        };
+        let bytes = self.body.read_or_drain(body).await.map_err(Outcome::Unread)?;
         let verified = self
             .receiver
             .verify_token(token, uri, &bytes)
@@ -90,21 +69,21 @@ impl<T: Send + 'static> JobHandler<T> {
     ) -> Response<ResponseBody> {
         self.describe(&accepted.delivery, &span);
         let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
-            return answer(&Outcome::Busy, Some(&accepted.delivery), &request_id, &span, watch);
+            return self.answer(&Outcome::Busy, Some(&accepted.delivery), &request_id, &span, watch);
         };
         let (handler, delivery, task_span) = (self.clone(), Arc::clone(&accepted.delivery), span.clone());
         let work = async move {
             let delivery = Arc::clone(&accepted.delivery);
             let outcome = handler.process(accepted).await;
             drop(permit);
-            answer(&outcome, Some(&delivery), delivery.request_id(), &task_span, watch)
+            handler.answer(&outcome, Some(&delivery), delivery.request_id(), &task_span, watch)
         };
         match tokio::spawn(work.instrument(span.clone())).await {
             Ok(response) => response,
             // Not the handler, whose panics are caught: the store, or the process ends.
             Err(error) => {
                 let outcome = if error.is_panic() { Outcome::Panicked } else { Outcome::Stopped };
-                answer(&outcome, Some(&delivery), &request_id, &span, watch)
+                self.answer(&outcome, Some(&delivery), &request_id, &span, watch)
             }
         }
     }
@@ -148,6 +127,34 @@ impl<T: Send + 'static> JobHandler<T> {
         }
     }
 
+    /// Tells the queue, the span and the log what became of a delivery.
+    fn answer(
+        &self,
+        outcome: &Outcome,
+        delivery: Option<&Delivery>,
+        request_id: &str,
+        span: &Span,
+        watch: Stopwatch,
+    ) -> Response<ResponseBody> {
+        let mut response = outcome.response(request_id);
+        let is_dead = delivery
+            .is_some_and(|delivery| !outcome.is_success() && (delivery.is_final_attempt() || !outcome.is_retryable()));
+        let latency_ms = u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if !span.is_disabled() {
+            span.record(field::OUTCOME, outcome.name());
+            span.record(field::HTTP_STATUS, response.status().as_u16());
+            span.record(field::RETRYABLE, outcome.is_retryable());
+            span.record(field::DLQ, is_dead);
+            span.record(field::LATENCY_MS, latency_ms);
+            if !outcome.is_success() {
+                span.record(field::OTEL_STATUS, "ERROR");
+            }
+        }
+        span.in_scope(|| log(&self.job_type, outcome, delivery, is_dead, response.status().as_u16(), latency_ms));
+        correlate(response.headers_mut(), delivery, request_id);
+        response
+    }
+
     /// Fills in what the delivery says about itself.
     fn describe(&self, delivery: &Delivery, span: &Span) {
         if let Some(hook) = &self.on_span {
@@ -174,63 +181,21 @@ fn key_of(delivery: &Delivery) -> String {
     format!("delivery:{}", delivery.message_id())
 }
 
-/// Reads on and throws away, so that the sender is done sending and looks at the answer.
-async fn drain<B: Body<Data = Bytes>>(mut body: Pin<&mut B>) {
-    let mut left = DRAIN_BYTES_MAX;
-    while let Some(Ok(frame)) = body.frame().await {
-        let bytes = frame.data_ref().map_or(0, Bytes::len);
-        match left.checked_sub(bytes) {
-            Some(rest) => left = rest,
-            None => return,
-        }
-    }
-}
-
-/// Runs a future whose panics are an answer like any other.
-async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
-    let mut future = pin!(future);
-    // Nothing of the future is looked at after it panicked.
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(poll) => poll.map(Ok),
-        Err(_) => Err(Panicked).into(),
-    })
-    .await
-}
-
-/// Tells the queue, the span and the log what became of a delivery.
-fn answer(
+/// One line per failure. The last one of a message says all by itself: people look for it without its span.
+fn log(
+    job_type: &str,
     outcome: &Outcome,
     delivery: Option<&Delivery>,
-    request_id: &str,
-    span: &Span,
-    watch: Stopwatch,
-) -> Response<ResponseBody> {
-    let mut response = outcome.response(request_id);
-    let is_dead = delivery
-        .is_some_and(|delivery| !outcome.is_success() && (delivery.is_final_attempt() || !outcome.is_retryable()));
-    let latency_ms = u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX);
-    if !span.is_disabled() {
-        span.record(field::OUTCOME, outcome.name());
-        span.record(field::HTTP_STATUS, response.status().as_u16());
-        span.record(field::RETRYABLE, outcome.is_retryable());
-        span.record(field::DLQ, is_dead);
-        span.record(field::LATENCY_MS, latency_ms);
-        if !outcome.is_success() {
-            span.record(field::OTEL_STATUS, "ERROR");
-        }
-    }
-    span.in_scope(|| log(outcome, delivery, is_dead, response.status().as_u16(), latency_ms));
-    correlate(response.headers_mut(), delivery, request_id);
-    response
-}
-
-/// One line per failure. The last one of a message says all by itself: people look for it without its span.
-fn log(outcome: &Outcome, delivery: Option<&Delivery>, is_dead: bool, http_status: u16, latency_ms: u64) {
+    is_dead: bool,
+    http_status: u16,
+    latency_ms: u64,
+) {
     let retryable = outcome.is_retryable();
     let error = outcome.cause();
     let error = error.as_deref();
     match delivery {
         Some(delivery) if is_dead => tracing::error!(
+            job_type,
             qstash.message_id = delivery.message_id(),
             qstash.attempt = delivery.attempt(),
             qstash.max_retries = delivery.max_retries(),

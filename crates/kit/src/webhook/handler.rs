@@ -377,7 +377,7 @@ impl Inner {
         })?;
         let time = self.body_limits.time.min(deadline.saturating_duration_since(monotonic()));
         let limits = BodyLimits { time, ..self.body_limits };
-        let body = limits.read(body).await.map_err(|error| self.unread(&error))?;
+        let body = limits.read_or_drain(body).await.map_err(|error| self.unread(&error))?;
         let uri = original_uri(parts).unwrap_or(&parts.uri);
         let incoming = Incoming { headers: &parts.headers, uri, body: &body };
         // A body may take its time: the signature has to be good now.

@@ -2,14 +2,12 @@
 //! lock is stopped: the next one may have begun.
 
 use crate::clock::monotonic;
-use crate::failure::{Failure, HandlerResult};
-use crate::idempotency::{Begun, IdempotencyStore, Lease, StoreError, StoreFuture};
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::failure::{Failure, HandlerResult, Panicked, caught};
+use crate::idempotency::{Begun, IdempotencyStore, Lease, StoreError, within};
+use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
 use std::time::Duration;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 /// How long one answer of the store may take. Without it the handler is not run.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,7 +39,7 @@ pub(crate) async fn once(store: Option<&dyn IdempotencyStore>, key: &str, times:
     // Counted from before the store is asked, so that the work ends before the lock does.
     let ends_at = monotonic() + times.lock;
     let Some(store) = store else { return done(ends_at, work, 0).await };
-    let lease = match bounded(store.begin(key, times.lock)).await {
+    let lease = match within(STORE_TIMEOUT, store.begin(key, times.lock)).await {
         Ok(Begun::Acquired(lease)) => lease,
         Ok(Begun::UnderWay { retry_after }) => return Outcome::UnderWay { retry_after },
         Ok(Begun::Done) => return Outcome::DoneBefore,
@@ -53,10 +51,11 @@ pub(crate) async fn once(store: Option<&dyn IdempotencyStore>, key: &str, times:
 }
 
 async fn done(ends_at: Instant, work: Work, fence: u64) -> Outcome {
-    match timeout_at(ends_at, caught(work, fence)).await {
-        Ok(Some(Ok(()))) => Outcome::Done,
-        Ok(Some(Err(failure))) => Outcome::Failed(failure),
-        Ok(None) => Outcome::Panicked,
+    // Inside of the future, so that a panic before its first await is caught too.
+    match timeout_at(ends_at, caught(async move { work(fence).await })).await {
+        Ok(Ok(Ok(()))) => Outcome::Done,
+        Ok(Ok(Err(failure))) => Outcome::Failed(failure),
+        Ok(Err(Panicked)) => Outcome::Panicked,
         Err(_) => Outcome::TimedOut,
     }
 }
@@ -64,26 +63,11 @@ async fn done(ends_at: Instant, work: Work, fence: u64) -> Outcome {
 /// Tells the store how it ended. If it does not hear it, the lock ends by itself; what was done stays done.
 async fn settle(store: &dyn IdempotencyStore, lease: &Lease, outcome: &Outcome, keep: Duration) {
     let is_done = matches!(outcome, Outcome::Done);
-    let told = bounded(if is_done { store.complete(lease, keep) } else { store.release(lease) }).await;
+    let step = if is_done { store.complete(lease, keep) } else { store.release(lease) };
+    let told = within(STORE_TIMEOUT, step).await;
     match told {
         Ok(true) => {}
         Ok(false) => tracing::warn!(is_done, "the key of the event was lost while its handler ran"),
         Err(error) => tracing::warn!(is_done, %error, "the store did not hear how the handler of the event ended"),
     }
-}
-
-async fn bounded<T>(answer: StoreFuture<'_, T>) -> Result<T, StoreError> {
-    timeout(STORE_TIMEOUT, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
-}
-
-/// What the work returns; `None` if it panics.
-async fn caught(work: Work, fence: u64) -> Option<HandlerResult> {
-    let mut work = catch_unwind(AssertUnwindSafe(|| work(fence))).ok()?;
-    // Nothing that the panic left half done is looked at again: the work owns it, and is dropped.
-    poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(result)) => Poll::Ready(Some(result)),
-        Err(_) => Poll::Ready(None),
-    })
-    .await
 }

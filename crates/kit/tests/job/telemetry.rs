@@ -115,7 +115,8 @@ async fn only_the_last_failure_is_an_error_and_its_line_says_all() {
     assert_eq!(log.at_level("WARN").len(), 5);
     let last = &log.at_level("ERROR")[0];
     for (name, value) in [
-        ("qstash.message_id", Value::from("msg_1")),
+        ("job_type", Value::from("mail")),
+        ("qstash.message_id", "msg_1".into()),
         ("qstash.attempt", 6.into()),
         ("qstash.max_retries", 5.into()),
         ("qstash.final_attempt", true.into()),

@@ -1,40 +1,14 @@
 //! What the store on PostgreSQL does when PostgreSQL does not: nobody goes on who has no lock.
 
 use crate::support::acquired;
+use crate::support::faults::{answering, begins, fails_closed, invented};
 use crate::support::postgres::Postgres;
-use crate::support::wait::until;
 use posthaste_kit::idempotency::postgres::PostgresStore;
-use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, KEEP_DEFAULT, LOCK_DEFAULT, Lease, StoreError};
+use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, KEEP_DEFAULT, LOCK_DEFAULT};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// A step may take its time limit, and this machine a moment longer.
-const PROMPT: Duration = Duration::from_millis(1_500);
-
-/// All four steps fail, and none takes long.
-async fn fails_closed(store: &PostgresStore, lease: &Lease) -> [StoreError; 4] {
-    let started = Instant::now();
-    let begin = store.begin("another", LOCK_DEFAULT).await.expect_err("nobody may begin");
-    let extend = store.extend(lease, LOCK_DEFAULT).await.expect_err("nobody may go on");
-    let complete = store.complete(lease, KEEP_DEFAULT).await.expect_err("nobody can mark it");
-    let release = store.release(lease).await.expect_err("nobody can let go of it");
-    let took = started.elapsed();
-    assert!(took < PROMPT * 4, "{took:?} for four steps that fail");
-    [begin, extend, complete, release]
-}
-
-async fn begins(store: &PostgresStore, key: &str) -> Lease {
-    until("beginning again", || async {
-        match store.begin(key, LOCK_DEFAULT).await {
-            Ok(begun) => Ok(acquired(Ok(begun))),
-            Err(error) => Err(format!("{error:?}")),
-        }
-    })
-    .await
-}
 
 #[tokio::test]
 async fn a_server_that_is_killed_forgets_nothing() {
@@ -97,8 +71,7 @@ async fn a_connection_in_a_forgotten_transaction_does_no_harm() {
 #[tokio::test]
 async fn a_replica_that_only_reads_lets_nobody_go_on() {
     let standby = Postgres::standby().await;
-    let lease = Lease { key: "message".into(), token: [7; 16], fence: 1 };
-    for error in fails_closed(&standby.store().timeout(TIMEOUT), &lease).await {
+    for error in fails_closed(&standby.store().timeout(TIMEOUT), &invented()).await {
         assert!(error.is_unavailable(), "{error:?}");
     }
 }
@@ -133,25 +106,6 @@ async fn a_fence_that_makes_no_sense_lets_nobody_go_on() {
     assert!(error.is_rubbish(), "{error:?}");
 }
 
-/// A server that gives one answer to everything, and its port.
-async fn answering(answer: &'static [u8]) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut bytes = [0; 4_096];
-                while let Ok(1..) = stream.read(&mut bytes).await {
-                    if stream.write_all(answer).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    port
-}
-
 #[tokio::test]
 async fn rubbish_lets_nobody_go_on() {
     let answers: [&'static [u8]; 6] = [
@@ -162,14 +116,13 @@ async fn rubbish_lets_nobody_go_on() {
         b"\0\0\0\0\0\0\0\0",
         b"R\xff\xff\xff\xff",
     ];
-    let lease = Lease { key: "message".into(), token: [7; 16], fence: 1 };
     let mut stores = tokio::task::JoinSet::new();
     for answer in answers {
-        let (port, lease) = (answering(answer).await, lease.clone());
+        let port = answering(answer).await.port();
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port);
         let options = options.username("postgres").ssl_mode(PgSslMode::Disable);
         let store = PostgresStore::new(PgPoolOptions::new().connect_lazy_with(options)).timeout(TIMEOUT);
-        stores.spawn(async move { fails_closed(&store, &lease).await });
+        stores.spawn(async move { fails_closed(&store, &invented()).await });
     }
     stores.join_all().await;
 }

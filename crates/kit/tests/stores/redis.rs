@@ -70,18 +70,53 @@ impl ConnectionLike for Counting {
     }
 }
 
-#[tokio::test]
-async fn a_delivery_takes_two_round_trips_and_a_repeated_one_takes_one() {
-    let redis = Redis::start().await;
+/// The store of a delivery, and how often it has asked.
+async fn counting(redis: &Redis) -> (RedisStore<Counting>, Arc<AtomicU32>) {
     let inner = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let round_trips = Arc::new(AtomicU32::new(0));
-    let store = RedisStore::new(Counting { inner, round_trips: Arc::clone(&round_trips) });
+    (RedisStore::new(Counting { inner, round_trips: Arc::clone(&round_trips) }), round_trips)
+}
+
+#[tokio::test]
+async fn every_step_takes_one_round_trip() {
+    let redis = Redis::start().await;
+    let (store, round_trips) = counting(&redis).await;
     // The first one too: no script has to be loaded.
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
-    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
-    assert_eq!(round_trips.swap(0, Ordering::Relaxed), 2);
-    assert!(matches!(store.begin("message", LOCK_DEFAULT).await.unwrap(), Begun::Done));
     assert_eq!(round_trips.swap(0, Ordering::Relaxed), 1);
+    assert!(store.extend(&lease, LOCK_DEFAULT).await.unwrap());
+    assert_eq!(round_trips.swap(0, Ordering::Relaxed), 1);
+    assert!(store.complete(&lease, KEEP_DEFAULT).await.unwrap());
+    assert_eq!(round_trips.swap(0, Ordering::Relaxed), 1);
+    let strict = store.replicas(0, Duration::from_millis(1));
+    assert!(matches!(strict.begin("message", LOCK_DEFAULT).await.unwrap(), Begun::Done));
+    assert_eq!(round_trips.swap(0, Ordering::Relaxed), 1, "waiting for replicas is in the same one");
+}
+
+#[cfg(feature = "testing")]
+#[tokio::test]
+async fn a_delivery_takes_two_round_trips_and_a_repeated_one_takes_one() {
+    use posthaste_kit::job::{Job, JobHandler};
+    use posthaste_kit::testing::{ManualClock, TestDelivery};
+    use posthaste_kit::{Failure, Receiver};
+
+    let redis = Redis::start().await;
+    let (store, round_trips) = counting(&redis).await;
+    let clock = ManualClock::new();
+    let receiver = Receiver::new("sig_1", "sig_2").unwrap().at_base("https://app.example.com").clock(clock.clock());
+    let jobs = JobHandler::json("count", receiver, Arc::new(store), |job: Job<bool>| async move {
+        if job.payload { Ok(()) } else { Err(Failure::retryable("not yet")) }
+    });
+    let jobs = jobs.unwrap();
+    let deliver = async |message: &str, body: &'static str| {
+        let delivery = TestDelivery::to("https://app.example.com/jobs").message_id(message).body(body);
+        let status = jobs.handle(delivery.sign("sig_1", clock.now())).await.status().as_u16();
+        (status, round_trips.swap(0, Ordering::Relaxed))
+    };
+    assert_eq!(deliver("msg_1", "true").await, (204, 2), "the lock, and the marker");
+    assert_eq!(deliver("msg_1", "true").await, (204, 1), "it was done before");
+    assert_eq!(deliver("msg_2", "false").await, (503, 2), "the lock, and its end");
+    assert_eq!(deliver("msg_2", "rubbish").await, (489, 2), "it is read under the lock");
 }
 
 #[tokio::test]

@@ -1,40 +1,16 @@
 //! What the store on Redis does when Redis does not: nobody goes on who has no lock.
 
 use crate::support::acquired;
+use crate::support::faults::{answering, begins, fails_closed, invented};
 use crate::support::redis::Redis;
 use crate::support::wait::until;
 use posthaste_kit::idempotency::redis::{RedisStore, TIMEOUT_DEFAULT};
-use posthaste_kit::idempotency::{Begun, IdempotencyStore, KEEP_DEFAULT, LOCK_DEFAULT, Lease, StoreError};
+use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, KEEP_DEFAULT, LOCK_DEFAULT, StoreError};
 use redis::cmd;
-use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use std::time::Duration;
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-
-/// A step may take its time limit, and this machine a moment longer.
-const PROMPT: Duration = Duration::from_millis(1_900);
-
-/// All four steps fail, and none takes long.
-async fn fails_closed(store: &dyn IdempotencyStore, lease: &Lease) -> [StoreError; 4] {
-    let started = Instant::now();
-    let begin = store.begin("another", LOCK_DEFAULT).await.expect_err("nobody may begin");
-    let extend = store.extend(lease, LOCK_DEFAULT).await.expect_err("nobody may go on");
-    let complete = store.complete(lease, KEEP_DEFAULT).await.expect_err("nobody can mark it");
-    let release = store.release(lease).await.expect_err("nobody can let go of it");
-    let took = started.elapsed();
-    assert!(took < PROMPT * 4, "{took:?} for four steps that fail");
-    [begin, extend, complete, release]
-}
-
-async fn begins(store: &RedisStore, key: &str) -> Lease {
-    until("beginning again", || async {
-        match store.begin(key, LOCK_DEFAULT).await {
-            Ok(begun) => Ok(acquired(Ok(begun))),
-            Err(error) => Err(format!("{error:?}")),
-        }
-    })
-    .await
-}
 
 #[tokio::test]
 async fn a_server_that_is_killed_lets_nobody_go_on_until_it_is_back() {
@@ -241,25 +217,6 @@ async fn a_failover_grants_a_lock_twice_unless_replicas_have_to_know() {
     acquired(replica.store().begin("message", LOCK_DEFAULT).await);
 }
 
-/// A server that gives one answer to everything, and its URL.
-async fn answering(answer: &'static [u8]) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut bytes = [0; 4_096];
-                while let Ok(1..) = stream.read(&mut bytes).await {
-                    if stream.write_all(answer).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    url
-}
-
 #[tokio::test]
 async fn rubbish_lets_nobody_go_on() {
     let answers: [&'static [u8]; 18] = [
@@ -282,14 +239,11 @@ async fn rubbish_lets_nobody_go_on() {
         b"\r\n\r\n\0\0\0",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ];
-    let lease = Lease { key: "message".into(), token: [7; 16], fence: 0 };
     let mut stores = tokio::task::JoinSet::new();
     for answer in answers {
-        let (url, lease) = (answering(answer).await, lease.clone());
-        stores.spawn(async move {
-            let store = RedisStore::connect(&url).unwrap().timeout(TIMEOUT_DEFAULT / 4);
-            fails_closed(&store, &lease).await
-        });
+        let url = format!("redis://{}", answering(answer).await);
+        let store = RedisStore::connect(&url).unwrap().timeout(TIMEOUT_DEFAULT / 4);
+        stores.spawn(async move { fails_closed(&store, &invented()).await });
     }
     stores.join_all().await;
 }

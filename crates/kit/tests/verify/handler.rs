@@ -224,6 +224,16 @@ async fn bodies_are_bounded_before_signatures_are_looked_at() {
     assert_eq!(Answer::of(webhook.answer(broken).await).await.status, 400);
     assert_eq!(store.asked(), 0);
 
+    // Who is told that it is too long has sent all of it, and looks at the answer.
+    let (sent, pieces) = (AtomicUsize::new(0), [4; 5]);
+    let frames = pieces.iter().map(|size| {
+        sent.fetch_add(*size, Ordering::SeqCst);
+        Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; *size])))
+    });
+    let long = Request::post("/").body(http_body_util::StreamBody::new(tokio_stream::iter(frames))).unwrap();
+    assert_eq!(Answer::of(webhook.answer(long).await).await.status, 413);
+    assert_eq!(sent.into_inner(), pieces.iter().sum::<usize>());
+
     // A queue would try again: it is told not to.
     let limits = BodyLimits { bytes: 10, ..BodyLimits::default() };
     let webhook = queue_route(&store, &Effects::fine()).body_limits(limits);

@@ -1,5 +1,7 @@
 //! What the suites share: a world with a store and a time that can pass, and the servers behind the stores.
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod faults;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(any(feature = "postgres", feature = "redis"))]
