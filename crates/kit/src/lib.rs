@@ -30,3 +30,9 @@ pub use exchange::{CONNECT_TIMEOUT, SetupError};
 pub use failure::{Failure, HandlerResult};
 pub use receiver::Receiver;
 pub use secret::{EmptySecret, Secret};
+
+/// The page about handlers: its code is run as doctests.
+#[cfg(all(doctest, feature = "client", feature = "redis", feature = "testing"))]
+#[expect(rustdoc::invalid_codeblock_attributes, reason = "blocks of other languages have words for their own runner")]
+#[doc = include_str!("../../../docs/handlers.md")]
+mod handlers {}

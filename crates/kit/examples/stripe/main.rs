@@ -1,0 +1,56 @@
+//! An invoice is paid at Stripe: one row in PostgreSQL and one mail, whatever is repeated and whatever dies.
+//!
+//! ```text
+//! Stripe ─► /hooks/stripe ─► queue ─► /jobs/payment ─► row and mark, one transaction
+//!                              ▲            │
+//!                              └─ publishes ┘ ─► /jobs/receipt ─► mail, with an idempotency key
+//! ```
+//!
+//! Needs a PostgreSQL, in which it makes tables if they are missing, and a Posthaste (`cargo run -- dev` in another
+//! terminal; any other queue by the four variables that `dev` prints). Then
+//!
+//! ```text
+//! DATABASE_URL=postgres://postgres@localhost/postgres \
+//!     cargo run -p posthaste-kit --example stripe --features axum,client,postgres,testing
+//! ```
+//!
+//! starts the service as a process of its own, tells it of a payment four times, kills it with SIGKILL just when the
+//! mail is out and nobody has written that down, starts it again, and counts: one row, one mail. With `serve` behind
+//! `--` it is the service alone. What is promised, and what is not, is in `docs/handlers.md`.
+//!
+//! `service` is what to copy. `provider` is a mail provider for the show, and `show` is the show.
+
+pub(crate) mod provider;
+pub(crate) mod service;
+pub(crate) mod show;
+
+use service::Settings;
+use std::error::Error;
+use std::process::Command;
+
+/// The published user of `posthaste dev`.
+const DEV: [(&str, &str); 4] = [
+    ("QSTASH_URL", "http://127.0.0.1:8080"),
+    ("QSTASH_TOKEN", "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0="),
+    ("QSTASH_CURRENT_SIGNING_KEY", "sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r"),
+    ("QSTASH_NEXT_SIGNING_KEY", "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs"),
+];
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
+    match std::env::args().nth(1).as_deref() {
+        Some("serve") => service::serve(&Settings::from_env()?).await,
+        Some(other) => Err(format!("{other} is neither nothing nor serve").into()),
+        None => {
+            let program = std::env::current_exe()?;
+            let database_url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL is not set")?;
+            show::run(&database_url, || {
+                let mut command = Command::new(&program);
+                command.arg("serve").envs(DEV.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+                command
+            })
+            .await
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A mail provider, for the show and for the test: it keeps the mails instead of sending them.
+
+use axum::extract::State;
+use axum::routing::post;
+use axum::{Json, Router};
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// What a provider does with an `Idempotency-Key` that it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// It says that all is well, and sends nothing.
+    Honoured,
+    /// It sends another mail.
+    Ignored,
+}
+
+/// One call that wanted a mail to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    key: String,
+    /// What the mail is about.
+    pub(crate) invoice: String,
+    /// Whether a mail left the house for it.
+    pub(crate) is_sent: bool,
+}
+
+/// A provider that runs until the program ends.
+pub(crate) struct Provider {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    keys: Keys,
+    thinks_for: Duration,
+    calls: watch::Sender<Vec<Call>>,
+}
+
+impl Provider {
+    /// `thinks_for` is how long it takes to answer, once a mail is out.
+    pub(crate) async fn start(keys: Keys, thinks_for: Duration) -> std::io::Result<Provider> {
+        let shared = Arc::new(Shared { keys, thinks_for, calls: watch::Sender::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let routes = Router::new().route("/mails", post(take)).with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        Ok(Provider { address, shared })
+    }
+
+    /// Returns when somebody has asked for a mail about this invoice.
+    pub(crate) async fn called(&self, invoice: &str) {
+        let mut calls = self.shared.calls.subscribe();
+        // The sender is in `shared`, so that it does not go away.
+        drop(calls.wait_for(|calls| calls.iter().any(|call| call.invoice == invoice)).await);
+    }
+
+    /// How often it was asked for a mail about this invoice, and how many it has sent.
+    pub(crate) fn calls_and_mails(&self, invoice: &str) -> (usize, usize) {
+        let calls = self.shared.calls.borrow();
+        let about = || calls.iter().filter(|call| call.invoice == invoice);
+        (about().count(), about().filter(|call| call.is_sent).count())
+    }
+}
+
+async fn take(State(shared): State<Arc<Shared>>, headers: HeaderMap, Json(mail): Json<Value>) -> StatusCode {
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let (Some(key), Some(invoice)) = (key, mail["id"].as_str()) else { return StatusCode::BAD_REQUEST };
+    shared.calls.send_modify(|calls| {
+        let is_known = calls.iter().any(|call| call.key == key);
+        let is_sent = !is_known || shared.keys == Keys::Ignored;
+        calls.push(Call { key: key.to_owned(), invoice: invoice.to_owned(), is_sent });
+    });
+    tokio::time::sleep(shared.thinks_for).await;
+    StatusCode::OK
+}
