@@ -69,6 +69,10 @@ pub const HOPS_MAX: u32 = 16;
 
 /// Events that a run keeps until a step waits for them; one more is refused.
 pub const WORKFLOW_EARLY_EVENTS_MAX: usize = 1_000;
+/// Runs that may wait for the end of one that they have invoked; one more is refused with 412.
+pub const WORKFLOW_INVOKERS_MAX: usize = 64;
+/// Longest step that waits for an event or invokes a run, as JSON; a longer one is refused with 412.
+pub const WORKFLOW_STEP_BYTES_MAX: usize = 16 * 1024;
 /// Entries of a workflow run, by default; one more ends the run, and is refused with 412. Configurable.
 pub const WORKFLOW_STEPS_MAX: u32 = 10_000;
 /// Bytes of the entries of a workflow run, by default; more ends the run, and is refused with 412. Configurable.

@@ -11,6 +11,7 @@ use posthaste_engine::workflow::note::NoteKey;
 use posthaste_engine::workflow::run::{RunConfig, StepText};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A request, so that its answer can be told from others.
@@ -72,6 +73,8 @@ pub(crate) enum RunTask {
         event: String,
         data: Vec<u8>,
     },
+    /// The rest of that, in its turn.
+    Tell(Telling),
     /// Kept for the run if it does not wait yet.
     NotifyRun {
         run: RunKey,
@@ -90,6 +93,19 @@ pub(crate) enum RunTask {
         dlq_id: DlqId,
         resumes: bool,
     },
+}
+
+/// An event that some have yet to hear of.
+#[derive(Clone, Debug)]
+pub(crate) struct Telling {
+    pub event: String,
+    pub data: Vec<u8>,
+    /// Waits and their runs, in the order of asking.
+    pub waiters: VecDeque<(MessageId, Seq)>,
+    /// The last position when it came.
+    pub last: Seq,
+    /// The messages that bring it to those who have heard.
+    pub reached: Vec<MessageId>,
 }
 
 /// Which run: the one that goes on, or else the newest of this name.

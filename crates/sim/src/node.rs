@@ -8,6 +8,7 @@ mod firing;
 mod handle;
 mod remembered;
 mod runs;
+mod telling;
 
 use crate::agenda::Event;
 use crate::bug::Bug;

@@ -102,7 +102,7 @@ fn happen(kept: &mut Kept, kind: u8, text: &[u8]) -> Outcome {
         6 => {
             let (run_id, url) = ("wfr_1".to_owned(), "https://app.example/flow".to_owned());
             let to = Invoker { run_id, created_at: None, url, step, headers: Vec::new(), terms: OwnTerms::default() };
-            let notice = Notice { tenant: TENANT, to, out: "{}".to_owned() };
+            let notice = Notice { tenant: TENANT, to, out: "{}".into() };
             kept.decide(|workflow, out| workflow.invoked_has_ended(&notice, out)).1
         }
         7 | 8 => {

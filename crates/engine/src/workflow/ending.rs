@@ -16,6 +16,7 @@ use crate::retry::Next;
 use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 /// What a client answers that is no workflow's.
@@ -113,12 +114,13 @@ impl Workflow {
             out.changes.push(Change::NoWaiter(self.waiter(wait)));
         }
         for early in std::mem::take(&mut self.early) {
-            self.drop_note(early.key(), out);
+            self.drop_early(&early, out);
         }
         let invokers = if planted::has(Bug::InvokerNotTold) { &[][..] } else { &self.invokers[..] };
+        // Made once: it may be long, and they may be many.
+        let told = LazyCell::new(|| Arc::<str>::from(outcome_text(state, result.as_deref())));
         for to in invokers {
-            let told = outcome_text(state, result.as_deref());
-            out.notices.push(Notice { tenant: self.run.tenant, to: to.clone(), out: told });
+            out.notices.push(Notice { tenant: self.run.tenant, to: to.clone(), out: told.clone() });
         }
         if let Some(result) = result {
             self.save_note(Note::result(result), out);

@@ -5,8 +5,9 @@ use super::ending::{error_of, words_of};
 use super::entry::{Delivery, DeliveryState, Digest, Entry, Gist, Source, StepError, Terms, push_error};
 use super::message::{self, Part};
 use super::note::{Note, NoteKey};
-use super::outbox::{Change, Notice, Outbox, Waiter};
+use super::outbox::{Change, Notice, Outbox, Rebound, Waiter};
 use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
+use super::room::{BYTES_QUOTA, Sums};
 use super::run::{EarlyEvent, FailureCallState, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait, number_of};
 use crate::limits::WORKFLOW_EARLY_EVENTS_MAX as EARLY_EVENTS_MAX;
 use crate::outcome::Verdict;
@@ -39,6 +40,8 @@ pub struct Workflow {
     pub early: Vec<EarlyEvent>,
     /// What went wrong in telling of its failure, the first ones and the last one; `None` before anything came of it.
     pub told: Option<Vec<StepError>>,
+    /// How much all this is.
+    pub(super) sums: Sums,
 }
 
 impl Workflow {
@@ -56,7 +59,7 @@ impl Workflow {
             ended_at: None,
             failure: None,
         };
-        let mut workflow = Workflow::of(run);
+        let mut workflow = Workflow::of(run, Vec::new());
         workflow.save_run(out);
         if let Some(invoker) = new.invoker {
             workflow.push_invoker(invoker, out);
@@ -65,10 +68,10 @@ impl Workflow {
         workflow
     }
 
-    /// A run without entries.
-    pub(super) fn of(run: Run) -> Workflow {
-        let (entries, invokers, waits, invokes, early) = Default::default();
-        Workflow { run, entries, invokers, waits, invokes, early, told: None }
+    /// A run with these entries and no notes.
+    pub(super) fn of(run: Run, entries: Vec<Entry>) -> Workflow {
+        let (sums, (invokers, waits, invokes, early)) = (Sums::of(&entries), Default::default());
+        Workflow { run, entries, invokers, waits, invokes, early, told: None, sums }
     }
 
     /// The endpoint of a run that was triggered without knowledge of its client triggers it its own way: what it sends
@@ -97,7 +100,9 @@ impl Workflow {
         let mut terms = Terms::clone(&first.terms);
         terms.content_type = content_type;
         terms.headers = protocol_headers;
+        self.sums.remove_entry(first);
         *first = Entry::new(0, (out.next_id)(), &body, Arc::new(terms), Delivery::due_at(out.now));
+        self.sums.add_entry(first);
         out.messages.push(Arc::new(message::delivery(&self.run, &self.entries[0], &body)));
         self.save_entry(0, body, out);
         true
@@ -115,8 +120,8 @@ impl Workflow {
         }
         // What is said twice takes no room.
         let is_new = |entry: &&NewEntry| self.twin(entry).is_none();
-        let added: Vec<usize> = new.iter().filter(is_new).map(|entry| entry.body.len()).collect();
-        self.check_room(&added, limits, out)?;
+        let added: Vec<u64> = new.iter().filter(is_new).map(NewEntry::bytes).collect();
+        self.check_room(added.len(), added.iter().sum(), limits, out)?;
         self.heed_failure_call(&new, out);
         let mut accepted = Vec::new();
         for entry in new {
@@ -203,21 +208,25 @@ impl Workflow {
         if self.waits.iter().any(|wait| number_of(&wait.step) == number) {
             return Ok(Ok(Waited::Waiting));
         }
-        if let Err(refusal) = self.check_room(&[], limits, out) {
-            return Ok(Err(refusal));
-        }
         let deadline = out.now.plus_millis(timeout_ms);
         if let Some(found) = self.early.iter().position(|early| early.event == event) {
+            if let Err(refusal) = self.check_room(1, 0, limits, out) {
+                return Ok(Err(refusal));
+            }
             let data = kept(self.early[found].key())?;
-            self.drop_note(self.early[found].key(), out);
-            self.early.remove(found);
+            let early = self.early.remove(found);
+            self.drop_early(&early, out);
             let source = Source::Wait { since: out.now, timeout, deadline };
             let new = NewEntry::step(awaited(step, &event, Some(&data)), message::forwarded(&headers), out.now);
             self.accept_from(new.with(terms), Some(source), out);
             return Ok(Ok(Waited::Resolved));
         }
-        let timer = (out.next_id)();
-        self.register(Wait { event, step, timer, deadline, timeout, headers, terms }, out);
+        let wait = Wait { event, step, timer: (out.next_id)(), deadline, timeout, headers, terms };
+        let note = Note::wait(&wait);
+        if let Err(refusal) = self.check_room(1, note.bytes(), limits, out) {
+            return Ok(Err(refusal));
+        }
+        self.register(wait, note, out);
         Ok(Ok(Waited::Waiting))
     }
 
@@ -228,8 +237,22 @@ impl Workflow {
 
     /// An event has come for whichever step of the run waits for it first.
     pub fn notify(&mut self, event: &str, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
+        self.notify_first(|wait| wait.event == event, data, out)
+    }
+
+    /// The event of this wait has come.
+    pub fn notify_wait(&mut self, timer: MessageId, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
+        self.notify_first(|wait| wait.timer == timer, data, out)
+    }
+
+    fn notify_first(
+        &mut self,
+        is_meant: impl Fn(&Wait) -> bool,
+        data: &[u8],
+        out: &mut Outbox<'_>,
+    ) -> Option<Resolved> {
         let goes_on = self.run.state == RunState::Started;
-        let found = self.waits.iter().position(|wait| goes_on && wait.event == event)?;
+        let found = self.waits.iter().position(|wait| goes_on && is_meant(wait))?;
         let is_kept = planted::has(Bug::WaitEndsTwice);
         let wait = if is_kept { self.waits[found].clone() } else { self.waits.remove(found) };
         out.withdrawn.push(wait.timer);
@@ -254,13 +277,13 @@ impl Workflow {
         if self.early.len() >= EARLY_EVENTS_MAX {
             return Err(Refusal::Exceeded { quota: EVENTS_QUOTA, limit: EARLY_EVENTS_MAX as u64 });
         }
-        let bytes = self.bytes() + data.len() as u64;
-        if bytes > limits.bytes {
-            return Err(Refusal::Exceeded { quota: BYTES_QUOTA, limit: limits.bytes });
-        }
         let n = self.early.last().map_or(0, |last| last.n + 1);
         let early = EarlyEvent { n, event: event.to_owned(), size: data.len() as u64 };
-        self.save_note(Note::early(&early, Bytes::copy_from_slice(data)), out);
+        let note = Note::early(&early, Bytes::copy_from_slice(data));
+        if self.bytes() + note.bytes() > limits.bytes {
+            return Err(Refusal::Exceeded { quota: BYTES_QUOTA, limit: limits.bytes });
+        }
+        self.save_note(note, out);
         self.early.push(early);
         Ok(None)
     }
@@ -284,13 +307,13 @@ impl Workflow {
         if self.run.state != RunState::Started {
             return Err(Refusal::Ended);
         }
-        let number = invoke.number();
-        if self.has_result(number) || self.invokes.iter().any(|known| known.number() == number) {
+        if !self.may_invoke(&invoke.step) {
             return Ok(false);
         }
-        self.check_room(&[body.len()], limits, out)?;
         invoke.id = Some((out.next_id)());
-        self.push_invoke(invoke, body, out);
+        let note = Note::invoke(&invoke, body);
+        self.check_room(1, note.bytes(), limits, out)?;
+        self.push_invoke(invoke, note, out);
         Ok(true)
     }
 
@@ -308,7 +331,7 @@ impl Workflow {
             let is_open = |invoke: &&mut Invoke| invoke.number() == number && !invoke.has_out;
             if let Some(invoke) = self.invokes.iter_mut().find(is_open) {
                 invoke.has_out = true;
-                let note = Note::invoke_out(invoke, Bytes::from(notice.out.clone()));
+                let note = Note::invoke_out(invoke, Bytes::copy_from_slice(notice.out.as_bytes()));
                 self.save_note(note, out);
             }
             return;
@@ -317,7 +340,7 @@ impl Workflow {
             return;
         }
         let mut step = notice.to.step.clone();
-        step.insert("out".to_owned(), Value::String(notice.out.clone()));
+        step.insert("out".to_owned(), Value::String(notice.out.as_ref().to_owned()));
         let new = NewEntry::step(text_of(&step), notice.to.headers.clone(), out.now);
         self.accept_own(new.with(notice.to.terms.clone()), None, out);
     }
@@ -330,6 +353,25 @@ impl Workflow {
         };
         if self.run.state == RunState::Started && !self.invokers.iter().any(is_same) {
             self.push_invoker(invoker, out);
+        }
+    }
+
+    /// A run that had failed has begun again, and waits for the end of this one. If too many do, it takes the place of the
+    /// one that had failed: a run that must wait must not be refused.
+    pub fn rebind(&mut self, rebound: Rebound, out: &mut Outbox<'_>) {
+        let Rebound { from, invoker, .. } = rebound;
+        let is_from = |known: &Invoker| {
+            known.run_id == from.0
+                && known.created_at.is_none_or(|at| at == from.1)
+                && number_of(&known.step) == number_of(&invoker.step)
+        };
+        match self.invokers.iter().position(is_from) {
+            Some(place) if self.run.state == RunState::Started && self.check_invokers().is_err() => {
+                self.sums.remove_note(&Note::invoker(place, &self.invokers[place]), 0);
+                self.save_note(Note::invoker(place, &invoker), out);
+                self.invokers[place] = invoker;
+            }
+            _ => self.add_invoker(invoker, out),
         }
     }
 
@@ -347,40 +389,6 @@ impl Workflow {
             self.end(RunState::Canceled, None, out);
         }
         goes_on
-    }
-
-    /// Bytes of its entries, and of what it waits for, has invoked and keeps.
-    pub fn bytes(&self) -> u64 {
-        let entries = self.entries.iter().map(|entry| entry.gist.size);
-        let early = self.early.iter().map(|early| ITEM_BYTES + early.event.len() as u64 + early.size);
-        let waits = self.waits.iter().map(|wait| ITEM_BYTES + wait.event.len() as u64);
-        let invokes = self.invokes.iter().map(|invoke| ITEM_BYTES + invoke.size);
-        entries.chain(early).chain(waits).chain(invokes).sum()
-    }
-
-    /// A bound that is reached ends the run: it could not go on.
-    fn check_room(&mut self, added: &[usize], limits: &Limits, out: &mut Outbox<'_>) -> Result<(), Refusal> {
-        let entries = self.entries.len() as u64 + added.len() as u64;
-        let bytes = self.bytes() + added.iter().map(|bytes| *bytes as u64).sum::<u64>();
-        let age = out.now.millis_since(self.run.created_at);
-        let exceeded = [
-            (ENTRIES_QUOTA, entries, u64::from(limits.entries)),
-            (BYTES_QUOTA, bytes, limits.bytes),
-            (DURATION_QUOTA, age, limits.duration_ms),
-        ];
-        let Some((quota, _, limit)) = exceeded.into_iter().find(|(_, found, limit)| found > limit) else {
-            return Ok(());
-        };
-        let newest = self.entries.last().map_or(0, |entry| entry.index);
-        let text = format!("quota {quota} exceeded, current limit: {limit}");
-        let Entry { id, delivery, .. } = &self.entries[newest as usize];
-        let retried = delivery.attempts;
-        if delivery.state == DeliveryState::Pending {
-            out.withdrawn.push(*id);
-        }
-        let response = callback::no_answer(&text);
-        self.fail(newest, retried, Some(text), response, out);
-        Err(Refusal::Exceeded { quota, limit })
     }
 
     /// What the trigger chose holds for ever, unless the client is one that says it each time.
@@ -438,7 +446,7 @@ impl Workflow {
     /// entry has; without room the run ends, and the entry that it ended at is named.
     fn accept_own(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
         let limits = out.limits;
-        match self.check_room(&[new.body.len()], &limits, out) {
+        match self.check_room(1, new.bytes(), &limits, out) {
             Ok(()) => self.accept_from(new, source, out),
             Err(_) => self.entries.last().map_or((out.next_id)(), |newest| newest.id),
         }
@@ -470,6 +478,7 @@ impl Workflow {
         let delivery = Delivery::due_at(new.due.max(out.now));
         let entry = Entry::new(index, id, &new.body, Arc::new(terms), delivery);
         out.messages.push(Arc::new(message::delivery(&self.run, &entry, &new.body)));
+        self.sums.add_entry(&entry);
         self.entries.push(entry);
         self.save_entry(index, new.body, out);
     }
@@ -479,17 +488,17 @@ impl Workflow {
         self.invokers.push(invoker);
     }
 
-    pub(super) fn push_invoke(&mut self, mut invoke: Invoke, body: Bytes, out: &mut Outbox<'_>) {
-        invoke.size = body.len() as u64;
-        self.save_note(Note::invoke(&invoke, body), out);
+    pub(super) fn push_invoke(&mut self, mut invoke: Invoke, note: Note, out: &mut Outbox<'_>) {
+        invoke.size = note.body.len() as u64;
+        self.save_note(note, out);
         let place = self.invokes.partition_point(|known| known.number() < invoke.number());
         self.invokes.insert(place, invoke);
     }
 
-    pub(super) fn register(&mut self, wait: Wait, out: &mut Outbox<'_>) {
+    pub(super) fn register(&mut self, wait: Wait, note: Note, out: &mut Outbox<'_>) {
         out.messages.push(Arc::new(message::deadline(&self.run, &wait, out.now)));
         out.changes.push(Change::Waiter(self.waiter(&wait)));
-        self.save_note(Note::wait(&wait), out);
+        self.save_note(note, out);
         self.waits.push(wait);
     }
 
@@ -523,6 +532,7 @@ impl Workflow {
     fn end_wait(&mut self, wait: &Wait, data: Option<&[u8]>, out: &mut Outbox<'_>) -> MessageId {
         out.changes.push(Change::NoWaiter(self.waiter(wait)));
         self.drop_note(wait.key(), out);
+        self.sums.remove_note(&Note::wait(wait), 0);
         let body = awaited(wait.step.clone(), &wait.event, data);
         let new = NewEntry::step(body, message::forwarded(&wait.headers), out.now);
         self.accept_own(new.with(wait.terms.clone()), Some(wait.source()), out)
@@ -543,7 +553,8 @@ impl Workflow {
         out.changes.push(Change::Entry { run: self.run.no, entry: self.entries[index as usize].clone(), body });
     }
 
-    pub(super) fn save_note(&self, note: Note, out: &mut Outbox<'_>) {
+    pub(super) fn save_note(&mut self, note: Note, out: &mut Outbox<'_>) {
+        self.sums.add_note(note.key.kind, note.data.len(), note.body.len() as u64);
         out.changes.push(Change::Note { run: self.run.no, note });
     }
 
@@ -553,22 +564,19 @@ impl Workflow {
         }
     }
 
+    pub(super) fn drop_early(&mut self, early: &EarlyEvent, out: &mut Outbox<'_>) {
+        self.drop_note(early.key(), out);
+        self.sums.remove_note(&Note::early(early, Bytes::new()), early.size);
+    }
+
     fn save_delivery(&self, index: u32, out: &mut Outbox<'_>) {
         let delivery = self.entries[index as usize].delivery.clone();
         out.changes.push(Change::Delivery { run: self.run.no, index, delivery });
     }
 }
 
-/// What an event, a wait or an invoke takes besides its bytes, more or less.
-const ITEM_BYTES: u64 = 256;
-/// Entries of a run.
-const ENTRIES_QUOTA: &str = "maxWorkflowSteps";
-/// Bytes of a run.
-const BYTES_QUOTA: &str = "maxWorkflowBytes";
 /// Events of a run that nobody has waited for yet.
 const EVENTS_QUOTA: &str = "maxWorkflowEvents";
-/// How long a run may last.
-const DURATION_QUOTA: &str = "maxWorkflowDuration";
 
 /// Whether a header belongs to the protocol and not to the user.
 fn is_protocol(name: &str) -> bool {

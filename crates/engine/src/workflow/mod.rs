@@ -17,6 +17,8 @@ mod outbox;
 
 mod request;
 
+mod room;
+
 mod machine;
 
 mod ending;
@@ -31,7 +33,7 @@ mod record;
 
 pub use machine::Workflow;
 pub use message::{Part, StepRef};
-pub use outbox::{Change, Notice, Outbox, Waiter};
+pub use outbox::{Change, Notice, Outbox, Rebound, Waiter};
 pub use record::{Record, Undecodable};
 pub use request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
 pub use resume::Overrides;

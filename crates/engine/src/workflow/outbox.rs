@@ -26,8 +26,8 @@ pub struct Outbox<'a> {
     pub withdrawn: Vec<MessageId>,
     /// Runs that must hear of the end of this one.
     pub notices: Vec<Notice>,
-    /// Runs whose end this one now waits for: name and instance, and who waits.
-    pub rebound: Vec<(String, Timestamp, Invoker)>,
+    /// Runs whose end this one now waits for.
+    pub rebound: Vec<Rebound>,
 }
 
 impl<'a> Outbox<'a> {
@@ -101,6 +101,19 @@ pub struct Notice {
     pub tenant: TenantId,
     /// Who, and which of its steps waits.
     pub to: Invoker,
-    /// The result of that step.
-    pub out: String,
+    /// The result of that step: one text for all who hear of this end.
+    pub out: Arc<str>,
+}
+
+/// A run that has begun again waits for the end of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rebound {
+    /// The run it waits for.
+    pub run_id: String,
+    /// Which instance of it.
+    pub created_at: Timestamp,
+    /// The run that had failed and waited before: its name and instance.
+    pub from: (String, Timestamp),
+    /// Who waits now.
+    pub invoker: Invoker,
 }

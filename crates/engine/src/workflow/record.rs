@@ -69,9 +69,10 @@ impl Workflow {
         entries: Vec<Entry>,
         notes: impl IntoIterator<Item = (NoteKey, &'a str, u64)>,
     ) -> Result<Workflow, Undecodable> {
-        let mut workflow = Workflow { entries, ..Workflow::of(run) };
+        let mut workflow = Workflow::of(run, entries);
         for (key, data, size) in notes {
             let kind = key.kind;
+            workflow.sums.add_note(kind, data.len(), size);
             match kind {
                 NoteKind::Invoker => workflow.invokers.push(read(kind, data)?),
                 NoteKind::Wait => workflow.waits.push(read(kind, data)?),

@@ -15,7 +15,7 @@ use posthaste_wire::workflow::CallType;
 pub struct Limits {
     /// Entries; one more ends the run.
     pub entries: u32,
-    /// Bytes of its entries and early events; more ends the run, or refuses the event.
+    /// Bytes of its entries and of what it waits for, has invoked and keeps; more ends the run, or refuses the event.
     pub bytes: u64,
     /// How long it may last; what is appended later ends it.
     pub duration_ms: u64,

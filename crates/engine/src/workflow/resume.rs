@@ -3,13 +3,13 @@
 use super::entry::{Delivery, DeliveryState, Entry};
 use super::machine::{Workflow, text_of};
 use super::message;
-use super::outbox::Outbox;
+use super::note::Note;
+use super::outbox::{Outbox, Rebound};
 use super::record::Record;
 use super::request::{NewEntry, NewRun};
-use super::run::{FailureCall, Invoke, Invoker, RunConfig, RunState, Trigger, Wait};
+use super::run::{FailureCall, Invoke, Invoker, Run, RunConfig, RunState, Trigger, Wait};
 use crate::message::FlowSpec;
 use crate::planted::{self, Bug};
-use bytes::Bytes;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Record {
         run.created_at = created_at;
         run.config = Arc::new(config_with(&run.config, &overrides));
         (run.state, run.ended_at, run.failure) = (RunState::Started, None, None);
-        let mut resumed = Workflow { entries, ..Workflow::of(run) };
+        let mut resumed = Workflow::of(run, entries);
         resumed.save_run(out);
         for (index, body) in self.bodies.iter().enumerate() {
             resumed.save_entry(index as u32, body.clone(), out);
@@ -90,7 +90,7 @@ impl Record {
             resumed.wait_again(wait.clone(), self.workflow.run.ended_at, out);
         }
         for invoke in &self.workflow.invokes {
-            resumed.await_again(invoke.clone(), self.given(invoke), self.out(invoke), out);
+            resumed.await_again(invoke.clone(), self, out);
         }
         resumed
     }
@@ -114,13 +114,15 @@ impl Workflow {
     fn wait_again(&mut self, wait: Wait, ended_at: Option<Timestamp>, out: &mut Outbox<'_>) {
         let left = wait.deadline.millis_since(ended_at.unwrap_or(out.now));
         let wait = Wait { timer: (out.next_id)(), deadline: out.now.plus_millis(left), ..wait };
-        self.register(wait, out);
+        let note = Note::wait(&wait);
+        self.register(wait, note, out);
     }
 
     /// What an invoked run has brought meanwhile is there at once; one that goes on tells this run instead.
-    fn await_again(&mut self, invoke: Invoke, given: Bytes, result: Option<String>, out: &mut Outbox<'_>) {
+    fn await_again(&mut self, invoke: Invoke, failed: &Record, out: &mut Outbox<'_>) {
+        let (given, result) = (failed.given(&invoke), failed.out(&invoke));
         let invoke = Invoke { id: Some((out.next_id)()), has_out: false, ..invoke };
-        self.push_invoke(invoke.clone(), given, out);
+        self.push_invoke(invoke.clone(), Note::invoke(&invoke, given), out);
         if self.has_result(invoke.number()) {
             return;
         }
@@ -139,7 +141,9 @@ impl Workflow {
             headers: invoke.headers,
             terms: invoke.terms,
         };
-        out.rebound.push((invoke.run_id, invoke.created_at, invoker));
+        let Run { id, created_at, .. } = &failed.workflow.run;
+        let (run_id, from) = (invoke.run_id, (id.clone(), *created_at));
+        out.rebound.push(Rebound { run_id, created_at: invoke.created_at, from, invoker });
     }
 }
 

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod client;
+mod room;
 mod terms;
 mod world;
 
@@ -80,7 +81,7 @@ fn every_interleaving_of_duplicates_losses_and_crashes_ends_with_the_same_result
         check_results(&world);
         assert!(world.live.is_empty(), "nothing of an ended run is sent");
         assert_eq!(world.notices.len(), 1, "whoever invoked it hears of it once");
-        assert_eq!(world.notices[0].out, r#"{"body":"\"ok\"","isCanceled":false,"isFailed":false}"#);
+        assert_eq!(&*world.notices[0].out, r#"{"body":"\"ok\"","isCanceled":false,"isFailed":false}"#);
         let refused = world.decide(|workflow, out| workflow.append(vec![step("{}")], &LIMITS, out));
         assert_eq!(refused, Err(Refusal::Ended));
     }
@@ -241,7 +242,8 @@ fn what_is_published_again_is_not_appended_again() {
 fn a_bound_that_is_reached_ends_the_run_and_says_which() {
     let cases = [
         (Limits { entries: 2, ..LIMITS }, "maxWorkflowSteps", 2),
-        (Limits { bytes: 20, ..LIMITS }, "maxWorkflowBytes", 20),
+        // 11 and 7 bytes, each with the 45 of a content type and a header.
+        (Limits { bytes: 110, ..LIMITS }, "maxWorkflowBytes", 110),
         (Limits { duration_ms: 15, ..LIMITS }, "maxWorkflowDuration", 15),
     ];
     for (limits, quota, limit) in cases {

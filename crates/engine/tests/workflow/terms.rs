@@ -118,7 +118,7 @@ fn a_run_that_begins_again_keeps_what_was_said_with_an_invoke() {
         let again = failed.resumed("wfr_again".into(), out.now, Overrides::default(), out);
         (again, out.rebound.clone())
     });
-    assert_eq!((&again.invokes[0].terms, &rebound[0].2.terms), (&said, &said));
+    assert_eq!((&again.invokes[0].terms, &rebound[0].invoker.terms), (&said, &said));
     let renamed = again.invokes[0].id;
     assert!(renamed.is_some() && renamed != named, "it is another step of another run");
 }

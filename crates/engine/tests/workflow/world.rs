@@ -207,7 +207,7 @@ impl World {
             if !self.chance.one_in(3) {
                 self.children.remove(child);
             }
-            let out = r#"{"body":"child","isCanceled":false,"isFailed":false}"#.to_owned();
+            let out = r#"{"body":"child","isCanceled":false,"isFailed":false}"#.into();
             let notice = Notice { tenant: TENANT, to, out };
             self.decide(|workflow, out| workflow.invoked_has_ended(&notice, out));
         } else {

@@ -1,13 +1,14 @@
 //! Failed runs, which are the DLQ of workflows: they begin again, leave it, or tell of their failure once more.
 
 use super::run::Core;
+use super::tasks::{BeginAgain, DropFailed, Task};
 use super::workflow::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
 use super::{CoreFailure, Reply};
 use crate::store::Asker;
-use posthaste_engine::workflow::Overrides;
+use posthaste_engine::event::Op;
 use posthaste_engine::workflow::run::Run;
+use posthaste_engine::workflow::{Change, Overrides};
 use posthaste_wire::id::{DlqId, Seq, TenantId};
-use posthaste_wire::time::Timestamp;
 
 impl Core {
     pub(super) fn begin_again(
@@ -15,18 +16,25 @@ impl Core {
         tenant: TenantId,
         dlq_ids: &[DlqId],
         again: Again,
-        overrides: &Overrides,
+        overrides: Box<Overrides>,
         reply: Reply<Vec<Option<Started>>>,
     ) -> Result<(), CoreFailure> {
-        let mut begun = Vec::with_capacity(dlq_ids.len());
-        for dlq_id in dlq_ids {
-            begun.push(match self.find_failed_run(tenant, *dlq_id)? {
-                Some(failed) => self.begin_one_again(tenant, failed, again, overrides)?,
-                None => None,
-            });
-        }
-        self.answer(move || reply.send(begun));
+        let failed = self.find_failed_runs(tenant, dlq_ids)?;
+        let begun = Vec::with_capacity(failed.len());
+        let task = BeginAgain { tenant, failed: failed.into(), again, overrides, begun, reply };
+        self.tasks.push_back(Task::BeginAgain(task));
         Ok(())
+    }
+
+    /// The next one begins again; says how many bytes that were.
+    pub(super) fn begin_next(&mut self, task: &mut BeginAgain) -> Result<usize, CoreFailure> {
+        let Some(failed) = task.failed.pop_front() else { return Ok(0) };
+        let (begun, bytes) = match failed {
+            Some(failed) => self.begin_one_again(task.tenant, failed, task.again, &task.overrides)?,
+            None => (None, 0),
+        };
+        task.begun.push(begun);
+        Ok(bytes)
     }
 
     fn begin_one_again(
@@ -35,19 +43,22 @@ impl Core {
         failed: Seq,
         again: Again,
         overrides: &Overrides,
-    ) -> Result<Option<Started>, CoreFailure> {
-        // All is committed, so that the store has all of it.
-        let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok(None) };
-        let now = self.clock.now();
+    ) -> Result<(Option<Started>, usize), CoreFailure> {
+        if self.batch.out.ops.iter().any(|op| is_about(op, failed)) {
+            // The store must have all of it.
+            self.commit()?;
+        }
+        let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok((None, 0)) };
+        let (now, bytes) = (self.clock.now(), old.bytes() as usize);
         if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
-            return Ok(None);
+            return Ok((None, bytes));
         }
         let (id, overrides) = (fresh_run_id(), overrides.clone());
         let no = self.begin(now, |out| match again {
             Again::Resume => old.resumed(id, now, overrides, out),
             Again::Restart => old.restarted(id, now, overrides, out),
         })?;
-        self.started(tenant, no, false)
+        Ok((self.started(tenant, no, false)?, bytes))
     }
 
     pub(super) fn edit_failure_call(
@@ -57,7 +68,7 @@ impl Core {
         edit: FailureCallEdit,
         reply: Reply<Result<RunKey, FailureCallRefused>>,
     ) -> Result<(), CoreFailure> {
-        let edited = match self.find_failed_run(tenant, dlq_id)? {
+        let edited = match self.find_failed_runs(tenant, &[dlq_id])?.into_iter().flatten().next() {
             None => None,
             Some(no) => self.decide(tenant, no, self.clock.now(), |workflow, out| {
                 let done = match edit {
@@ -73,27 +84,34 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn drop_failed_runs(
-        &mut self,
-        tenant: TenantId,
-        dlq_ids: Vec<DlqId>,
-        reply: Reply<u32>,
-        now: Timestamp,
-    ) -> Result<(), CoreFailure> {
-        let mut dropped = 0;
-        for dlq_id in dlq_ids {
-            if let Some(no) = self.find_failed_run(tenant, dlq_id)? {
-                let was_there = self.decide(tenant, no, now, |workflow, out| workflow.leave_dlq(out))?;
-                dropped += u32::from(was_there == Some(true));
-            }
-        }
-        self.answer(move || reply.send(dropped));
-        Ok(())
+    /// The next one leaves the DLQ; says how many bytes were looked at for that. All that came before the turn is committed,
+    /// so the store knows the run; one that has left in this turn says so itself.
+    pub(super) fn drop_next(&mut self, task: &mut DropFailed) -> Result<usize, CoreFailure> {
+        let Some(dlq_id) = task.dlq_ids.pop_front() else { return Ok(0) };
+        let Some(no) = self.store.find_failed_run(task.tenant, dlq_id, Asker::Owner)? else { return Ok(0) };
+        let was_there = self.decide(task.tenant, no, self.clock.now(), |workflow, out| workflow.leave_dlq(out))?;
+        task.dropped += u32::from(was_there == Some(true));
+        Ok(self.runs.bytes_of(no))
     }
 
-    /// The run with this place in the DLQ. Commits first, so that the store's answer is the truth.
-    fn find_failed_run(&mut self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<Seq>, CoreFailure> {
+    /// The runs with these places in the DLQ. Commits first, so that the store's answer is the truth.
+    fn find_failed_runs(&mut self, tenant: TenantId, dlq_ids: &[DlqId]) -> Result<Vec<Option<Seq>>, CoreFailure> {
         self.commit()?;
-        Ok(self.store.find_failed_run(tenant, dlq_id, Asker::Owner)?)
+        let find = |dlq_id: &DlqId| self.store.find_failed_run(tenant, *dlq_id, Asker::Owner);
+        Ok(dlq_ids.iter().map(find).collect::<Result<_, _>>()?)
+    }
+}
+
+/// Whether something of this run is written.
+fn is_about(op: &Op, no: Seq) -> bool {
+    match op {
+        Op::Workflow(Change::Run(run)) => run.no == no,
+        Op::Workflow(
+            Change::Entry { run, .. }
+            | Change::Delivery { run, .. }
+            | Change::Note { run, .. }
+            | Change::NoNote { run, .. },
+        ) => *run == no,
+        _ => false,
     }
 }

@@ -18,6 +18,7 @@ mod run_cache;
 mod run_events;
 mod runs;
 mod schedules;
+mod tasks;
 mod workflow;
 
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};

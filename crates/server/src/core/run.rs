@@ -5,6 +5,7 @@ use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
+use super::tasks::Task;
 use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply, Room};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
@@ -17,7 +18,7 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ pub struct Core {
     pub(super) last_seq: Seq,
     pub(super) random: Random,
     pub(super) batch: Batch,
+    /// Commands about many runs that are not done yet, each taking its turn.
+    pub(super) tasks: VecDeque<Task>,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
     /// By [`Clock::uptime`].
@@ -90,7 +93,7 @@ pub enum CoreFailure {
     Store(#[from] StoreError),
 }
 
-enum Flow {
+pub(super) enum Flow {
     Go,
     Stop,
 }
@@ -129,6 +132,7 @@ impl Core {
             firing,
             runs: RunCache::default(),
             batch: Batch::default(),
+            tasks: VecDeque::new(),
             last_seq,
             random: Random::new(),
             unsynced_since: None,
@@ -156,7 +160,7 @@ impl Core {
         while let Some(command) = next.take() {
             flow = self.handle(command)?;
             taken += 1;
-            if self.batch.body_bytes >= BATCH_BYTES_MAX {
+            if self.batch.body_bytes >= BATCH_BYTES_MAX || self.runs.is_overfull() {
                 self.commit()?;
             }
             if taken < BATCH_COMMANDS_MAX && matches!(flow, Flow::Go) {
@@ -165,6 +169,7 @@ impl Core {
         }
         self.shard.wake(self.clock.now(), &mut self.batch.out);
         self.commit()?;
+        self.go_on(&flow)?;
         self.fire_schedules()?;
         self.load()?;
         self.retain(self.clock.now())?;
@@ -177,7 +182,7 @@ impl Core {
             return Some(command);
         }
         let now = self.clock.now();
-        if self.shard.wants_load(now).is_some() {
+        if self.shard.wants_load(now).is_some() || !self.tasks.is_empty() {
             return None;
         }
         let next_due = self.shard.next_wake().min(self.firing.next_wake());
@@ -403,6 +408,8 @@ impl Core {
     fn start(&mut self, effects: impl Iterator<Item = Effect>) -> Result<(), CoreFailure> {
         let mut missing = Vec::new();
         for effect in effects {
+            // Everything is committed, and lists may have been read.
+            self.runs.trim();
             match effect {
                 Effect::Start { live, message: Some(message) } => self.start_one(live, message)?,
                 Effect::Start { live, message: None } => missing.push(live),
@@ -412,6 +419,7 @@ impl Core {
             let ids: Vec<MessageId> = missing.iter().map(|live| live.id).collect();
             let messages = self.store.load_messages(&ids)?;
             for (live, message) in missing.into_iter().zip(messages) {
+                self.runs.trim();
                 self.start_one(live, message)?;
             }
         }

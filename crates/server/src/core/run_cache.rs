@@ -13,11 +13,13 @@ use std::collections::{BTreeMap, HashMap};
 /// Bytes of remembered runs, more or less; of more, those are forgotten that nobody asked for the longest. The store
 /// has them all.
 const CACHE_BYTES_MAX: usize = 24 * 1024 * 1024;
+/// At so many a batch is committed, so that some can be forgotten: what is not committed is nowhere else.
+const OVERFULL_BYTES: usize = 2 * CACHE_BYTES_MAX;
 /// A run that takes more is not worth forgetting many others for.
 const LARGE_BYTES: usize = CACHE_BYTES_MAX / 4;
 /// A list that is longer is not remembered.
 const ARRAY_BYTES_MAX: usize = 1024 * 1024;
-/// What a run takes besides its entries and notes, and one of those, more or less.
+/// What a run takes besides its entries, its notes and the texts in all of them, and one of those, more or less.
 const RUN_BYTES: usize = 6 * 1024;
 const ENTRY_BYTES: usize = 1_536;
 const NOTE_BYTES: usize = 1_024;
@@ -32,6 +34,11 @@ pub(super) struct Cached {
     ends: Vec<usize>,
     /// The message of the first entry, which may be replaced.
     first: Option<MessageId>,
+    /// What the texts of each entry take, and all together: of a long run only what has changed is weighed again.
+    weights: Vec<usize>,
+    entry_bytes: usize,
+    /// What the texts of the run itself take.
+    chosen_bytes: usize,
     bytes: usize,
     used: u64,
 }
@@ -39,18 +46,23 @@ pub(super) struct Cached {
 impl Cached {
     /// A run as the store has it.
     pub(super) fn stored(workflow: Workflow) -> Cached {
-        let mut cached = Cached { workflow, array: None, ends: Vec::new(), first: None, bytes: 0, used: 0 };
+        let mut cached = Cached::of(workflow, None);
         cached.absorb(&[]);
         cached
     }
 
     /// A run that has just begun, and what it has decided.
     pub(super) fn begun(workflow: Workflow, changes: &[Change]) -> Cached {
-        let array = Some(Vec::new());
-        let mut cached = Cached { workflow, array, ends: Vec::new(), first: None, bytes: 0, used: 0 };
+        let mut cached = Cached::of(workflow, Some(Vec::new()));
         cached.first = cached.workflow.entries.first().map(|entry| entry.id);
         cached.absorb(changes);
         cached
+    }
+
+    fn of(workflow: Workflow, array: Option<Vec<u8>>) -> Cached {
+        let chosen_bytes = workflow.chosen_bytes() as usize;
+        let (ends, first, weights) = Default::default();
+        Cached { workflow, array, ends, first, weights, entry_bytes: 0, chosen_bytes, bytes: 0, used: 0 }
     }
 
     /// The run has decided something.
@@ -85,7 +97,30 @@ impl Cached {
         if !self.is_short() {
             self.array = None;
         }
+        for change in changes {
+            match change {
+                Change::Entry { entry: Entry { index, .. }, .. } | Change::Delivery { index, .. } => {
+                    self.reweigh(*index)
+                }
+                Change::Run(_) => self.chosen_bytes = self.workflow.chosen_bytes() as usize,
+                _ => {}
+            }
+        }
+        for entry in &self.workflow.entries[self.weights.len()..] {
+            self.weights.push(entry.held_bytes() as usize);
+            self.entry_bytes += entry.held_bytes() as usize;
+        }
         self.weigh();
+    }
+
+    /// What is known of this entry may have changed, if it was weighed before.
+    fn reweigh(&mut self, index: u32) {
+        let entry = self.workflow.entries.get(index as usize);
+        if let (Some(weight), Some(entry)) = (self.weights.get_mut(index as usize), entry) {
+            self.entry_bytes -= *weight;
+            *weight = entry.held_bytes() as usize;
+            self.entry_bytes += *weight;
+        }
     }
 
     /// The list has been read: all entries with their bytes.
@@ -102,7 +137,8 @@ impl Cached {
         let Workflow { invokers, waits, invokes, early, .. } = &self.workflow;
         let notes = invokers.len() + waits.len() + invokes.len() + early.len();
         let array = self.array.as_ref().map_or(0, Vec::capacity);
-        self.bytes = RUN_BYTES + array + self.ends.len() * ENTRY_BYTES + notes * NOTE_BYTES;
+        let texts = self.chosen_bytes + self.entry_bytes + self.workflow.noted_bytes() as usize;
+        self.bytes = RUN_BYTES + array + self.ends.len() * ENTRY_BYTES + notes * NOTE_BYTES + texts;
     }
 
     /// The list up to this entry; `None` if it must be read.
@@ -192,6 +228,16 @@ impl RunCache {
         self.runs.insert(run.no, cached);
     }
 
+    /// Whether so much is remembered that it is time to commit, and to forget.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.bytes > OVERFULL_BYTES
+    }
+
+    /// What a remembered run takes, more or less.
+    pub(super) fn bytes_of(&self, no: Seq) -> usize {
+        self.runs.get(&no).map_or(0, |cached| cached.bytes)
+    }
+
     /// Everything is committed: what is too much may be forgotten.
     pub(super) fn trim(&mut self) {
         // One that is very large goes by itself, and not after all others.
@@ -221,9 +267,12 @@ impl RunCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posthaste_engine::workflow::entry::array;
+    use posthaste_engine::event::Response;
+    use posthaste_engine::outcome::Outcome;
+    use posthaste_engine::retry::Next;
+    use posthaste_engine::workflow::entry::{OwnTerms, array};
     use posthaste_engine::workflow::run::{RunConfig, Trigger};
-    use posthaste_engine::workflow::{Limits, NewEntry, NewRun, Outbox};
+    use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Outbox, WaitFor, Waited};
     use posthaste_wire::time::Timestamp;
     use posthaste_wire::workflow::Features;
 
@@ -313,6 +362,65 @@ mod tests {
         story.check(false);
         assert!(!story.cached.is_short());
         assert!(story.cached.bytes < small + 3 * ENTRY_BYTES, "its bytes are not remembered");
+    }
+
+    #[test]
+    fn a_run_weighs_what_is_known_of_it_whatever_was_decided_before() {
+        const LONG: usize = 50_000;
+        let mut story = Story::new();
+        let mut weight = story.cached.bytes;
+        let mut grows = |story: &Story, what: &str| {
+            let anew = Cached::stored(story.cached.workflow.clone());
+            let array = story.cached.array.as_ref().map_or(0, Vec::capacity);
+            assert_eq!(story.cached.bytes - array, anew.bytes, "{what}");
+            let grown = story.cached.bytes as i64 - weight as i64;
+            weight = story.cached.bytes;
+            grown
+        };
+        let long = || "x".repeat(LONG);
+        let text = serde_json::json!({ "stepId": 1, "stepName": long() }).as_object().cloned().expect("an object");
+        let wait = WaitFor {
+            event: "e".to_owned(),
+            step: text,
+            timeout: "1d".to_owned(),
+            timeout_ms: 1,
+            headers: vec![("A".to_owned(), vec![long()])],
+            terms: OwnTerms::default(),
+        };
+        story.decide(|workflow, out| {
+            let waited = workflow.wait(wait, |_| Err(()), &LIMITS, out);
+            assert_eq!(waited, Ok(Ok(Waited::Waiting)));
+        });
+        assert!(grows(&story, "waits") > 2 * LONG as i64);
+        let headers = vec![("A".to_owned(), long())];
+        let entry = NewEntry::step(Bytes::from_static(b"{}"), headers, Timestamp(6));
+        story.decide(|workflow, out| drop(workflow.append(vec![entry], &LIMITS, out).expect("accepted")));
+        assert!(grows(&story, "has headers") > LONG as i64);
+        let failed = Response { status: 500, headers: vec![("A".to_owned(), long())], ..Response::default() };
+        let outcome = Outcome { result: Ok(failed), duration_ms: 1 };
+        let attempt = |next| Attempt { outcome: &outcome, retried: 0, next, sent: b"" };
+        story.decide(|workflow, out| workflow.attempted(1, attempt(Next::RetryAt(Timestamp(7))), out));
+        assert!(grows(&story, "has failed once") > LONG as i64);
+        story.decide(|workflow, out| drop(workflow.notify("e", b"", out).expect("it waits")));
+        assert!(grows(&story, "has heard") < 0, "what it waited for is gone");
+        story.decide(|workflow, out| workflow.attempted(1, attempt(Next::DeadLetter), out));
+        grows(&story, "has failed for good");
+    }
+
+    #[test]
+    fn what_is_remembered_is_known_to_be_too_much_and_can_be_forgotten() {
+        let mut cache = RunCache::default();
+        let mut count = 0;
+        while !cache.is_overfull() {
+            let mut story = Story::new();
+            story.append(ARRAY_BYTES_MAX / 2);
+            count += 1;
+            story.cached.workflow.run.no = Seq(count);
+            cache.put(story.cached);
+        }
+        assert!(count < 200, "{count} lists of half a megabyte");
+        cache.trim();
+        assert!(cache.bytes <= CACHE_BYTES_MAX && !cache.is_overfull());
     }
 
     #[test]

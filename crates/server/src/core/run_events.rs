@@ -2,12 +2,13 @@
 
 use super::run::Core;
 use super::runs::refused;
+use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
 use super::{CoreFailure, Reply};
 use crate::crash_point::crash_point;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
-use posthaste_wire::id::TenantId;
+use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
 impl Core {
@@ -43,27 +44,48 @@ impl Core {
         Ok(())
     }
 
-    /// Commits first, so that the store knows all who wait.
+    /// Commits first, so that the store knows all who wait. Of two who bring the same event at once, each of those hears one.
     pub(super) fn notify(
         &mut self,
         tenant: TenantId,
         event: &str,
-        data: &[u8],
+        data: Vec<u8>,
         reply: Reply<Vec<Notified>>,
     ) -> Result<(), CoreFailure> {
         self.commit()?;
-        let now = self.clock.now();
-        let mut notified = Vec::new();
-        for waiter in self.store.waiters(tenant, event)? {
-            let resolved = self.decide(tenant, waiter.run, now, |workflow, out| {
-                let resolved = workflow.notify(event, data, out);
-                resolved.map(|resolved| notified_of(&workflow.run, resolved))
-            })?;
-            notified.extend(resolved.flatten());
-            crash_point("run_heard");
-            self.commit_if_large()?;
+        let waiters = self.store.waiters(tenant, event)?.into_iter();
+        let waiters = waiters.map(|waiter| (waiter.timer, waiter.run)).collect();
+        self.tasks.push_back(Task::Notify(Notify { tenant, data, waiters, notified: Vec::new(), reply }));
+        Ok(())
+    }
+
+    /// The next one hears of the event.
+    pub(super) fn tell_next(&mut self, notify: &mut Notify) -> Result<usize, CoreFailure> {
+        let Some((timer, run)) = notify.waiters.pop_front() else { return Ok(0) };
+        self.tell(notify, timer, run, self.clock.now())?;
+        crash_point("run_heard");
+        Ok(notify.data.len() + self.runs.bytes_of(run))
+    }
+
+    /// An event that came before the deadline of a wait ends it, even if it has yet to get there.
+    pub(super) fn hear_before_deadline(&mut self, timer: MessageId, now: Timestamp) -> Result<(), CoreFailure> {
+        let mut tasks = std::mem::take(&mut self.tasks);
+        for notify in tasks.iter_mut().filter_map(Task::as_notify) {
+            if let Some((_, run)) = notify.place_of(timer).and_then(|place| notify.waiters.remove(place)) {
+                self.tell(notify, timer, run, now)?;
+            }
         }
-        self.answer(move || reply.send(notified));
+        self.tasks = tasks;
+        Ok(())
+    }
+
+    fn tell(&mut self, notify: &mut Notify, timer: MessageId, run: Seq, now: Timestamp) -> Result<(), CoreFailure> {
+        let (tenant, data) = (notify.tenant, &notify.data);
+        let resolved = self.decide(tenant, run, now, |workflow, out| {
+            let resolved = workflow.notify_wait(timer, data, out);
+            resolved.map(|resolved| notified_of(&workflow.run, resolved))
+        })?;
+        notify.notified.extend(resolved.flatten());
         Ok(())
     }
 

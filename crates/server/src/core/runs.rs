@@ -5,6 +5,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
+use super::tasks::{DropFailed, Task};
 use super::workflow::{DEPTH_QUOTA, InvokedBy, RunKey, RunRefused, StartRun, Started};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
 use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
@@ -15,7 +16,9 @@ use posthaste_engine::message::{Live, Message, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Step};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
-use posthaste_engine::workflow::{Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow};
+use posthaste_engine::workflow::{
+    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Rebound, Refusal, StepRef, Workflow,
+};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
@@ -30,7 +33,7 @@ impl Core {
             Command::StartRuns { tenant, runs, reply } => self.start_runs(tenant, runs, reply, now),
             Command::Append { tenant, run, entries, reply } => self.append(tenant, &run, entries, reply, now),
             Command::WaitForEvent { tenant, run, wait, reply } => self.wait_for_event(tenant, &run, *wait, reply, now),
-            Command::Notify { tenant, event, data, reply } => self.notify(tenant, &event, &data, reply),
+            Command::Notify { tenant, event, data, reply } => self.notify(tenant, &event, data, reply),
             Command::NotifyRun { tenant, run, event, data, reply } => {
                 self.notify_run(tenant, &run, &event, &data, reply, now)
             }
@@ -62,9 +65,13 @@ impl Core {
                 Ok(())
             }
             Command::BeginAgain { tenant, dlq_ids, again, overrides, reply } => {
-                self.begin_again(tenant, &dlq_ids, again, &overrides, reply)
+                self.begin_again(tenant, &dlq_ids, again, overrides, reply)
             }
-            Command::DropFailedRuns { tenant, dlq_ids, reply } => self.drop_failed_runs(tenant, dlq_ids, reply, now),
+            Command::DropFailedRuns { tenant, dlq_ids, reply } => {
+                let dlq_ids = dlq_ids.into();
+                self.tasks.push_back(Task::Drop(DropFailed { tenant, dlq_ids, dropped: 0, reply }));
+                Ok(())
+            }
             Command::EditFailureCall { tenant, dlq_id, edit, reply } => {
                 self.edit_failure_call(tenant, dlq_id, edit, reply)
             }
@@ -119,11 +126,13 @@ impl Core {
         let created_at = match known {
             Some((no, RunState::Started, _)) if new.is_by_client => return self.start_by_client(tenant, no, new, now),
             Some((no, RunState::Started, created_at)) => {
+                let mut room = Ok(());
                 if let Some(cached) = self.cached(tenant, no)? {
                     // What it hides, it hides from all who invoke it.
                     new.config.redact = new.config.redact.union(&cached.workflow.run.config.redact);
+                    room = cached.workflow.check_invokers();
                 }
-                match self.invoke(tenant, &new, created_at, now)? {
+                match self.invoke(tenant, &new, created_at, room, now)? {
                     Invoked::ByNobody => {}
                     Invoked::Now { invoker, .. } => {
                         self.decide(tenant, no, now, |workflow, out| workflow.add_invoker(invoker, out))?;
@@ -137,7 +146,7 @@ impl Core {
             Some((_, _, created_at)) => now.max(created_at.plus_millis(1)),
             None => now,
         };
-        let (invoker, depth) = match self.invoke(tenant, &new, created_at, now)? {
+        let (invoker, depth) = match self.invoke(tenant, &new, created_at, Ok(()), now)? {
             Invoked::ByNobody => (None, 0),
             Invoked::Now { invoker, depth } => (Some(invoker), depth),
             Invoked::Before(started) => return Ok(Ok(started)),
@@ -167,12 +176,14 @@ impl Core {
         Ok(self.started(tenant, no, restarted != Some(true))?.ok_or(RunRefused::Unknown))
     }
 
-    /// If a run is started by a step of another, that one notes it: once for each step.
+    /// If a run is started by a step of another, that one notes it: once for each step. `room` says whether the run that is
+    /// started may have another that waits for its end.
     fn invoke(
         &mut self,
         tenant: TenantId,
         new: &StartRun,
         created_at: Timestamp,
+        room: Result<(), Refusal>,
         now: Timestamp,
     ) -> Result<Invoked, CoreFailure> {
         let Some(InvokedBy { run, url, step, headers, terms, body }) = &new.invoked_by else {
@@ -200,6 +211,9 @@ impl Core {
                 let depth = parent.run.config.depth.saturating_add(1);
                 if depth >= depth_max {
                     return Err(Refusal::Exceeded { quota: DEPTH_QUOTA, limit: depth_max.into() });
+                }
+                if parent.may_invoke(step) {
+                    room?;
                 }
                 let is_new = parent.invoke(invoke, body, &limits, out)?;
                 let earlier = (!is_new).then(|| (parent.invoked(step).cloned(), started_of(parent, true)));
@@ -253,6 +267,9 @@ impl Core {
         outcome: &Outcome,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
+        if step.part == Part::Deadline {
+            self.hear_before_deadline(message.id, now)?;
+        }
         let random = self.random.next_u64();
         let Some(end) = self.shard.step_ended(message, outcome, random, now, &mut self.batch.out) else {
             return Ok(());
@@ -380,9 +397,10 @@ impl Core {
                 self.decide(tenant, no, now, |workflow, out| workflow.invoked_has_ended(&notice, out))?;
             }
         }
-        for (id, created_at, invoker) in rebound {
-            if let Some(no) = self.find_run(tenant, &RunKey { id, created_at: Some(created_at) })? {
-                self.decide(tenant, no, now, |workflow, out| workflow.add_invoker(invoker, out))?;
+        for rebound in rebound {
+            let key = RunKey { id: rebound.run_id.clone(), created_at: Some(rebound.created_at) };
+            if let Some(no) = self.find_run(tenant, &key)? {
+                self.decide(tenant, no, now, |workflow, out| workflow.rebind(rebound, out))?;
             }
         }
         Ok(())
@@ -391,7 +409,7 @@ impl Core {
     /// Many runs are told of something one by one, and each by itself: they need not wait for one another.
     pub(super) fn commit_if_large(&mut self) -> Result<(), CoreFailure> {
         let is_large = self.batch.body_bytes >= BATCH_BYTES_MAX || self.batch.out.ops.len() >= BATCH_OPS_MAX;
-        if is_large { self.commit() } else { Ok(()) }
+        if is_large || self.runs.is_overfull() { self.commit() } else { Ok(()) }
     }
 
     /// The run that is meant.
@@ -463,7 +481,7 @@ struct Consequences {
     messages: Vec<Arc<Message>>,
     withdrawn: Vec<MessageId>,
     notices: Vec<Notice>,
-    rebound: Vec<(String, Timestamp, Invoker)>,
+    rebound: Vec<Rebound>,
 }
 
 impl Consequences {

@@ -100,7 +100,7 @@ impl Rig<'_> {
             headers: Vec::new(),
             terms: own_terms(),
         };
-        let notice = Notice { tenant: workflow.run.tenant, to, out: out.to_owned() };
+        let notice = Notice { tenant: workflow.run.tenant, to, out: out.into() };
         self.decide(at, |out| workflow.invoked_has_ended(&notice, out));
     }
 

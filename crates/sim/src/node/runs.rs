@@ -17,7 +17,8 @@ use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{EarlyEvent, Invoke, Invoker, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Overrides, Part, StepRef, WaitFor, Workflow,
+    Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Rebound, Refusal, StepRef, WaitFor,
+    Workflow,
 };
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -50,7 +51,11 @@ impl Owner {
                 self.wait(tenant, &run, WaitFor { event, step, timeout, timeout_ms, headers, terms }, env, now)?;
                 Said::Done
             }
-            RunTask::Notify { event, data } => self.notify(tenant, event, &data, env, now)?,
+            RunTask::Notify { event, data } => return self.notify(request, tenant, (event, data), env),
+            RunTask::Tell(telling) => match self.tell_next(request, tenant, telling, env, now)? {
+                Some(said) => said,
+                None => return Ok(()),
+            },
             RunTask::NotifyRun { run, event, data } => self.notify_run(tenant, &run, event, &data, env, now)?,
             RunTask::Finish { run, result } => {
                 let over =
@@ -81,22 +86,22 @@ impl Owner {
         now: Timestamp,
     ) -> Result<Said, Stop> {
         let known = match self.find_run(tenant, &RunKey { id: new.id.clone(), created_at: None }, env) {
-            Some(no) => {
-                self.cached(tenant, no, env)?.map(|known| (no, known.workflow.run.state, known.workflow.run.created_at))
-            }
+            Some(no) => self.cached(tenant, no, env)?.map(|Remembered { workflow, .. }| {
+                (no, workflow.run.state, workflow.run.created_at, workflow.check_invokers())
+            }),
             None => None,
         };
-        let created_at = match known {
-            Some((_, RunState::Started, created_at)) => created_at,
+        let (created_at, room) = match known {
+            Some((_, RunState::Started, created_at, room)) => (created_at, room),
             // Instances of one name differ in their time.
-            Some((_, _, created_at)) => now.max(created_at.plus_millis(1)),
-            None => now,
+            Some((_, _, created_at, _)) => (now.max(created_at.plus_millis(1)), Ok(())),
+            None => (now, Ok(())),
         };
-        let invoker = match self.invoke(tenant, &new, created_at, env, now)? {
+        let invoker = match self.invoke(tenant, &new, created_at, room, env, now)? {
             Ok(invoker) => invoker,
             Err(said) => return Ok(said),
         };
-        if let Some((no, RunState::Started, _)) = known {
+        if let Some((no, RunState::Started, ..)) = known {
             if let Some(invoker) = invoker {
                 self.decide(tenant, no, env, now, |workflow, out| workflow.add_invoker(invoker, out))?;
             }
@@ -119,12 +124,14 @@ impl Owner {
         Ok(first.map_or(Said::Done, Said::RunStarted))
     }
 
-    /// If a run is started by a step of another, that one notes it, once for each step; or this is all that is said.
+    /// If a run is started by a step of another, that one notes it, once for each step; or this is all that is said. `room`
+    /// says whether the run that is started may have another that waits for its end.
     fn invoke(
         &mut self,
         tenant: TenantId,
         new: &StartRun,
         created_at: Timestamp,
+        room: Result<(), Refusal>,
         env: &mut Env,
         now: Timestamp,
     ) -> Result<Result<Option<Invoker>, Said>, Stop> {
@@ -144,7 +151,8 @@ impl Owner {
         };
         let body = Bytes::from(new.payload.clone());
         let invoked = self.decide_by(tenant, parent, env, now, |parent, out| {
-            let is_new = parent.invoke(invoke, body, &LIMITS, out).unwrap_or(false);
+            let has_room = room.is_ok() || !parent.may_invoke(step);
+            let is_new = has_room && parent.invoke(invoke, body, &LIMITS, out).unwrap_or(false);
             is_new.then_some(parent.run.created_at)
         })?;
         let Some((_, Some(parent_created_at))) = invoked else { return Ok(Err(Said::Done)) };
@@ -219,25 +227,6 @@ impl Owner {
         Ok(self.cached(tenant, no, env)?.is_some_and(|run| run.workflow.has_early(event)))
     }
 
-    /// Everything is committed, so that the store knows all who wait.
-    fn notify(
-        &mut self,
-        tenant: TenantId,
-        event: String,
-        data: &[u8],
-        env: &mut Env,
-        now: Timestamp,
-    ) -> Result<Said, Stop> {
-        env.read()?;
-        let last = self.last_seq;
-        let mut reached = Vec::new();
-        for (_, run) in env.store.waiters_of(tenant, &event) {
-            let resolved = self.decide(tenant, run, env, now, |workflow, out| workflow.notify(&event, data, out))?;
-            reached.extend(resolved.flatten().map(|resolved| resolved.id));
-        }
-        Ok(Said::Notified { tenant, event, last, reached })
-    }
-
     fn notify_run(
         &mut self,
         tenant: TenantId,
@@ -300,6 +289,9 @@ impl Owner {
         env: &mut Env,
         now: Timestamp,
     ) -> Result<(), Stop> {
+        if step.part == Part::Deadline {
+            self.hear_before_deadline(message.id, env, now)?;
+        }
         let random = env.random.next_u64();
         env.tell(Some(message.id), || format!("node {} hears {:?}", self.node, outcome.verdict()));
         let Some(end) = self.shard.step_ended(message, outcome, random, now, &mut self.batch.out) else {
@@ -387,7 +379,7 @@ impl Owner {
     }
 
     /// Lets a run decide, and adds what follows to the batch.
-    fn decide<T>(
+    pub(super) fn decide<T>(
         &mut self,
         tenant: TenantId,
         no: Seq,
@@ -455,9 +447,9 @@ impl Owner {
             let key = RunKey { id: to.run_id.clone(), created_at: to.created_at };
             self.decide_by(*tenant, &key, env, now, |workflow, out| workflow.invoked_has_ended(&notice, out))?;
         }
-        for (id, created_at, invoker) in rebound {
-            let key = RunKey { id, created_at: Some(created_at) };
-            self.decide_by(tenant, &key, env, now, |workflow, out| workflow.add_invoker(invoker, out))?;
+        for rebound in rebound {
+            let key = RunKey { id: rebound.run_id.clone(), created_at: Some(rebound.created_at) };
+            self.decide_by(tenant, &key, env, now, |workflow, out| workflow.rebind(rebound, out))?;
         }
         Ok(())
     }
@@ -513,7 +505,7 @@ struct Caused {
     messages: Vec<Arc<Message>>,
     withdrawn: Vec<MessageId>,
     notices: Vec<Notice>,
-    rebound: Vec<(String, Timestamp, Invoker)>,
+    rebound: Vec<Rebound>,
 }
 
 impl Caused {

@@ -33,8 +33,9 @@ pub(super) use translate::Wanted;
 use super::error::ApiError;
 use crate::core::{RunKey, RunRefused};
 use crate::store::{Order, PageRequest, RunFilter, Store, StoreError};
-use posthaste_engine::limits::WORKFLOW_NAME_BYTES_MAX;
+use posthaste_engine::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEP_BYTES_MAX};
 use posthaste_engine::workflow::Record;
+use posthaste_engine::workflow::run::StepText;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::rejection::Rejection;
 
@@ -66,6 +67,13 @@ fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Re
     let filter = RunFilter { ids: vec![run.id.clone()], created_at: run.created_at, ..RunFilter::default() };
     let page = PageRequest { cursor: None, count: 1, order: Order::LatestFirst };
     Ok(store.list_runs(tenant, &filter, &page)?.entries.pop())
+}
+
+/// A step that waits or invokes, as it was sent: the run keeps it until it has its result.
+fn checked_step(step: StepText) -> Result<StepText, Rejection> {
+    let is_short = serde_json::to_vec(&step).is_ok_and(|text| text.len() <= WORKFLOW_STEP_BYTES_MAX);
+    let text = || Rejection::invalid(format!("step: it must not be longer than {WORKFLOW_STEP_BYTES_MAX} bytes"));
+    is_short.then_some(step).ok_or_else(text)
 }
 
 /// The id of a run or of an event, as it was sent.

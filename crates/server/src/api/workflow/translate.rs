@@ -6,9 +6,9 @@
 //! out the run's trigger is asked (in the engine). New clients say nothing there and old ones everything, so both get what
 //! they mean.
 
-use super::checked_name;
 use super::headers::{self, Headers, Receiver};
 use super::protocol::{Protocol, refused};
+use super::{checked_name, checked_step};
 use crate::api::publish::{Line, flow_spec};
 use crate::core::{DEPTH_QUOTA, InvokedBy, RunKey, StartRun};
 use bytes::Bytes;
@@ -255,11 +255,15 @@ fn invoke(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<St
         .map_err(|error| Rejection::invalid(format!("the body does not say which step invokes: {error}")))?;
     let headers = headers::deliverable(lists(envelope.headers))?;
     let created_at = envelope.workflow_run_created_at.as_u64().filter(|millis| *millis > 0).map(Timestamp);
+    let max = bounds.limits.url_bytes_max;
+    if envelope.workflow_url.len() > max {
+        return Err(Rejection::invalid(format!("workflowUrl: it must not be longer than {max} bytes")));
+    }
     let body = envelope.body.unwrap_or_default();
     let invoked_by = InvokedBy {
         run: RunKey { id: checked_name("workflowRunId", &envelope.workflow_run_id)?, created_at },
         url: envelope.workflow_url,
-        step: envelope.step,
+        step: checked_step(envelope.step)?,
         headers: headers::forwarded(&headers),
         terms: headers::own_terms(&headers, bounds)?,
         body: body.clone(),

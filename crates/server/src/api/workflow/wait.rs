@@ -3,7 +3,7 @@
 use super::protocol::{created_at, value};
 use super::publish::bounds;
 use super::translate::{Bounds, HeaderLists, lists};
-use super::{checked_name, headers, refused_append};
+use super::{checked_name, checked_step, headers, refused_append};
 use crate::api::body::{SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
@@ -69,7 +69,8 @@ pub(super) fn read(
         headers.push((header::canonical(header::WORKFLOW_RUN_ID), vec![run.id.clone()]));
     }
     let terms = headers::own_terms(&headers, bounds)?;
-    Ok((run, WaitFor { event, step: body.step, timeout, timeout_ms, headers, terms }))
+    let step = checked_step(body.step)?;
+    Ok((run, WaitFor { event, step, timeout, timeout_ms, headers, terms }))
 }
 
 /// How long, as it was sent and in milliseconds. Numbers are seconds.

@@ -297,6 +297,9 @@ impl Shared {
                 }
             }
         }
+        if !of_runs.noted.is_empty() && !self.database.has_runs(of_runs.noted)? {
+            return Ok(false);
+        }
         if !of_runs.premises.is_empty() {
             self.database.check_premises(&of_runs.premises)?;
         }

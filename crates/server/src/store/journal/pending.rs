@@ -8,6 +8,7 @@ use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::flow::Flow;
 use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::queue::Queue;
+use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -96,12 +97,13 @@ impl Pending {
 
     /// Whether history may be dropped while this is pending: every log line is of this moment, and about a message that
     /// is here as well. One that is not may have ended long ago, and goes when it has no line. No run is here that may go,
-    /// whether the database knows of it what is here or what was before.
+    /// whether the database knows of it what is here or what was before, and no note of such a run.
     pub(super) fn lets_go_of_history(&self, policy: &Retention, now: Timestamp) -> bool {
         let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.fates.contains_key(&event.id.seq);
         let shorter = policy.history_ms.min(policy.dlq_ms);
         let shorter = Retention { history_ms: shorter, dlq_ms: shorter };
-        self.events.iter().all(is_here) && !self.runs.runs().any(|run| is_expired(run, &shorter, now))
+        let is_old = |run: &Arc<Run>| is_expired(run, &shorter, now);
+        self.events.iter().all(is_here) && !self.runs.runs().any(is_old) && !self.runs.has_late_notes()
     }
 
     /// The highest position that was given to a message or an entry of a run.

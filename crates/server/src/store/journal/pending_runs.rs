@@ -125,6 +125,12 @@ impl PendingRuns {
         self.notes.get(&(run, key))
     }
 
+    /// Whether a run that has ended before keeps something more: it may be dropped at any time.
+    pub(super) fn has_late_notes(&self) -> bool {
+        let is_late = |(run, key): &(Seq, NoteKey)| key.kind == NoteKind::InvokeOut && !self.runs.contains_key(run);
+        self.notes.keys().any(is_late)
+    }
+
     /// Whether something is known of this entry: then it is there.
     pub(super) fn has_entry(&self, run: Seq, index: u32) -> bool {
         self.entries.contains_key(&(run, index))

@@ -16,6 +16,9 @@ use std::sync::Arc;
 pub(super) struct RunCheck<'a> {
     runs: HashMap<Seq, &'a Arc<Run>>,
     entries: HashSet<(Seq, u32)>,
+    /// Runs that get notes, and of which only the database can tell whether they are there: otherwise the batch is not for
+    /// the journal, because what is pending cannot tell what was written before the run, and what behind it.
+    pub noted: HashSet<Seq>,
     /// `None` for one that went.
     waiters: HashMap<WaiterKey, Option<&'a Waiter>>,
     /// What the database must say.
@@ -37,8 +40,15 @@ impl<'a> RunCheck<'a> {
                     self.premises.entries.push((*run, *index));
                 }
             }
+            Change::Note { run, .. } => {
+                let is_known =
+                    self.runs.contains_key(run) || state.generations().any(|pending| pending.runs.run(*run).is_some());
+                if !is_known {
+                    self.noted.insert(*run);
+                }
+            }
             // One that is not there is none as well.
-            Change::Note { .. } | Change::NoNote { .. } => {}
+            Change::NoNote { .. } => {}
             // It may be there already.
             Change::Waiter(waiter) if waiter.timer.seq <= state.last_seq => return Ok(false),
             Change::Waiter(waiter) => return Ok(self.waiters.insert(key_of(waiter), Some(waiter)).is_none()),

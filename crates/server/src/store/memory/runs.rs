@@ -34,7 +34,11 @@ impl Model {
                 let entry = self.entries.get_mut(&(*run, *index));
                 entry.ok_or_else(|| broken("entry", ABSENT))?.0.delivery = delivery.clone();
             }
-            Change::Note { run, note } => drop(self.notes.insert((*run, note.key), note.clone())),
+            Change::Note { run, note } if self.runs.contains_key(run) => {
+                self.notes.insert((*run, note.key), note.clone());
+            }
+            // Nobody would ever drop it.
+            Change::Note { .. } => {}
             Change::NoNote { run, key } => drop(self.notes.remove(&(*run, *key))),
             Change::Waiter(waiter) => {
                 if self.waiters.insert(waiter_key(waiter), waiter.clone()).is_some() {

@@ -101,6 +101,18 @@ impl SqliteStore {
         self.read_for(asker, |snapshot| snapshot.parts(no, scope))
     }
 
+    /// Whether each of these runs is there.
+    pub(in crate::store) fn has_runs(&self, runs: impl IntoIterator<Item = Seq>) -> Result<bool, StoreError> {
+        self.read_as_owner(|snapshot| {
+            for no in runs {
+                if !snapshot.has_run(no)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
     /// An error if one of these is not so.
     pub(in crate::store) fn check_premises(&self, premises: &Premises) -> Result<(), StoreError> {
         self.read_as_owner(|snapshot| snapshot.check(premises))

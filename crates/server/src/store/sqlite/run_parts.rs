@@ -200,8 +200,10 @@ impl Writer {
         Ok(())
     }
 
+    /// Only for a run that is there: nobody would ever drop the note of another.
     pub(super) fn put_note(&self, run: Seq, note: &Note) -> Outcome<()> {
-        const SQL: &str = "INSERT OR REPLACE INTO run_note(run, kind, n, data, body) VALUES (?1, ?2, ?3, ?4, ?5)";
+        const SQL: &str = "INSERT OR REPLACE INTO run_note(run, kind, n, data, body)
+            SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM run WHERE no = ?1)";
         let NoteKey { kind, n } = note.key;
         self.connection.prepare_cached(SQL)?.execute(params![
             int(run.0),

@@ -43,6 +43,11 @@ impl Premises {
 }
 
 impl Snapshot<'_> {
+    /// Whether the run itself is there, however much of it is.
+    pub(super) fn has_run(&self, no: Seq) -> Outcome<bool> {
+        Ok(self.connection.prepare_cached("SELECT 1 FROM run WHERE no = ?1")?.exists([int(no.0)])?)
+    }
+
     pub(super) fn find_run(
         &self,
         tenant: TenantId,

@@ -21,3 +21,4 @@ mod workflow_bodies;
 mod workflow_dlq;
 mod workflow_logs;
 mod workflow_runs;
+mod workflow_turns;

@@ -4,6 +4,7 @@ use crate::support::server::{READ_ONLY, START_MS, TOKEN_B};
 use crate::support::{Answer, Backend, Request, Setup, TestServer};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use posthaste_engine::limits::WORKFLOW_INVOKERS_MAX;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -278,6 +279,31 @@ async fn how_deep_runs_invoke_one_another_is_counted_by_the_server() {
 }
 
 #[tokio::test]
+async fn no_more_runs_than_the_bound_wait_for_the_end_of_one() {
+    let server = TestServer::start().await;
+    let parents: Vec<String> = (0..=WORKFLOW_INVOKERS_MAX).map(|number| format!("wfr_{number}")).collect();
+    let (last, others) = parents.split_last().expect("there are some");
+    server.batch(parents.iter().map(|id| start(id)).chain([start("wfr_c")]).collect()).expect(200).await;
+    let invoke = |parent: &str| invoke(&server, (parent, "wfr_c"), &[], json!({}));
+    for parent in others {
+        invoke(parent).expect(202).await;
+    }
+    let error = invoke(last).expect(412).await.error();
+    assert_eq!(error, format!("quota maxWorkflowInvokers exceeded, current limit: {WORKFLOW_INVOKERS_MAX}"));
+    invoke(&others[0]).expect(202).await;
+    server.delete("/v2/workflows/runs/wfr_c?cancel=false").body("\"ok\"").expect(200).await;
+    for parent in others {
+        assert_eq!(server.entries(parent).await.len(), 2, "{parent} hears of it");
+    }
+    // The last one goes on, and knows nothing of what was refused: it invokes another instance.
+    assert_eq!(server.entries(last).await.len(), 1);
+    invoke(last).expect(200).await;
+    server.delete("/v2/workflows/runs/wfr_c?cancel=false").expect(200).await;
+    assert_eq!(server.entries(last).await.len(), 2);
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
 async fn what_an_old_client_says_with_a_wait_or_an_invoke_holds_for_its_result() {
     let server = TestServer::start().await;
     server.started(&["wfr_a", "wfr_b"]).await;
@@ -465,6 +491,7 @@ async fn a_wait_needs_a_step_and_a_time_that_the_server_allows() {
     for (body, text) in [
         (json!({ "timeout": "10s" }), "the body does not say which step waits"),
         (json!({ "step": { "stepId": 1 }, "timeout": "soon" }), "timeout: not a duration"),
+        (json!({ "step": { "stepId": 1, "stepName": "n".repeat(16 * 1024) } }), "step: it must not be longer"),
         (json!({ "step": { "stepId": 1 }, "timeout": "366d" }), "quota maxDelay exceeded, current limit: 31536000"),
     ] {
         let error = wait(body).expect(412).await.error();

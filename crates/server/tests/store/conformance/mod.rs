@@ -89,6 +89,7 @@ claims! {
         a_run_that_goes_on_is_kept_for_ever
         retention_has_no_leftovers_of_large_runs
         what_is_said_about_a_run_that_is_gone_harms_nobody
+        what_a_run_that_is_gone_would_keep_is_not_kept
     ;
     runs:
         a_run_is_read_back_as_it_was_written

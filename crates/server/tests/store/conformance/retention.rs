@@ -2,10 +2,11 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Asker, Counts, Filter, Retention, RunFilter, Store};
+use posthaste::store::{Asker, Counts, Filter, Retention, RunFilter, Store, StoreError};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Op, State};
 use posthaste_engine::limits;
+use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::{Change, Workflow};
 use posthaste_wire::id::{MessageId, Seq};
 use std::sync::Arc;
@@ -234,4 +235,36 @@ pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Sto
     retain_all(store, DAY, DAY, T0.plus_millis(2 * DAY));
     assert_eq!(store.find_run(rig.tenant, "a", None, Asker::Owner).unwrap(), None);
     assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
+}
+
+pub(super) fn what_a_run_that_is_gone_would_keep_is_not_kept(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let late = T0.plus_millis(2 * DAY);
+    let key = NoteKey { kind: NoteKind::InvokeOut, n: 1 };
+    let is_kept = |run: &Workflow| match store.note_body(run.run.no, key) {
+        Ok(_) => true,
+        Err(StoreError::Corrupt { .. }) => false,
+        Err(error) => panic!("{error}"),
+    };
+    let parent = |id: &str| {
+        let mut run = rig.start(id, T0);
+        rig.invoke(&mut run, T0, 1, "{}");
+        rig.finish(&mut run, T0);
+        run
+    };
+    // What it has invoked ends before its time is over, and behind it.
+    let (mut before, mut behind) = (parent("before"), parent("behind"));
+    assert_eq!(listed(&rig).len(), 2);
+    rig.invoked_has_ended(&mut before, late, 1, "out");
+    assert!(is_kept(&before));
+    retain_all(store, DAY, DAY, late);
+    assert!(!is_kept(&before));
+    rig.invoked_has_ended(&mut behind, late, 1, "out");
+    assert!(!is_kept(&behind));
+    // Whoever says something about such a run later does not bring back what came before.
+    let [before, behind] = [before, behind].map(|run| (Op::Workflow(Change::Run(Arc::new(run.run.clone()))), run));
+    rig.commit(&[before.0, behind.0]).unwrap();
+    assert!(!is_kept(&before.1) && !is_kept(&behind.1));
+    retain_all(store, DAY, DAY, late);
+    assert_eq!(listed(&rig), []);
 }

@@ -228,7 +228,7 @@ impl Story {
             headers: Vec::new(),
             terms: OwnTerms::default(),
         };
-        let out = r#"{"body":"7","isCanceled":false,"isFailed":false}"#.to_owned();
+        let out = r#"{"body":"7","isCanceled":false,"isFailed":false}"#.into();
         let notice = Notice { tenant: TENANT, to, out };
         self.decide(|workflow, out| workflow.invoked_has_ended(&notice, out));
         self

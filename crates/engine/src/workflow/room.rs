@@ -1,0 +1,194 @@
+//! How much a run holds, and whether there is room for more.
+
+use super::callback;
+use super::entry::{DeliveryState, Entry, StepError, Terms};
+use super::machine::Workflow;
+use super::note::{Note, NoteKind};
+use super::outbox::Outbox;
+use super::request::{Limits, NewEntry, Refusal};
+use super::run::{Run, RunState, StepText, number_of};
+use crate::limits::WORKFLOW_INVOKERS_MAX as INVOKERS_MAX;
+
+/// What an event, a wait or an invoke takes besides its bytes, more or less.
+const ITEM_BYTES: u64 = 256;
+/// Entries of a run.
+const ENTRIES_QUOTA: &str = "maxWorkflowSteps";
+/// Bytes of a run.
+pub(super) const BYTES_QUOTA: &str = "maxWorkflowBytes";
+/// Runs that wait for the end of one.
+const INVOKERS_QUOTA: &str = "maxWorkflowInvokers";
+/// How long a run may last.
+const DURATION_QUOTA: &str = "maxWorkflowDuration";
+
+/// How many bytes a run has, so that nobody need walk it to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Of its entries and what was said with them.
+    entries: u64,
+    /// Of what it waits for, has invoked and keeps, but for the bodies of that.
+    asked: u64,
+    /// Of those bodies.
+    bodies: u64,
+    /// Of what is known about those who wait for its end. They are none of its doing, and take nothing of its room.
+    invokers: u64,
+}
+
+impl Sums {
+    pub(super) fn of(entries: &[Entry]) -> Sums {
+        Sums { entries: entries.iter().map(entry_bytes).sum(), ..Sums::default() }
+    }
+
+    pub(super) fn add_entry(&mut self, entry: &Entry) {
+        self.entries += entry_bytes(entry);
+    }
+
+    pub(super) fn remove_entry(&mut self, entry: &Entry) {
+        self.entries = self.entries.saturating_sub(entry_bytes(entry));
+    }
+
+    /// Adds a note: so long is its JSON, and so long its body.
+    pub(super) fn add_note(&mut self, kind: NoteKind, data: usize, body: u64) {
+        let data = ITEM_BYTES + data as u64;
+        match kind {
+            NoteKind::Wait | NoteKind::Invoke | NoteKind::Early => {
+                self.asked += data;
+                self.bodies += body;
+            }
+            NoteKind::Invoker => self.invokers += data,
+            // A run that has them has ended.
+            NoteKind::InvokeOut | NoteKind::Result | NoteKind::Answer | NoteKind::Told => {}
+        }
+    }
+
+    /// Takes away what was added with this note and so long a body.
+    pub(super) fn remove_note(&mut self, note: &Note, body: u64) {
+        let mut of_note = Sums::default();
+        of_note.add_note(note.key.kind, note.data.len(), body);
+        self.asked = self.asked.saturating_sub(of_note.asked);
+        self.bodies = self.bodies.saturating_sub(of_note.bodies);
+        self.invokers = self.invokers.saturating_sub(of_note.invokers);
+    }
+}
+
+impl Workflow {
+    /// Bytes of its entries with what was said with them, and of what it waits for, has invoked and keeps.
+    pub fn bytes(&self) -> u64 {
+        self.sums.entries + self.sums.asked + self.sums.bodies
+    }
+
+    /// Bytes of what decisions need besides the entries: what it waits for, has invoked and keeps, who waits for its end.
+    pub fn noted_bytes(&self) -> u64 {
+        self.sums.asked + self.sums.invokers
+    }
+
+    /// Bytes of what was chosen for the run and is known of its failure.
+    pub fn chosen_bytes(&self) -> u64 {
+        let Run { id, url, config, failure, .. } = &self.run;
+        let texts = [Some(id), Some(url), config.retry_delay.as_ref(), Some(&config.caller_ip)];
+        let texts = texts.into_iter().flatten().chain(&config.labels).chain(&config.redact.headers);
+        let texts = texts.chain(config.flow.as_ref().map(|flow| &flow.key));
+        let texts = texts.chain(failure.as_ref().and_then(|failure| failure.error.as_ref()));
+        let told = config.failure.as_ref().map_or(0, |call| call.url.len() as u64 + header_bytes(&call.headers));
+        let errors = self.told.as_deref().map_or(0, error_bytes);
+        texts.map(|text| text.len() as u64).sum::<u64>() + header_bytes(&config.headers) + told + errors
+    }
+
+    /// Whether this step has not invoked a run, nor brought anything, and may do so.
+    pub fn may_invoke(&self, step: &StepText) -> bool {
+        let number = number_of(step);
+        let is_known = self.has_result(number) || self.invokes.iter().any(|known| known.number() == number);
+        self.run.state == RunState::Started && !is_known
+    }
+
+    /// Refuses one more run that would wait for the end of this one: all of them get its result at once.
+    pub fn check_invokers(&self) -> Result<(), Refusal> {
+        match self.invokers.len() < INVOKERS_MAX {
+            true => Ok(()),
+            false => Err(Refusal::Exceeded { quota: INVOKERS_QUOTA, limit: INVOKERS_MAX as u64 }),
+        }
+    }
+
+    /// So many entries and bytes are to come, now or when what is asked for has come. A bound that is reached ends the run: it
+    /// could not go on.
+    pub(super) fn check_room(
+        &mut self,
+        entries: usize,
+        bytes: u64,
+        limits: &Limits,
+        out: &mut Outbox<'_>,
+    ) -> Result<(), Refusal> {
+        let age = out.now.millis_since(self.run.created_at);
+        // Each wait and each invoke will be an entry.
+        let most = self.entries.len().max(self.waits.len()).max(self.invokes.len());
+        let exceeded = [
+            (ENTRIES_QUOTA, (most + entries) as u64, u64::from(limits.entries)),
+            (BYTES_QUOTA, self.bytes() + bytes, limits.bytes),
+            (DURATION_QUOTA, age, limits.duration_ms),
+        ];
+        let Some((quota, _, limit)) = exceeded.into_iter().find(|(_, found, limit)| found > limit) else {
+            return Ok(());
+        };
+        let newest = self.entries.last().map_or(0, |entry| entry.index);
+        let text = format!("quota {quota} exceeded, current limit: {limit}");
+        let Entry { id, delivery, .. } = &self.entries[newest as usize];
+        let retried = delivery.attempts;
+        if delivery.state == DeliveryState::Pending {
+            out.withdrawn.push(*id);
+        }
+        let response = callback::no_answer(&text);
+        self.fail(newest, retried, Some(text), response, out);
+        Err(Refusal::Exceeded { quota, limit })
+    }
+}
+
+impl Entry {
+    /// Bytes of what decisions need of it, which its own bytes are not.
+    pub fn held_bytes(&self) -> u64 {
+        self.terms.bytes() + self.gist.info.kind.len() as u64 + error_bytes(&self.delivery.errors)
+    }
+}
+
+impl Terms {
+    /// Bytes of the texts in it.
+    fn bytes(&self) -> u64 {
+        let call = self.call.as_ref();
+        let call =
+            call.map_or(0, |call| (call.url.len() + call.method.len()) as u64 + header_bytes(&call.result_headers));
+        said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref()) + call
+    }
+}
+
+impl NewEntry {
+    /// Bytes that a run has more by it, more or less.
+    pub(super) fn bytes(&self) -> u64 {
+        let call = self.call.as_ref().map_or(0, |call| call.url.len() as u64 + header_bytes(&call.result_headers));
+        self.body.len() as u64 + said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref()) + call
+    }
+}
+
+impl Note {
+    /// Bytes that a run has more by it.
+    pub(super) fn bytes(&self) -> u64 {
+        let mut sums = Sums::default();
+        sums.add_note(self.key.kind, self.data.len(), self.body.len() as u64);
+        sums.asked + sums.bodies
+    }
+}
+
+fn entry_bytes(entry: &Entry) -> u64 {
+    entry.gist.size + entry.terms.bytes()
+}
+
+fn said_bytes(content_type: &str, headers: &[(String, String)], retry_delay: Option<&str>) -> u64 {
+    (content_type.len() + retry_delay.map_or(0, str::len)) as u64 + header_bytes(headers)
+}
+
+fn header_bytes(headers: &[(String, String)]) -> u64 {
+    headers.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
+}
+
+fn error_bytes(errors: &[StepError]) -> u64 {
+    let answers = errors.iter().filter_map(|error| error.response.as_ref());
+    let answers: u64 = answers.map(|answer| answer.body.len() as u64 + header_bytes(&answer.headers)).sum();
+    answers + errors.iter().filter_map(|error| error.error.as_ref()).map(|text| text.len() as u64).sum::<u64>()
+}
