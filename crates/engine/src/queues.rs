@@ -195,7 +195,12 @@ impl Queues {
             self.feed((live.tenant, place.queue));
             return false;
         }
-        let Some(members) = line.slots.get_mut(&place.turn) else { return false };
+        let Some(members) = line.slots.get_mut(&place.turn) else {
+            // It may be the one that others behind it waited for: they are looked at anew.
+            self.joins_no_more((live.tenant, place.queue));
+            self.feed((live.tenant, place.queue));
+            return false;
+        };
         members.retain(|seq| *seq != live.id.seq);
         if !members.is_empty() && !planted::has(Bug::SlotFreedBeforeCallbacks) {
             return false;
