@@ -3,7 +3,7 @@
 //! A callback is a message like any other: it is stored in the transaction that stores the outcome, and has
 //! its own attempts, log and dead letter. It has no callbacks of its own.
 
-use crate::message::{CallbackSpec, Message, MessageSpec};
+use crate::message::{CallbackSpec, Cause, CauseKind, Message, MessageSpec};
 use crate::outcome::Outcome;
 use bytes::Bytes;
 use posthaste_wire::encoding::{base64, header_shown};
@@ -74,6 +74,7 @@ pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, no
     // The payload holds what the source asked to hide.
     let mut redact = callback.redact.union(&source.spec.redact);
     redact.body |= !source.spec.redact.is_none();
+    let kind = if told.dlq_id.is_some() { CauseKind::FailureCallback } else { CauseKind::Callback };
     let spec = MessageSpec {
         url: callback.url.clone(),
         method: callback.method.clone(),
@@ -86,6 +87,7 @@ pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, no
         caller_ip: source.spec.caller_ip.clone(),
         flow: callback.flow.clone(),
         hops: source.spec.hops + 1,
+        cause: Some(Cause { id: source.id, kind }),
         ..MessageSpec::default()
     };
     let not_before = now.plus_millis(callback.delay_ms);
@@ -183,7 +185,7 @@ mod tests {
             body: b"out".to_vec(),
             truncated: false,
         };
-        let (source, outcome) = (source(), Outcome { result: Ok(response), duration_ms: 1 });
+        let (source, outcome) = (source(), Outcome { result: Ok(response), duration_ms: 1, phases: None });
         let id = MessageId { seq: Seq(T.0 << 20 | 1), tag: 1 };
         let made = message(&callback(), told(&source, &outcome, None), id, T);
         assert_eq!(
@@ -192,6 +194,7 @@ mod tests {
         );
         assert_eq!(made.spec.headers[0], ("Content-Type".into(), "application/json".into()));
         assert_eq!((made.spec.retries, made.spec.timeout_ms, made.spec.hops), (5, Some(7_000), 1));
+        assert_eq!(made.spec.cause, Some(Cause { id: source.id, kind: CauseKind::Callback }));
         let expected = serde_json::json!({
             "status": 201, "header": {"Set-Cookie": ["a", "b"]}, "body": "b3V0", "retried": 2, "maxRetries": 5,
             "sourceMessageId": source.id.to_string(), "url": "https://example.com/a?b=c", "method": "PUT",
@@ -204,13 +207,14 @@ mod tests {
     #[test]
     fn a_failure_without_an_answer_says_why_and_names_the_dead_letter() {
         let error = AttemptError { class: ErrorClass::Timeout, message: "context deadline exceeded".into() };
-        let (source, outcome) = (source(), Outcome { result: Err(error), duration_ms: 1 });
+        let (source, outcome) = (source(), Outcome { result: Err(error), duration_ms: 1, phases: None });
         let dlq_id = DlqId { at: T, n: 4 };
         let id = MessageId { seq: Seq(T.0 << 20 | 1), tag: 1 };
         let made = message(&callback(), told(&source, &outcome, Some(dlq_id)), id, T);
         let body: serde_json::Value = serde_json::from_slice(&made.body).unwrap();
         assert_eq!(body["status"], 0);
         assert_eq!(body["dlqId"], dlq_id.to_string());
+        assert_eq!(made.spec.cause, Some(Cause { id: source.id, kind: CauseKind::FailureCallback }));
         assert_eq!((&body["body"], &body["error"]), (&"".into(), &"context deadline exceeded".into()));
     }
 }

@@ -63,14 +63,15 @@ pub(crate) fn failed(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Ou
 fn delivered_detail(outcome: Outcome) -> EventDetail {
     let status = outcome.result.map_or(0, |response| response.status);
     let response = Some(Arc::new(Response { status, ..Response::default() }));
-    EventDetail { response, duration_ms: Some(outcome.duration_ms), ..EventDetail::default() }
+    EventDetail { response, duration_ms: Some(outcome.duration_ms), phases: outcome.phases, ..EventDetail::default() }
 }
 
 /// The whole answer, and what a log line keeps of it.
 fn failed_detail(outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
-    let duration_ms = Some(outcome.duration_ms);
+    let timing =
+        EventDetail { duration_ms: Some(outcome.duration_ms), phases: outcome.phases, ..EventDetail::default() };
     match outcome.result {
-        Err(error) => (None, EventDetail { error: Some(error.message), duration_ms, ..EventDetail::default() }),
+        Err(error) => (None, EventDetail { error: Some(error.message), ..timing }),
         Ok(response) => {
             let response = Arc::new(response);
             let kept = if response.body.len() <= LOG_RESPONSE_BYTES_MAX {
@@ -78,7 +79,7 @@ fn failed_detail(outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
             } else {
                 Arc::new(response.kept(LOG_RESPONSE_BYTES_MAX))
             };
-            (Some(response), EventDetail { response: Some(kept), duration_ms, ..EventDetail::default() })
+            (Some(response), EventDetail { response: Some(kept), ..timing })
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::workflow::Change;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The states of a message, as the logs name them.
@@ -102,6 +103,32 @@ pub struct EventDetail {
     /// Where the message went: `FAILED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dlq_id: Option<String>,
+    /// What the time of the attempt was spent on: of every failed one, and of a success on a new connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<Box<Phases>>,
+}
+
+/// What the time of one attempt was spent on, in microseconds, as far as it came. Names are short: many are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phases {
+    /// The connection was open already: there was nothing to look up, to connect to and to encrypt.
+    #[serde(rename = "re", default, skip_serializing_if = "std::ops::Not::not")]
+    pub reused: bool,
+    /// The address that was connected to.
+    #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Looking up the name.
+    #[serde(rename = "dns", default, skip_serializing_if = "Option::is_none")]
+    pub dns_us: Option<u64>,
+    /// Connecting, over all addresses that were tried.
+    #[serde(rename = "tcp", default, skip_serializing_if = "Option::is_none")]
+    pub connect_us: Option<u64>,
+    /// The TLS handshake.
+    #[serde(rename = "tls", default, skip_serializing_if = "Option::is_none")]
+    pub tls_us: Option<u64>,
+    /// From sending the request until the head of the answer was there.
+    #[serde(rename = "head", default, skip_serializing_if = "Option::is_none")]
+    pub first_byte_us: Option<u64>,
 }
 
 impl EventDetail {
@@ -252,5 +279,28 @@ pub(crate) mod base64_bytes {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(deserializer)?;
         posthaste_wire::encoding::from_base64(&text).ok_or_else(|| serde::de::Error::custom("not base64"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stored_before_is_still_read_and_the_usual_line_is_no_longer() {
+        let usual = r#"{"response":{"status":200},"duration_ms":3}"#;
+        let detail: EventDetail = serde_json::from_str(usual).unwrap();
+        assert_eq!((detail.duration_ms, &detail.phases), (Some(3), &None));
+        assert_eq!(serde_json::to_string(&detail).unwrap(), usual);
+        let phases = Phases {
+            address: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
+            connect_us: Some(12),
+            first_byte_us: Some(345),
+            ..Phases::default()
+        };
+        let detail = EventDetail { phases: Some(Box::new(phases)), ..EventDetail::default() };
+        let text = serde_json::to_string(&detail).unwrap();
+        assert_eq!(text, r#"{"phases":{"to":"127.0.0.1:80","tcp":12,"head":345}}"#);
+        assert_eq!(serde_json::from_str::<EventDetail>(&text).unwrap(), detail);
     }
 }

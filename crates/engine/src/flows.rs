@@ -5,13 +5,16 @@
 //! as if it were at the end of its step. After a crash a key knows its starts only if its period is
 //! [`STORED_PERIOD_MS_MIN`] or longer; a shorter one begins with a period that is used up.
 
+mod outlook;
+
 use crate::flow::{Flow, FlowEdit, FlowInfo};
 use crate::limits::{FLOW_IDLE_MS, FLOW_PERIOD_MS_DEFAULT};
 use crate::message::{FlowKey, FlowSpec};
 use crate::planted::{self, Bug};
+use crate::shard::of_tenant;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A key, with its tenant, so that a collision of hashes does not mix tenants up.
 pub(crate) type FlowId = (TenantId, FlowKey);
@@ -30,7 +33,7 @@ const COMMIT_MS_MAX: u64 = 5_000;
 /// All keys.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
-    keys: HashMap<FlowId, Key>,
+    keys: BTreeMap<FlowId, Key>,
     per_tenant: HashMap<TenantId, usize>,
     /// Keys whose stored form is out of date.
     changed: Vec<FlowId>,
@@ -87,6 +90,16 @@ impl Flows {
 
     pub(crate) fn contains(&self, id: FlowId) -> bool {
         self.keys.contains_key(&id)
+    }
+
+    /// Whether somebody has paused the key.
+    pub(crate) fn is_paused(&self, id: FlowId) -> bool {
+        self.keys.get(&id).is_some_and(|key| key.flow.paused)
+    }
+
+    /// How many keys of a tenant are paused, of the first `looks`.
+    pub(crate) fn paused(&self, tenant: TenantId, looks: usize) -> u32 {
+        of_tenant(&self.keys, tenant, FlowKey(0)).take(looks).filter(|(_, key)| key.flow.paused).count() as u32
     }
 
     /// A message brings its limits: they replace those of the key unless they are pinned.

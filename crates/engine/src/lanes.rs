@@ -7,15 +7,18 @@
 //! in RAM; the rest is `spilled`: left in the store and asked for again when the lane has room. What has its
 //! turn in a queue is never spilled.
 
+mod why;
+
 use crate::appetite::{Appetite, Want};
 use crate::flows::{Blocked, Flows};
 use crate::limits;
 use crate::message::{DueKey, FlowKey, Live, Origin};
 use crate::planted::{self, Bug};
+use crate::shard::{Waiting, of_tenant};
 use crate::share::{self, Crowd};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Messages that the lane of a flow-control key may hold in a full shard.
 const FLOW_FLOOR: usize = 8;
@@ -71,7 +74,8 @@ impl Default for Settings {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     settings: Settings,
-    lines: HashMap<LaneKey, Line>,
+    /// Those of a tenant lie together.
+    lines: BTreeMap<LaneKey, Line>,
     tenants: HashMap<TenantId, Tenant>,
     /// Tenants with a lane that may start something, in turn.
     turn: VecDeque<TenantId>,
@@ -171,7 +175,7 @@ impl Lanes {
         let extra = u32::from(planted::has(Bug::OriginOneTooMany));
         Lanes {
             settings: Settings { origin_in_flight_max: settings.origin_in_flight_max + extra, ..settings },
-            lines: HashMap::new(),
+            lines: BTreeMap::new(),
             tenants: HashMap::new(),
             turn: VecDeque::new(),
             runnable: 0,
@@ -190,6 +194,34 @@ impl Lanes {
 
     pub(crate) fn tenant_in_flight(&self, tenant: TenantId) -> u32 {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.in_flight)
+    }
+
+    /// Adds what waits in the lanes of a tenant; `ready_since` says when a message was due that waits in one. After
+    /// `looks` at lanes, or at messages that are not ready any more, and at as many keys, the rest is left out.
+    pub(crate) fn add_waiting(
+        &self,
+        tenant: TenantId,
+        ready_since: impl Fn(Seq) -> Option<Timestamp>,
+        mut looks: usize,
+        waiting: &mut Waiting,
+    ) {
+        waiting.paused_flows += self.flows.paused(tenant, looks);
+        waiting.is_partial |= self.flows.count(tenant) > looks;
+        for ((_, lane), line) in of_tenant(&self.lines, tenant, Lane::Origin(Origin(0))) {
+            if looks == 0 {
+                waiting.is_partial = true;
+                break;
+            }
+            if matches!(lane, Lane::Flow(flow) if self.flows.is_paused((tenant, *flow))) {
+                looks -= 1;
+                continue;
+            }
+            let mut looked = 0;
+            let first = line.waiting.iter().inspect(|_| looked += 1).find_map(|seq| ready_since(*seq));
+            looks = looks.saturating_sub(looked.max(1));
+            let spilled = line.spilled.map(|key| key.due);
+            waiting.add(line.waiting.len(), first.into_iter().chain(spilled).min(), spilled.is_some());
+        }
     }
 
     /// A message is due; it waits in the lane that asked for it, if one did. False: that lane is full, the
@@ -527,6 +559,6 @@ impl Lanes {
     }
 }
 
-fn line_of(lines: &mut HashMap<LaneKey, Line>, key: LaneKey) -> &mut Line {
+fn line_of(lines: &mut BTreeMap<LaneKey, Line>, key: LaneKey) -> &mut Line {
     lines.get_mut(&key).expect("a lane with something waiting exists")
 }

@@ -10,6 +10,8 @@ pub mod event;
 
 pub mod outcome;
 
+pub mod cause;
+
 pub mod retry;
 
 pub mod dedup;
@@ -31,6 +33,8 @@ pub mod workflow;
 pub mod lease;
 
 pub mod shard;
+
+pub mod why;
 
 mod ending;
 

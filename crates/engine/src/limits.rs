@@ -58,6 +58,8 @@ pub const FLOW_IDLE_MS: u64 = 3_600_000;
 pub const SCHEDULES_MAX: usize = 100_000;
 /// Bulk actions of a tenant that are under way at once; one more is refused with 412.
 pub const BULK_ACTIONS_MAX: usize = 10;
+/// Most dead letters per second that a bulk action may be told to keep to; a larger `rate` is refused with 400.
+pub const BULK_RATE_MAX: u32 = 1_000;
 /// How long a bulk action can be looked at after it was begun.
 pub const BULK_ACTION_MS: u64 = 7 * 86_400_000;
 /// Bulk actions on a page by default.
@@ -134,6 +136,12 @@ pub const LOG_PAGE_MAX: usize = 1_000;
 pub const GROUPED_PAGE_DEFAULT: usize = 10;
 /// Most dead letters on a page, and the default.
 pub const DLQ_PAGE_MAX: usize = 100;
+/// Dead letters, newest first, that are looked at for their causes; the answer says that there are more.
+pub const CAUSES_LOOK_MAX: usize = 10_000;
+/// Bytes of answers that are looked at for causes; the answer says that there are more.
+pub const CAUSES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most causes of dead letters that are listed: those of most dead letters. The answer says how many are left out.
+pub const CAUSES_LISTED_MAX: usize = 200;
 /// Most runs of workflows on a page of logs, and the default; a larger `count` means this.
 pub const RUN_PAGE_MAX: usize = 10;
 /// Most failed runs that begin again with one request: a larger `count` means this, more ids are refused with 400.

@@ -69,6 +69,9 @@ pub struct MessageSpec {
     /// The schedule that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<String>,
+    /// Somebody let that schedule make it, besides its times.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
     /// Who hears of every attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Box<CallbackSpec>>,
@@ -84,6 +87,64 @@ pub struct MessageSpec {
     /// What it is for a run of a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<StepRef>,
+    /// The message that led to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// What makes other publishes duplicates of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedup: Option<DedupBy>,
+}
+
+/// What two publishes must have in common to be the same one. The id itself is never kept, only its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DedupBy {
+    /// The id that the publisher chose.
+    Id,
+    /// Their contents.
+    Content,
+}
+
+impl DedupBy {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            DedupBy::Id => "id",
+            DedupBy::Content => "content",
+        }
+    }
+}
+
+/// The message that led to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// Which message.
+    pub id: MessageId,
+    /// In which way.
+    pub kind: CauseKind,
+}
+
+/// How a message leads to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CauseKind {
+    /// The new one tells of an attempt of it.
+    Callback,
+    /// The new one tells that it has failed.
+    FailureCallback,
+    /// It was in the DLQ and was sent again.
+    DlqRetry,
+}
+
+impl CauseKind {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            CauseKind::Callback => "callback",
+            CauseKind::FailureCallback => "failureCallback",
+            CauseKind::DlqRetry => "dlqRetry",
+        }
+    }
 }
 
 /// A flow-control key and the limits that a message brings for it; see [`crate::flow`].

@@ -1,6 +1,6 @@
 //! What one attempt brought. A failed delivery is data, never an `Err`.
 
-use crate::event::Response;
+use crate::event::{Phases, Response};
 use posthaste_wire::header::NON_RETRYABLE_ERROR;
 
 /// What one attempt brought: the receiver's answer, or why there was none.
@@ -10,6 +10,9 @@ pub struct Outcome {
     pub result: Result<Response, AttemptError>,
     /// How long the attempt took.
     pub duration_ms: u64,
+    /// What that time was spent on; `None` when there is nothing to tell, as of a success on a connection that was
+    /// open already.
+    pub phases: Option<Box<Phases>>,
 }
 
 /// Why an attempt brought no answer.
@@ -82,7 +85,7 @@ mod tests {
     fn answered(status: u16, headers: &[(&str, &str)]) -> Verdict {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let response = Response { status, headers, ..Response::default() };
-        Outcome { result: Ok(response), duration_ms: 1 }.verdict()
+        Outcome { result: Ok(response), duration_ms: 1, phases: None }.verdict()
     }
 
     #[test]
@@ -96,7 +99,7 @@ mod tests {
     #[test]
     fn no_answer_is_a_failure() {
         let error = AttemptError { class: ErrorClass::Timeout, message: "context deadline exceeded".into() };
-        assert_eq!(Outcome { result: Err(error), duration_ms: 1 }.verdict(), Verdict::Failure);
+        assert_eq!(Outcome { result: Err(error), duration_ms: 1, phases: None }.verdict(), Verdict::Failure);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::lanes::Settings;
 use crate::message::{Live, Place, QueueKey, Turn};
 use crate::planted::{self, Bug};
 use crate::queue::Queue;
+use crate::shard::{Waiting, of_tenant};
+use crate::why::{InQueue, Position};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,7 +32,8 @@ const FULL_SLOTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Queues {
     settings: Settings,
-    queues: HashMap<QueueId, Line>,
+    /// Those of a tenant lie together.
+    queues: BTreeMap<QueueId, Line>,
     per_tenant: HashMap<TenantId, usize>,
     /// Queues with room for what they have in the store.
     appetite: Appetite<QueueId>,
@@ -66,7 +69,7 @@ impl Queues {
     pub(crate) fn new(settings: Settings) -> Queues {
         Queues {
             settings,
-            queues: HashMap::new(),
+            queues: BTreeMap::new(),
             per_tenant: HashMap::new(),
             appetite: Appetite::default(),
             joins: BTreeSet::new(),
@@ -87,6 +90,22 @@ impl Queues {
     /// How many queues a tenant has.
     pub(crate) fn count(&self, tenant: TenantId) -> usize {
         self.per_tenant.get(&tenant).copied().unwrap_or(0)
+    }
+
+    /// Adds what waits for its turn in the queues of a tenant; after `looks` at queues the rest is left out.
+    pub(crate) fn add_waiting(&self, tenant: TenantId, looks: usize, waiting: &mut Waiting) {
+        for (looked, (_, line)) in of_tenant(&self.queues, tenant, QueueKey(0)).enumerate() {
+            if looked == looks {
+                waiting.is_partial = true;
+                break;
+            }
+            if line.queue.paused {
+                waiting.paused_queues += 1;
+                continue;
+            }
+            let has_more = line.stored.is_some() && line.joins_at.is_none();
+            waiting.add(line.waiting.len(), line.waiting.first().map(|(turn, _)| turn.at), has_more);
+        }
     }
 
     /// The settings of a queue, if it exists.
@@ -219,6 +238,21 @@ impl Queues {
         let slots = line.queue.parallelism as usize;
         let paused = line.queue.paused && !planted::has(Bug::PausedQueueStarts);
         paused || (line.slots.len() > slots && line.slots.range(..place.turn).count() >= slots)
+    }
+
+    /// Where a message stands; `None` if there is no such queue.
+    pub(crate) fn standing(&self, live: &Live, place: Place) -> Option<InQueue> {
+        let line = self.queues.get(&(live.tenant, place.queue))?;
+        let key = (place.turn, live.id.seq);
+        let position = if line.slots.contains_key(&place.turn) {
+            None
+        } else if line.waiting.contains(&key) {
+            Some(Position::Nth(line.waiting.range(..key).count() + 1))
+        } else {
+            Some(Position::Beyond(line.waiting.len()))
+        };
+        let Queue { name, paused, updated_at: changed_at, parallelism, .. } = line.queue.clone();
+        Some(InQueue { name, paused, changed_at, parallelism, taken: line.slots.len(), position })
     }
 
     /// Everybody who is in a slot.

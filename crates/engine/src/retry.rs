@@ -21,7 +21,7 @@ pub enum Next {
 
 /// The default wait is stretched by up to this share, so that messages that failed together do not
 /// come back together.
-const JITTER_SHARE: f64 = 0.05;
+pub const JITTER_SHARE: f64 = 0.05;
 
 /// What becomes of a message after the attempt that followed `retried` retries.
 ///
@@ -49,10 +49,21 @@ fn delay_ms(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
         }
     }
     let expression = spec.retry_delay.as_deref().and_then(|text| RetryDelay::parse(text).ok());
-    match expression.and_then(|expression| expression.delay_ms(retried)) {
-        Some(wanted) => wanted.min(RETRY_DELAY_MS_MAX),
+    match expression.and_then(|expression| expression_delay_ms(&expression, retried)) {
+        Some(wanted) => wanted,
         None => jittered(default_backoff_ms(retried), random),
     }
+}
+
+/// The wait before each retry of a message whose receiver names no time: by its expression, or else the default
+/// before it is stretched.
+pub fn planned_delays_ms(expression: Option<&RetryDelay>, retries: u32) -> impl Iterator<Item = u64> {
+    let by_expression = move |retried| expression.and_then(|expression| expression_delay_ms(expression, retried));
+    (0..retries).map(move |retried| by_expression(retried).unwrap_or_else(|| default_backoff_ms(retried)))
+}
+
+fn expression_delay_ms(expression: &RetryDelay, retried: u32) -> Option<u64> {
+    expression.delay_ms(retried).map(|wanted| wanted.min(RETRY_DELAY_MS_MAX))
 }
 
 /// The documented back-off before retry `retried + 1`: e^(2.5 n) seconds, at most a day.
@@ -88,7 +99,7 @@ mod tests {
 
     fn answer(status: u16, headers: &[(&str, &str)]) -> Outcome {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 1 }
+        Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 1, phases: None }
     }
 
     fn wait_ms(next: Next) -> u64 {
@@ -122,10 +133,20 @@ mod tests {
     #[test]
     fn the_default_back_off_is_the_documented_one() {
         let error = AttemptError { class: ErrorClass::Connect, message: "connection refused".into() };
-        let failed = Outcome { result: Err(error), duration_ms: 1 };
+        let failed = Outcome { result: Err(error), duration_ms: 1, phases: None };
         for (retried, seconds) in [12, 148, 1_808, 22_026, 86_400, 86_400].into_iter().enumerate() {
             let wait = wait_ms(next(&spec(1_000, None), retried as u32, &failed, NOW, 0));
             assert_eq!(wait / 1_000, seconds, "retried {retried}");
+        }
+    }
+
+    #[test]
+    fn the_plan_is_what_happens() {
+        for expression in [None, Some("1000 * (1 + retried)"), Some("1e99")] {
+            let (spec, parsed) = (spec(7, expression), expression.map(|text| RetryDelay::parse(text).unwrap()));
+            let planned: Vec<u64> = planned_delays_ms(parsed.as_ref(), spec.retries).collect();
+            let happens = |retried| wait_ms(next(&spec, retried, &answer(500, &[]), NOW, 0));
+            assert_eq!(planned, (0..7).map(happens).collect::<Vec<_>>(), "{expression:?}");
         }
     }
 

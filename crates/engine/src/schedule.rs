@@ -129,6 +129,14 @@ impl Schedule {
         (paused != self.state.paused).then_some(state)
     }
 
+    /// The same at the times of another expression; all else stays, and what has fired does not fire again.
+    pub fn rescheduled(mut self, cron: &Cron, now: Timestamp) -> Schedule {
+        let begun = ScheduleState::begin(cron, Some(&self.state), now);
+        self.plan.cron = cron.text().to_owned();
+        self.state = ScheduleState { next: begun.next, floor: begun.floor, error: None, ..self.state };
+        self
+    }
+
     /// When it would fire next, as people are told. The times of a paused one go by.
     pub fn next_shown(&self, now: Timestamp) -> Option<Timestamp> {
         if self.state.paused { self.next_behind(now) } else { self.state.next }
@@ -215,6 +223,11 @@ impl Schedules {
     /// How many schedules a tenant has.
     pub fn count(&self, tenant: TenantId) -> usize {
         self.tenants.get(&tenant).map_or(0, |wakes| wakes.of.len())
+    }
+
+    /// The schedules of a tenant that fire next, at most so many: when, and which. Paused ones do not.
+    pub fn next(&self, tenant: TenantId, max: usize) -> Vec<(Timestamp, Arc<str>)> {
+        self.tenants.get(&tenant).map_or(Vec::new(), |wakes| wakes.order.iter().take(max).cloned().collect())
     }
 
     /// When [`Schedules::due`] will say something.

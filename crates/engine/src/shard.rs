@@ -12,6 +12,8 @@
 mod load;
 mod operate;
 mod steps;
+mod waiting;
+mod why;
 
 use crate::callback::{self, Told};
 use crate::ending;
@@ -33,6 +35,8 @@ use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 pub use steps::{Step, StepEnd};
+pub use waiting::Waiting;
+pub(crate) use waiting::of_tenant;
 
 /// What a step wants: ops to commit as one transaction, then effects to carry out.
 #[derive(Debug, Default)]
@@ -370,7 +374,7 @@ impl Shard {
         if message.spec.hops > HOPS_MAX {
             let text = format!("loop: more than {HOPS_MAX} deliveries led to this message");
             let error = AttemptError { class: ErrorClass::Blocked, message: text };
-            ending::failed(&live, Outcome { result: Err(error), duration_ms: 0 }, now, out);
+            ending::failed(&live, Outcome { result: Err(error), duration_ms: 0, phases: None }, now, out);
             return;
         }
         match place {

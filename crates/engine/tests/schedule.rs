@@ -297,3 +297,17 @@ fn a_tenant_with_many_due_schedules_leaves_room_for_others() {
     assert_eq!(due.len(), 10);
     assert_eq!((due[1].0, due[1].1.as_ref()), (TenantId(2), "late"), "in turns");
 }
+
+#[test]
+fn what_fires_next_is_known_without_those_that_are_paused() {
+    let mut schedules = Schedules::default();
+    let state =
+        |millis, paused| ScheduleState { next: Some(START.plus_millis(millis)), paused, ..ScheduleState::default() };
+    for (id, millis, paused) in [("third", 3, false), ("first", 1, false), ("paused", 0, true), ("second", 2, false)] {
+        schedules.put(TenantId(1), id, &state(millis, paused));
+    }
+    let next = schedules.next(TenantId(1), 2);
+    let next: Vec<_> = next.iter().map(|(at, id)| (at.millis_since(START), id.as_ref())).collect();
+    assert_eq!(next, [(1, "first"), (2, "second")]);
+    assert_eq!(schedules.next(TenantId(2), 2), []);
+}

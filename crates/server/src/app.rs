@@ -1,17 +1,19 @@
 //! What every request handler can reach.
 
-use crate::api::{Allowances, BodyBudget, LlmUpstream};
+use crate::api::{Allowances, BodyBudget, LlmUpstream, Streams};
 use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::receiver::Inboxes;
 use crate::store::{Store, StoreError};
 use crate::tenants::Tokens;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// The shared handles of a running server.
 pub struct App {
@@ -35,8 +37,14 @@ pub struct App {
     pub(crate) body_budget: BodyBudget,
     /// What tenants have used of what they may use per day or second.
     pub(crate) allowances: Allowances,
+    /// What the console's test receiver remembers, if there is one.
+    pub(crate) inboxes: Option<Arc<Inboxes>>,
     /// Cancels that go on in the background.
     pub(crate) bulk_actions: BulkActions,
+    /// Who has a stream of log lines.
+    pub(crate) streams: Streams,
+    /// The server stops: what would go on for ever must end.
+    pub(crate) stopping: CancellationToken,
     /// Held while a URL group is changed, so that what was counted before stays true.
     pub(crate) group_edits: std::sync::Mutex<()>,
     /// What the store last said when it was asked whether it can write.

@@ -2,6 +2,11 @@
 //!
 //! [`Settings`] is what was said, in that order of precedence; [`Config`] is what it means, checked.
 
+mod shown;
+
+pub use shown::{Shown, Source};
+pub(crate) use shown::{set, unset};
+
 use crate::delivery::egress::EgressPolicy;
 use crate::delivery::upstream::{InvalidUpstream, Upstream};
 use crate::quotas::Quotas;
@@ -12,6 +17,7 @@ use posthaste_engine::limits;
 use posthaste_engine::shard;
 use posthaste_wire::duration::parse_duration;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,6 +89,9 @@ pub struct Settings {
     /// Accept the token as `?qstash_token=` too [default: true in dev, false in serve]
     #[arg(long, help_heading = "Tenants", env = "POSTHASTE_QUERY_TOKEN", value_name = "BOOL")]
     pub query_token: Option<bool>,
+    /// Start the console's test receiver, on loopback [default: true in dev, false in serve]
+    #[arg(long, help_heading = "Observing", env = "POSTHASTE_CONSOLE_RECEIVER", value_name = "BOOL")]
+    pub console_receiver: Option<bool>,
     /// Token for /metrics; without one /metrics is off in serve and open in dev
     #[arg(
         long,
@@ -243,6 +252,8 @@ pub struct Config {
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
     pub query_token: bool,
+    /// Whether the console has a test receiver.
+    pub console_receiver: bool,
     /// What guards `/metrics`.
     pub metrics_access: MetricsAccess,
     /// Where messages may go. Our own addresses are added when the listener is bound.
@@ -273,6 +284,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Which log lines are written.
     pub log: String,
+    /// Where each setting that was said comes from, by its name in the file; the others have their defaults.
+    pub sources: BTreeMap<String, Source>,
 }
 
 /// What guards `/metrics`.
@@ -336,17 +349,20 @@ impl Settings {
 
     /// These settings, and for what they leave open the other ones.
     pub fn or(self, other: Settings) -> Result<Settings, ConfigError> {
-        let said = |settings: &Settings| -> Result<serde_json::Map<String, serde_json::Value>, serde_json::Error> {
-            let value = serde_json::to_value(settings)?;
-            let serde_json::Value::Object(map) = value else { return Ok(serde_json::Map::new()) };
-            Ok(map.into_iter().filter(|(_, value)| !value.is_null() && *value != serde_json::json!([])).collect())
-        };
-        let merge = || {
-            let mut merged = said(&other)?;
-            merged.extend(said(&self)?);
-            serde_json::from_value(merged.into())
-        };
-        merge().map_err(|error: serde_json::Error| invalid("settings", error.to_string()))
+        let mut merged = other.said()?;
+        merged.extend(self.said()?);
+        serde_json::from_value(merged.into()).map_err(|error| invalid("settings", error.to_string()))
+    }
+
+    /// The names of what was said.
+    pub fn names(&self) -> Result<Vec<String>, ConfigError> {
+        Ok(self.said()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn said(&self) -> Result<serde_json::Map<String, serde_json::Value>, ConfigError> {
+        let value = serde_json::to_value(self).map_err(|error| invalid("settings", error.to_string()))?;
+        let serde_json::Value::Object(map) = value else { return Ok(serde_json::Map::new()) };
+        Ok(map.into_iter().filter(|(_, value)| !value.is_null() && *value != serde_json::json!([])).collect())
     }
 }
 
@@ -366,11 +382,13 @@ impl Config {
         let dev = mode == Mode::Dev;
         Ok(Config {
             mode,
+            sources: settings.names()?.into_iter().map(|name| (name, Source::Given)).collect(),
             listen,
             tenants: tenants::resolve(mode, &settings)?,
             public_url: settings.public_url.clone(),
             trusted_proxies: networks("trusted_proxies", settings.trusted_proxies.as_deref())?,
             query_token: settings.query_token.unwrap_or(dev),
+            console_receiver: settings.console_receiver.unwrap_or(dev),
             metrics_access: match &settings.metrics_token {
                 Some(token) => MetricsAccess::Token(tenants::hash(token)),
                 None if dev => MetricsAccess::Open,
@@ -393,75 +411,6 @@ impl Config {
             data_dir: settings.data_dir.unwrap_or_else(|| PathBuf::from("posthaste-data")),
         })
     }
-
-    /// The configuration as TOML, with secrets and what is unset as comments: what `--print-config` shows.
-    pub fn describe(&self) -> String {
-        let millis = |ms: u64| format!("{}s", ms / 1_000);
-        let texts = |networks: &[IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let log_format = match self.log_format {
-            LogFormat::Pretty => "pretty",
-            LogFormat::Json => "json",
-        };
-        let mut lines = vec![
-            set("listen", self.listen.to_string().into()),
-            set("data_dir", self.data_dir.display().to_string().into()),
-            match &self.public_url {
-                Some(url) => set("public_url", url.as_str().into()),
-                None => unset("public_url", "not set"),
-            },
-            set("trusted_proxies", texts(&self.trusted_proxies).into()),
-            set("query_token", self.query_token.into()),
-            unset(
-                "metrics_token",
-                match self.metrics_access {
-                    MetricsAccess::Off => "not set, so /metrics is off",
-                    MetricsAccess::Open => "not set, and /metrics is open in dev",
-                    MetricsAccess::Token(_) => "set, hidden here",
-                },
-            ),
-            match &self.llm {
-                Some(llm) => set("llm_url", llm.url.trim_end_matches(LLM_PATH).trim_end_matches('/').into()),
-                None => unset("llm_url", "not set, so there is no api/llm"),
-            },
-            unset(
-                "llm_token",
-                match self.llm.as_ref().and_then(|llm| llm.authorization.as_ref()) {
-                    Some(_) => "set, hidden here",
-                    None => "not set",
-                },
-            ),
-            set("region", self.region.as_str().into()),
-            set("egress_allow_cidrs", texts(&self.egress.allow_cidrs).into()),
-            set("egress_allow_hosts", self.egress.allow_hosts.clone().into()),
-            unset("egress_ca_file", if self.egress_ca_pem.is_some() { "loaded" } else { "not set" }),
-            set("tenant_parallelism", i64::from(self.shard.tenant_in_flight_max).into()),
-            set("destination_parallelism", i64::from(self.shard.origin_in_flight_max).into()),
-            set("message_bytes_max", (self.message_bytes_max as i64).into()),
-            set("disk_reserve_bytes", self.disk_reserve_bytes.cast_signed().into()),
-            set("journal", self.journal.into()),
-            set("log_retention", millis(self.retention.history_ms).into()),
-            set("dlq_retention", millis(self.retention.dlq_ms).into()),
-            set("bulk_cancel_ignore_count", self.bulk_cancel_ignore_count.into()),
-            set("shutdown_grace", millis(self.shutdown_grace.as_millis() as u64).into()),
-            set("log_format", log_format.into()),
-            set("log", self.log.as_str().into()),
-        ];
-        lines.extend(self.quotas.describe());
-        lines.extend(
-            self.tenants.iter().map(|tenant| unset("tenant", &format!("{}, its secrets hidden here", tenant.name))),
-        );
-        lines.join("\n")
-    }
-}
-
-/// A line of `--print-config`.
-pub(crate) fn set(name: &str, value: toml::Value) -> String {
-    format!("{name} = {value}")
-}
-
-/// A line of `--print-config` for what is not set, or is not shown.
-pub(crate) fn unset(name: &str, why: &str) -> String {
-    format!("# {name}: {why}")
 }
 
 fn listen_address(mode: Mode, text: Option<&str>) -> Result<SocketAddr, ConfigError> {

@@ -26,7 +26,7 @@ pub const PLANTS: [&str; 3] = [ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC, SEND_DO
 /// No bug, but planted in the same way: what a server does only after minutes (retention) it does at once.
 pub const HASTE: &str = "haste";
 
-/// Every crash point. Those that begin with `start_` and `stop_` are passed once in a life, `bulk_` in a bulk cancel,
+/// Every crash point. Those that begin with `start_` and `stop_` are passed once in a life, `bulk_` in a bulk action,
 /// `schedule` when schedules fire, `run_` with runs of workflows, `retention_` when history is old.
 pub const ALL: [&str; 56] = [
     "start_locked",
@@ -70,7 +70,7 @@ pub const ALL: [&str; 56] = [
     "run_nothing_sent",
     "run_ended",
     "run_cancelled",
-    "bulk_piece_cancelled",
+    "bulk_piece_done",
     "bulk_progress_stored",
     "schedule_fired",
     "schedules_committed",

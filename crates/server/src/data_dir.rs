@@ -125,6 +125,42 @@ impl Drop for DiskWatch {
     }
 }
 
+/// How much room the data takes, and how much there is. What the file system does not say is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of all files in the data directory.
+    pub bytes: Option<u64>,
+    /// Bytes that may still be written.
+    pub free_bytes: Option<u64>,
+}
+
+/// Files of a data directory that are looked at; there are a dozen.
+const FILES_MAX: usize = 10_000;
+
+/// Looks at the files of a data directory.
+pub fn usage(path: &Path) -> Usage {
+    Usage { bytes: bytes_of(path).ok(), free_bytes: free_bytes(path) }
+}
+
+/// Files that vanish meanwhile take no room.
+fn bytes_of(path: &Path) -> io::Result<u64> {
+    let mut directories = vec![path.to_owned()];
+    let (mut bytes, mut files) = (0, 0);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory)?.take(FILES_MAX - files) {
+            files += 1;
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => directories.push(entry.path()),
+                Ok(found) => bytes += found.len(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(bytes)
+}
+
 /// What an unprivileged process may still write; `None` if the file system does not say.
 fn free_bytes(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(path).ok()?;
@@ -134,6 +170,19 @@ fn free_bytes(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_files_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("journal")).unwrap();
+        for (name, bytes) in [("posthaste.db", 5_000), ("journal/1", 700), ("journal/2", 0)] {
+            std::fs::write(dir.path().join(name), vec![0; bytes]).unwrap();
+        }
+        let usage = usage(dir.path());
+        assert_eq!(usage.bytes, Some(5_700));
+        assert!(usage.free_bytes.is_some_and(|free| free > 0));
+        assert_eq!(super::usage(&dir.path().join("absent")), Usage::default());
+    }
 
     #[test]
     fn a_second_lock_is_refused_and_names_the_holder() {

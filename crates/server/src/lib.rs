@@ -14,7 +14,13 @@ pub mod app;
 
 mod http;
 
+mod sse;
+
 pub mod api;
+
+mod console;
+
+mod receiver;
 
 pub mod core;
 
@@ -33,5 +39,7 @@ pub mod clock;
 pub mod crash_point;
 
 pub mod metrics;
+
+pub mod pulse;
 
 pub mod telemetry;

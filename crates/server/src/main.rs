@@ -1,9 +1,10 @@
 //! The `posthaste` command.
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use posthaste::clock::Clock;
-use posthaste::config::{Config, Mode, Settings};
+use posthaste::config::{Config, Mode, Settings, Source};
 use posthaste::crash_point::crash_point;
 use posthaste::data_dir::DataDir;
 use posthaste::delivery::resolve::SystemResolver;
@@ -14,6 +15,7 @@ use posthaste::store::journal::{JournalOpenError, JournalOptions, JournalStore, 
 use posthaste::telemetry;
 use posthaste::tenants::{DEV_USERS, new_tenant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -109,14 +111,17 @@ fn spelt(argument: OsString) -> OsString {
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let result = match Cli::parse_from(std::env::args_os().map(spelt)).command {
+    let matches = Cli::command().get_matches_from(std::env::args_os().map(spelt));
+    let sources = sources(&matches);
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
+    let result = match command {
         Command::Dev(DevArguments { port, log_port, quota: _, run: mut arguments }) => {
             let port = port.or_else(|| dev_port(&std::env::var_os("QSTASH_DEV_PORT")?));
             let listen = port.map(|port| format!("127.0.0.1:{port}"));
             arguments.settings.listen = arguments.settings.listen.or(listen);
-            run(Mode::Dev, arguments, log_port)
+            run(Mode::Dev, arguments, sources, log_port)
         }
-        Command::Serve(arguments) => run(Mode::Serve, arguments, None),
+        Command::Serve(arguments) => run(Mode::Serve, arguments, sources, None),
         Command::NewTenant { name } => {
             print!("{}", new_tenant(&name));
             Ok(())
@@ -135,17 +140,38 @@ fn main() -> ExitCode {
     }
 }
 
+/// Where the arguments of the subcommand come from that are there, by the names that settings have.
+fn sources(matches: &ArgMatches) -> BTreeMap<String, Source> {
+    let Some((_, matches)) = matches.subcommand() else { return BTreeMap::new() };
+    let source = |id: &clap::Id| match matches.value_source(id.as_str())? {
+        ValueSource::CommandLine => Some((id.to_string(), Source::Flag)),
+        ValueSource::EnvVariable => Some((id.to_string(), Source::Environment)),
+        _ => None,
+    };
+    matches.ids().filter_map(source).collect()
+}
+
 /// The port of `QSTASH_DEV_PORT`. What is no port counts for nothing: the SDK then looks at the default one.
 fn dev_port(text: &OsStr) -> Option<u16> {
     text.to_str()?.parse().ok()
 }
 
-fn run(mode: Mode, arguments: RunArguments, log_port: Option<u16>) -> anyhow::Result<()> {
+fn run(
+    mode: Mode,
+    arguments: RunArguments,
+    sources: BTreeMap<String, Source>,
+    log_port: Option<u16>,
+) -> anyhow::Result<()> {
     let mut settings = arguments.settings;
+    let mut in_file = Vec::new();
     if let Some(path) = &arguments.config {
-        settings = settings.or(Settings::from_file(path)?)?;
+        let file = Settings::from_file(path)?;
+        in_file = file.names()?;
+        settings = settings.or(file)?;
     }
-    let config = Config::resolve(mode, settings)?;
+    let mut config = Config::resolve(mode, settings)?;
+    config.sources.extend(in_file.into_iter().map(|name| (name, Source::File)));
+    config.sources.extend(sources);
     if arguments.print_config {
         println!("{}", config.describe());
         return Ok(());

@@ -1,7 +1,7 @@
 //! What a tenant may have and ask for, like the plans of the hosted service. Every quota can only be lowered:
 //! the constants of `limits` are what the server is built for.
 
-use crate::config::{ConfigError, Settings, duration, invalid, set, unset};
+use crate::config::{ConfigError, Settings, Shown, duration, invalid, set, unset};
 use posthaste_engine::limits;
 use posthaste_engine::workflow::Limits;
 
@@ -100,11 +100,11 @@ impl Quotas {
         limits::RETRIES_DEFAULT.min(self.retries)
     }
 
-    /// The quotas as lines of `--print-config`.
-    pub(crate) fn describe(&self) -> Vec<String> {
-        let number = |name: &str, value: u64| set(name, value.cast_signed().into());
-        let seconds = |name: &str, ms: u64| set(name, format!("{}s", ms / 1_000).into());
-        let optional = |name: &str, value: Option<u64>| match value {
+    /// The quotas as people may see them.
+    pub(crate) fn shown(&self) -> Vec<Shown> {
+        let number = |name, value: u64| set(name, value.cast_signed().into());
+        let seconds = |name, ms: u64| set(name, format!("{}s", ms / 1_000).into());
+        let optional = |name, value: Option<u64>| match value {
             Some(value) => number(name, value),
             None => unset(name, "not set, so there is no such limit"),
         };

@@ -1,22 +1,24 @@
 //! Puts a server together, and takes it apart without losing anything.
 
-use crate::api::{Allowances, Api, BodyBudget, LlmUpstream};
+use crate::api::{Allowances, Api, BodyBudget, LlmUpstream, Streams};
 use crate::app::App;
 use crate::bulk::{self, BulkActions};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::console::Console;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
 use crate::crash_point::crash_point;
 use crate::data_dir::DiskWatch;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{Deliverer, DeliveryConfig};
-use crate::http;
+use crate::http::{self, Site};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::receiver::{Inboxes, Receiver};
 use crate::store::Store;
 use crate::tenants::Tokens;
 use anyhow::Context;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -36,6 +38,8 @@ pub struct Server {
     listeners: Vec<JoinHandle<()>>,
     stop_listening: CancellationToken,
     bulk_worker: JoinHandle<()>,
+    /// Ends after the attempts: those to it are ours as well.
+    receiver: Option<(JoinHandle<()>, CancellationToken)>,
     attempts: Arc<Attempts>,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
     _disk_watch: DiskWatch,
@@ -67,6 +71,7 @@ impl Server {
         let addresses = addresses.context("a listener has no address")?;
         let address = *addresses.first().context("there is no listener")?;
         config.egress.own_addrs.extend(addresses);
+        let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
         let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
@@ -98,6 +103,10 @@ impl Server {
         let body_budget = BodyBudget::new(configured_keys.iter().map(|(tenant, _)| *tenant));
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
+        let stop_listening = CancellationToken::new();
+        let inboxes = receiver
+            .as_ref()
+            .map(|(_, address)| Arc::new(Inboxes::new(*address, configured_keys.iter().map(|(tenant, _)| *tenant))));
         let app = Arc::new(App {
             config,
             tokens,
@@ -109,23 +118,28 @@ impl Server {
             metrics,
             body_budget,
             allowances,
+            inboxes: inboxes.clone(),
             bulk_actions: BulkActions::default(),
+            streams: Streams::default(),
+            stopping: stop_listening.clone(),
             group_edits: std::sync::Mutex::default(),
             last_probe: tokio::sync::Mutex::new(None),
             disk_low,
             core_running,
         });
-        let stop_listening = CancellationToken::new();
         let api = Arc::new(Api::new(app.clone()));
-        let serve = |listener| tokio::spawn(http::serve(listener, api.clone(), stop_listening.clone(), grace));
+        let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
+        let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), stop_listening.clone(), grace));
         let listeners = listeners.into_iter().map(serve).collect();
         let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
+        let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
             app,
             address,
             listeners,
             stop_listening,
             bulk_worker,
+            receiver,
             attempts,
             core_ended,
             _disk_watch: disk_watch,
@@ -145,6 +159,9 @@ impl Server {
     pub async fn abandon(self) {
         self.stop_listening.cancel();
         self.attempts.abandon.cancel();
+        if let Some((_, stop)) = &self.receiver {
+            stop.cancel();
+        }
         let listeners = async {
             for listener in self.listeners {
                 // One that failed has nobody left to tell.
@@ -177,12 +194,30 @@ impl Server {
             self.attempts.tracker.wait().await;
         }
         crash_point("stop_attempts_ended");
+        if let Some((receiver, stop)) = self.receiver {
+            stop.cancel();
+            receiver.await.context("the test receiver failed")?;
+        }
         self.app.core.stop();
         match self.core_ended.await {
             Ok(result) => result.context("while stopping"),
             Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
         }
     }
+}
+
+/// The socket of the console's test receiver, which deliveries may reach.
+async fn listen_for_tests(config: &mut Config) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("the test receiver cannot listen")?;
+    let address = listener.local_addr().context("the test receiver has no address")?;
+    config.egress.receiver = Some(address);
+    Ok((listener, address))
+}
+
+/// Starts the console's test receiver; the token ends it.
+fn receive_tests(app: &Arc<App>, listener: TcpListener, inboxes: Arc<Inboxes>) -> (JoinHandle<()>, CancellationToken) {
+    let (receiver, stop) = (Arc::new(Receiver { app: app.clone(), inboxes }), CancellationToken::new());
+    (tokio::spawn(http::serve(listener, receiver, stop.clone(), FAILURE_GRACE)), stop)
 }
 
 /// How messages are delivered.

@@ -6,9 +6,11 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use posthaste_wire::encoding::{base64, from_base64};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::{SigningKey, SigningKeys};
+use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A tenant in the TOML file. Tokens may be given as they are or as their SHA-256.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -52,7 +54,7 @@ pub struct TenantConfig {
 }
 
 /// What a token allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Everything.
     Full,
@@ -60,11 +62,46 @@ pub enum Scope {
     ReadOnly,
 }
 
+/// Whose token somebody has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// What the token allows.
+    pub scope: Scope,
+    /// It is one of the server's own: the console asks for somebody who has logged in.
+    pub is_own: bool,
+}
+
+/// A token that may be shown.
+struct Known {
+    grant: Grant,
+    /// Unix milliseconds of its last use since the start; 0 if there was none.
+    used: AtomicU64,
+}
+
+impl From<Grant> for Known {
+    fn from(grant: Grant) -> Known {
+        Known { grant, used: AtomicU64::new(0) }
+    }
+}
+
+/// A token of a tenant, as its owner may see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenUse {
+    /// What it allows.
+    pub scope: Scope,
+    /// When it was last shown, since the start of the server.
+    pub last_used: Option<Timestamp>,
+}
+
 /// Tokens by their hashes, and the users that they name.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Tokens {
-    by_hash: HashMap<[u8; 32], (TenantId, Scope)>,
+    by_hash: HashMap<[u8; 32], Known>,
     users: HashMap<String, TenantId>,
+    /// Tokens that only this process knows, one for each tenant and scope.
+    own: HashMap<(TenantId, Scope), String>,
 }
 
 impl Tokens {
@@ -77,9 +114,15 @@ impl Tokens {
         let mut keys = Vec::new();
         for tenant in tenants {
             let id = store.tenant(&tenant.name)?;
-            tokens.by_hash.insert(tenant.token, (id, Scope::Full));
+            tokens.by_hash.insert(tenant.token, Grant { tenant: id, scope: Scope::Full, is_own: false }.into());
             if let Some(read_only) = tenant.read_only_token {
-                tokens.by_hash.insert(read_only, (id, Scope::ReadOnly));
+                let grant = Grant { tenant: id, scope: Scope::ReadOnly, is_own: false };
+                tokens.by_hash.insert(read_only, grant.into());
+            }
+            for scope in [Scope::Full, Scope::ReadOnly] {
+                let token = bs58::encode(crate::clock::random::<32>()).into_string();
+                tokens.by_hash.insert(hash(&token), Grant { tenant: id, scope, is_own: true }.into());
+                tokens.own.insert((id, scope), token);
             }
             if let Some(user) = &tenant.user {
                 tokens.users.entry(user.clone()).or_insert(id);
@@ -91,9 +134,29 @@ impl Tokens {
         Ok((tokens, keys))
     }
 
-    /// Whose token this is and what it allows.
-    pub fn find(&self, token: &str) -> Option<(TenantId, Scope)> {
-        self.by_hash.get(&hash(token)).copied()
+    /// Whose token this is and what it allows. Remembers that it was used now.
+    pub fn find(&self, token: &str, now: Timestamp) -> Option<Grant> {
+        let known = self.by_hash.get(&hash(token))?;
+        known.used.store(now.as_millis(), Ordering::Relaxed);
+        Some(known.grant)
+    }
+
+    /// The tenant's tokens, the one that may do everything first; the server's own are not among them.
+    pub fn of(&self, tenant: TenantId) -> Vec<TokenUse> {
+        let theirs = self.by_hash.values().filter(|known| known.grant.tenant == tenant && !known.grant.is_own);
+        let mut uses: Vec<TokenUse> = theirs
+            .map(|known| TokenUse {
+                scope: known.grant.scope,
+                last_used: Some(Timestamp(known.used.load(Ordering::Relaxed))).filter(|at| *at > Timestamp(0)),
+            })
+            .collect();
+        uses.sort_by_key(|token| token.scope == Scope::ReadOnly);
+        uses
+    }
+
+    /// The server's own token for a tenant; empty, and so of no use, for one that there is not.
+    pub(crate) fn own(&self, tenant: TenantId, scope: Scope) -> &str {
+        self.own.get(&(tenant, scope)).map_or("", String::as_str)
     }
 
     /// The tenant that a webhook names: by the user of its token, or by its own name.

@@ -119,7 +119,7 @@ pub(crate) fn plain_config(programs: &[Program], function: usize) -> RunConfig {
 /// What the client of a workflow answers.
 pub(crate) fn answered(status: u16) -> Outcome {
     let headers = vec![("Upstash-Workflow-Sdk-Version".to_owned(), "1".to_owned())];
-    Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 5 }
+    Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 5, phases: None }
 }
 
 fn entry(step: &StepText) -> NewEntry {

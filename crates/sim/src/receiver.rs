@@ -62,7 +62,7 @@ fn reception(
     let late = takes_ms > patience_ms;
     let result = if late { failure(ErrorClass::Timeout) } else { result };
     let takes_ms = takes_ms.min(patience_ms);
-    Reception { outcome: Outcome { result, duration_ms: takes_ms }, said_success, takes_ms }
+    Reception { outcome: Outcome { result, duration_ms: takes_ms, phases: None }, said_success, takes_ms }
 }
 
 fn answer(status: u16, header: Option<(&str, String)>) -> Result<Response, AttemptError> {

@@ -2,9 +2,11 @@
 //!
 //! The dialect is `vectors/cron.json`. Start at [`Cron::parse`]; then [`Cron::next_after`], which is a pure
 //! function of the time it is given. `parser` reads the text, `calendar` finds matching local minutes and
-//! `zone` turns them into points in time, clock changes included. Remembering what fired is for the caller.
+//! `zone` turns them into points in time, clock changes included; `forecast` tells people of them. Remembering what fired is
+//! for the caller.
 
 mod calendar;
+mod forecast;
 mod parser;
 mod zone;
 
@@ -14,6 +16,8 @@ mod properties;
 mod second_opinion;
 #[cfg(test)]
 mod tests;
+
+pub use forecast::{ClockChange, Firing, Remark};
 
 use crate::time::Timestamp;
 use calendar::Fields;

@@ -82,6 +82,16 @@ impl RedactFields {
     }
 }
 
+/// As [`RedactFields::parse`] reads it; nothing if nothing is hidden.
+impl fmt::Display for RedactFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [(self.body, "body"), (self.all_headers, "header")].into_iter().filter(|(is_hidden, _)| *is_hidden);
+        let mut items: Vec<String> = parts.map(|(_, name)| name.to_owned()).collect();
+        items.extend(self.headers.iter().map(|name| format!("header[{name}]")));
+        f.write_str(&items.join(", "))
+    }
+}
+
 /// The canonical name in `header[name]` or `headers[name]`.
 fn bracketed_name(item: &str) -> Option<String> {
     let rest = item.strip_prefix("header")?;
@@ -91,7 +101,12 @@ fn bracketed_name(item: &str) -> Option<String> {
 
 /// What stands in the place of a hidden value.
 pub fn mark(original: &[u8]) -> String {
-    format!("REDACTED:{}", hex(&Sha256::digest(original)))
+    mark_of(&Sha256::digest(original))
+}
+
+/// The same, of a value whose SHA-256 is known.
+pub fn mark_of(sha256: &[u8]) -> String {
+    format!("REDACTED:{}", hex(sha256))
 }
 
 #[cfg(test)]
@@ -113,8 +128,10 @@ mod tests {
             (" body , header[x-api-key] ", fields(true, false, &["X-Api-Key"])),
             ("headers[a],header[A],header[b]", fields(false, false, &["A", "B"])),
         ] {
-            assert_eq!(RedactFields::parse(text), Ok(expected), "{text}");
+            assert_eq!(RedactFields::parse(text), Ok(expected.clone()), "{text}");
+            assert_eq!(RedactFields::parse(&expected.to_string()), Ok(expected), "{text}, told again");
         }
+        assert_eq!(RedactFields::default().to_string(), "");
     }
 
     #[test]

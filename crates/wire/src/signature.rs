@@ -2,7 +2,7 @@
 //!
 //! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs; only `hops` is ours.
 
-use crate::encoding::{base64url_padded, push_base64url};
+use crate::encoding::{base64url_padded, from_base64url, push_base64url};
 use crate::time::Timestamp;
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,12 @@ pub struct Claims<'a> {
 
 /// The `body` claim: SHA-256 of the body in padded base64url. The same for every attempt of a message.
 pub fn body_hash(body: &[u8]) -> String {
-    base64url_padded(&Sha256::digest(body))
+    body_hash_of(&Sha256::digest(body))
+}
+
+/// The same, of a body whose SHA-256 is known.
+pub fn body_hash_of(sha256: &[u8]) -> String {
+    base64url_padded(sha256)
 }
 
 /// Makes the value of `Upstash-Signature`.
@@ -87,6 +92,16 @@ pub fn sign(key: &SigningKey, claims: &Claims<'_>) -> String {
     push_base64url(payload.as_bytes(), &mut token);
     push_mac(key, &mut token);
     token
+}
+
+/// The payload of a token that this key has signed; what it says is still to be checked.
+pub fn opened(key: &SigningKey, token: &str) -> Option<Vec<u8>> {
+    let (signed, mac) = token.rsplit_once('.')?;
+    let payload = token.strip_prefix(HEADER)?.split('.').next()?;
+    let mut expected = Hmac::<Sha256>::new_from_slice(key.expose().as_bytes()).expect("HMAC takes keys of any length");
+    expected.update(signed.as_bytes());
+    expected.verify_slice(&from_base64url(mac)?).ok()?;
+    from_base64url(payload)
 }
 
 fn payload(claims: &Claims<'_>) -> String {
@@ -173,6 +188,20 @@ mod tests {
         let mut token = expected[..expected.len() - MAC_BYTES].to_owned();
         push_mac(&SigningKey::new(vectors["keys"]["current"].as_str().unwrap()), &mut token);
         assert_eq!(token, expected);
+    }
+
+    #[test]
+    fn only_the_key_that_signed_a_token_opens_it() {
+        let (key, other) = (SigningKey::new("sig_a"), SigningKey::new("sig_b"));
+        let (issued_at, expires_at) = (Timestamp(0), Timestamp(300_000));
+        let claims = Claims { url: "https://a", issued_at, expires_at, jwt_id: "j", body_hash: "h", hops: 0 };
+        let token = sign(&key, &claims);
+        assert_eq!(opened(&key, &token), Some(payload(&claims).into_bytes()));
+        assert_eq!(opened(&other, &token), None);
+        let unsigned = &token[..token.len() - MAC_BYTES];
+        for forged in ["", ".", unsigned, &format!("{unsigned}."), &format!("{token}.x"), &token[1..]] {
+            assert_eq!(opened(&key, forged), None, "{forged}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) fn run(data: &[u8]) {
             Err(error)
         }
     };
-    let _verdict = Outcome { result: outcome, duration_ms: 1 }.verdict();
+    let _verdict = Outcome { result: outcome, duration_ms: 1, phases: None }.verdict();
 }
 
 /// The bytes, with the last of them repeated until they are more than anybody keeps.

@@ -26,7 +26,8 @@ pub(crate) fn run(data: &[u8]) {
         assert_eq!(asked, expected, "{headers:?}");
     }
     let status = STATUSES[usize::from(status) % STATUSES.len()];
-    let outcome = Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 1 };
+    let outcome =
+        Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 1, phases: None };
     let spec = MessageSpec { retries: 1, retry_delay: Some("retried * 1000".into()), ..MessageSpec::default() };
     assert_eq!(outcome.verdict() == Verdict::Success, (200..300).contains(&status));
     assert!(outcome.verdict() != Verdict::Refused || status == 489);

@@ -108,7 +108,7 @@ fn happen(kept: &mut Kept, kind: u8, text: &[u8]) -> Outcome {
         7 | 8 => {
             let status = if kind % 10 == 7 { 200 } else { 500 };
             let result = Ok(Response { status, body: text.to_vec(), ..Response::default() });
-            let outcome = Brought { result, duration_ms: 1 };
+            let outcome = Brought { result, duration_ms: 1, phases: None };
             let next = if status == 200 { Next::Done } else { Next::DeadLetter };
             let attempt = Attempt { outcome: &outcome, retried: 0, next, sent: &[] };
             kept.decide(|workflow, out| workflow.attempted(index, attempt, out)).1

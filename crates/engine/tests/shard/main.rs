@@ -4,6 +4,8 @@ mod flows;
 mod hasten;
 mod queues;
 mod steps;
+mod waiting;
+mod why;
 mod world;
 
 use posthaste_engine::event::Op;
@@ -92,6 +94,9 @@ proptest! {
         for action in &actions {
             world.act(action);
         }
+        if !actions.iter().any(|action| matches!(action, Action::ClockBack { .. })) {
+            world.check_obstacles();
+        }
         world.heal();
         world.check_history();
     }
@@ -107,6 +112,7 @@ proptest! {
                 world.act(&Action::Wait { millis: 1_100 });
             }
             world.check_no_idling();
+            world.check_obstacles();
         };
         for action in actions.iter().filter(|action| !matches!(action, Action::ClockBack { .. })) {
             world.act(action);

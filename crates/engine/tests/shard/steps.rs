@@ -42,7 +42,7 @@ impl Rig {
 
     fn end(&mut self, step: &Step, status: u16, now: Timestamp) -> (Option<StepEnd>, Vec<Op>) {
         let response = Response { status, ..Response::default() };
-        let outcome = Outcome { result: Ok(response), duration_ms: 1 };
+        let outcome = Outcome { result: Ok(response), duration_ms: 1, phases: None };
         let end = self.shard.step_ended(&step.message, &outcome, 0, now, &mut self.out);
         (end, self.taken().0)
     }

@@ -608,5 +608,5 @@ fn outcome(how: How) -> Outcome {
         How::Refuse => answer(489, Some(("Upstash-NonRetryable-Error", "true".into()))),
         How::NoAnswer => Err(AttemptError { class: ErrorClass::Timeout, message: "context deadline exceeded".into() }),
     };
-    Outcome { result, duration_ms: 1 }
+    Outcome { result, duration_ms: 1, phases: None }
 }

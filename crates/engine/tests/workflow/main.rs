@@ -266,11 +266,12 @@ fn a_bound_that_is_reached_ends_the_run_and_says_which() {
 #[test]
 fn a_first_answer_that_no_workflow_gives_ends_the_run() {
     let answer = |headers: &[&str]| {
-        let Outcome { result, duration_ms } = answered(200);
+        let Outcome { result, duration_ms, phases } = answered(200);
         let headers = headers.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect();
         Outcome {
             result: result.map(|response| posthaste_engine::event::Response { headers, ..response }),
             duration_ms,
+            phases,
         }
     };
     let rest = RunConfig { trigger: Trigger::Rest, ..config() };

@@ -235,7 +235,8 @@ impl World {
         };
         if self.workflow.is_obsolete(index) {
             self.live.remove(&id);
-            let nothing_sent = Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0 };
+            let nothing_sent =
+                Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0, phases: None };
             return self.attempted(index, nothing_sent, retried, Next::Done);
         }
         let fails_before = self.trouble > 0 && self.chance.one_in(6);
@@ -409,12 +410,12 @@ pub(crate) fn header<'a>(message: &'a Message, name: &str) -> &'a str {
 
 pub(crate) fn answered(status: u16) -> Outcome {
     let headers = vec![("Upstash-Workflow-Sdk-Version".to_owned(), "1".to_owned())];
-    Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 3 }
+    Outcome { result: Ok(Response { status, headers, ..Response::default() }), duration_ms: 3, phases: None }
 }
 
 pub(crate) fn unanswered() -> Outcome {
     let error = AttemptError { class: ErrorClass::Connect, message: "connection refused".into() };
-    Outcome { result: Err(error), duration_ms: 3 }
+    Outcome { result: Err(error), duration_ms: 3, phases: None }
 }
 
 fn next_id(last: &mut Seq, now: Timestamp) -> MessageId {

@@ -2,16 +2,28 @@
 //!
 //! Counted in RAM, in fixed windows of the wall clock: a restart begins a new window.
 
+use super::turns::Turns;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
-/// Wrong URLs of webhooks that a caller may try in a second; whatever else it calls there until the next one is refused
-/// with 429.
+/// Wrong URLs of webhooks that a caller may try in a second; more are refused with 429. Right ones that it calls
+/// meanwhile are looked up one at a time.
 const HOOK_MISSES_MAX: u64 = 100;
+/// How long a call of a webhook waits for that; then it is refused with 429.
+const HOOK_PATIENCE: Duration = Duration::from_secs(5);
+/// Webhooks that are looked up at once for all callers that have used up their wrong URLs; others wait for that.
+const HOOK_LOOKUPS_MAX: usize = 1;
+/// How long a look for causes of dead letters waits until another one of the tenant has ended; then it is refused with
+/// 429.
+const CAUSES_PATIENCE: Duration = Duration::from_secs(1);
+/// Wrong tokens that a caller may try at the console in a minute; until the next one its logins are refused with 429.
+const WRONG_TOKENS_MAX: u64 = 60;
 /// Groups in which callers without a token are counted, so that many addresses take no more RAM than these.
 const CALLER_GROUPS_MAX: u64 = 4_096;
 
@@ -23,12 +35,20 @@ pub(crate) struct Allowances {
     pub(super) requests: Allowance,
     /// Wrong URLs of webhooks per second.
     pub(super) hook_misses: Allowance<CallerGroup>,
+    /// Wrong tokens at the console per minute.
+    pub(crate) wrong_tokens: Allowance<CallerGroup>,
+    /// Who calls webhooks in spite of too many wrong URLs.
+    pub(super) hook_turns: Turns<CallerGroup>,
+    /// Those of them that look at the store.
+    pub(super) hook_lookups: Semaphore,
+    /// Who looks for causes of dead letters.
+    pub(super) causes: Turns<TenantId>,
     callers: RandomState,
 }
 
 /// Callers that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct CallerGroup(u64);
+pub(crate) struct CallerGroup(u64);
 
 impl Allowances {
     pub(crate) fn new(messages_per_day: Option<u64>, requests_per_second: Option<u64>) -> Allowances {
@@ -36,12 +56,16 @@ impl Allowances {
             messages: Allowance::new(messages_per_day, 86_400_000),
             requests: Allowance::new(requests_per_second, 1_000),
             hook_misses: Allowance::new(Some(HOOK_MISSES_MAX), 1_000),
+            wrong_tokens: Allowance::new(Some(WRONG_TOKENS_MAX), 60_000),
+            hook_turns: Turns::new(HOOK_PATIENCE),
+            hook_lookups: Semaphore::new(HOOK_LOOKUPS_MAX),
+            causes: Turns::new(CAUSES_PATIENCE),
             callers: RandomState::new(),
         }
     }
 
     /// Where a caller is counted; nobody can choose to be counted with another. Whoever has an IPv6 address has 2^64.
-    pub(super) fn caller(&self, address: IpAddr) -> CallerGroup {
+    pub(crate) fn caller(&self, address: IpAddr) -> CallerGroup {
         let network = match address {
             IpAddr::V4(address) => u128::from(address.to_bits()),
             IpAddr::V6(address) => address.to_bits() >> 64 << 64,
@@ -51,7 +75,7 @@ impl Allowances {
 }
 
 /// One quota: so many in each window.
-pub(super) struct Allowance<Who = TenantId> {
+pub(crate) struct Allowance<Who = TenantId> {
     limit: Option<u64>,
     window_ms: u64,
     used: Mutex<HashMap<Who, Used>>,
@@ -66,7 +90,7 @@ struct Used {
 
 /// Somebody has used up what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Exhausted {
+pub(crate) struct Exhausted {
     /// How many there may be in a window.
     pub(super) limit: u64,
     /// How many are left; fewer than were asked for.
@@ -90,7 +114,7 @@ impl<Who: Eq + Hash> Allowance<Who> {
     }
 
     /// Takes `count`, all or nothing.
-    pub(super) fn take(&self, who: Who, count: u64, now: Timestamp) -> Result<(), Exhausted> {
+    pub(crate) fn take(&self, who: Who, count: u64, now: Timestamp) -> Result<(), Exhausted> {
         let Some(limit) = self.limit else { return Ok(()) };
         let window = now.as_millis() / self.window_ms;
         let mut all = self.lock();
@@ -107,7 +131,7 @@ impl<Who: Eq + Hash> Allowance<Who> {
     }
 
     /// Gives back what was taken at `taken_at` and not used.
-    pub(super) fn give_back(&self, who: Who, count: u64, taken_at: Timestamp) {
+    pub(crate) fn give_back(&self, who: Who, count: u64, taken_at: Timestamp) {
         if self.limit.is_none() || count == 0 {
             return;
         }

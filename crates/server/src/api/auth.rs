@@ -2,7 +2,7 @@
 
 use super::error::ApiError;
 use crate::app::App;
-use crate::tenants::Scope;
+use crate::tenants::{Grant, Scope};
 use axum::http::{HeaderMap, Uri, header};
 use posthaste_wire::destination::split_query;
 use posthaste_wire::id::TenantId;
@@ -16,21 +16,31 @@ pub(super) enum Access {
     Write,
 }
 
-/// The tenant whose token the request carries. A header wins over `?qstash_token=`.
+/// The tenant whose token the request carries.
 pub(super) fn authorize(app: &App, headers: &HeaderMap, uri: &Uri, access: Access) -> Result<TenantId, ApiError> {
-    let known = match headers.contains_key(header::AUTHORIZATION) {
-        true => bearer(headers).and_then(|token| app.tokens.find(token)),
-        false if app.config.query_token => split_query(uri.query()).token.and_then(|token| app.tokens.find(&token)),
-        false => None,
-    };
-    let (tenant, scope) = known.ok_or_else(ApiError::unauthenticated)?;
-    if !is_publish(uri.path()) {
-        app.allowances.requests.take(tenant, 1, app.clock.now()).map_err(ApiError::burst_quota)?;
-    }
+    let Grant { tenant, scope, .. } = identify(app, headers, uri)?;
     match (access, scope) {
         (Access::Write, Scope::ReadOnly) => Err(ApiError::read_only()),
         _ => Ok(tenant),
     }
+}
+
+/// Whose token the request carries, and what it allows. A header wins over `?qstash_token=`.
+pub(super) fn identify(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Grant, ApiError> {
+    let now = app.clock.now();
+    let known = match headers.contains_key(header::AUTHORIZATION) {
+        true => bearer(headers).and_then(|token| app.tokens.find(token, now)),
+        false if app.config.query_token => {
+            split_query(uri.query()).token.and_then(|token| app.tokens.find(&token, now))
+        }
+        false => None,
+    };
+    let grant = known.ok_or_else(ApiError::unauthenticated)?;
+    // Whoever has used up his requests still wants to see why.
+    if !grant.is_own && !is_publish(uri.path()) {
+        app.allowances.requests.take(grant.tenant, 1, now).map_err(ApiError::burst_quota)?;
+    }
+    Ok(grant)
 }
 
 /// Requests that bring messages have their own quota, per day.

@@ -11,6 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use posthaste_wire::id::TenantId;
@@ -51,7 +52,7 @@ impl BodyBudget {
     }
 
     /// Waits for room, first in the tenant's share and then in all. `None`: there is none.
-    async fn take(&self, tenant: TenantId, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+    pub(super) async fn take(&self, tenant: TenantId, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
         let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).ok()?;
         let share = self.tenants.get(&tenant)?.clone();
         if let (Ok(own), Ok(common)) =
@@ -72,6 +73,19 @@ impl BodyBudget {
 pub(super) struct HeldBody {
     pub(super) bytes: Bytes,
     pub(super) room: Room,
+}
+
+/// Reads the form of a page of the console: its bytes and the room they take, or the answer that refuses it.
+pub(crate) async fn read_form(
+    app: &App,
+    tenant: TenantId,
+    headers: &HeaderMap,
+    body: Body,
+    max: usize,
+) -> Result<(Bytes, Room), Response> {
+    let over = || ApiError::too_large(format!("the form is larger than {max} bytes"));
+    let held = read(app, tenant, headers, body, max, over).await.map_err(IntoResponse::into_response)?;
+    Ok((held.bytes, held.room))
 }
 
 /// Reads a body of at most `max` bytes; `over` makes the error for a longer one.

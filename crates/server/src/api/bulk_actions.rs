@@ -1,22 +1,25 @@
-//! `/v2/bulkActions`: cancels of many messages that go on in the background, and how far they are.
+//! `/v2/bulkActions`: what is done to many messages or dead letters in the background, how far it is, and its end.
 
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::Params;
 use crate::app::App;
-use crate::bulk::{Range, count_matching};
+use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
 use crate::store::Filter;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
-use posthaste_engine::bulk_action::BulkAction;
-use posthaste_engine::limits::{BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX};
+use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
+use posthaste_engine::limits::{BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX, BULK_RATE_MAX};
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
+/// Parameters that say how a bulk action is to be done, not to what.
+const TERMS: [&str; 3] = ["async", "count", "rate"];
+
 /// Stores a bulk cancel and wakes the worker; `count` is `usize::MAX` when there is no such bound.
-pub(super) async fn begin(
+pub(super) async fn begin_cancel(
     app: &Arc<App>,
     tenant: TenantId,
     params: &Params,
@@ -26,25 +29,70 @@ pub(super) async fn begin(
     let until = app.read(|store| store.last_seq()).await?;
     let range = Range { tenant, after: Seq::MIN, until };
     let total = count_matching(app, &Arc::new(params.filter()?), range, count).await?;
-    // Counting may take long, so others may begin theirs meanwhile: looked at once more, now alone.
-    let _alone = app.bulk_actions.beginning.lock().await;
-    check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, tenant)?;
-    let action = BulkAction {
-        tenant,
-        id: Seq::MIN,
-        filter: params.lists_without(&["async", "count"]),
-        until,
-        after: Seq::MIN,
-        count: (count != usize::MAX).then_some(count as u64),
-        total: total as u64,
-        processed: 0,
-        created_at: app.clock.now(),
-        completed_at: None,
-    };
-    let action = app.core.put_bulk_action(action).await?;
-    app.bulk_actions.begun.notify_one();
+    let action = BulkAction { until, total: total as u64, ..draft(app, tenant, params, count) };
+    let action = store(app, action).await?;
     let answer = json!({ "actionId": BulkActionId(action.id).to_string(), "cancelled": action.total });
     Ok((StatusCode::ACCEPTED, Json(answer)))
+}
+
+/// Stores what is to be done to the dead letters that there are now, and wakes the worker.
+pub(super) async fn begin_on_dead_letters(
+    app: &Arc<App>,
+    tenant: TenantId,
+    params: &Params,
+    task: impl FnOnce(DlqRange) -> Task,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    if let Some(name) = ["cursor", "order", "trimBody"].into_iter().find(|name| params.has(name)) {
+        return Err(ApiError::invalid(format!("{name} makes no sense with async: there are no pages")));
+    }
+    let count = params.number("count", 1)?.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
+    let rate = rate(params)?;
+    check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, tenant)?;
+    let range = dead_letters_of_now(app, tenant).await?;
+    let total = count_dead_letters(app, tenant, &Arc::new(params.filter()?), range, count).await?;
+    let action = BulkAction { task: task(range), rate, total: total as u64, ..draft(app, tenant, params, count) };
+    let action = store(app, action).await?;
+    let answer = json!({ "actionId": BulkActionId(action.id).to_string(), "total": action.total });
+    Ok((StatusCode::ACCEPTED, Json(answer)))
+}
+
+/// How many per second at most.
+fn rate(params: &Params) -> Result<Option<u32>, ApiError> {
+    let Some(rate) = params.number("rate", 1)? else { return Ok(None) };
+    match u32::try_from(rate) {
+        Ok(rate) if rate <= BULK_RATE_MAX => Ok(Some(rate)),
+        _ => Err(ApiError::invalid(format!("rate must be 1 to {BULK_RATE_MAX} per second; leave it out for no limit"))),
+    }
+}
+
+/// A cancel of nothing, to be filled in.
+fn draft(app: &App, tenant: TenantId, params: &Params, count: usize) -> BulkAction {
+    BulkAction {
+        tenant,
+        id: Seq::MIN,
+        task: Task::Cancel,
+        filter: params.lists_without(&TERMS),
+        until: Seq::MIN,
+        after: Seq::MIN,
+        count: (count != usize::MAX).then_some(count as u64),
+        rate: None,
+        total: 0,
+        processed: 0,
+        refused: 0,
+        problem: None,
+        created_at: app.clock.now(),
+        completed_at: None,
+        stopped: false,
+    }
+}
+
+/// Counting may take long, so others may begin theirs meanwhile: looked at once more, now alone.
+async fn store(app: &Arc<App>, action: BulkAction) -> Result<BulkAction, ApiError> {
+    let _alone = app.bulk_actions.beginning.lock().await;
+    check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, action.tenant)?;
+    let action = app.core.put_bulk_action(action, None).await?;
+    app.bulk_actions.begun.notify_one();
+    Ok(action)
 }
 
 /// Refuses one more than a tenant may have under way at once.
@@ -97,6 +145,19 @@ pub(super) async fn get(
     Ok(Json(shape(&action)))
 }
 
+/// Ends one where it is. When this is answered it does nothing more; one that has ended stays as it is.
+pub(super) async fn stop(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let absent = || ApiError::not_found(format!("bulk action {id} not found"));
+    let BulkActionId(seq) = id.parse().map_err(|_| absent())?;
+    let action = bulk::stop(&app, tenant, seq).await?.ok_or_else(absent)?;
+    Ok(Json(shape(&action)))
+}
+
 /// Which messages a stored bulk action means; the text says what is wrong with it.
 pub(crate) fn stored_filter(lists: &[(String, Vec<String>)]) -> Result<Filter, String> {
     Params::from_lists(lists).filter().map_err(ApiError::into_message)
@@ -114,15 +175,31 @@ fn shape(action: &BulkAction) -> Value {
     let filter: Map<String, Value> = action.filter.iter().map(|(name, values)| (name.clone(), json!(values))).collect();
     let mut object = json!({
         "actionId": BulkActionId(action.id).to_string(),
-        "kind": "cancel",
+        "kind": action.task.name(),
         "state": if action.completed_at.is_some() { "FINISHED" } else { "IN_PROGRESS" },
         "total": action.total,
         "processed": action.processed,
         "createdAt": action.created_at.as_millis(),
         "filter": filter,
     });
+    if let Task::DlqRetry { changes, .. } = &action.task {
+        // Values may be secrets of the receiver.
+        object["changes"] = changes.iter().map(|(name, _)| name.as_str()).collect();
+    }
+    if let Some(rate) = action.rate {
+        object["rate"] = rate.into();
+    }
+    if action.refused > 0 {
+        object["refused"] = action.refused.into();
+    }
+    if let Some(problem) = &action.problem {
+        object["problem"] = problem.as_str().into();
+    }
     if let Some(completed_at) = action.completed_at {
         object["completedAt"] = completed_at.as_millis().into();
+    }
+    if action.stopped {
+        object["stopped"] = true.into();
     }
     object
 }
@@ -137,14 +214,19 @@ mod tests {
         let of = |tenant| BulkAction {
             tenant: TenantId(tenant),
             id: Seq(1),
+            task: Task::Cancel,
             filter: Vec::new(),
             until: Seq(1),
             after: Seq::MIN,
             count: None,
+            rate: None,
             total: 0,
             processed: 0,
+            refused: 0,
+            problem: None,
             created_at: Timestamp(1),
             completed_at: None,
+            stopped: false,
         };
         let mut unfinished = vec![of(1); BULK_ACTIONS_MAX - 1];
         unfinished.extend(vec![of(2); BULK_ACTIONS_MAX]);

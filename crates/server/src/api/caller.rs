@@ -27,7 +27,7 @@ impl Peer {
 }
 
 /// The caller's address.
-pub(super) fn caller(app: &App, parts: &Parts) -> Option<IpAddr> {
+pub(crate) fn caller(app: &App, parts: &Parts) -> Option<IpAddr> {
     let peer = parts.extensions.get::<Peer>()?;
     Some(behind_proxies(peer.address, &parts.headers, &app.config.trusted_proxies))
 }

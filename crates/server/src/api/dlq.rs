@@ -2,10 +2,11 @@
 
 use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
+use super::bulk_actions::begin_on_dead_letters;
 use super::error::ApiError;
 use super::params::Params;
 use super::publish::{
-    Published, callback_spec, check_callbacks, first_due, flow_spec, origin_of, publish_limits,
+    Published, callback_spec, check_callbacks, dedup_by, first_due, flow_spec, origin_of, publish_limits,
     refuse_when_disk_is_low, refused_destination,
 };
 use super::{shape, workflow};
@@ -15,19 +16,22 @@ use crate::store::{DeadLetterRecord, Page, Store};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use posthaste_engine::bulk_action::Task;
 use posthaste_engine::dedup;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX};
-use posthaste_engine::message::MessageSpec;
+use posthaste_engine::message::{Cause, CauseKind, MessageSpec};
 use posthaste_engine::shard::Accepted;
 use posthaste_wire::destination::{QueryParts, split_query};
-use posthaste_wire::header::CONTENT_TYPE;
+use posthaste_wire::encoding::{header_bytes, header_text};
+use posthaste_wire::header::{self, CONTENT_TYPE};
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::publish::{self as options, Dedup, PublishOptions};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What the DLQ endpoints may be told. `api` is accepted for old SDKs and means nothing.
-const DLQ_PARAMS: [&str; 20] = [
+pub(super) const DLQ_PARAMS: [&str; 21] = [
     "cursor",
     "count",
     "order",
@@ -47,8 +51,11 @@ const DLQ_PARAMS: [&str; 20] = [
     "callerIP",
     "fromDate",
     "toDate",
+    "cause",
     "api",
 ];
+/// What a request may be told besides that changes many of them.
+const BULK_PARAMS: [&str; 2] = ["async", "rate"];
 
 /// What Upstash's MCP server adds to the query of a list, for itself. A read that ignores it does no harm.
 const IGNORED_IN_LISTS: [&str; 2] = ["region", "local_mode_port"];
@@ -98,8 +105,14 @@ pub(super) async fn delete(
     }
 }
 
-pub(super) async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(super) async fn delete_many(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
     let (tenant, params, _) = read_bulk(&app, request).await?;
+    if is_async(&params)? {
+        return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqDelete { range }).await;
+    }
     let (ids, next) = match named(&app, tenant, &params).await? {
         Some(named) => (named.ids, None),
         None => {
@@ -112,7 +125,7 @@ pub(super) async fn delete_many(State(app): State<Arc<App>>, request: Request) -
     if let Some(next) = next {
         answer["cursor"] = next.to_string().into();
     }
-    Ok(Json(answer))
+    Ok((StatusCode::OK, Json(answer)))
 }
 
 pub(super) async fn retry(
@@ -137,6 +150,10 @@ pub(super) async fn retry_many(
     let (tenant, params, headers) = read_bulk(&app, request).await?;
     refuse_when_disk_is_low(&app)?;
     let overrides = parse_overrides(&app, &headers, &query)?;
+    if is_async(&params)? {
+        let changes = stored_form(&headers, &query, &overrides);
+        return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqRetry { range, changes }).await;
+    }
     let (accepted, next) = match named(&app, tenant, &params).await? {
         Some(Named { missing, .. }) if !missing.is_empty() => return Err(absent(&missing[0])),
         Some(Named { ids, .. }) => {
@@ -178,8 +195,17 @@ fn absent(id: &str) -> ApiError {
 async fn read_bulk(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap), ApiError> {
     let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
-    params.only(&DLQ_PARAMS)?;
+    params.only(&[&DLQ_PARAMS[..], &BULK_PARAMS].concat())?;
     Ok((tenant, params, parts.headers))
+}
+
+/// Whether to answer before it is done. Only then it can have a pace.
+fn is_async(params: &Params) -> Result<bool, ApiError> {
+    let is_async = params.boolean("async")?;
+    match !is_async && params.has("rate") {
+        true => Err(ApiError::invalid("rate is for what is done in the background: add async=true")),
+        false => Ok(is_async),
+    }
 }
 
 /// One page of what the filters select.
@@ -253,6 +279,43 @@ pub(super) fn parse_overrides(app: &App, headers: &HeaderMap, query: &QueryParts
     }
 }
 
+/// What a retry in the background keeps of its request: the settings, and the headers to send on by their own names. The
+/// token is not among them.
+fn stored_form(headers: &HeaderMap, query: &QueryParts, overrides: &PublishOptions) -> Vec<(String, String)> {
+    let lines: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let is_kept = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let is_setting = name.starts_with(header::PREFIX) || name.eq_ignore_ascii_case(header::HOPS);
+        let is_said_elsewhere = [header::FORWARD_PREFIX, header::TELEMETRY_PREFIX, header::HEADER_FORWARD];
+        is_setting && !is_said_elsewhere.iter().any(|start| name.starts_with(start))
+    };
+    let settings = options::merge_query(lines.iter().copied(), &query.config).filter(|(name, _)| is_kept(name));
+    let settings = settings.map(|(name, value)| (header::canonical(name), header_text(value).into_owned()));
+    let forwarded = overrides.headers.iter();
+    let forwarded =
+        forwarded.map(|(name, value)| (header::canonical(&format!("{}{name}", header::FORWARD_PREFIX)), value.clone()));
+    settings.chain(forwarded).collect()
+}
+
+/// What [`stored_form`] gave, as of now; the text says why it is refused.
+pub(crate) fn stored_changes(app: &App, lines: &[(String, String)]) -> Result<PublishOptions, String> {
+    let lines: Vec<(&str, Cow<'_, [u8]>)> =
+        lines.iter().map(|(name, value)| (name.as_str(), header_bytes(value))).collect();
+    let lines = lines.iter().map(|(name, value)| (*name, value.as_ref()));
+    options::parse(lines, &publish_limits(app), app.clock.now())
+        .map_err(|rejection| ApiError::from(rejection).into_message())
+}
+
+/// The message to publish instead of a dead letter; the text says why there is none.
+pub(crate) fn replay_of(
+    app: &App,
+    tenant: TenantId,
+    record: &DeadLetterRecord,
+    changes: &PublishOptions,
+) -> Result<Replay, String> {
+    replay(app, tenant, record, changes).map_err(ApiError::into_message)
+}
+
 /// The message to publish instead of a dead letter: as it was, but for what is overridden.
 fn replay(
     app: &App,
@@ -283,6 +346,8 @@ fn replay(
         app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(&refusal))?;
     }
     check_callbacks(app, &spec)?;
+    spec.cause = Some(Cause { id: record.message.id, kind: CauseKind::DlqRetry });
+    spec.dedup = dedup_by(overrides);
     let body = record.message.body.clone();
     let dedup = overrides.dedup.as_ref().map(|dedup| match dedup {
         Dedup::Id(id) => dedup::key_of_id(id),

@@ -1,7 +1,7 @@
 //! Errors as callers see them: `{"error": "…"}` with the status that the SDKs expect.
 
 use super::allowance::Exhausted;
-use crate::bulk::CancelError;
+use crate::bulk::BulkError;
 use crate::core::CoreError;
 use crate::store::StoreError;
 use axum::extract::Request;
@@ -80,6 +80,17 @@ impl ApiError {
         ApiError { headers, ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message) }
     }
 
+    /// 429: too many of something are open at once.
+    pub(super) fn too_many(message: impl Into<String>) -> Self {
+        let headers = vec![(header::RETRY_AFTER, HeaderValue::from(1))];
+        ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
+    }
+
+    /// 503: the disk has less room than it must keep.
+    pub(super) fn disk_low() -> Self {
+        ApiError::overloaded("the server's disk is nearly full: nothing was stored, try again later")
+    }
+
     /// 429: no more messages today.
     pub(super) fn daily_quota(exhausted: Exhausted) -> Self {
         let text = format!("quota maxRequestsPerDay exceeded, current limit: {}", exhausted.limit);
@@ -155,11 +166,12 @@ impl From<CoreError> for ApiError {
     }
 }
 
-impl From<CancelError> for ApiError {
-    fn from(error: CancelError) -> Self {
+impl From<BulkError> for ApiError {
+    fn from(error: BulkError) -> Self {
         match error {
-            CancelError::Store(error) => error.into(),
-            CancelError::Core(error) => error.into(),
+            BulkError::Store(error) => error.into(),
+            BulkError::Core(error) => error.into(),
+            BulkError::DiskLow => ApiError::disk_low(),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::store::{EventFilter, EventRecord, Filter, Order, Page, PageRequest, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
-use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX, PAGE_BYTES_MAX};
+use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX, PAGE_BYTES_MAX, PAGE_SKIPS_MAX};
 use posthaste_wire::id::{MessageId, Position, TenantId};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -20,6 +20,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     let params = Params::from_query(query);
     let filter = params.event_filter()?;
     let trim_body = params.trim_body()?;
+    let shaped = |record: &EventRecord| shape::event(&record.event, &record.message, trim_body, app.config.mode);
     match params.one("groupBy")? {
         None => {}
         Some("messageId") => {
@@ -28,7 +29,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
             let page = app.read(move |store| list_grouped(store, tenant, &wanted, &page)).await?;
             let matching = |record: &&EventRecord| filter.matches(&record.event, &record.message);
             let events = page.entries.iter().flat_map(|group| &group.events).filter(matching);
-            return Ok(Json(answer(events, Some(&page.entries), page.next, trim_body)));
+            return Ok(Json(answer(events, Some(&page.entries), page.next, shaped)));
         }
         Some(other) => {
             return Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is messageId")));
@@ -39,7 +40,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     // The MCP server asks for the logs of one message and reads them as a group.
     let one_message = request.uri().path().starts_with("/v2/logs") && params.has("messageId");
     let groups = one_message.then(|| group(&page.entries));
-    Ok(Json(answer(page.entries.iter(), groups.as_deref(), page.next, trim_body)))
+    Ok(Json(answer(page.entries.iter(), groups.as_deref(), page.next, shaped)))
 }
 
 /// A message with log lines of it.
@@ -65,16 +66,16 @@ fn answer<'a>(
     events: impl Iterator<Item = &'a EventRecord>,
     groups: Option<&[Group]>,
     next: Option<Position>,
-    trim_body: Option<usize>,
+    shaped: impl Fn(&EventRecord) -> Value,
 ) -> Value {
-    let events: Vec<Value> = events.map(|record| shape::event(record, trim_body)).collect();
+    let events: Vec<Value> = events.map(&shaped).collect();
     let mut answer = json!({ "events": events, "logs": events });
     if let Some(groups) = groups {
-        let shaped = |group: &Group| -> Value {
-            let events: Vec<Value> = group.events.iter().map(|record| shape::event(record, trim_body)).collect();
+        let grouped = |group: &Group| -> Value {
+            let events: Vec<Value> = group.events.iter().map(&shaped).collect();
             json!({ "messageId": group.id.to_string(), "events": events })
         };
-        answer["messages"] = groups.iter().map(shaped).collect();
+        answer["messages"] = groups.iter().map(grouped).collect();
     }
     if let Some(next) = next {
         answer["cursor"] = next.to_string().into();
@@ -82,12 +83,14 @@ fn answer<'a>(
     answer
 }
 
-/// Pages of lines that one grouped page may read; its cursor goes on.
-const LINE_PAGES_MAX: usize = 10;
+/// Lines that one grouped page may read, more or less; its cursor goes on.
+const GROUPED_LINES_MAX: usize = 10 * LOG_PAGE_MAX;
+/// Lines that a message has, more or less: so many are read at first for each that is asked for.
+const LINES_PER_MESSAGE: usize = 4;
 
 /// Walks the log and gives each message where its first matching line stands, so that no message is on
-/// two pages. A page may be shorter than asked for: it also ends at [`PAGE_BYTES_MAX`] and
-/// [`LINE_PAGES_MAX`].
+/// two pages. A page may be shorter than asked for: it also ends at [`PAGE_BYTES_MAX`], at
+/// [`GROUPED_LINES_MAX`], and where the walk passed over as many lines as the caller wants at most.
 fn list_grouped(
     store: &dyn Store,
     tenant: TenantId,
@@ -98,9 +101,15 @@ fn list_grouped(
     let mut seen = HashSet::new();
     let mut cursor = request.cursor;
     let mut bytes = 0;
-    for _ in 0..LINE_PAGES_MAX {
-        let page = PageRequest { cursor, count: LOG_PAGE_MAX, order: request.order };
+    let mut read = 0;
+    let mut count = LINES_PER_MESSAGE * request.count + 1;
+    while read < GROUPED_LINES_MAX {
+        count = count.min(LOG_PAGE_MAX);
+        let page = PageRequest { cursor, count, ..request.clone() };
         let lines = store.list_events(tenant, filter, &page)?;
+        let has_passed_over = lines.entries.len() < count && request.skips_max < PAGE_SKIPS_MAX;
+        read += count;
+        count *= 2;
         for line in lines.entries {
             if !seen.insert(line.event.id) {
                 continue;
@@ -116,6 +125,7 @@ fn list_grouped(
             cursor = Some(line.position);
         }
         match lines.next {
+            Some(next) if has_passed_over => return Ok(Page { entries: groups, next: Some(next) }),
             Some(next) => cursor = Some(next),
             None => return Ok(Page { entries: groups, next: None }),
         }
@@ -131,7 +141,7 @@ fn all_events(
 ) -> Result<Vec<EventRecord>, StoreError> {
     let message = Filter { ids: vec![id], ..Filter::default() };
     let filter = EventFilter { message, states: Vec::new() };
-    let page = PageRequest { cursor: None, count: LOG_PAGE_MAX, order };
+    let page = PageRequest::new(None, LOG_PAGE_MAX, order);
     Ok(store.list_events(tenant, &filter, &page)?.entries)
 }
 

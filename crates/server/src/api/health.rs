@@ -36,7 +36,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Ap
 }
 
 /// Asks the store at most once per [`PROBE_VALID`]: anybody may call `/ready`, as often as they like.
-async fn store_takes_writes(app: &Arc<App>) -> bool {
+pub(super) async fn store_takes_writes(app: &Arc<App>) -> bool {
     let mut last = app.last_probe.lock().await;
     if let Some((at, result)) = *last
         && at.elapsed() < PROBE_VALID

@@ -107,7 +107,7 @@ pub(super) async fn cancel_many(
         tracing::info!(tenant = tenant.0, "cancelling all messages of the tenant");
     }
     if params.boolean("async")? {
-        return bulk_actions::begin(&app, tenant, &params, count).await;
+        return bulk_actions::begin_cancel(&app, tenant, &params, count).await;
     }
     let cancelled = cancel_matching(&app, tenant, filter, count).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "cancelled": cancelled }))))

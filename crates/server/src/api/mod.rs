@@ -9,9 +9,12 @@ mod batch;
 mod body;
 mod bulk_actions;
 mod caller;
+mod causes;
 mod cors;
+mod cron;
 mod dlq;
 mod error;
+mod event_stream;
 mod events;
 mod flow_control;
 #[doc(hidden)]
@@ -24,15 +27,23 @@ mod openapi;
 mod params;
 mod publish;
 mod queues;
+mod receiver;
+mod retry_delay;
 mod schedules;
+mod settings;
 mod shape;
+mod stats;
+mod turns;
 mod url_groups;
+mod why;
 mod workflow;
 
 pub(crate) use allowance::Allowances;
-pub(crate) use body::BodyBudget;
+pub(crate) use body::{BodyBudget, read_form};
 pub(crate) use bulk_actions::stored_filter;
-pub(crate) use caller::Peer;
+pub(crate) use caller::{Peer, caller as address_of_caller};
+pub(crate) use dlq::{replay_of, stored_changes};
+pub(crate) use event_stream::Streams;
 pub(crate) use llm::LlmUpstream;
 
 use crate::app::App;
@@ -73,10 +84,11 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v2/messages", delete(messages::cancel_many)),
         ("/v2/messages/{id}", get(messages::get).delete(messages::cancel)),
         ("/v2/messages/{id}/retry", post(messages::retry)),
+        ("/v2/messages/{id}/why", get(why::get)),
         ("/v1/messages/{id}", get(messages::get).delete(messages::cancel)),
         // Bulk actions.
         ("/v2/bulkActions", get(bulk_actions::list)),
-        ("/v2/bulkActions/{id}", get(bulk_actions::get)),
+        ("/v2/bulkActions/{id}", get(bulk_actions::get).delete(bulk_actions::stop)),
         // Queues.
         ("/v2/queues", get(queues::list).post(queues::put)),
         ("/v2/queues/{name}", get(queues::get).delete(queues::delete)),
@@ -88,6 +100,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v2/schedules/{*rest}", post(schedules::post).patch(schedules::patch)),
         ("/v1/schedules", get(schedules::list)),
         ("/v1/schedules/{*rest}", get(schedules::get).delete(schedules::delete)),
+        ("/v2/cron", get(cron::forecast)),
         // Flow control. A key is the raw rest of the path, slashes included.
         ("/v2/flowControl", get(flow_control::list)),
         ("/v2/flowControl/{*key}", get(flow_control::get).post(flow_control::edit)),
@@ -101,6 +114,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v2/topics/{name}/endpoints", post(url_groups::add).delete(url_groups::remove)),
         // The DLQ.
         ("/v2/dlq", get(dlq::list).delete(dlq::delete_many)),
+        ("/v2/dlq/causes", get(causes::list)),
         ("/v2/dlq/messages", get(dlq::list)),
         ("/v2/dlq/messages/{id}", delete(dlq::delete)),
         ("/v2/dlq/retry", post(dlq::retry_many)),
@@ -111,15 +125,21 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v2/logs", get(events::list)),
         ("/v1/events", get(events::list)),
         ("/v1/logs", get(events::list)),
+        ("/v2/events/stream", get(event_stream::stream)),
         // Signing keys.
         ("/v2/keys", get(keys::get)),
         ("/v1/keys", get(keys::get)),
         ("/v2/keys/rotate", post(keys::rotate)),
         ("/v1/keys/rotate", post(keys::rotate)),
         ("/v2/rotate", post(keys::rotate)),
+        // What a publisher wants to know and try before.
+        ("/v2/retryDelay", get(retry_delay::plan)),
+        ("/v2/receiver", get(receiver::get).delete(receiver::forget)),
+        ("/v2/settings", get(settings::get)),
         // The operator's language model.
         ("/llm/v1/chat/completions", post(llm::complete)),
         // Operators.
+        ("/v2/stats", get(stats::get)),
         ("/health", get(health::health)),
         ("/ready", get(health::ready)),
         ("/metrics", get(health::metrics)),
@@ -194,7 +214,7 @@ fn router(app: Arc<App>) -> Router {
 
 /// The resources of the protocol, and the name under which requests for them are counted. Clients write them
 /// in any case.
-const RESOURCES: [(&str, &str); 20] = [
+const RESOURCES: [(&str, &str); 25] = [
     ("publish", "publish"),
     ("enqueue", "enqueue"),
     ("batch", "batch"),
@@ -202,14 +222,19 @@ const RESOURCES: [(&str, &str); 20] = [
     ("bulkActions", "messages"),
     ("queues", "queues"),
     ("schedules", "schedules"),
+    ("cron", "schedules"),
     ("flowControl", "flow_control"),
     ("globalParallelism", "flow_control"),
     ("topics", "topics"),
     ("dlq", "dlq"),
     ("events", "logs"),
     ("logs", "logs"),
+    ("stats", "stats"),
     ("keys", "keys"),
     ("rotate", "keys"),
+    ("retryDelay", "retry_delay"),
+    ("receiver", "receiver"),
+    ("settings", "settings"),
     ("trigger", "workflows"),
     ("wait", "workflows"),
     ("notify", "workflows"),

@@ -6,8 +6,9 @@
 use super::error::ApiError;
 use crate::store::{EventFilter, Filter, Order, PageRequest};
 use percent_encoding::percent_decode_str;
+use posthaste_engine::cause::CauseId;
 use posthaste_engine::event::State;
-use posthaste_engine::limits::FILTER_VALUES_MAX;
+use posthaste_engine::limits::{FILTER_VALUES_MAX, PAGE_SKIPS_MAX};
 use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
@@ -169,9 +170,16 @@ impl Params {
     pub(super) fn filter(&self) -> Result<Filter, ApiError> {
         let ids = self.many(&["messageIds", "messageId"])?;
         let known: Vec<MessageId> = ids.iter().filter_map(|id| id.parse().ok()).collect();
+        let source_ids = self.many(&["sourceMessageId"])?;
+        let sources: Vec<MessageId> = source_ids.iter().filter_map(|id| id.parse().ok()).collect();
         let statuses = self.many(&["responseStatus"])?;
+        let dlq_ids = self.many(&["dlqIds"])?;
+        let known_dlq_ids: Vec<DlqId> = dlq_ids.iter().filter_map(|id| id.parse().ok()).collect();
+        let asks_for_nothing = |asked: &[String], is_known: bool| !asked.is_empty() && !is_known;
         Ok(Filter {
-            nothing: known.is_empty() && !ids.is_empty(),
+            nothing: asks_for_nothing(&ids, !known.is_empty())
+                || asks_for_nothing(&source_ids, !sources.is_empty())
+                || asks_for_nothing(&dlq_ids, !known_dlq_ids.is_empty()),
             ids: known,
             urls: self.many_or_whole("url")?,
             hosts: self.many(&["host"])?,
@@ -182,7 +190,10 @@ impl Params {
             queues: self.many(&["queueName"])?,
             schedules: self.many(&["scheduleId"])?,
             flow_keys: self.many(&["flowControlKey"])?,
+            sources,
             response_statuses: statuses.iter().map(|text| status(text)).collect::<Result<_, _>>()?,
+            dlq_ids: known_dlq_ids,
+            causes: self.many(&["cause"])?.iter().map(|text| cause(text)).collect::<Result<_, _>>()?,
             from: self.date("fromDate")?,
             to: self.date("toDate")?,
         })
@@ -237,7 +248,11 @@ impl Params {
             Some("earliestFirst") => Order::EarliestFirst,
             Some(_) => return Err(ApiError::invalid("order must be latestFirst or earliestFirst")),
         };
-        Ok(PageRequest { cursor: self.cursor(order)?, count, order })
+        let skips_max = match self.number("scanLimit", 1)? {
+            None => PAGE_SKIPS_MAX,
+            Some(lines) => usize::try_from(lines).unwrap_or(PAGE_SKIPS_MAX).min(PAGE_SKIPS_MAX),
+        };
+        Ok(PageRequest { cursor: self.cursor(order)?, count, order, skips_max })
     }
 
     /// Where a page starts. The documentation of the JavaScript SDK starts with a plain time.
@@ -261,6 +276,10 @@ impl Params {
 
 fn status(text: &str) -> Result<u16, ApiError> {
     text.parse().map_err(|_| ApiError::invalid(format!("responseStatus {text} is not an HTTP status")))
+}
+
+fn cause(text: &str) -> Result<CauseId, ApiError> {
+    text.parse().map_err(|_| ApiError::invalid(format!("cause {text} is not one that /v2/dlq/causes gave out")))
 }
 
 fn scalar_text(name: &str, value: Value) -> Result<String, ApiError> {

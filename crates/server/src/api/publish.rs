@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::dedup;
 use posthaste_engine::limits;
-use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, MessageSpec, Origin};
+use posthaste_engine::message::{CallbackSpec, DedupBy, DedupKey, FlowSpec, MessageSpec, Origin};
 use posthaste_engine::schedule::ScheduleTarget;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::url_group::Endpoint;
@@ -126,7 +126,7 @@ async fn accept(
 }
 
 /// The header that makes a publish a schedule.
-const CRON: &str = "upstash-cron";
+pub(super) const CRON: &str = "upstash-cron";
 
 /// A publish as it was sent, read and taken apart.
 pub(super) struct Sent {
@@ -194,7 +194,7 @@ pub(super) async fn store(
 /// Outcomes of what was accepted must still fit on the disk.
 pub(super) fn refuse_when_disk_is_low(app: &App) -> Result<(), ApiError> {
     match app.disk_is_low() {
-        true => Err(ApiError::overloaded("the server's disk is nearly full: nothing was stored, try again later")),
+        true => Err(ApiError::disk_low()),
         false => Ok(()),
     }
 }
@@ -350,6 +350,7 @@ pub(super) fn prepare(
             url: endpoint.url.clone(),
             topic: places.topic.clone(),
             endpoint: endpoint.name.clone(),
+            dedup: dedup_by(options),
             ..common
         },
     };
@@ -445,6 +446,14 @@ pub(super) fn check_callbacks(app: &App, spec: &MessageSpec) -> Result<(), ApiEr
         }
     }
     Ok(())
+}
+
+/// What a message says of how its duplicates are found.
+pub(super) fn dedup_by(options: &PublishOptions) -> Option<DedupBy> {
+    options.dedup.as_ref().map(|dedup| match dedup {
+        Dedup::Id(_) => DedupBy::Id,
+        Dedup::Content => DedupBy::Content,
+    })
 }
 
 /// What makes a message a duplicate. In a group each endpoint has its own.

@@ -1,29 +1,34 @@
 //! `/v2/schedules`: publishes that happen again and again. A publish with `Upstash-Cron` makes one too.
 
 use super::auth::{Access, authorize};
+use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
-use super::publish::{Refusal, Sent, checked_spec, rest_of};
-use super::shape;
+use super::params::Params;
+use super::publish::{CRON, Refusal, Sent, checked_spec, refuse_when_disk_is_low, rest_of, store};
+use super::{cron, shape};
 use crate::app::App;
 use crate::clock::random;
+use crate::core::messages_of;
 use crate::store::{MessageRecord, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use posthaste_engine::event;
 use posthaste_engine::message::MessageSpec;
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
 use posthaste_wire::destination::is_name;
+use posthaste_wire::header;
 use posthaste_wire::id::{MessageId, TenantId};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let trim = Params::from_query(request.uri().query()).trim_body()?;
     let now = app.clock.now();
     let shaped = app.read(move |store| {
-        let shape = |schedule: Schedule| Ok(shape::schedule(&schedule, &last_states(store, &schedule)?, now));
+        let shape = |schedule: Schedule| Ok(shape::schedule(&schedule, &last_states(store, &schedule)?, trim, now));
         store.schedules(tenant)?.into_iter().map(shape).collect::<Result<Vec<Value>, StoreError>>()
     });
     Ok(Json(shaped.await?.into()))
@@ -32,32 +37,79 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
 pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let id = id_of(&request);
+    let trim = Params::from_query(request.uri().query()).trim_body()?;
     let (wanted, now) = (id.clone(), app.clock.now());
     let shaped = app.read(move |store| match store.schedule(tenant, &wanted)? {
-        Some(schedule) => Ok(Some(shape::schedule(&schedule, &last_states(store, &schedule)?, now))),
+        Some(schedule) => Ok(Some(shape::schedule(&schedule, &last_states(store, &schedule)?, trim, now))),
         None => Ok(None),
     });
     Ok(Json(shaped.await?.ok_or_else(|| absent(&id))?))
 }
 
-/// Makes a schedule; or pauses or resumes one, which a path with an id and that word says.
+/// Makes a schedule; or pauses, resumes or runs one, which a path with an id and that word says.
 pub(super) async fn post(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let destination = rest_of(parts.uri.path()).to_owned();
-    if let Some((id, paused)) = switch_of(&destination) {
-        return switch(&app, tenant, id, paused).await;
+    match action_of(&destination) {
+        Some((id, Action::Switch { paused })) => return switch(&app, tenant, id, paused).await,
+        Some((id, Action::Run)) => return run(&app, tenant, id).await,
+        None => {}
     }
     make(&app, Sent::read(&app, tenant, parts, body, &destination).await?).await
 }
 
+/// Pauses or resumes a schedule; or gives it another expression, and keeps everything else.
 pub(super) async fn patch(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
-    let rest = rest_of(request.uri().path()).to_owned();
-    match switch_of(&rest) {
-        Some((id, paused)) => switch(&app, tenant, id, paused).await,
-        None => Err(ApiError::not_found("no such endpoint; PATCH /v2/schedules/{id}/pause or .../resume")),
+    let rest = id_of(&request);
+    if is_name(&rest) {
+        return reschedule(&app, request, rest).await;
     }
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    match action_of(&rest) {
+        Some((id, Action::Switch { paused })) => switch(&app, tenant, id, paused).await,
+        Some((_, Action::Run)) | None => {
+            Err(ApiError::not_found("no such endpoint; PATCH /v2/schedules/{id}, .../pause or .../resume"))
+        }
+    }
+}
+
+async fn reschedule(app: &Arc<App>, request: Request, id: String) -> Result<Response, ApiError> {
+    let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
+    let mut names = parts.headers.keys().map(HeaderName::as_str);
+    if names.any(|name| name.starts_with(header::PREFIX) && name != CRON) || !body.bytes.is_empty() {
+        let text = "only Upstash-Cron can be changed; to change more, make the schedule again with its id";
+        return Err(ApiError::invalid(text));
+    }
+    let mut given = parts.headers.get_all(CRON).iter();
+    let (Some(expression), None) = (given.next(), given.next()) else { return Err(no_cron()) };
+    match app.core.reschedule(tenant, id.clone(), cron::read(app, expression.as_bytes())?).await? {
+        true => Ok(Json(json!({ "scheduleId": id })).into_response()),
+        false => Err(absent(&id)),
+    }
+}
+
+/// Publishes what a firing would publish, once and at once. The schedule itself stays as it is.
+async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, ApiError> {
+    refuse_when_disk_is_low(app)?;
+    let wanted = id.to_owned();
+    let found = app.read(move |store| match store.schedule(tenant, &wanted)? {
+        Some(schedule) => Ok(Some(messages_of(store, &schedule)?)),
+        None => Ok(None),
+    });
+    let mut messages = found.await?.ok_or_else(|| absent(id))?.map_err(ApiError::not_found)?;
+    for message in &mut messages {
+        message.spec.by_hand = true;
+    }
+    // The messages of a group share the bytes of one body.
+    let bytes = messages.first().map_or(0, |message| message.body.len());
+    let room = app.body_budget.take(tenant, bytes).await;
+    let room = room.ok_or_else(|| ApiError::overloaded("too many bytes are waiting to be stored; try again later"))?;
+    let urls: Vec<String> = messages.iter().map(|message| message.spec.url.clone()).collect();
+    let accepted = store(app, tenant, messages, room.into()).await?;
+    let made =
+        accepted.iter().zip(urls).map(|(accepted, url)| json!({ "messageId": accepted.id.to_string(), "url": url }));
+    Ok((StatusCode::CREATED, Json(json!({ "scheduleId": id, "messages": made.collect::<Vec<_>>() }))).into_response())
 }
 
 pub(super) async fn delete(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
@@ -75,9 +127,7 @@ pub(super) async fn delete(State(app): State<Arc<App>>, request: Request) -> Res
 pub(super) async fn make(app: &App, sent: Sent) -> Result<Response, ApiError> {
     let Sent { publisher, places, mut options, body } = sent;
     options.headers = options.content_headers();
-    let cron = options.cron.as_ref().ok_or_else(|| {
-        ApiError::invalid("Upstash-Cron is missing: a schedule needs a cron expression, such as */5 * * * *")
-    })?;
+    let cron = options.cron.as_ref().ok_or_else(no_cron)?;
     let spec = checked_spec(app, &publisher, &places, &options).map_err(Refusal::into_error)?;
     let destination = places.target();
     let url = match &destination {
@@ -106,16 +156,28 @@ async fn switch(app: &App, tenant: TenantId, id: &str, paused: bool) -> Result<R
     }
 }
 
-/// Which schedule a path pauses (`true`) or resumes, if it does.
-fn switch_of(rest: &str) -> Option<(&str, bool)> {
+/// What a path asks of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Switch { paused: bool },
+    Run,
+}
+
+/// Which schedule a path is about and what it asks, if it does.
+fn action_of(rest: &str) -> Option<(&str, Action)> {
     let (id, action) = rest.strip_suffix('/').unwrap_or(rest).split_once('/')?;
-    let paused = match action {
-        "pause" => true,
-        "resume" => false,
+    let action = match action {
+        "pause" => Action::Switch { paused: true },
+        "resume" => Action::Switch { paused: false },
+        "run" => Action::Run,
         _ => return None,
     };
     // `https:/pause` is a destination.
-    is_name(id).then_some((id, paused))
+    is_name(id).then_some((id, action))
+}
+
+fn no_cron() -> ApiError {
+    ApiError::invalid("Upstash-Cron is missing: a schedule needs a cron expression, such as */5 * * * *")
 }
 
 /// The id that a path ends with, perhaps before a slash.
@@ -157,10 +219,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_pauses_only_what_can_be_an_id() {
+    fn a_path_acts_only_on_what_can_be_an_id() {
         let cases = [
-            ("daily/pause", Some(("daily", true))),
-            ("daily/resume/", Some(("daily", false))),
+            ("daily/pause", Some(("daily", Action::Switch { paused: true }))),
+            ("daily/resume/", Some(("daily", Action::Switch { paused: false }))),
+            ("daily/run", Some(("daily", Action::Run))),
             ("daily", None),
             ("daily/", None),
             ("daily/stop", None),
@@ -168,10 +231,12 @@ mod tests {
             ("/pause", None),
             ("https:/pause", None),
             ("https://example.com/pause", None),
+            ("https:/run", None),
+            ("https://example.com/run", None),
             ("", None),
         ];
         for (rest, expected) in cases {
-            assert_eq!(switch_of(rest), expected, "{rest}");
+            assert_eq!(action_of(rest), expected, "{rest}");
         }
     }
 }

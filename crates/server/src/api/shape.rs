@@ -2,8 +2,10 @@
 //!
 //! What a message asks to hide is hidden here, and only here: what is stored and sent is the original.
 
-use crate::store::{DeadLetterRecord, EventRecord};
-use posthaste_engine::event::Response;
+use crate::config::Mode;
+use crate::delivery::address;
+use crate::store::DeadLetterRecord;
+use posthaste_engine::event::{Event, EventDetail, Phases, Response};
 use posthaste_engine::message::{FlowSpec, Message, MessageSpec};
 use posthaste_engine::schedule::{Schedule, ScheduleTarget};
 use posthaste_wire::encoding::{base64, header_bytes, header_shown};
@@ -11,6 +13,7 @@ use posthaste_wire::id::MessageId;
 use posthaste_wire::redact;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
 
 /// A JSON object.
 pub(super) type Object = Map<String, Value>;
@@ -62,7 +65,12 @@ pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>) -
 }
 
 /// A.3: a schedule. `last_states` tells what became of the messages of its last firing.
-pub(super) fn schedule(schedule: &Schedule, last_states: &[(MessageId, &str)], now: Timestamp) -> Value {
+pub(super) fn schedule(
+    schedule: &Schedule,
+    last_states: &[(MessageId, &str)],
+    trim_body: Option<usize>,
+    now: Timestamp,
+) -> Value {
     let Schedule { id, plan, state, body, .. } = schedule;
     let spec = &plan.spec;
     let destination = match (&plan.destination, &spec.api) {
@@ -82,6 +90,7 @@ pub(super) fn schedule(schedule: &Schedule, last_states: &[(MessageId, &str)], n
     put_labels(&mut object, spec);
     put_flow(&mut object, spec.flow.as_ref());
     put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"]);
+    put_redaction(&mut object, spec);
     let texts = [("queueName", &spec.queue), ("retryDelayExpression", &spec.retry_delay), ("error", &state.error)];
     for (name, text) in texts {
         if let Some(text) = text {
@@ -103,13 +112,13 @@ pub(super) fn schedule(schedule: &Schedule, last_states: &[(MessageId, &str)], n
         put(&mut object, "lastScheduleStates", states);
     }
     let hidden = hidden_body(spec, body);
-    put_text_or_base64(&mut object, "body", "bodyBase64", hidden.as_ref().map_or(&body[..], String::as_bytes));
+    let shown = trimmed(hidden.as_ref().map_or(&body[..], String::as_bytes), trim_body);
+    put_text_or_base64(&mut object, "body", "bodyBase64", shown);
     object.into()
 }
 
 /// A.6: a log line. Both spellings of names on which the documentation and the SDKs disagree are sent.
-pub(super) fn event(record: &EventRecord, trim_body: Option<usize>) -> Value {
-    let EventRecord { event, message, .. } = record;
+pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, mode: Mode) -> Value {
     let spec = &message.spec;
     let mut object = Object::new();
     put(&mut object, "time", event.at.as_millis());
@@ -136,12 +145,20 @@ pub(super) fn event(record: &EventRecord, trim_body: Option<usize>) -> Value {
     if !body.is_empty() {
         put(&mut object, "body", base64(body));
     }
-    put_detail(&mut object, record);
+    put_detail(&mut object, &event.detail);
+    if let Some(phases) = &event.detail.phases {
+        let address = phases.address.filter(|address| spec.api.is_none() && may_be_told(*address, mode));
+        put(&mut object, "connection", connection(phases, address));
+    }
     object.into()
 }
 
-fn put_detail(object: &mut Object, record: &EventRecord) {
-    let detail = &record.event.detail;
+/// Where tenants and operators are not the same people, the addresses of a network are its operator's own.
+fn may_be_told(address: SocketAddr, mode: Mode) -> bool {
+    mode == Mode::Dev || address::kind(address.ip()).is_none()
+}
+
+fn put_detail(object: &mut Object, detail: &EventDetail) {
     if let Some(due) = detail.next_due {
         put(object, "nextDeliveryTime", due.as_millis());
     }
@@ -157,6 +174,27 @@ fn put_detail(object: &mut Object, record: &EventRecord) {
     if let Some(response) = &detail.response {
         put_response(object, response);
     }
+}
+
+/// How an attempt reached its receiver, and what that took.
+fn connection(phases: &Phases, address: Option<SocketAddr>) -> Value {
+    let mut object = Object::new();
+    put(&mut object, "reused", phases.reused);
+    if let Some(address) = address {
+        put(&mut object, "address", address.to_string());
+    }
+    let spent = [
+        ("dnsMicros", phases.dns_us),
+        ("connectMicros", phases.connect_us),
+        ("tlsMicros", phases.tls_us),
+        ("firstByteMicros", phases.first_byte_us),
+    ];
+    for (name, micros) in spent {
+        if let Some(micros) = micros {
+            put(&mut object, name, micros);
+        }
+    }
+    object.into()
 }
 
 fn put_response(object: &mut Object, response: &Response) {
@@ -221,6 +259,16 @@ fn put_sources(object: &mut Object, message: &Message) {
             put(object, name, text.as_str());
         }
     }
+    if let Some(cause) = spec.cause {
+        put(object, "sourceMessageId", cause.id.to_string());
+        put(object, "sourceKind", cause.kind.name());
+    }
+    if let Some(dedup) = spec.dedup {
+        put(object, "deduplication", dedup.name());
+    }
+    if spec.by_hand {
+        put(object, "scheduleRunByHand", true);
+    }
 }
 
 /// The flow-control key; its period is told even if nothing but the parallelism is limited.
@@ -244,6 +292,20 @@ pub(super) fn put_callbacks(object: &mut Object, spec: &MessageSpec, header_name
         if !callback.headers.is_empty() {
             let hides = |name: &str| spec.redact.hides_header(name) || callback.redact.hides_header(name);
             put(object, header_name, sent_headers(&callback.headers, hides));
+        }
+    }
+}
+
+/// What a schedule and its callbacks hide, as their headers say it: whoever makes it again must not show more.
+fn put_redaction(object: &mut Object, spec: &MessageSpec) {
+    let fields = [
+        ("redactFields", Some(&spec.redact)),
+        ("callbackRedactFields", spec.callback.as_ref().map(|callback| &callback.redact)),
+        ("failureCallbackRedactFields", spec.failure_callback.as_ref().map(|callback| &callback.redact)),
+    ];
+    for (name, redact) in fields {
+        if let Some(redact) = redact.filter(|redact| !redact.is_none()) {
+            put(object, name, redact.to_string());
         }
     }
 }

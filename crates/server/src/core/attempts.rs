@@ -134,7 +134,7 @@ impl Attempts {
         let error = failed.as_ref() as &dyn std::error::Error;
         tracing::error!(run = step.run.0, error, "a workflow run cannot be read, so it is not sent");
         let message = "the server could not read the workflow run".to_owned();
-        Err(Outcome { result: Err(AttemptError { class: ErrorClass::Closed, message }), duration_ms: 0 })
+        Err(Outcome { result: Err(AttemptError { class: ErrorClass::Closed, message }), duration_ms: 0, phases: None })
     }
 
     /// The lines name their message themselves: a span around every attempt would cost more than writing none.
@@ -178,5 +178,5 @@ fn body_of(store: &dyn Store, tenant: TenantId, step: StepRef) -> Result<Option<
 /// The message was accepted when there was an upstream for it.
 fn no_upstream(api: &str) -> Outcome {
     let message = format!("destination refused: the server has no upstream for api/{api} any more");
-    Outcome { result: Err(AttemptError { class: ErrorClass::Blocked, message }), duration_ms: 0 }
+    Outcome { result: Err(AttemptError { class: ErrorClass::Blocked, message }), duration_ms: 0, phases: None }
 }

@@ -2,11 +2,9 @@
 
 use super::run::Core;
 use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply};
-use posthaste_engine::bulk_action::BulkAction;
-use posthaste_engine::event::Op;
 use posthaste_engine::flow::{FlowEdit, FlowInfo};
 use posthaste_engine::message::FlowSpec;
-use posthaste_wire::id::{Seq, TenantId};
+use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -123,15 +121,6 @@ impl Core {
             self.shard.forget_flow((tenant, flow), has_messages, now, &mut self.batch.out);
         }
         Ok(())
-    }
-
-    pub(super) fn put_bulk_action(&mut self, mut action: BulkAction, reply: Reply<BulkAction>, now: Timestamp) {
-        if action.id == Seq::MIN {
-            action.id = self.next_id(now).seq;
-        }
-        self.batch.out.synced = true;
-        self.batch.out.ops.push(Op::PutBulkAction(action.clone()));
-        self.batch.answers.push(Box::new(move || reply.send(action)));
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod admission;
 mod attempts;
+mod bulk;
 mod clock_watch;
 mod failed_runs;
 mod hasten;
@@ -18,12 +19,17 @@ mod run_cache;
 mod run_events;
 mod runs;
 mod schedules;
+mod stats;
+mod tail;
 mod tasks;
 mod workflow;
 
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
+pub(crate) use schedules::messages_of;
+pub use stats::CoreStats;
+pub(crate) use tail::Tail;
 pub(crate) use workflow::DEPTH_QUOTA;
 pub(crate) use workflow::fresh_run_id;
 pub use workflow::{
@@ -35,14 +41,17 @@ use bytes::Bytes;
 use inbox::{Inbox, Sender, inbox};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::flow::{FlowEdit, FlowInfo};
-use posthaste_engine::message::{DedupKey, Message, MessageSpec, Origin};
+use posthaste_engine::message::{DedupKey, Live, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
+use posthaste_engine::why::Waiting;
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
+use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
+use tail::Listener;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// A message that is about to get its id.
@@ -95,6 +104,10 @@ pub(crate) enum Command {
         id: MessageId,
         reply: Reply<Result<(), HastenRefused>>,
     },
+    Why {
+        row: Box<Live>,
+        reply: Reply<Waiting>,
+    },
     DeleteDeadLetters {
         tenant: TenantId,
         ids: Vec<DlqId>,
@@ -137,6 +150,13 @@ pub(crate) enum Command {
         tenant: TenantId,
         reply: Reply<Parallelism>,
     },
+    Stats {
+        tenant: TenantId,
+        reply: Reply<CoreStats>,
+    },
+    Listen {
+        listener: Listener,
+    },
     PutSchedule {
         schedule: Box<Schedule>,
         reply: Reply<Result<(), QuotaExceeded>>,
@@ -147,6 +167,12 @@ pub(crate) enum Command {
         paused: bool,
         reply: Reply<bool>,
     },
+    Reschedule {
+        tenant: TenantId,
+        id: String,
+        cron: Box<Cron>,
+        reply: Reply<bool>,
+    },
     DropSchedule {
         tenant: TenantId,
         id: String,
@@ -154,6 +180,7 @@ pub(crate) enum Command {
     },
     PutBulkAction {
         action: Box<BulkAction>,
+        piece: Option<BulkPiece>,
         reply: Reply<BulkAction>,
     },
     StartRuns {
@@ -281,6 +308,17 @@ pub struct Replay {
     pub message: NewMessage,
 }
 
+/// What a bulk action does next.
+#[derive(Clone, Debug)]
+pub enum BulkPiece {
+    /// Messages to cancel.
+    Cancel(Vec<MessageId>),
+    /// Dead letters to delete.
+    Delete(Vec<DlqId>),
+    /// Dead letters to publish again.
+    Replay(Vec<Replay>),
+}
+
 /// A way to answer, and the place in the waiting line that is freed with it.
 pub(crate) struct Reply<T> {
     sender: oneshot::Sender<T>,
@@ -347,6 +385,12 @@ impl CoreHandle {
         self.ask(None, |reply| Command::Hasten { tenant, id, reply }).await
     }
 
+    /// What a message waits for, of which the store has this row. Looks at nothing but RAM.
+    pub async fn why(&self, row: Live) -> Result<Waiting, CoreError> {
+        let row = Box::new(row);
+        self.ask(None, |reply| Command::Why { row, reply }).await
+    }
+
     /// Deletes these dead letters; says how many existed.
     pub async fn delete_dead_letters(&self, tenant: TenantId, ids: Vec<DlqId>) -> Result<u32, CoreError> {
         self.ask(None, |reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
@@ -392,6 +436,18 @@ impl CoreHandle {
         self.ask(None, |reply| Command::Parallelism { tenant, reply }).await
     }
 
+    /// How a tenant stands.
+    pub async fn stats(&self, tenant: TenantId) -> Result<CoreStats, CoreError> {
+        self.ask(None, |reply| Command::Stats { tenant, reply }).await
+    }
+
+    /// The log lines of a tenant, from now on.
+    pub(crate) fn tail(&self, tenant: TenantId) -> Result<Tail, CoreError> {
+        let (listener, tail) = tail::listen(tenant);
+        self.commands.send(Command::Listen { listener })?;
+        Ok(tail)
+    }
+
     /// Makes a schedule, or replaces the one of the same id; its time of creation and its state are made here.
     /// `room` is what the body takes.
     pub async fn put_schedule(&self, schedule: Schedule, room: Room) -> Result<(), CoreError> {
@@ -404,16 +460,22 @@ impl CoreHandle {
         self.ask(None, |reply| Command::PauseSchedule { tenant, id, paused, reply }).await
     }
 
+    /// Gives a schedule another expression; false if there is none of this id.
+    pub async fn reschedule(&self, tenant: TenantId, id: String, cron: Cron) -> Result<bool, CoreError> {
+        let cron = Box::new(cron);
+        self.ask(None, |reply| Command::Reschedule { tenant, id, cron, reply }).await
+    }
+
     /// Deletes a schedule; false if there is none of this id.
     pub async fn drop_schedule(&self, tenant: TenantId, id: String) -> Result<bool, CoreError> {
         self.ask(None, |reply| Command::DropSchedule { tenant, id, reply }).await
     }
 
-    /// Stores a bulk action or its progress. One with the id `Seq::MIN` is new: it gets an id, and is
-    /// answered with it.
-    pub async fn put_bulk_action(&self, action: BulkAction) -> Result<BulkAction, CoreError> {
+    /// Stores a bulk action or its progress, together with its next piece, and answers with what it is then. One with
+    /// the id `Seq::MIN` is new and gets an id.
+    pub async fn put_bulk_action(&self, action: BulkAction, piece: Option<BulkPiece>) -> Result<BulkAction, CoreError> {
         let action = Box::new(action);
-        self.ask(None, |reply| Command::PutBulkAction { action, reply }).await
+        self.ask(None, |reply| Command::PutBulkAction { action, piece, reply }).await
     }
 
     /// Makes the core look at the clock.

@@ -5,8 +5,9 @@ use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
+use super::stats::Activity;
 use super::tasks::Task;
-use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Replay, Reply, Room};
+use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Reply, Room};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::metrics::Metrics;
@@ -16,9 +17,9 @@ use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Settings, Shard};
-use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,7 @@ pub struct Core {
     pub(super) quotas: Quotas,
     pub(super) firing: Firing,
     pub(super) runs: RunCache,
+    pub(super) activity: Activity,
     pub(super) last_seq: Seq,
     pub(super) random: Random,
     pub(super) batch: Batch,
@@ -114,6 +116,7 @@ impl Core {
         crash_point("start_leased");
         let last_seq = store.last_seq()?;
         let firing = Firing::load(store.as_ref())?;
+        let activity = Activity::default();
         metrics.set_live_runs(store.live_runs()?);
         let mut shard = Shard::new(settings);
         shard.restore(store.queues(None)?, store.flows()?, now);
@@ -131,6 +134,7 @@ impl Core {
             retention,
             firing,
             runs: RunCache::default(),
+            activity,
             batch: Batch::default(),
             tasks: VecDeque::new(),
             last_seq,
@@ -203,6 +207,7 @@ impl Core {
                     self.batch.answers.push(Box::new(move || drop(room)));
                 }
                 self.batch.body_bytes += told_bytes(&message, &outcome);
+                self.activity.attempted(&message, &outcome, now);
                 if let Some(step) = message.spec.workflow {
                     self.step_ended(&message, step, &outcome, now)?;
                     crash_point("outcome_decided");
@@ -217,20 +222,24 @@ impl Core {
                 }
             }
             Command::Cancel { tenant, ids, reply } => {
-                self.commit()?;
-                let rows = self.store.find_live(tenant, &ids)?;
-                let cancelled = self.shard.cancel(&rows, self.clock.now(), &mut self.batch.out);
-                crash_point("cancel_decided");
-                self.metrics.cancelled(cancelled);
+                let cancelled = self.cancel(tenant, &ids)?;
                 self.batch.answers.push(Box::new(move || reply.send(cancelled)));
             }
             Command::Hasten { tenant, id, reply } => self.hasten(tenant, id, reply)?,
-            Command::DeleteDeadLetters { tenant, ids, reply } => self.delete_dead_letters(tenant, ids, reply)?,
-            Command::Replay { tenant, replays, reply } => self.replay(tenant, replays, reply)?,
+            Command::Why { row, reply } => reply.send(self.shard.why(&row, now)),
+            Command::DeleteDeadLetters { tenant, ids, reply } => {
+                let deleted = self.delete_dead_letters(tenant, ids)?;
+                self.batch.answers.push(Box::new(move || reply.send(deleted)));
+            }
+            Command::Replay { tenant, replays, reply } => {
+                let accepted = self.replay(tenant, replays)?;
+                self.batch.answers.push(Box::new(move || reply.send(accepted)));
+            }
             Command::PutSchedule { schedule, reply } => self.put_schedule(*schedule, reply, now)?,
             Command::PauseSchedule { tenant, id, paused, reply } => {
                 self.pause_schedule(tenant, id, paused, reply, now)?;
             }
+            Command::Reschedule { tenant, id, cron, reply } => self.reschedule(tenant, id, &cron, reply, now)?,
             Command::DropSchedule { tenant, id, reply } => self.drop_schedule(tenant, id, reply),
             Command::PutQueue { tenant, name, settings, reply } => self.put_queue(tenant, &name, settings, reply, now),
             Command::PauseQueue { tenant, name, paused, reply } => self.pause_queue(tenant, &name, paused, reply, now),
@@ -241,7 +250,9 @@ impl Core {
             Command::EditFlow { tenant, key, edit, reply } => self.edit_flow(tenant, &key, edit, reply, now),
             Command::Flows { tenant, key, reply } => self.flows(tenant, key, reply, now),
             Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
-            Command::PutBulkAction { action, reply } => self.put_bulk_action(*action, reply, now),
+            Command::Stats { tenant, reply } => self.stats(tenant, reply, now),
+            Command::Listen { listener } => self.activity.listeners.add(listener),
+            Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
             Command::StartRuns { .. }
             | Command::Append { .. }
             | Command::WaitForEvent { .. }
@@ -283,7 +294,7 @@ impl Core {
     }
 
     /// What the store has for the keys of these messages.
-    fn find_duplicates<'a>(
+    pub(super) fn find_duplicates<'a>(
         &self,
         messages: impl Iterator<Item = &'a NewMessage> + Clone,
         now: Timestamp,
@@ -320,41 +331,6 @@ impl Core {
         let dedup = new.dedup.map(|key| (key, stored));
         let publish = Publish { message, origin: new.origin, dedup, replaces };
         self.shard.publish(publish, now, &mut self.batch.out)
-    }
-
-    fn delete_dead_letters(&mut self, tenant: TenantId, ids: Vec<DlqId>, reply: Reply<u32>) -> Result<(), CoreFailure> {
-        let existing = self.existing_dead_letters(tenant, ids)?;
-        self.shard.delete_dead_letters(tenant, &existing, &mut self.batch.out);
-        let deleted = existing.len() as u32;
-        self.batch.answers.push(Box::new(move || reply.send(deleted)));
-        Ok(())
-    }
-
-    fn replay(
-        &mut self,
-        tenant: TenantId,
-        replays: Vec<Replay>,
-        reply: Reply<Vec<Option<Accepted>>>,
-    ) -> Result<(), CoreFailure> {
-        let ids = replays.iter().map(|replay| replay.dlq_id).collect();
-        let mut existing: HashSet<DlqId> = self.existing_dead_letters(tenant, ids)?.into_iter().collect();
-        let now = self.clock.now();
-        let duplicates = self.find_duplicates(replays.iter().map(|replay| &replay.message), now)?;
-        let accept = |(replay, stored): (Replay, _)| {
-            let exists = existing.remove(&replay.dlq_id);
-            exists.then(|| self.accept(replay.message, stored, Some(replay.dlq_id), now))
-        };
-        let accepted: Vec<Option<Accepted>> = replays.into_iter().zip(duplicates).map(accept).collect();
-        self.batch.answers.push(Box::new(move || reply.send(accepted)));
-        Ok(())
-    }
-
-    /// Which of these exist, each once. Commits first, so that the store's answer is the truth.
-    fn existing_dead_letters(&mut self, tenant: TenantId, mut ids: Vec<DlqId>) -> Result<Vec<DlqId>, CoreFailure> {
-        self.commit()?;
-        ids.sort_unstable();
-        ids.dedup();
-        Ok(self.store.find_dead_letters(tenant, &ids)?)
     }
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
@@ -395,7 +371,9 @@ impl Core {
             let status = letter.response.as_ref().map_or(0, |response| response.status);
             tracing::warn!(msg.id = %letter.id, dlq.id = %letter.dlq_id, retried = letter.retried, status, "message failed: it is in the DLQ");
         }
-        self.shard.committed(self.clock.now());
+        let now = self.clock.now();
+        self.activity.committed(&out.ops, now);
+        self.shard.committed(now);
         match durability {
             Durability::Synced => self.unsynced_since = None,
             Durability::Lazy => {

@@ -397,7 +397,7 @@ mod tests {
         story.decide(|workflow, out| drop(workflow.append(vec![entry], &LIMITS, out).expect("accepted")));
         assert!(grows(&story, "has headers") > LONG as i64);
         let failed = Response { status: 500, headers: vec![("A".to_owned(), long())], ..Response::default() };
-        let outcome = Outcome { result: Ok(failed), duration_ms: 1 };
+        let outcome = Outcome { result: Ok(failed), duration_ms: 1, phases: None };
         let attempt = |next| Attempt { outcome: &outcome, retried: 0, next, sent: b"" };
         story.decide(|workflow, out| workflow.attempted(1, attempt(Next::RetryAt(Timestamp(7))), out));
         assert!(grows(&story, "has failed once") > LONG as i64);

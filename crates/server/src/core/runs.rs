@@ -533,5 +533,5 @@ pub(super) fn refused(refusal: Refusal) -> RunRefused {
 
 /// What a message comes to that had nothing to send.
 pub(super) fn nothing_sent() -> Outcome {
-    Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0 }
+    Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0, phases: None }
 }

@@ -40,6 +40,16 @@ impl Firing {
         Ok(firing)
     }
 
+    /// How many schedules a tenant has.
+    pub(super) fn count(&self, tenant: TenantId) -> usize {
+        self.schedules.count(tenant)
+    }
+
+    /// The schedules of a tenant that fire next.
+    pub(super) fn next(&self, tenant: TenantId, max: usize) -> Vec<(Timestamp, Arc<str>)> {
+        self.schedules.next(tenant, max)
+    }
+
     /// When [`Core::fire_schedules`] has something to do.
     pub(super) fn next_wake(&self) -> Timestamp {
         if self.disk_low.load(Ordering::Relaxed) { Timestamp::MAX } else { self.schedules.next_wake() }
@@ -101,6 +111,26 @@ impl Core {
         Ok(())
     }
 
+    /// Gives a schedule another expression, if there is one.
+    pub(super) fn reschedule(
+        &mut self,
+        tenant: TenantId,
+        id: String,
+        cron: &Cron,
+        reply: Reply<bool>,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        let schedule = self.stored_schedule(tenant, &id)?;
+        let exists = schedule.is_some();
+        if let Some(schedule) = schedule.map(|schedule| schedule.rescheduled(cron, now)) {
+            self.firing.schedules.put(tenant, &id, &schedule.state);
+            self.batch.body_bytes += schedule.body.len();
+            self.promise(Op::PutSchedule(Arc::new(schedule)));
+        }
+        self.batch.answers.push(Box::new(move || reply.send(exists)));
+        Ok(())
+    }
+
     /// Drops a schedule, if there is one. Messages that it has made go on.
     pub(super) fn drop_schedule(&mut self, tenant: TenantId, id: String, reply: Reply<bool>) {
         let existed = self.firing.schedules.remove(tenant, &id);
@@ -142,10 +172,12 @@ impl Core {
         let state = match schedule.tick(now) {
             Tick::Wait => schedule.state.clone(),
             Tick::Broken(state) => state,
-            Tick::Fire { state, .. } => match self.messages_of(schedule)?.and_then(|new| self.accept_fired(new, now)) {
-                Ok(last_messages) => ScheduleState { last_messages, ..state },
-                Err(error) => ScheduleState { error: Some(error), ..state },
-            },
+            Tick::Fire { state, .. } => {
+                match messages_of(&*self.store, schedule)?.and_then(|new| self.accept_fired(new, now)) {
+                    Ok(last_messages) => ScheduleState { last_messages, ..state },
+                    Err(error) => ScheduleState { error: Some(error), ..state },
+                }
+            }
         };
         if let Some(error) = &state.error {
             tracing::info!(tenant = schedule.tenant.0, schedule.id, error, "a schedule fired and made no message");
@@ -154,33 +186,6 @@ impl Core {
         self.firing.schedules.put(schedule.tenant, &schedule.id, &state);
         self.batch.out.ops.push(Op::SetSchedule { tenant: schedule.tenant, id: schedule.id.clone(), state });
         Ok(made)
-    }
-
-    /// The messages of one firing, as a publish would make them; or why there are none.
-    fn messages_of(&self, schedule: &Schedule) -> Result<Result<Vec<NewMessage>, String>, CoreFailure> {
-        let Schedule { tenant, id, plan, body, .. } = schedule;
-        let (topic, endpoints) = match &plan.destination {
-            ScheduleTarget::Url(url) => (None, vec![Endpoint { url: url.clone(), name: None }]),
-            ScheduleTarget::Group(name) => match self.store.url_group(*tenant, name)? {
-                Some(group) => (Some(name.clone()), group.endpoints),
-                None => return Ok(Err(format!("topic {name} not found"))),
-            },
-        };
-        let message = |Endpoint { url, name }| NewMessage {
-            tenant: *tenant,
-            origin: Origin::of_url(*tenant, &url),
-            body: body.clone(),
-            first_due: plan.delay_ms.map_or(FirstDue::Now, FirstDue::AfterMs),
-            dedup: None,
-            spec: MessageSpec {
-                url,
-                topic: topic.clone(),
-                endpoint: name,
-                schedule_id: Some(id.clone()),
-                ..plan.spec.clone()
-            },
-        };
-        Ok(Ok(endpoints.into_iter().map(message).collect()))
     }
 
     fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, String> {
@@ -204,4 +209,34 @@ impl Core {
         self.batch.out.ops.push(op);
         self.batch.out.synced = true;
     }
+}
+
+/// The messages of one firing, as a publish would make them; or why there are none.
+pub(crate) fn messages_of(
+    store: &dyn Store,
+    schedule: &Schedule,
+) -> Result<Result<Vec<NewMessage>, String>, StoreError> {
+    let Schedule { tenant, id, plan, body, .. } = schedule;
+    let (topic, endpoints) = match &plan.destination {
+        ScheduleTarget::Url(url) => (None, vec![Endpoint { url: url.clone(), name: None }]),
+        ScheduleTarget::Group(name) => match store.url_group(*tenant, name)? {
+            Some(group) => (Some(name.clone()), group.endpoints),
+            None => return Ok(Err(format!("topic {name} not found"))),
+        },
+    };
+    let message = |Endpoint { url, name }| NewMessage {
+        tenant: *tenant,
+        origin: Origin::of_url(*tenant, &url),
+        body: body.clone(),
+        first_due: plan.delay_ms.map_or(FirstDue::Now, FirstDue::AfterMs),
+        dedup: None,
+        spec: MessageSpec {
+            url,
+            topic: topic.clone(),
+            endpoint: name,
+            schedule_id: Some(id.clone()),
+            ..plan.spec.clone()
+        },
+    };
+    Ok(Ok(endpoints.into_iter().map(message).collect()))
 }

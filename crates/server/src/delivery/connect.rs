@@ -9,9 +9,10 @@ use super::pool::Connection;
 use super::resolve::Resolve;
 use super::stream::{Activity, Transport, Watched};
 use super::target::{Target, TargetHost};
-use super::{ConfigError, DeliveryConfig};
+use super::{ConfigError, DeliveryConfig, timed};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use posthaste_engine::event::Phases;
 use posthaste_engine::limits;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
 use rustls::pki_types::pem::PemObject;
@@ -70,9 +71,13 @@ impl Connector {
     }
 
     /// A fresh connection to a target whose URL was already checked.
-    pub(super) async fn open(&self, target: &Target) -> Result<Connection, AttemptError> {
-        let addresses = self.addresses(target).await?;
-        let stream = match timeout(self.connect_timeout, dial(&addresses)).await {
+    pub(super) async fn open(&self, target: &Target, phases: &mut Phases) -> Result<Connection, AttemptError> {
+        let addresses = match &target.host {
+            TargetHost::Address(address) => vec![SocketAddr::new(address.to_canonical(), target.port)],
+            TargetHost::Name(name) => timed(&mut phases.dns_us, self.addresses(name, target.port)).await?,
+        };
+        let connecting = timed(&mut phases.connect_us, timeout(self.connect_timeout, dial(&addresses)));
+        let stream = match connecting.await {
             Ok(connected) => connected.map_err(|error| failure::not_connected(&error))?,
             Err(_) => return Err(failure::phase_timed_out(ErrorClass::Connect, "connecting", self.connect_timeout)),
         };
@@ -80,11 +85,12 @@ impl Connector {
         if !addresses.iter().any(|address| address.ip() == peer.ip() && address.port() == peer.port()) {
             return Err(failure(ErrorClass::Blocked, format!("destination refused: connected to {peer} instead")));
         }
+        phases.address = Some(peer);
         stream.set_nodelay(true).map_err(|error| failure::not_connected(&error))?;
         if !target.https {
             return self.over_http1(Transport::Plain(stream)).await;
         }
-        let stream = self.encrypt(target, stream).await?;
+        let stream = timed(&mut phases.tls_us, self.encrypt(target, stream)).await?;
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             self.over_http2(Transport::Tls(Box::new(stream))).await
         } else {
@@ -92,12 +98,8 @@ impl Connector {
         }
     }
 
-    /// The addresses to dial, all of them allowed.
-    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, AttemptError> {
-        let name = match &target.host {
-            TargetHost::Address(address) => return Ok(vec![SocketAddr::new(address.to_canonical(), target.port)]),
-            TargetHost::Name(name) => name,
-        };
+    /// The addresses of a name to dial, all of them allowed.
+    async fn addresses(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, AttemptError> {
         let found = match timeout(self.dns_timeout, self.resolver.resolve(name)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) if error.kind() == io::ErrorKind::NetworkDown => {
@@ -109,8 +111,8 @@ impl Connector {
         if found.is_empty() {
             return Err(failure(ErrorClass::Dns, format!("unable to resolve host: {name}")));
         }
-        self.policy.check_addresses(name, target.port, &found).map_err(|refusal| failure::refused(&refusal))?;
-        Ok(in_turns(&found).map(|address| SocketAddr::new(address.to_canonical(), target.port)).collect())
+        self.policy.check_addresses(name, port, &found).map_err(|refusal| failure::refused(&refusal))?;
+        Ok(in_turns(&found).map(|address| SocketAddr::new(address.to_canonical(), port)).collect())
     }
 
     async fn encrypt(&self, target: &Target, stream: TcpStream) -> Result<TlsStream<TcpStream>, AttemptError> {

@@ -25,6 +25,9 @@ pub struct EgressPolicy {
     /// at the time of the check. An address that only leads here from outside (NAT, a load balancer) is not
     /// known to the machine: it belongs in this list as well, or its name in `own_hosts`.
     pub own_addrs: Vec<SocketAddr>,
+    /// Where the test receiver of the console listens: exactly this address and port may be reached, whatever else is
+    /// closed.
+    pub receiver: Option<SocketAddr>,
     /// What was read lately.
     pub targets: Arc<Targets>,
 }
@@ -86,6 +89,9 @@ impl EgressPolicy {
     fn check_target(&self, target: &Target) -> Result<(), Refusal> {
         match &target.host {
             TargetHost::Address(address) => {
+                if self.receiver == Some(SocketAddr::new(address.to_canonical(), target.port)) {
+                    return Ok(());
+                }
                 let loopback = self.allow_loopback && address::kind(*address) == Some(AddressKind::Loopback);
                 check_port(target.port, loopback)?;
                 self.check_address(*address, target.port, false)
@@ -222,6 +228,27 @@ mod tests {
         for url in ["http://10.0.0.1/", "http://metadata/", "http://0.0.0.0:3000/", "http://localhost:0/"] {
             assert!(dev().check_url(url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn of_loopback_only_the_socket_of_the_test_receiver_is_open() {
+        let receiver = "127.0.0.1:41234".parse().unwrap();
+        let policy = EgressPolicy { receiver: Some(receiver), ..EgressPolicy::default() };
+        for url in ["http://127.0.0.1:41234/x", "http://[::ffff:127.0.0.1]:41234/"] {
+            assert_eq!(policy.check_url(url), Ok(()), "{url}");
+        }
+        for url in [
+            "http://127.0.0.1:41235/",
+            "http://127.0.0.1/",
+            "http://127.0.0.2:41234/",
+            "http://[::1]:41234/",
+            "http://localhost:41234/",
+            "http://10.0.0.1:41234/",
+        ] {
+            assert!(policy.check_url(url).is_err(), "{url}");
+        }
+        // A name may lead anywhere, and elsewhere the next time.
+        assert!(policy.check_addresses("rebound.example", 41234, &[receiver.ip()]).is_err());
     }
 
     #[test]

@@ -94,3 +94,23 @@ fn root(error: &hyper::Error) -> &dyn Error {
     }
     cause
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_engine::cause::error_kind;
+
+    #[test]
+    fn causes_of_dead_letters_know_our_words() {
+        let limit = Duration::from_secs(10);
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        for (error, expected) in [
+            (timed_out(), "timeout"),
+            (phase_timed_out(ErrorClass::Tls, "TLS handshake", limit), "timeout"),
+            (phase_timed_out(ErrorClass::Connect, "connecting", limit), "timeout"),
+            (not_connected(&refused), "connect"),
+        ] {
+            assert_eq!(error_kind(&error.message), expected, "{}", error.message);
+        }
+    }
+}

@@ -41,10 +41,10 @@ use egress::EgressPolicy;
 use http::{HeaderMap, HeaderValue};
 use hyper::body::Incoming;
 use pool::{Connection, Key, Pool};
-use posthaste_engine::event::Response;
+use posthaste_engine::event::{Phases, Response};
 use posthaste_engine::limits;
 use posthaste_engine::message::Message;
-use posthaste_engine::outcome::{AttemptError, Outcome};
+use posthaste_engine::outcome::{AttemptError, Outcome, Verdict};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use posthaste_wire::time::Timestamp;
@@ -172,19 +172,31 @@ impl Deliverer {
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Outcome {
         let started = Instant::now();
         let timeout = Duration::from_millis(attempt.timeout_ms).min(self.timeout_max);
-        let result = self.exchange(attempt, started + timeout).await;
+        let mut phases = Phases::default();
+        let result = self.exchange(attempt, started + timeout, &mut phases).await;
         // As users see it next to the timeout: without what was not the receiver's time.
         let took = started.elapsed().saturating_sub(attempt.room.waited());
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        Outcome { result, duration_ms }
+        let mut outcome = Outcome { result, duration_ms, phases: None };
+        // Most messages are delivered on a connection that is open: they need not store more for it.
+        if !phases.reused || outcome.verdict() != Verdict::Success {
+            outcome.phases = Some(Box::new(phases)).filter(|phases| **phases != Phases::default());
+        }
+        outcome
     }
 
-    async fn exchange(&self, attempt: &Attempt<'_>, deadline: Instant) -> Result<Response, AttemptError> {
+    /// Notes in `phases` how far it came, also if it fails or is given up.
+    async fn exchange(
+        &self,
+        attempt: &Attempt<'_>,
+        deadline: Instant,
+        phases: &mut Phases,
+    ) -> Result<Response, AttemptError> {
         let target = self.target(&attempt.message.spec.url)?;
         let authorization = self.upstream.as_ref().and_then(|upstream| upstream.authorization.as_ref());
         let prepared = Prepared::signed(attempt, Ours { region: &self.region, authorization }).await?;
         let key = Key::new(attempt.message.tenant, &target);
-        let Ok(sent) = timeout_at(deadline, self.send(&key, &target, &prepared)).await else {
+        let Ok(sent) = timeout_at(deadline, self.send(&key, &target, &prepared, phases)).await else {
             self.pool.retire(&key);
             return Err(failure::timed_out());
         };
@@ -222,7 +234,8 @@ impl Deliverer {
             let target = self.target(&upstream.url)?;
             let prepared = Prepared::PassedOn { headers, body };
             // The connection is not given back: who reads the answer may stop in the middle.
-            let (answer, _) = self.send(&Key::new(tenant, &target), &target, &prepared).await?;
+            let key = Key::new(tenant, &target);
+            let (answer, _) = self.send(&key, &target, &prepared, &mut Phases::default()).await?;
             Ok(answer)
         };
         Some(tokio::time::timeout(patience, exchange).await.unwrap_or_else(|_| Err(failure::timed_out())))
@@ -244,25 +257,38 @@ impl Deliverer {
         key: &Key,
         target: &Target,
         prepared: &Prepared<'_>,
+        phases: &mut Phases,
     ) -> Result<(http::Response<Incoming>, Connection), AttemptError> {
         // What cannot be sent needs no connection.
         let mut request = prepared.request()?;
         if let Some(mut connection) = self.pool.take(key) {
-            match connection.send(addressed(request, target, connection.is_http2())?).await {
+            phases.reused = true;
+            match timed(&mut phases.first_byte_us, connection.send(addressed(request, target, connection.is_http2())?))
+                .await
+            {
                 Ok(answer) => return Ok((answer, connection)),
                 Err(unanswered) if unanswered.untouched => request = prepared.request()?,
                 Err(unanswered) => return Err(unanswered.error),
             }
+            *phases = Phases::default();
         }
         // Boxed: most attempts do not need it, and every attempt is moved.
-        let mut connection = Box::pin(self.connector.open(target)).await?;
+        let mut connection = Box::pin(self.connector.open(target, phases)).await?;
         self.pool.share(key, &connection);
         let request = addressed(request, target, connection.is_http2())?;
-        match connection.send(request).await {
+        match timed(&mut phases.first_byte_us, connection.send(request)).await {
             Ok(answer) => Ok((answer, connection)),
             Err(unanswered) => Err(unanswered.error),
         }
     }
+}
+
+/// Notes how long something took that has come to its end, well or not.
+async fn timed<T>(spent_us: &mut Option<u64>, work: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = work.await;
+    *spent_us = Some(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
+    done
 }
 
 /// How much of an answer is read: what a run gets of it is its result.

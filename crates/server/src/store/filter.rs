@@ -2,9 +2,10 @@
 //!
 //! One meaning for every backend: [`Filter::matches`] decides, SQL only narrows what it is asked about.
 
+use posthaste_engine::cause::{Cause, CauseId};
 use posthaste_engine::event::{DeadLetter, Event, State};
 use posthaste_engine::message::Message;
-use posthaste_wire::id::MessageId;
+use posthaste_wire::id::{DlqId, MessageId};
 use posthaste_wire::time::Timestamp;
 
 /// OR within a field, AND between fields; an empty list does not restrict.
@@ -30,8 +31,14 @@ pub struct Filter {
     pub schedules: Vec<String>,
     /// Its flow-control key.
     pub flow_keys: Vec<String>,
+    /// The message that led to it.
+    pub sources: Vec<MessageId>,
     /// Status of the last answer; 0 when there was none. Dead letters only.
     pub response_statuses: Vec<u16>,
+    /// These dead letters. Dead letters only.
+    pub dlq_ids: Vec<DlqId>,
+    /// What they died of. Dead letters only.
+    pub causes: Vec<CauseId>,
     /// Not before this time.
     pub from: Option<Timestamp>,
     /// Not after this time.
@@ -74,9 +81,10 @@ impl Filter {
         *self == Filter::default()
     }
 
-    /// The asked range of time, both ends included.
+    /// The asked range of time, both ends included. Ids of dead letters name their times.
     pub(super) fn dates(&self) -> (Option<Timestamp>, Option<Timestamp>) {
-        (self.from, self.to)
+        let named = || self.dlq_ids.iter().map(|dlq_id| dlq_id.at);
+        (self.from.max(named().min()), [self.to, named().max()].into_iter().flatten().min())
     }
 
     /// Whether `at`, the time that dates compare with, lies in the asked range.
@@ -94,6 +102,7 @@ impl Filter {
             && names(&self.queues, spec.queue.as_ref())
             && names(&self.schedules, spec.schedule_id.as_ref())
             && names(&self.flow_keys, spec.flow.as_ref().map(|flow| &flow.key))
+            && (self.sources.is_empty() || spec.cause.is_some_and(|cause| self.sources.contains(&cause.id)))
             && (self.caller_ips.is_empty() || self.caller_ips.contains(&spec.caller_ip))
             && (self.labels.is_empty() || spec.labels.iter().any(|label| self.labels.contains(label)))
             && matches_location(&self.hosts, &self.paths, &spec.url)
@@ -103,8 +112,11 @@ impl Filter {
     pub fn matches_dead_letter(&self, letter: &DeadLetter, message: &Message) -> bool {
         let status = letter.response.as_ref().map_or(0, |response| response.status);
         (self.response_statuses.is_empty() || self.response_statuses.contains(&status))
+            && (self.dlq_ids.is_empty() || self.dlq_ids.contains(&letter.dlq_id))
             && self.matches_time(letter.dlq_id.at)
             && self.matches(message)
+            // What costs most is asked last.
+            && (self.causes.is_empty() || self.causes.contains(&Cause::of(&message.spec.url, letter).id()))
     }
 }
 

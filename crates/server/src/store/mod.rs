@@ -33,6 +33,7 @@ use posthaste_engine::workflow::run::{Run, Wait};
 use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Durable storage for one or more shards. Every verb is one transaction; `now` is passed in.
@@ -56,6 +57,9 @@ pub trait Store: Send + Sync {
 
     /// The messages themselves, in the order asked. A missing one means that the store is corrupt.
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;
+
+    /// One of them for those who show it: `None` if the tenant does not have it, or no longer.
+    fn find_message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<Arc<Message>>, StoreError>;
 
     /// The highest position handed out so far, to a message, an entry of a run or a bulk action, so that ids never
     /// repeat over restarts.
@@ -100,6 +104,17 @@ pub trait Store: Send + Sync {
         filter: &Filter,
         page: &PageRequest,
     ) -> Result<Page<DeadLetterRecord>, StoreError>;
+
+    /// Shows dead letters without the bodies of their messages until `visit` breaks, in the order and behind the cursor
+    /// of `page`, whose count means nothing here. Dates compare with the time of failure; whether the rest of the filter
+    /// matches is for the visitor to ask.
+    fn visit_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+        visit: &mut VisitDeadLetter<'_>,
+    ) -> Result<(), StoreError>;
 
     /// The number that stands for a tenant name in this store, made at first use.
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError>;
@@ -219,6 +234,10 @@ pub trait Store: Send + Sync {
     /// How many runs go on, of all tenants. Walks an index of them all: for the start of a process.
     fn live_runs(&self) -> Result<u64, StoreError>;
 
+    /// How much a tenant has of what people look after, each counted up to `max`: indexes are read, and the first `max`
+    /// messages of all tenants that have not ended.
+    fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError>;
+
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 
@@ -281,6 +300,25 @@ pub struct EventRecord {
     pub message: Arc<Message>,
 }
 
+/// How much of a message is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All but the body, which may be large: an empty one is in its place.
+    Head,
+    /// All of it.
+    Whole,
+}
+
+impl Part {
+    /// This part of a message that is in memory.
+    fn of(self, message: Arc<Message>) -> Arc<Message> {
+        match self {
+            Part::Head => Arc::new(Message { body: Bytes::new(), ..Message::clone(&message) }),
+            Part::Whole => message,
+        }
+    }
+}
+
 /// A dead letter with the message that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterRecord {
@@ -289,6 +327,9 @@ pub struct DeadLetterRecord {
     /// The message, as published.
     pub message: Arc<Message>,
 }
+
+/// Looks at a dead letter and its message without the body, and says whether to go on.
+pub type VisitDeadLetter<'a> = dyn FnMut(&DeadLetter, &Message) -> ControlFlow<()> + 'a;
 
 /// A run in the DLQ, with what is shown of it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -313,10 +354,19 @@ pub struct PageRequest {
     /// Continue behind this position, as given by the page before.
     pub cursor: Option<Position>,
     /// At most so many entries. A page may be shorter: it also ends at `limits::PAGE_BYTES_MAX`, and after
-    /// `limits::PAGE_SKIPS_MAX` entries that did not match.
+    /// `skips_max` entries that did not match.
     pub count: usize,
     /// Which end first.
     pub order: Order,
+    /// How many entries that do not match are passed over.
+    pub skips_max: usize,
+}
+
+impl PageRequest {
+    /// A page that passes over as much as any page may.
+    pub fn new(cursor: Option<Position>, count: usize, order: Order) -> PageRequest {
+        PageRequest { cursor, count, order, skips_max: limits::PAGE_SKIPS_MAX }
+    }
 }
 
 /// One page of a list.
@@ -356,6 +406,25 @@ pub struct Counts {
     pub live: u64,
     /// Dead letters.
     pub dead_letters: u64,
+}
+
+/// How much a tenant has of what people look after. A count stops at the asked maximum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// When the oldest of them failed.
+    pub oldest_dead_letter: Option<Timestamp>,
+    /// Runs of workflows that are in the DLQ.
+    pub failed_runs: u64,
+    /// When the oldest of them failed.
+    pub oldest_failed_run: Option<Timestamp>,
+    /// Runs of workflows that go on.
+    pub live_runs: u64,
+    /// Messages that have not ended, steps of runs not counted.
+    pub live_messages: u64,
+    /// So many messages of all tenants have not ended that not all were looked at: there may be more.
+    pub more_live_messages: bool,
 }
 
 /// Why the store could not do what was asked, by what the caller must do.

@@ -50,17 +50,19 @@ pub(super) struct PageBuilder<T> {
     bytes: usize,
     last: Option<Position>,
     skipped: usize,
+    skips_max: usize,
 }
 
 impl<T> PageBuilder<T> {
-    /// A page of at most `count` entries, but always of one.
-    pub(super) fn new(count: usize) -> Self {
+    /// A page of at most so many entries as asked for, but always of one.
+    pub(super) fn new(request: &PageRequest) -> Self {
         PageBuilder {
             page: Page { entries: Vec::new(), next: None },
-            count: count.max(1),
+            count: request.count.max(1),
             bytes: 0,
             last: None,
             skipped: 0,
+            skips_max: request.skips_max,
         }
     }
 
@@ -82,7 +84,7 @@ impl<T> PageBuilder<T> {
     /// with the next page.
     pub(super) fn skip(&mut self, position: Position) -> ControlFlow<()> {
         self.skipped += 1;
-        if self.skipped < limits::PAGE_SKIPS_MAX {
+        if self.skipped < self.skips_max {
             return ControlFlow::Continue(());
         }
         self.page.next = Some(position);
@@ -105,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_page_ends_when_it_has_passed_over_too_much() {
-        let mut builder = PageBuilder::<()>::new(10);
+        let mut builder = PageBuilder::<()>::new(&PageRequest::new(None, 10, Order::LatestFirst));
         for n in 1..limits::PAGE_SKIPS_MAX {
             assert!(builder.skip(at(1, n as u64)).is_continue());
         }
@@ -125,7 +127,7 @@ mod tests {
             (Some(at(30, 0)), Order::LatestFirst, (at(10, 0), at(21, 0))),
         ];
         for (cursor, order, (first, end)) in cases {
-            let request = PageRequest { cursor, count: 1, order };
+            let request = PageRequest::new(cursor, 1, order);
             assert_eq!(Bounds::new(dates, &request), Bounds { first, end }, "{request:?}");
         }
     }

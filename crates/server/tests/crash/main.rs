@@ -8,6 +8,7 @@
 
 mod torture;
 
+mod dead_letters;
 mod descriptors;
 mod disk;
 mod full;

@@ -10,6 +10,7 @@ use crate::support::{ScriptedDns, attempt, attempt_within, config, message};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use posthaste::delivery::{ConfigError, Deliverer, DeliveryConfig};
+use posthaste_engine::event::Phases;
 use posthaste_engine::outcome::{ErrorClass, Outcome};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,6 +44,31 @@ async fn only_a_trusted_certificate_for_the_name_is_accepted() {
     let receiver = Receiver::start_tls(vec![answer(OK)], ours.acceptor(&["hook.example"], &[])).await;
     let outcome = attempt(&deliverer(config()), &message(&url(&receiver))).await;
     assert_eq!(expect_of(&outcome), Expect::Fails(ErrorClass::Tls));
+}
+
+#[tokio::test]
+async fn every_phase_that_was_reached_is_timed() {
+    let ours = Authority::new();
+    let receiver = Receiver::start_tls(vec![answer(OK)], ours.acceptor(&["hook.example"], &[])).await;
+    let outcome = attempt(&trusting(&ours), &message(&url(&receiver))).await;
+    let phases = outcome.phases.expect("a new connection has phases");
+    let reached = |phases: &Phases| {
+        [phases.dns_us, phases.connect_us, phases.tls_us, phases.first_byte_us].map(|micros| micros.is_some())
+    };
+    assert_eq!((reached(&phases), phases.address), ([true; 4], Some(receiver.address)));
+    let sum =
+        [phases.dns_us, phases.connect_us, phases.tls_us, phases.first_byte_us].into_iter().flatten().sum::<u64>();
+    assert!(sum / 1_000 <= outcome.duration_ms, "{sum} µs of {} ms", outcome.duration_ms);
+
+    // A handshake that fails, and a timeout while the answer is waited for.
+    let receiver = Receiver::start_tls(vec![answer(OK)], ours.acceptor(&["other.example"], &[])).await;
+    let phases = attempt(&trusting(&ours), &message(&url(&receiver))).await.phases.expect("a failure has phases");
+    assert_eq!(reached(&phases), [true, true, true, false]);
+    let silent = vec![Step::Hang];
+    let receiver = Receiver::start_tls(vec![silent], ours.acceptor(&["hook.example"], &[])).await;
+    let outcome = attempt_within(&trusting(&ours), &message(&url(&receiver)), 300, false).await;
+    assert_eq!(expect_of(&outcome), Expect::Fails(ErrorClass::Timeout));
+    assert_eq!(reached(&outcome.phases.expect("a failure has phases")), [true, true, true, false]);
 }
 
 #[tokio::test]

@@ -77,6 +77,8 @@ async fn a_callback_tells_of_a_delivery_in_these_words() {
             own,
             json!({
                 "messageId": "<message>",
+                "sourceMessageId": id,
+                "sourceKind": "callback",
                 "url": callback,
                 "method": "POST",
                 "header": { "Content-Type": ["application/json"] },
@@ -223,6 +225,8 @@ async fn a_callback_has_settings_of_its_own() {
     let letter = redact(server.dead_letter_of(own_id).await);
     let expected = json!({
         "messageId": "<message>",
+        "sourceMessageId": id,
+        "sourceKind": "callback",
         "dlqId": "<dlq>",
         "url": told,
         "method": "PATCH",

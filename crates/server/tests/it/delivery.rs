@@ -360,6 +360,7 @@ async fn every_log_line_tells_what_its_state_needs() {
         "responseHeaders": headers,
         "responseBody": "later",
         "duration": "<ms>",
+        "connection": "<connection>",
     });
     let query = format!("/v2/events?messageId={id}&order=earliestFirst");
     assert_eq!(

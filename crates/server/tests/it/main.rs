@@ -6,6 +6,7 @@
 
 mod api;
 mod callbacks;
+mod console;
 mod dedup;
 mod delivery;
 mod hostile;

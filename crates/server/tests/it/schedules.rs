@@ -300,3 +300,91 @@ async fn nothing_fires_while_the_disk_is_nearly_full_and_one_is_made_up_for() {
     server.finish().await;
     assert_eq!(receiver.count(), 1);
 }
+
+#[tokio::test]
+async fn a_schedule_is_run_by_hand_and_its_times_stay() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let headers =
+            [HOURLY, ("Upstash-Method", "PUT"), ("Upstash-Forward-X", "1"), ("Upstash-Callback", &receiver.url("/cb"))];
+        let id = server.schedule_with(&receiver.url("/a"), &headers, "tick").await;
+        switch(&server, &id, "pause").await;
+        let before = server.schedule(&id).await;
+        let answer = server.post(&format!("/v2/schedules/{id}/run/")).expect(201).await.json();
+        let message = answer["messages"][0]["messageId"].as_str().expect("an id").to_owned();
+        let made = json!([{ "messageId": message, "url": receiver.url("/a") }]);
+        assert_eq!(answer, json!({ "scheduleId": id, "messages": made }));
+        let delivery = receiver.next().await;
+        assert_eq!((delivery.method.as_str(), delivery.text().as_str()), ("PUT", "tick"));
+        assert_eq!((delivery.header("x"), delivery.header("upstash-schedule-id")), (Some("1"), Some(id.as_str())));
+        assert_eq!(delivery.header("upstash-message-id"), Some(message.as_str()));
+        server.reaches(&message, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        for line in server.events_of(&message).await {
+            assert_eq!((&line["scheduleId"], &line["scheduleRunByHand"]), (&json!(id), &json!(true)));
+        }
+        assert_eq!(server.message(&message).await["scheduleRunByHand"], true);
+        // Neither what follows from it nor what fires by itself is by hand.
+        let callback = receiver.next().await;
+        let callback = callback.header("upstash-message-id").expect("an id").to_owned();
+        assert_eq!(server.message(&callback).await.get("scheduleRunByHand"), None);
+        assert_eq!(server.schedule(&id).await, before);
+
+        switch(&server, &id, "resume").await;
+        server.advance(60 * MINUTE).await;
+        receiver.next().await;
+        let fired = last_message_is(&server, &id, "SUCCESS").await;
+        assert_ne!(fired, message);
+        assert_eq!(server.message(&fired).await.get("scheduleRunByHand"), None);
+        receiver.next().await;
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_by_hand_goes_to_the_whole_group_within_the_quotas() {
+    let mut setup = Setup::serve();
+    setup.settings.messages_per_day = Some(3);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    let two = json!({ "endpoints": [{ "url": receiver.url("/1") }, { "url": receiver.url("/2") }] });
+    server.post("/v2/topics/group/endpoints").json(&two).expect(200).await;
+    let id = server.schedule_with("group", &[HOURLY], "").await;
+    let run = || server.post(&format!("/v2/schedules/{id}/run"));
+    let made = run().expect(201).await.json()["messages"].clone();
+    assert_eq!((&made[0]["url"], &made[1]["url"]), (&json!(receiver.url("/1")), &json!(receiver.url("/2"))));
+    receiver.next().await;
+    receiver.next().await;
+    run().token(TOKEN_B).expect(404).await.error();
+    run().token(crate::support::server::READ_ONLY).expect(403).await.error();
+    // Two more would be four of three.
+    run().expect(429).await.error();
+    server.delete("/v2/topics/group").expect(200).await;
+    assert_eq!(run().expect(404).await.error(), "topic group not found");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn other_times_hold_at_once_and_repeat_nothing() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let id = server.schedule_with(&receiver.url("/"), &[HOURLY], "").await;
+    let change = async |cron: &str| {
+        server.request("PATCH", &format!("/v2/schedules/{id}")).header("Upstash-Cron", cron).expect(200).await;
+    };
+    server.advance(60 * MINUTE).await;
+    receiver.next().await;
+    last_message_is(&server, &id, "SUCCESS").await;
+    // This minute has fired; what came of it is still told.
+    server.jump_back(1_000).await;
+    change("* * * * *").await;
+    server.jump(1_000).await;
+    assert_eq!(receiver.count(), 1);
+    last_message_is(&server, &id, "SUCCESS").await;
+    server.advance(MINUTE).await;
+    receiver.next().await;
+    change("@yearly").await;
+    server.advance(60 * MINUTE).await;
+    assert_eq!(receiver.count(), 2);
+    server.finish().await;
+}

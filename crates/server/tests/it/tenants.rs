@@ -6,7 +6,7 @@ use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
 use serde_json::json;
 
 /// Every endpoint of this version that wants a token, and whether it only reads.
-const ENDPOINTS: [(&str, &str, bool); 49] = [
+const ENDPOINTS: [(&str, &str, bool); 51] = [
     ("POST", "/v2/publish/http://127.0.0.1:9/", false),
     ("POST", "/v1/publish/http://127.0.0.1:9/", false),
     ("POST", "/v2/enqueue/q/http://127.0.0.1:9/", false),
@@ -35,10 +35,12 @@ const ENDPOINTS: [(&str, &str, bool); 49] = [
     ("DELETE", "/v2/topics/g", false),
     ("GET", "/v2/bulkActions", true),
     ("GET", "/v2/bulkActions/1", true),
+    ("DELETE", "/v2/bulkActions/1", false),
     ("DELETE", "/v2/messages", false),
     ("GET", "/v2/messages/msg_x", true),
     ("DELETE", "/v2/messages/msg_x", false),
     ("GET", "/v2/dlq", true),
+    ("GET", "/v2/dlq/causes", true),
     ("DELETE", "/v2/dlq", false),
     ("GET", "/v2/dlq/1-1", true),
     ("DELETE", "/v2/dlq/1-1", false),

@@ -26,6 +26,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use runs::{AskRuns, RunStep, ask_runs, run_step};
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -452,6 +453,17 @@ impl Pair {
         for tenant in [1, 2].map(TenantId) {
             self.both(|store| Ok(walk(count, order, |page| store.list_dead_letters(tenant, &filter, page).unwrap())))
                 .unwrap();
+            self.both(|store| {
+                let (mut seen, page) = (Vec::new(), PageRequest::new(None, count, order));
+                let visit = &mut |letter: &DeadLetter, message: &Message| {
+                    if filter.matches_dead_letter(letter, message) {
+                        seen.push((letter.clone(), message.clone()));
+                    }
+                    if seen.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                };
+                store.visit_dead_letters(tenant, &filter, &page, visit).map(|()| seen)
+            })
+            .unwrap();
         }
     }
 

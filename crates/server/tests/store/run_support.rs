@@ -278,7 +278,11 @@ pub(crate) fn invoke(number: u32) -> Invoke {
 
 pub(crate) fn outcome(status: u16) -> Outcome {
     let headers = vec![("Upstash-Workflow-Sdk-Version".to_owned(), "1".to_owned())];
-    Outcome { result: Ok(Response { status, headers, body: vec![1, 255], truncated: true }), duration_ms: 12 }
+    Outcome {
+        result: Ok(Response { status, headers, body: vec![1, 255], truncated: true }),
+        duration_ms: 12,
+        phases: None,
+    }
 }
 
 /// Whether nothing more is to be sent for any entry.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use posthaste::store::{
     Durability, Epoch, EventFilter, EventRecord, Filter, Order, Page, PageRequest, ShardId, Store, StoreError,
 };
-use posthaste_engine::bulk_action::BulkAction;
+use posthaste_engine::bulk_action::{BulkAction, Task};
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, Response, State};
 use posthaste_engine::flow::Flow;
 use posthaste_engine::message::{DueKey, FlowKey, FlowSpec, Live, Message, MessageSpec, Origin, Place, QueueKey, Turn};
@@ -185,14 +185,19 @@ pub(crate) fn bulk_action(tenant: TenantId, id: Seq) -> BulkAction {
     BulkAction {
         tenant,
         id,
+        task: Task::Cancel,
         filter: vec![("label".into(), vec!["a".into(), "b".into()])],
         until: id,
         after: Seq::MIN,
         count: Some(7),
+        rate: None,
         total: 9,
         processed: 0,
+        refused: 0,
+        problem: None,
         created_at: id.time(),
         completed_at: None,
+        stopped: false,
     }
 }
 
@@ -220,7 +225,7 @@ pub(crate) fn dead_letter(message: &Message, at: Timestamp, status: Option<u16>)
 }
 
 pub(crate) fn latest(count: usize) -> PageRequest {
-    PageRequest { cursor: None, count, order: Order::LatestFirst }
+    PageRequest::new(None, count, Order::LatestFirst)
 }
 
 /// Reads a whole list page by page.
@@ -228,7 +233,7 @@ pub(crate) fn walk<T>(count: usize, order: Order, mut list: impl FnMut(&PageRequ
     let mut pages = Vec::new();
     let mut cursor: Option<Position> = None;
     loop {
-        let page = list(&PageRequest { cursor, count, order });
+        let page = list(&PageRequest::new(cursor, count, order));
         cursor = page.next;
         pages.push(page.entries);
         assert!(pages.len() < 10_000, "the cursor does not move");

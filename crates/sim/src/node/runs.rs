@@ -551,5 +551,5 @@ fn readable<T>(read: Result<T, String>, env: &mut Env) -> Result<T, Stop> {
 
 /// What a message comes to that had nothing to send.
 fn nothing_sent() -> Outcome {
-    Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0 }
+    Outcome { result: Ok(Response { status: 200, ..Response::default() }), duration_ms: 0, phases: None }
 }

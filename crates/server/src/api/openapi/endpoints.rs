@@ -1,8 +1,9 @@
 //! Every endpoint of the router, by resource and in its order.
 
 use super::parameters::{
-    BULK_ACTIONS, DELIVERY, DESTINATION, ID, KEY, NAME_IN_PATH, ONCE, PIN, Parameter, QUEUE, SCHEDULE, SEARCH, UNPIN,
-    cancel_filters, dlq_filters, dlq_list, log_filters,
+    BULK_ACTIONS, DELIVERY, DESTINATION, DLQ_BULK, FORECAST, ID, KEY, NAME_IN_PATH, NEW_CRON, ONCE, PIN, Parameter,
+    QUEUE, RETRY_DELAY, SCHEDULE, SEARCH, TRIM_BODY, UNPIN, cancel_filters, dlq_filters, dlq_list, dlq_selection,
+    log_filters, stream_filters,
 };
 use super::schemas::{done, list_of, object, reference, text, whole};
 use super::{Access, Endpoint, RequestBody, runs, workflows};
@@ -22,6 +23,7 @@ pub(super) fn all() -> Vec<Endpoint> {
         runs::endpoints(),
         workflows::endpoints(),
         keys(),
+        trying(),
         language_model(),
         operators(),
     ];
@@ -92,17 +94,31 @@ fn messages() -> Vec<Endpoint> {
         .with(&[ID])
         .answers(200, "It is due, and is sent as soon as limits allow.", sent_now)
         .errors(&[404]),
+        Endpoint::new(
+            "GET",
+            "/v2/messages/{id}/why",
+            Access::Read,
+            tag,
+            "What a message waits for, or what became of it",
+        )
+        .with(&[ID])
+        .answers(200, "One sentence, and the facts behind it.", reference("Why"))
+        .errors(&[404]),
         Endpoint::new("DELETE", "/v2/messages", Access::Write, tag, "Cancel many messages; without a filter, all")
             .with(&cancel_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
             .answers(202, "How many were cancelled, or with async how many match.", reference("Cancelled"))
             .errors(&[412]),
-        Endpoint::new("GET", "/v2/bulkActions", Access::Read, tag, "List cancels that go on in the background")
+        Endpoint::new("GET", "/v2/bulkActions", Access::Read, tag, "List what is done to many in the background")
             .with(BULK_ACTIONS)
             .answers(200, "A page, newest first.", page),
-        Endpoint::new("GET", "/v2/bulkActions/{id}", Access::Read, tag, "Look at a cancel in the background")
+        Endpoint::new("GET", "/v2/bulkActions/{id}", Access::Read, tag, "Look at a bulk action")
             .with(&[ID])
             .answers(200, "How far it is.", reference("BulkAction"))
+            .errors(&[404]),
+        Endpoint::new("DELETE", "/v2/bulkActions/{id}", Access::Write, tag, "Stop a bulk action where it is")
+            .with(&[ID])
+            .answers(200, "How far it came. It does nothing more.", reference("BulkAction"))
             .errors(&[404]),
     ]
 }
@@ -145,6 +161,7 @@ fn queues() -> Vec<Endpoint> {
 fn schedules() -> Vec<Endpoint> {
     let tag = "Schedules";
     let rest = "/v2/schedules/{*rest}";
+    let run = object(&["scheduleId", "messages"], &[("scheduleId", text()), ("messages", list_of("Published"))]);
     let switch = |method, path, summary| {
         Endpoint::new(method, path, Access::Write, tag, summary)
             .route(rest)
@@ -153,11 +170,10 @@ fn schedules() -> Vec<Endpoint> {
             .errors(&[404])
     };
     vec![
-        Endpoint::new("GET", "/v2/schedules", Access::Read, tag, "List the schedules").alias("/v1/schedules").answers(
-            200,
-            "All schedules, by id.",
-            list_of("Schedule"),
-        ),
+        Endpoint::new("GET", "/v2/schedules", Access::Read, tag, "List the schedules")
+            .alias("/v1/schedules")
+            .with(&[TRIM_BODY])
+            .answers(200, "All schedules, by id.", list_of("Schedule")),
         Endpoint::new("POST", "/v2/schedules", Access::Write, tag, "Without a destination: refused").errors(&[404]),
         Endpoint::new("POST", "/v2/schedules/{destination}", Access::Write, tag, "Make a schedule, or replace it")
             .route(rest)
@@ -170,7 +186,7 @@ fn schedules() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/schedules/{id}", Access::Read, tag, "Look at a schedule")
             .route(rest)
             .alias_of_route("/v1/schedules/{*rest}", "/v1/schedules/{id}")
-            .with(&[ID])
+            .with(&[ID, TRIM_BODY])
             .answers(200, "The schedule.", reference("Schedule"))
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/schedules/{id}", Access::Write, tag, "Delete a schedule; its messages stay")
@@ -179,6 +195,22 @@ fn schedules() -> Vec<Endpoint> {
             .with(&[ID])
             .answers(200, "It is gone.", done())
             .errors(&[404]),
+        Endpoint::new("PATCH", "/v2/schedules/{id}", Access::Write, tag, "Give a schedule another cron expression")
+            .route(rest)
+            .with(&[ID])
+            .with(NEW_CRON)
+            .answers(200, "It fires by it from now on.", object(&["scheduleId"], &[("scheduleId", text())]))
+            .errors(&[404]),
+        Endpoint::new("POST", "/v2/schedules/{id}/run", Access::Write, tag, "Publish what a schedule would, once, now")
+            .route(rest)
+            .with(&[ID])
+            .answers(201, "Its messages are stored.", run)
+            .errors(&[404, 412]),
+        Endpoint::new("GET", "/v2/cron", Access::Read, tag, "When a cron expression fires").with(FORECAST).answers(
+            200,
+            "The next times.",
+            reference("Forecast"),
+        ),
         switch("POST", "/v2/schedules/{id}/pause", "Let a schedule not fire"),
         switch("PATCH", "/v2/schedules/{id}/pause", "Let a schedule not fire"),
         switch("POST", "/v2/schedules/{id}/resume", "Let a schedule fire again"),
@@ -271,22 +303,53 @@ fn dlq() -> Vec<Endpoint> {
     let page = object(&["messages"], &[("messages", messages), ("cursor", text())]);
     let deleted = || object(&["deleted"], &[("deleted", whole()), ("cursor", text())]);
     let retried = object(&["responses"], &[("responses", list_of("Published")), ("cursor", text())]);
+    let begun = || object(&["actionId", "total"], &[("actionId", text()), ("total", whole())]);
+    let causes = [
+        ("causes", list_of("Cause")),
+        ("leftOut", whole()),
+        ("looked", whole()),
+        ("more", json!({ "type": "boolean" })),
+    ];
     vec![
         Endpoint::new("GET", "/v2/dlq", Access::Read, tag, "List dead letters")
             .alias("/v2/dlq/messages")
             .with(&dlq_list())
             .answers(200, "A page.", page),
-        Endpoint::new("DELETE", "/v2/dlq", Access::Write, tag, "Delete dead letters, a page at a time")
-            .with(&dlq_filters())
-            .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "How many are gone.", deleted()),
-        Endpoint::new("POST", "/v2/dlq/retry", Access::Write, tag, "Publish dead letters again, a page at a time")
-            .with(&dlq_filters())
-            .with(DELIVERY)
-            .with(ONCE)
-            .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(201, "The new messages.", retried)
-            .errors(&[404, 412]),
+        Endpoint::new("GET", "/v2/dlq/causes", Access::Read, tag, "Group the newest dead letters by what they died of")
+            .with(&dlq_selection())
+            .answers(
+                200,
+                "The causes of most dead letters first.",
+                object(&causes.each_ref().map(|(name, _)| *name), &causes),
+            ),
+        Endpoint::new(
+            "DELETE",
+            "/v2/dlq",
+            Access::Write,
+            tag,
+            "Delete dead letters, a page at a time or in the background",
+        )
+        .with(&dlq_filters())
+        .with(DLQ_BULK)
+        .body(RequestBody::OptionalJson(reference("Filters")))
+        .answers(200, "How many are gone.", deleted())
+        .answers(202, "With async: what was begun, and how many match.", begun())
+        .errors(&[412]),
+        Endpoint::new(
+            "POST",
+            "/v2/dlq/retry",
+            Access::Write,
+            tag,
+            "Publish dead letters again, a page at a time or in the background",
+        )
+        .with(&dlq_filters())
+        .with(DLQ_BULK)
+        .with(DELIVERY)
+        .with(ONCE)
+        .body(RequestBody::OptionalJson(reference("Filters")))
+        .answers(201, "The new messages.", retried)
+        .answers(202, "With async: what was begun, and how many match.", begun())
+        .errors(&[404, 412]),
         Endpoint::new("POST", "/v2/dlq/retry/{id}", Access::Write, tag, "Publish a dead letter again")
             .with(&[ID])
             .with(DELIVERY)
@@ -320,6 +383,9 @@ fn logs() -> Vec<Endpoint> {
             .alias("/v1/events")
             .with(&log_filters())
             .answers(200, "A page.", object(&["logs", "events"], &fields)),
+        Endpoint::new("GET", "/v2/events/stream", Access::Read, "Logs", "Follow what happens to messages")
+            .with(&stream_filters())
+            .answers_text(200, "Events `line`, whose data is a LogLine, and `missed`.", "text/event-stream"),
     ]
 }
 
@@ -333,6 +399,24 @@ fn keys() -> Vec<Endpoint> {
             .alias("/v1/keys/rotate")
             .alias("/v2/rotate")
             .answers(200, "The new keys.", reference("Keys")),
+    ]
+}
+
+fn trying() -> Vec<Endpoint> {
+    let forgotten = object(&["deleted"], &[("deleted", whole())]);
+    vec![
+        Endpoint::new("GET", "/v2/retryDelay", Access::Read, "Publishing", "When a message would be tried again")
+            .with(RETRY_DELAY)
+            .answers(200, "The plan, if no receiver names a time.", reference("RetryPlan"))
+            .errors(&[412]),
+        Endpoint::new("GET", "/v2/receiver", Access::Read, "Test receiver", "What the test receiver has received")
+            .answers(200, "Its URL for this tenant, and the last deliveries, newest first.", reference("TestReceiver"))
+            .errors(&[404]),
+        Endpoint::new("DELETE", "/v2/receiver", Access::Write, "Test receiver", "Forget what it has received")
+            .answers(200, "How many deliveries are forgotten.", forgotten)
+            .errors(&[404]),
+        Endpoint::new("GET", "/v2/settings", Access::Read, "Operators", "The configuration in effect, without secrets")
+            .answers(200, "It, and the tenant's own tokens by name.", reference("Settings")),
     ]
 }
 
@@ -351,6 +435,8 @@ fn operators() -> Vec<Endpoint> {
     let status = |status: &str| object(&["status"], &[("status", json!({ "const": status }))]);
     let endpoint = |path, access, summary| Endpoint::new("GET", path, access, "Operators", summary);
     vec![
+        endpoint("/v2/stats", Access::Read, "How the tenant stands, and the last five minutes second by second")
+            .answers(200, "Figures.", reference("Stats")),
         endpoint("/health", Access::Open, "Whether the process answers").answers(200, "It does.", status("ok")),
         endpoint("/ready", Access::Open, "Whether messages are accepted").answers(200, "They are.", status("ready")),
         endpoint("/metrics", Access::Metrics, "Figures for Prometheus")

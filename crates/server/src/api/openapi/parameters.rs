@@ -117,6 +117,24 @@ pub(super) const SCHEDULE: &[Parameter] = &[
     header("Upstash-Queue-Name", NAME, "The queue that its messages are put into."),
 ];
 
+/// What a plan of retries is asked for.
+pub(super) const RETRY_DELAY: &[Parameter] = &[
+    query("expression", Kind::Text, "As in Upstash-Retry-Delay; without it, the default back-off."),
+    query("retries", Kind::Whole(0, 1_000), "As in Upstash-Retries."),
+];
+/// What can be changed of a schedule.
+pub(super) const NEW_CRON: &[Parameter] = &[header("Upstash-Cron", Kind::Text, "The cron expression.")];
+/// When an expression fires.
+pub(super) const FORECAST: &[Parameter] = &[
+    query("expression", Kind::Text, "The cron expression; required."),
+    query("count", Kind::Whole(1, 100), "At most so many times; 10 unless it is said."),
+    query(
+        "after",
+        Kind::Whole(0, i64::MAX),
+        "Times after this one, in Unix milliseconds; after now unless it is said.",
+    ),
+];
+
 pub(super) const RUN: Parameter = path("run", Kind::Text, "The id of a workflow run, as it is or percent-encoded.");
 pub(super) const USER: Parameter = path("user", Kind::Text, "The tenant: the user that its token names.");
 pub(super) const RUN_ID: Parameter = header(
@@ -151,6 +169,7 @@ pub(super) fn trigger() -> Vec<Parameter> {
 pub(super) fn run_filters() -> Vec<Parameter> {
     let mut parameters = vec![
         query("workflowRunIds", Kind::Texts, "These runs, whatever else is said."),
+        query("workflowRunId", Kind::Texts, "These runs, if they match the other filters."),
         query("workflowUrl", Kind::Text, "Runs whose URL begins like this."),
         query("workflowUrlExactMatch", Kind::Boolean, "Runs whose URL is exactly that."),
         query("count", Kind::Whole(1, 500), "At most so many, the oldest first; 100 by default."),
@@ -182,7 +201,8 @@ const PAGE: [Parameter; 2] = [
     query("cursor", Kind::Text, "Where the page starts, as the page before said."),
     query("order", Kind::OneOf(&["latestFirst", "earliestFirst"]), "Which end comes first."),
 ];
-const TRIM_BODY: Parameter = query("trimBody", Kind::Whole(-1, i64::MAX), "Bytes of each body; 0 or -1 for none.");
+pub(super) const TRIM_BODY: Parameter =
+    query("trimBody", Kind::Whole(-1, i64::MAX), "Bytes of each body; 0 or -1 for none.");
 
 /// Which messages a bulk cancel means.
 pub(super) fn cancel_filters() -> Vec<Parameter> {
@@ -195,18 +215,35 @@ pub(super) fn cancel_filters() -> Vec<Parameter> {
 }
 
 /// Which dead letters are meant.
-pub(super) fn dlq_filters() -> Vec<Parameter> {
+pub(super) fn dlq_selection() -> Vec<Parameter> {
     let mut parameters = vec![
         query("dlqIds", Kind::Texts, "These dead letters."),
         query("messageId", Kind::Text, "This message."),
         MESSAGE_IDS,
         query("responseStatus", Kind::Wholes, "Status of the last answer; 0 for none."),
-        query("count", Kind::Whole(1, i64::MAX), "At most so many; 100 is the most, and the default."),
+        query("cause", Kind::Texts, "What they died of, as /v2/dlq/causes names it."),
     ];
     parameters.extend(COMMON_FILTERS);
+    parameters
+}
+
+/// Which dead letters are meant, a page at a time.
+pub(super) fn dlq_filters() -> Vec<Parameter> {
+    let mut parameters = dlq_selection();
+    parameters.push(query("count", Kind::Whole(1, i64::MAX), "At most so many; 100 is the most, and the default."));
     parameters.extend(PAGE);
     parameters
 }
+
+/// How many dead letters are dealt with at once.
+pub(super) const DLQ_BULK: &[Parameter] = &[
+    query(
+        "async",
+        Kind::Boolean,
+        "Do it in the background, with all that match or `count` of them, and answer at once.",
+    ),
+    query("rate", Kind::Whole(1, 1_000), "With async: at most so many per second."),
+];
 
 pub(super) fn dlq_list() -> Vec<Parameter> {
     let mut parameters = dlq_filters();
@@ -239,6 +276,12 @@ pub(super) fn log_filters() -> Vec<Parameter> {
         MESSAGE_IDS,
         query("state", Kind::OneOf(&STATES), "This state; IN_PROGRESS stands for ACTIVE, RETRY and ERROR."),
         query("groupBy", Kind::OneOf(&["messageId"]), "Lines by message."),
+        query("sourceMessageId", Kind::Texts, "Messages that this one led to: its callbacks, and what was sent again."),
+        query(
+            "scanLimit",
+            Kind::Whole(1, i64::MAX),
+            "The page ends when so many lines did not match; 500000 is the most.",
+        ),
         query(
             "count",
             Kind::Whole(1, i64::MAX),
@@ -249,6 +292,24 @@ pub(super) fn log_filters() -> Vec<Parameter> {
     parameters.extend(COMMON_FILTERS);
     parameters.extend(PLACE_FILTERS);
     parameters.extend(PAGE);
+    parameters
+}
+
+/// Which log lines are meant as they come.
+pub(super) fn stream_filters() -> Vec<Parameter> {
+    let otherwise = ["groupBy", "count", "order", "cursor", TRIM_BODY.name];
+    let mut parameters = log_filters();
+    parameters.retain(|parameter| !otherwise.contains(&parameter.name));
+    parameters.push(query(
+        "trimBody",
+        Kind::Whole(-1, i64::MAX),
+        "Bytes of each body; 0 or -1 for none. 4096 by default.",
+    ));
+    parameters.push(query(
+        "maxPerSecond",
+        Kind::Whole(1, 1_000),
+        "At most so many; what is more is left out. 1000 by default.",
+    ));
     parameters
 }
 
@@ -288,6 +349,7 @@ pub(super) fn run_log_filters() -> Vec<Parameter> {
         query("workflowRuns", Kind::Texts, "These runs, each as id@createdAt; no other filter counts then."),
         query("count", Kind::Whole(1, i64::MAX), "At most so many: 10 runs, or 1000 lines."),
         query("cursor", Kind::Text, "Where the page starts, as the page before said."),
+        query("usage", Kind::Boolean, "Runs also tell how much they have of what they may have."),
         TRIM_BODY,
     ];
     parameters.extend(RUN_FILTERS);

@@ -129,6 +129,7 @@ fn run() -> Value {
     let group = [("type", one_of(&["sequential", "parallel", "next"])), ("steps", list_of("WorkflowStep"))];
     let group = object(&["type", "steps"], &group);
     let invoker = [("workflowRunId", text()), ("workflowUrl", text()), ("workflowRunCreatedAt", millis())];
+    let usage = ["entries", "maxEntries", "bytes", "maxBytes", "maxDuration"];
     let fields = [
         ("workflowRunId", text()),
         ("workflowUrl", text()),
@@ -143,6 +144,7 @@ fn run() -> Value {
         ("invoker", object(&["workflowRunId", "workflowUrl"], &invoker)),
         ("dlqId", text()),
         ("failureFunction", failure_function()),
+        ("usage", object(&usage, &usage.map(|name| (name, whole())))),
         ("steps", json!({ "type": "array", "items": group })),
     ];
     let always = ["workflowRunId", "workflowUrl", "workflowState", "workflowRunCreatedAt", "steps"];

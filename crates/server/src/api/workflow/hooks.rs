@@ -2,7 +2,8 @@
 //!
 //! There is no token: the URL is the secret, with 15 random letters that the run's client has drawn. So a call counts
 //! as a request of the tenant, its body is held in the tenant's share, and all that is unknown is answered alike. Whoever
-//! calls what is unknown costs a look at the run, if there is one, and may do so a few times in a second.
+//! calls what is unknown costs a look at the run, if there is one, and may do so a few times in a second. What is right is
+//! never refused for that: it only has to wait for its turn.
 
 use super::{NOT_FOUND, checked_name, refused_event};
 use crate::api::body;
@@ -43,9 +44,22 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
     let run = RunKey { id: run, created_at: None };
     let caller = app.allowances.caller(caller(&app, &parts).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
     let now = app.clock.now();
-    app.allowances.hook_misses.take(caller, 1, now).map_err(ApiError::burst_quota)?;
-    let tenant = tenant_of(&app, &user, &run.id, &event).await?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
-    app.allowances.hook_misses.give_back(caller, 1, now);
+    let tenant = match app.allowances.hook_misses.take(caller, 1, now) {
+        Ok(()) => {
+            let found = tenant_of(&app, &user, &run.id, &event).await;
+            if !matches!(found, Ok(None)) {
+                app.allowances.hook_misses.give_back(caller, 1, now);
+            }
+            found?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?
+        }
+        // It has missed too often, or many of its calls are being looked up: the others have their turn.
+        Err(exhausted) => {
+            let refused = || ApiError::burst_quota(exhausted);
+            let _turn = app.allowances.hook_turns.wait(caller).await.ok_or_else(refused)?;
+            let _lookup = app.allowances.hook_lookups.acquire().await.map_err(|_| refused())?;
+            tenant_of(&app, &user, &run.id, &event).await?.ok_or_else(refused)?
+        }
+    };
     app.allowances.requests.take(tenant, 1, now).map_err(ApiError::burst_quota)?;
     refuse_when_disk_is_low(&app)?;
     let max = app.config.message_bytes_max;

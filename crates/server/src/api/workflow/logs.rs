@@ -45,9 +45,18 @@ fn asked(app: &App, request: &Request) -> Result<(TenantId, Params), ApiError> {
 async fn list_runs(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Json<Value>, ApiError> {
     let view = View { trim_body: params.trim_body()?, now: app.clock.now() };
     let (states, filter) = (selection::states(params)?, selection::of_logs(params)?);
+    let has_usage = params.boolean("usage")?;
     let page = params.page(RUN_PAGE_MAX, RUN_PAGE_MAX)?;
     let page = app.read(move |store| runs_in(store, tenant, filter, &states, &page, view.now)).await?;
-    let runs: Vec<Value> = page.entries.iter().map(|record| shape::run(record, view)).collect();
+    let limits = has_usage.then_some(app.config.quotas.workflow);
+    let shown = |record: &Record| {
+        let mut run = shape::run(record, view);
+        if let Some(limits) = &limits {
+            run["usage"] = shape::usage(&record.workflow, limits);
+        }
+        run
+    };
+    let runs: Vec<Value> = page.entries.iter().map(shown).collect();
     let mut answer = json!({ "runs": runs });
     if let Some(next) = page.next {
         answer["cursor"] = next.to_string().into();
@@ -189,7 +198,7 @@ fn lines_of(
     let mut bytes = 0;
     let mut from = cursor.map(LineCursor::runs_from);
     for _ in 0..RUN_PAGES_MAX {
-        let page = PageRequest { cursor: from, count: RUN_PAGE_MAX, order: Order::LatestFirst };
+        let page = PageRequest::new(from, RUN_PAGE_MAX, Order::LatestFirst);
         let page = store.list_runs(tenant, filter, &page)?;
         for record in &page.entries {
             let run = position(record);

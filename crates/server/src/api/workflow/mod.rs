@@ -65,7 +65,7 @@ fn refused_event(refused: RunRefused) -> ApiError {
 /// own, and must not wait for others to read a large run.
 fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Record>, StoreError> {
     let filter = RunFilter { ids: vec![run.id.clone()], created_at: run.created_at, ..RunFilter::default() };
-    let page = PageRequest { cursor: None, count: 1, order: Order::LatestFirst };
+    let page = PageRequest::new(None, 1, Order::LatestFirst);
     Ok(store.list_runs(tenant, &filter, &page)?.entries.pop())
 }
 

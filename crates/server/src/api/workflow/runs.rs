@@ -124,6 +124,7 @@ pub(super) fn cancel_of(params: &Params) -> Result<(RunFilter, usize), ApiError>
     };
     let filter = RunFilter {
         url,
+        ids: params.many_or_whole("workflowRunId")?,
         hosts: params.many(&["host"])?,
         paths: params.many(&["path"])?,
         labels: params.many(&["label"])?,
@@ -183,6 +184,8 @@ mod tests {
             let message = cancel_of(&Params::from_query(Some(query))).err().map(ApiError::into_message);
             assert!(message.as_ref().is_some_and(|message| message.contains(text)), "{query}: {message:?}");
         }
+        let (filter, count) = cancel_of(&Params::from_query(Some("workflowRunId=wfr_1&label=a"))).unwrap();
+        assert_eq!((filter.ids, filter.labels, count), (vec!["wfr_1".into()], vec!["a".into()], 100));
         let bodies = [
             (&br#"{"workflowRunIds":[]}"#[..], "workflowRunIds is an empty list"),
             (br#"{"workflowRunIds":null}"#, "every filter is null"),

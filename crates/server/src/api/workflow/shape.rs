@@ -2,14 +2,14 @@
 //!
 //! What a run asks to hide is hidden here: payloads and results of steps, and headers. What endpoints answer is shown.
 
-use super::steps::{self, Group, Item, Standing};
+use super::steps::{self, Group, Item, Standing, StepState};
 use crate::api::shape::{Object, header_map, kept_body, put, put_flow, put_text_or_base64, sent_headers, trimmed};
 use crate::store::FailedRun;
 use axum::http::StatusCode;
 use posthaste_engine::event::Response;
-use posthaste_engine::workflow::Record;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
+use posthaste_engine::workflow::{Limits, Record, Workflow};
 use posthaste_wire::encoding::{from_base64, header_shown};
 use posthaste_wire::redact::{self, RedactFields};
 use posthaste_wire::time::Timestamp;
@@ -90,6 +90,17 @@ pub(super) fn run(record: &Record, view: View) -> Value {
     let groups = steps::groups(workflow, view.now);
     put(&mut object, "steps", groups.iter().map(|group| steps.group(group)).collect::<Vec<_>>());
     object.into()
+}
+
+/// How much a run has of what it may have.
+pub(super) fn usage(workflow: &Workflow, limits: &Limits) -> Value {
+    json!({
+        "entries": workflow.entries.len(),
+        "maxEntries": limits.entries,
+        "bytes": workflow.bytes(),
+        "maxBytes": limits.bytes,
+        "maxDuration": limits.duration_ms,
+    })
 }
 
 /// A failed run, as the DLQ shows it: what it was triggered with, and why it failed.
@@ -315,6 +326,9 @@ impl<'a> StepShaper<'a> {
                     let standing = item.standing(self.shaper.run, now);
                     let mut object = self.item(item);
                     put(&mut object, "state", standing.state.name());
+                    if let Some(retried) = standing.trouble.filter(|_| standing.state == StepState::Retry) {
+                        put(&mut object, "messageId", retried.id.to_string());
+                    }
                     // What was in the way of a step that is done.
                     let overcome = item.work().filter(|entry| entry.delivery.state == DeliveryState::Done);
                     let trouble = standing.trouble.or(overcome);

@@ -2,7 +2,8 @@
 
 use super::super::{
     Asker, BoxError, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
-    MessageRecord, Page, PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
+    MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
+    Tally, VisitDeadLetter, lock,
 };
 use super::{JournalStore, SqliteStore};
 use crate::store::run::{Body, Parts};
@@ -107,6 +108,14 @@ impl Store for JournalStore {
         Ok(found.into_iter().flatten().collect())
     }
 
+    fn find_message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<Arc<Message>>, StoreError> {
+        let pending = self.shared.state().message(id).filter(|message| message.tenant == tenant);
+        match pending {
+            Some(message) => Ok(Some(part.of(message))),
+            None => self.database().find_message(tenant, id, part),
+        }
+    }
+
     fn last_seq(&self) -> Result<Seq, StoreError> {
         Ok(self.shared.state().last_seq)
     }
@@ -164,6 +173,16 @@ impl Store for JournalStore {
         page: &PageRequest,
     ) -> Result<Page<DeadLetterRecord>, StoreError> {
         self.settled()?.list_dead_letters(tenant, filter, page)
+    }
+
+    fn visit_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+        visit: &mut VisitDeadLetter<'_>,
+    ) -> Result<(), StoreError> {
+        self.settled()?.visit_dead_letters(tenant, filter, page, visit)
     }
 
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
@@ -343,6 +362,10 @@ impl Store for JournalStore {
 
     fn live_runs(&self) -> Result<u64, StoreError> {
         self.settled()?.live_runs()
+    }
+
+    fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {
+        self.settled()?.tally(tenant, max)
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

@@ -10,7 +10,8 @@ mod runs;
 use super::page::{Bounds, PageBuilder};
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, MessageRecord,
-    Order, Page, PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
+    Order, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, Tally,
+    VisitDeadLetter,
 };
 use super::{absent, duplicate_window_counts, run};
 use bytes::Bytes;
@@ -102,6 +103,11 @@ impl Store for MemoryStore {
         found.collect()
     }
 
+    fn find_message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<Arc<Message>>, StoreError> {
+        let found = self.model().message(id).filter(|message| message.tenant == tenant);
+        Ok(found.map(|message| part.of(message)))
+    }
+
     fn last_seq(&self) -> Result<Seq, StoreError> {
         Ok(self.model().last_seq.unwrap_or(Seq::MIN))
     }
@@ -156,7 +162,7 @@ impl Store for MemoryStore {
         page: &PageRequest,
     ) -> Result<Page<EventRecord>, StoreError> {
         let model = self.model();
-        let mut builder = PageBuilder::new(page.count);
+        let mut builder = PageBuilder::new(page);
         for (position, event) in in_order(&model.events, tenant, Bounds::new(filter.message.dates(), page), page.order)
         {
             let message = model.message(event.id).ok_or_else(|| absent("message of a log line", event.id))?;
@@ -189,7 +195,7 @@ impl Store for MemoryStore {
         page: &PageRequest,
     ) -> Result<Page<DeadLetterRecord>, StoreError> {
         let model = self.model();
-        let mut builder = PageBuilder::new(page.count);
+        let mut builder = PageBuilder::new(page);
         for (position, record) in in_order(&model.dead_letters, tenant, Bounds::new(filter.dates(), page), page.order) {
             let taken = if filter.matches_dead_letter(&record.letter, &record.message) {
                 builder.offer(position, record.letter.body_bytes() + record.message.body.len(), record.clone())
@@ -201,6 +207,24 @@ impl Store for MemoryStore {
             }
         }
         Ok(builder.finish())
+    }
+
+    fn visit_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+        visit: &mut VisitDeadLetter<'_>,
+    ) -> Result<(), StoreError> {
+        let model = self.model();
+        let bounds = Bounds::new(filter.dates(), page);
+        for (_, record) in in_order(&model.dead_letters, tenant, bounds, page.order) {
+            let message = Message { body: Bytes::new(), ..Message::clone(&record.message) };
+            if visit(&record.letter, &message).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
@@ -390,6 +414,23 @@ impl Store for MemoryStore {
     fn live_runs(&self) -> Result<u64, StoreError> {
         let model = self.model();
         Ok(model.runs.values().filter(|run| run.state == RunState::Started).count() as u64)
+    }
+
+    fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {
+        let model = self.model();
+        let dead = model.dead_letters.keys().filter(|(owner, _)| *owner == tenant).map(|(_, dlq_id)| dlq_id.at);
+        let runs = || model.runs.values().filter(|run| run.tenant == tenant);
+        let failed = || runs().filter_map(|run| run::dlq_place_of(run)).map(|dlq_id| dlq_id.at);
+        let looked = model.live.values().take(usize::try_from(max).unwrap_or(usize::MAX));
+        Ok(Tally {
+            dead_letters: (dead.clone().count() as u64).min(max),
+            oldest_dead_letter: dead.min(),
+            failed_runs: (failed().count() as u64).min(max),
+            oldest_failed_run: failed().min(),
+            live_runs: (runs().filter(|run| run.state == RunState::Started).count() as u64).min(max),
+            live_messages: looked.filter(|(_, live)| live.tenant == tenant && !live.is_step).count() as u64,
+            more_live_messages: model.live.len() as u64 >= max,
+        })
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

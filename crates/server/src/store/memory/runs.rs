@@ -149,7 +149,7 @@ impl Model {
         if page.order == Order::LatestFirst {
             runs.reverse();
         }
-        let mut builder = PageBuilder::new(page.count);
+        let mut builder = PageBuilder::new(page);
         for (place, run) in runs {
             let meant = self.matching(run, filter, place.at)?;
             let taken = match meant.map(&shown).transpose()?.flatten() {

@@ -15,7 +15,9 @@ use serde::de::DeserializeOwned;
 /// Columns that [`live`] reads.
 pub(super) const LIVE_COLUMNS: &str =
     "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, queue, turn_at, turn_seq, flow, step";
-/// Columns that [`message_head`] reads, and the body that [`body`] reads.
+/// Columns that [`message_head`] reads: SQLite reads a body even if nobody looks at its column.
+pub(super) const HEAD_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec";
+/// The same, and the body that [`body`] reads.
 pub(super) const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec, body";
 /// Columns that [`dead_letter`] reads, behind those of the message.
 pub(super) const LETTER_COLUMNS: &str = "at, retried, error, response";

@@ -9,11 +9,11 @@ use super::read::{Snapshot, only_ids};
 use super::schema::Kind;
 use crate::store::page::{Bounds, PageBuilder};
 use crate::store::{DeadLetterRecord, EventFilter, EventRecord, Filter, Order, Page, PageRequest};
-use posthaste_engine::event::Event;
+use posthaste_engine::event::{DeadLetter, Event};
 use posthaste_engine::message::Message;
 use posthaste_wire::id::{Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use rusqlite::{Statement, params};
+use rusqlite::{Row, Statement, params};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,21 +30,23 @@ impl Snapshot<'_> {
     ) -> Outcome<Page<EventRecord>> {
         let bounds = Bounds::new(filter.message.dates(), page);
         let mut scan = EventScan { snapshot: self, tenant, filter, bounds, seen: HashMap::new() };
-        let mut builder = PageBuilder::new(page.count);
+        let mut builder = PageBuilder::new(page);
         for bucket in self.buckets_of_page(Kind::Event, &filter.message, bounds, page.order) {
             let ids = &filter.message.ids;
+            let one = if let [one] = ids[..] { Some(int(one.seq.0)) } else { None };
+            let only = if one.is_some() { "AND seq = ?6".to_owned() } else { only_ids(ids) };
             // Told to, SQLite finds named messages by their index and sorts the few lines it gets.
             let index = if ids.is_empty() { String::new() } else { format!("INDEXED BY event_{bucket}_seq") };
             let sql = format!(
                 "SELECT at, n, seq, state, detail FROM event_{bucket} {index}
                  WHERE tenant = ?1 AND (at, n) >= (?2, ?3) AND (at, n) < (?4, ?5) {} {}",
-                only_ids(ids),
+                only,
                 order_by("n", page.order)
             );
-            let ended = if ids.is_empty() {
-                scan.run(&mut *self.connection.prepare_cached(&sql)?, &mut builder)?
+            let ended = if ids.len() <= 1 {
+                scan.run(&mut *self.connection.prepare_cached(&sql)?, one, &mut builder)?
             } else {
-                scan.run(&mut self.connection.prepare(&sql)?, &mut builder)?
+                scan.run(&mut self.connection.prepare(&sql)?, None, &mut builder)?
             };
             if ended.is_break() {
                 break;
@@ -59,9 +61,28 @@ impl Snapshot<'_> {
         filter: &Filter,
         page: &PageRequest,
     ) -> Outcome<Page<DeadLetterRecord>> {
+        let mut builder = PageBuilder::new(page);
+        self.walk_dead_letters(tenant, filter, page, |letter, head, row| {
+            if !filter.matches_dead_letter(&letter, &head) {
+                return Ok(builder.skip(letter.dlq_id));
+            }
+            let message = Arc::new(Message { body: codec::body(row)?, ..head });
+            let (position, bytes) = (letter.dlq_id, letter.body_bytes() + message.body.len());
+            Ok(builder.offer(position, bytes, DeadLetterRecord { letter, message }))
+        })?;
+        Ok(builder.finish())
+    }
+
+    /// Shows dead letters of the asked time and ids, and messages without bodies, until `visit` breaks.
+    pub(super) fn walk_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+        mut visit: impl FnMut(DeadLetter, Message, &Row<'_>) -> Outcome<ControlFlow<()>>,
+    ) -> Outcome<()> {
         let bounds = Bounds::new(filter.dates(), page);
         let Bounds { first, end } = bounds;
-        let mut builder = PageBuilder::new(page.count);
         for bucket in self.buckets_of_page(Kind::DeadLetter, filter, bounds, page.order) {
             let sql = format!(
                 "SELECT {MESSAGE_COLUMNS}, {LETTER_COLUMNS} FROM dlq_{bucket}
@@ -73,21 +94,12 @@ impl Snapshot<'_> {
             let mut rows =
                 statement.query(params![tenant.0, int(first.at.0), int(first.n), int(end.at.0), int(end.n)])?;
             while let Some(row) = rows.next()? {
-                let (letter, head) = (codec::dead_letter(row)?, codec::message_head(row)?);
-                if !filter.matches_dead_letter(&letter, &head) {
-                    match builder.skip(letter.dlq_id) {
-                        ControlFlow::Continue(()) => continue,
-                        ControlFlow::Break(()) => return Ok(builder.finish()),
-                    }
-                }
-                let message = Arc::new(Message { body: codec::body(row)?, ..head });
-                let (position, bytes) = (letter.dlq_id, letter.body_bytes() + message.body.len());
-                if builder.offer(position, bytes, DeadLetterRecord { letter, message }).is_break() {
-                    return Ok(builder.finish());
+                if visit(codec::dead_letter(row)?, codec::message_head(row)?, row)?.is_break() {
+                    return Ok(());
                 }
             }
         }
-        Ok(builder.finish())
+        Ok(())
     }
 
     /// The tables that a page may have to look at, in its order.
@@ -117,11 +129,16 @@ impl EventScan<'_> {
     fn run(
         &mut self,
         statement: &mut Statement<'_>,
+        one: Option<i64>,
         builder: &mut PageBuilder<EventRecord>,
     ) -> Outcome<ControlFlow<()>> {
         let Bounds { first, end } = self.bounds;
-        let mut rows =
-            statement.query(params![self.tenant.0, int(first.at.0), int(first.n), int(end.at.0), int(end.n)])?;
+        let (tenant, first_at, first_n) = (self.tenant.0, int(first.at.0), int(first.n));
+        let (end_at, end_n) = (int(end.at.0), int(end.n));
+        let mut rows = match one {
+            None => statement.query(params![tenant, first_at, first_n, end_at, end_n])?,
+            Some(seq) => statement.query(params![tenant, first_at, first_n, end_at, end_n, seq])?,
+        };
         while let Some(row) = rows.next()? {
             let number = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
             let position = Position { at: Timestamp(number(0)?), n: number(1)? };

@@ -21,6 +21,7 @@ mod run_parts;
 mod runs_4;
 mod schedule;
 mod schema;
+mod tally;
 mod workflow;
 mod write;
 
@@ -30,7 +31,8 @@ pub(super) use workflow::Premises;
 
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, MessageRecord,
-    Page, PageRequest, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, lock,
+    Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, Tally,
+    VisitDeadLetter, lock,
 };
 use crate::crash_point::crash_point;
 use bytes::Bytes;
@@ -251,6 +253,10 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.load_messages(ids))
     }
 
+    fn find_message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<Arc<Message>>, StoreError> {
+        self.read(|snapshot| snapshot.message_of(tenant, id, part))
+    }
+
     fn last_seq(&self) -> Result<Seq, StoreError> {
         Ok(lock(&self.totals).last_seq)
     }
@@ -300,6 +306,18 @@ impl Store for SqliteStore {
         page: &PageRequest,
     ) -> Result<Page<DeadLetterRecord>, StoreError> {
         self.read(|snapshot| snapshot.list_dead_letters(tenant, filter, page))
+    }
+
+    fn visit_dead_letters(
+        &self,
+        tenant: TenantId,
+        filter: &Filter,
+        page: &PageRequest,
+        visit: &mut VisitDeadLetter<'_>,
+    ) -> Result<(), StoreError> {
+        self.read(|snapshot| {
+            snapshot.walk_dead_letters(tenant, filter, page, |letter, message, _| Ok(visit(&letter, &message)))
+        })
     }
 
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
@@ -460,6 +478,10 @@ impl Store for SqliteStore {
 
     fn live_runs(&self) -> Result<u64, StoreError> {
         self.read(|snapshot| snapshot.live_runs())
+    }
+
+    fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {
+        self.read(|snapshot| snapshot.tally(tenant, max))
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

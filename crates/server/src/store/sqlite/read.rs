@@ -2,11 +2,11 @@
 //!
 //! Those about live rows are in `live`, pages in `list`, and what is named has a file of its own.
 
-use super::codec::{self, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
+use super::codec::{self, HEAD_COLUMNS, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
 use super::schema::{Buckets, Kind};
 use crate::store::latest_duplicate_window;
-use crate::store::{Counts, DeadLetterRecord, MessageRecord, SigningKeys};
+use crate::store::{Counts, DeadLetterRecord, MessageRecord, Part, SigningKeys};
 use posthaste_engine::message::{DedupKey, Message};
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -28,6 +28,14 @@ impl Snapshot<'_> {
             found.map(Arc::new).ok_or_else(|| absent("message", *id))
         };
         ids.iter().map(load).collect()
+    }
+
+    pub(super) fn message_of(&self, tenant: TenantId, id: MessageId, part: Part) -> Outcome<Option<Arc<Message>>> {
+        let found = match part {
+            Part::Head => self.find_row(id.seq, HEAD_COLUMNS, codec::message_head)?,
+            Part::Whole => self.find_message(id.seq, codec::message)?,
+        };
+        Ok(found.filter(|message| message.id == id && message.tenant == tenant).map(Arc::new))
     }
 
     /// The highest position in the file. What was dropped is remembered in `meta`.
@@ -167,8 +175,12 @@ impl Snapshot<'_> {
 
     /// Reads the row of a message wherever it is.
     pub(super) fn find_message<T>(&self, seq: Seq, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
+        self.find_row(seq, MESSAGE_COLUMNS, decode)
+    }
+
+    fn find_row<T>(&self, seq: Seq, columns: &str, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
         for bucket in self.buckets.places_of(seq) {
-            let sql = format!("SELECT {MESSAGE_COLUMNS} FROM message_{bucket} WHERE seq = ?1");
+            let sql = format!("SELECT {columns} FROM message_{bucket} WHERE seq = ?1");
             let mut statement = self.connection.prepare_cached(&sql)?;
             let mut rows = statement.query([int(seq.0)])?;
             if let Some(row) = rows.next()? {

@@ -104,7 +104,7 @@ impl Snapshot<'_> {
         page: &PageRequest,
         shown: impl Fn(Run) -> Outcome<Option<(usize, T)>>,
     ) -> Outcome<Page<T>> {
-        let mut builder = PageBuilder::new(page.count);
+        let mut builder = PageBuilder::new(page);
         let bounds = Bounds::new(filter.dates(), page);
         if filter.nothing || bounds.is_empty() {
             return Ok(builder.finish());

@@ -378,6 +378,8 @@ async fn a_retry_is_a_new_message_with_what_was_stored() {
         expected["messageId"] = json!(new_id);
         expected["createdAt"] = json!(START_MS + 5_000);
         expected["notBefore"] = json!(START_MS + 5_000);
+        expected["sourceMessageId"] = old["messageId"].clone();
+        expected["sourceKind"] = json!("dlqRetry");
         assert_eq!(server.message(&new_id).await, expected);
         assert_ne!(old["messageId"], json!(new_id));
 
@@ -422,6 +424,8 @@ async fn a_retry_may_change_settings() {
         server.get(&format!("/v2/messages/{id}")).expect(200).await.redacted(),
         json!({
             "messageId": "<message>",
+            "sourceMessageId": letter["messageId"],
+            "sourceKind": "dlqRetry",
             "url": receiver.url("/"),
             "method": "PATCH",
             "header": { "Content-Type": ["a/b"], "X": ["new"], "Y": ["kept"], "Z": ["added"] },

@@ -1,7 +1,7 @@
 //! `/v2/events` and `/v2/logs`: what happened, filtered, in pages, newest first.
 
-use crate::support::server::START_MS;
-use crate::support::{Backend, Lines, Receiver, Reply, Setup, TestServer, eventually};
+use crate::support::server::{START_MS, TOKEN};
+use crate::support::{Backend, EventStream, Lines, Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::{Value, json};
 
 /// Four messages that end in every way there is, one second after the other.
@@ -422,6 +422,95 @@ async fn lines_can_be_grouped_by_message() {
             assert_eq!(seen, [3, 2, 1, 0].map(newest_first), "{backend:?} {count}");
         }
         server.delete("/v2/messages").expect(202).await;
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_says_what_its_time_was_spent_on() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/", [Reply::status(200), Reply::status(200), Reply::status(500), Reply::status(200)]);
+        let mut ends = Vec::new();
+        for retries in ["3", "3", "0"] {
+            let id = server.publish_with(&receiver.url("/"), &[("Upstash-Retries", retries)], "").await;
+            receiver.next().await;
+            ends.push(
+                eventually("the attempt ends", || async {
+                    server.events_of(&id).await.into_iter().find(|line| line["duration"].is_u64())
+                })
+                .await,
+            );
+        }
+        let fresh = &ends[0]["connection"];
+        assert_eq!((&fresh["reused"], &fresh["address"]), (&json!(false), &json!(receiver.address().to_string())));
+        assert!(fresh["connectMicros"].is_u64() && fresh["firstByteMicros"].is_u64(), "{fresh}");
+        assert_eq!((fresh.get("dnsMicros"), fresh.get("tlsMicros")), (None, None), "an address, without TLS");
+        assert_eq!(ends[1].get("connection"), None, "{backend:?}: a success on an open connection stores no more");
+        let failed = &ends[2]["connection"];
+        assert_eq!((&failed["reused"], failed.get("connectMicros")), (&json!(true), None), "{failed}");
+        assert!(failed["firstByteMicros"].is_u64());
+
+        let nobody = server.publish_with("http://127.0.0.1:1/", &[("Upstash-Retries", "0")], "").await;
+        let refused = eventually("it fails", || async {
+            server.events_of(&nobody).await.into_iter().find(|line| line["state"] == "ERROR")
+        })
+        .await;
+        let tried = &refused["connection"];
+        assert!(tried["connectMicros"].is_u64() && tried.get("firstByteMicros").is_none(), "{tried}");
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn addresses_of_the_operators_network_are_told_in_development_alone() {
+    let receiver = Receiver::start().await;
+    for (setup, told) in [(Setup::dev(), Some(receiver.address().to_string())), (Setup::serve(), None)] {
+        let server = TestServer::with(setup).await;
+        let authorization = ("Authorization", &*format!("Bearer {TOKEN}"));
+        let target = "/v2/events/stream?state=DELIVERED";
+        let mut stream = EventStream::open(server.address, target, &[authorization]).await;
+        let id = server.publish_with(&receiver.url("/"), &[], "").await;
+        receiver.next().await;
+        server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        let logs = server.get(&format!("/v2/logs?messageId={id}")).expect(200).await.json();
+        let (_, streamed) = stream.next().await.expect("the stream goes on");
+        let streamed = serde_json::from_str(&streamed).expect("a line is JSON");
+        for line in [&logs["logs"][0], &logs["messages"][0]["events"][0], &streamed] {
+            assert!(line["connection"]["connectMicros"].is_u64(), "{line}");
+            assert_eq!(line["connection"].get("address").and_then(Value::as_str), told.as_deref(), "{line}");
+        }
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_page_may_be_told_how_far_to_look() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let wanted = server.publish_with(&receiver.url("/"), &[("Upstash-Label", "old")], "").await;
+        server.reaches(&wanted, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        for _ in 0..10 {
+            server.publish_with(&receiver.url("/"), &[], "").await;
+        }
+        receiver.take(11).await;
+        eventually("all are delivered", || async { (server.counts().live == 0).then_some(()) }).await;
+        let (mut cursor, mut pages, mut found) = (String::new(), 0, Vec::new());
+        loop {
+            let query = format!("groupBy=messageId&label=old&scanLimit=7&cursor={cursor}");
+            let page = server.get(&format!("/v2/logs?{query}")).expect(200).await.json();
+            pages += 1;
+            found.extend(page["messages"].as_array().expect("a list").iter().map(|group| group["messageId"].clone()));
+            match page["cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!(found, [json!(wanted)], "{backend:?}");
+        assert!((5..=6).contains(&pages), "30 lines are passed over, 7 at a time: {pages}");
+        server.get("/v2/logs?scanLimit=0").expect(400).await;
         server.finish().await;
     }
 }

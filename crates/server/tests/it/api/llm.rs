@@ -2,6 +2,7 @@
 
 use crate::support::server::READ_ONLY;
 use crate::support::{Receiver, Reply, Request, Setup, TestServer, within};
+use posthaste::config::Mode;
 use serde_json::json;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,6 +47,18 @@ async fn a_message_to_the_model_brings_the_operators_token_and_keeps_it_from_eve
     let logs = server.get("/v2/logs").expect(200).await.text();
     assert!(logs.contains(&id) && !logs.contains(TOKEN_OF_MODEL) && !message.to_string().contains(TOKEN_OF_MODEL));
     server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn the_address_of_the_model_is_told_to_nobody() {
+    let model = Receiver::start().await;
+    let server = TestServer::with(Setup { mode: Mode::Dev, ..with_model(model.address()) }).await;
+    let id = server.publish_with("api/llm", &[("Upstash-Callback", &model.url("/callback"))], BODY).await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let lines = server.events_of(&id).await;
+    let connection = lines.iter().find_map(|line| line.get("connection")).expect("the attempt has connected");
+    assert!(connection.get("connectMicros").is_some() && connection.get("address").is_none(), "{connection}");
+    server.finish().await;
 }
 
 #[tokio::test]

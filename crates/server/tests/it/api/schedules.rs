@@ -198,7 +198,8 @@ async fn schedules_are_paused_resumed_and_deleted_by_id() {
             ("DELETE", format!("/v2/schedules/{id}"), 404),
             ("PATCH", format!("/v2/schedules/{id}/pause"), 404),
             ("POST", format!("/v2/schedules/{id}/resume"), 404),
-            ("PATCH", format!("/v2/schedules/{id}"), 404),
+            ("PATCH", format!("/v2/schedules/{id}/run"), 404),
+            ("POST", format!("/v2/schedules/{id}/run"), 404),
             ("DELETE", "/v2/schedules/".to_owned(), 400),
             ("PUT", format!("/v2/schedules/{id}"), 405),
         ] {
@@ -292,5 +293,65 @@ async fn schedules_belong_to_a_tenant_and_a_read_only_token_only_looks() {
         server.request(method, &target).headers(&headers).token(READ_ONLY).expect(403).await;
     }
     assert_eq!(server.schedule("mine").await["isPaused"], false);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn an_expression_is_changed_and_all_else_is_kept() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let headers = [DAILY, ("Upstash-Retries", "9"), ("Upstash-Callback", URL), ("Upstash-Callback-Retries", "2")];
+        let id = server.schedule_with(URL, &headers, "body").await;
+        server.post(&format!("/v2/schedules/{id}/pause")).expect(200).await;
+        let mut expected = server.schedule(&id).await;
+        let change = |cron: &str| server.request("PATCH", &format!("/v2/schedules/{id}")).header("Upstash-Cron", cron);
+        server.advance(60_000).await;
+        let answer = change(" CRON_TZ=Europe/Berlin 0 8 * * * ").expect(200).await.json();
+        assert_eq!(answer, json!({ "scheduleId": id }));
+        expected["cron"] = json!("CRON_TZ=Europe/Berlin 0 8 * * *");
+        expected["nextScheduleTime"] = json!(START_MS + 18 * 3_600_000);
+        let server = server.restart().await;
+        assert_eq!(server.schedule(&id).await, expected);
+        let change = |cron: &str| server.request("PATCH", &format!("/v2/schedules/{id}")).header("Upstash-Cron", cron);
+
+        for (request, status, text) in [
+            (change("* * * *"), 400, "Upstash-Cron: invalid cron expression: 4 fields"),
+            (change("@daily").header("Upstash-Cron", "@hourly"), 400, "Upstash-Cron is missing"),
+            (change("@daily").header("Upstash-Retries", "1"), 400, "only Upstash-Cron can be changed"),
+            (change("@daily").body("new"), 400, "only Upstash-Cron can be changed"),
+            (change("@daily").without("Upstash-Cron"), 400, "Upstash-Cron is missing"),
+            (change("@daily").token(READ_ONLY), 403, ""),
+            (change("@daily").token(TOKEN_B), 404, "not found"),
+            (server.request("PATCH", "/v2/schedules/nobody").header("Upstash-Cron", "@daily"), 404, "not found"),
+        ] {
+            let error = request.expect(status).await.error();
+            assert!(error.contains(text), "{text}: {error}");
+        }
+        assert_eq!(server.schedule(&id).await, expected);
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_left_out_of_lists_on_request() {
+    let server = TestServer::start().await;
+    let id = server.schedule_with(URL, &[DAILY], "a long body").await;
+    for (query, body) in [("", json!("a long body")), ("?trimBody=6", json!("a long")), ("?trimBody=0", Value::Null)] {
+        let listed = server.get(&format!("/v2/schedules{query}")).expect(200).await.json();
+        let one = server.get(&format!("/v2/schedules/{id}{query}")).expect(200).await.json();
+        assert_eq!((&listed[0]["body"], &one["body"]), (&body, &body), "{query}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_change_is_one_request() {
+    let mut setup = Setup::dev();
+    setup.settings.api_requests_per_second = Some(2);
+    let server = TestServer::with(setup).await;
+    let id = server.schedule_with(URL, &[DAILY], "").await;
+    let change = || server.request("PATCH", &format!("/v2/schedules/{id}")).header("Upstash-Cron", "@hourly");
+    change().expect(200).await;
+    change().expect(429).await.error();
     server.finish().await;
 }

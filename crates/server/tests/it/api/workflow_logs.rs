@@ -238,3 +238,31 @@ async fn bodies_are_cut_and_hidden_as_asked() {
     }
     server.finish().await;
 }
+
+#[tokio::test]
+async fn a_run_tells_how_much_it_has_of_what_it_may_have() {
+    let mut setup = Setup::dev();
+    setup.settings.workflow_max_steps = Some(50);
+    setup.settings.workflow_max_duration = Some("1d".into());
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    receiver.script("/wf", [done()]);
+    server.start_run("wfr_1", &receiver.url("/wf"), config()).await;
+    let usage = async |query: &str| server.runs(query).await[0].get("usage").cloned();
+    let before = usage("usage=true").await.expect("it was asked for");
+    let bytes = before["bytes"].as_u64().expect("a number");
+    assert!(bytes >= 11, "its payload has so many");
+    let expected = |entries: u32, bytes: u64| json!({ "entries": entries, "maxEntries": 50, "bytes": bytes, "maxBytes": 104_857_600, "maxDuration": 86_400_000 });
+    assert_eq!(before, expected(1, bytes));
+    let step = result(1, "a");
+    server.append_step("wfr_1", &step).await;
+    let after = usage("usage=true").await.expect("it was asked for");
+    let grown = after["bytes"].as_u64().expect("a number");
+    assert!(grown >= bytes + step.to_string().len() as u64, "{before} {after}");
+    assert_eq!(after, expected(2, grown));
+    assert_eq!(usage("").await, None, "clients do not expect it");
+    assert_eq!(usage("usage=false").await, None);
+    server.get("/v2/workflows/logs?usage=perhaps").expect(400).await.error();
+    server.finish_run("wfr_1").await;
+    server.finish().await;
+}

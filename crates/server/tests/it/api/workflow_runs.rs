@@ -8,6 +8,7 @@ use posthaste_engine::limits::WORKFLOW_INVOKERS_MAX;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// Where nobody answers; nothing is due there while a test runs.
 const APP: &str = "http://127.0.0.1:9/wf";
@@ -435,6 +436,8 @@ async fn many_runs_are_cancelled_by_what_they_have() {
             ("workflowUrl=http%3A%2F%2F127.0.0.1%3A9%2Fa%2F%2F", "", 1),
             ("workflowUrl=http%3A%2F%2F127.0.0.1%3A9%2Fa&workflowUrlExactMatch=true", "", 1),
             ("label=z&host=127.0.0.1", "", 1),
+            ("workflowRunId=wfr_unknown", "", 0),
+            ("workflowRunId=wfr_4&label=z", "", 0),
             ("workflowRunIds=wfr_3&workflowRunIds=wfr_4,wfr_unknown&label=nothing", "", 1),
             (&format!("toDate={}", START_MS - 1), "", 0),
             ("", "{\"workflowRunIds\":[\"wfr_5\"]}", 1),
@@ -575,13 +578,21 @@ async fn who_guesses_webhooks_is_held_up_and_who_knows_them_is_not() {
     stream.read_exact(&mut status).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 200");
     hook(wrong[0]).expect(404).await;
-    // All alike, so that a refusal tells nothing.
-    for path in wrong.into_iter().chain(["tenant-a/wfr_a/evt_1"]) {
+    for path in wrong {
         assert_eq!(hook(path).expect(429).await.header("retry-after"), Some("1"), "{path}");
     }
+    // Right ones have their turn, however many there are and whoever else is behind that address.
+    let mut right = JoinSet::new();
+    for _ in 0..50 {
+        right.spawn(hook("tenant-a/wfr_a/evt_1").send());
+        right.spawn(hook(wrong[0]).send());
+    }
+    let mut statuses: Vec<u16> = right.join_all().await.iter().map(|answer| answer.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [[200; 50], [429; 50]].concat());
     server.get("/v2/queues").expect(200).await;
     server.advance(1_000).await;
-    hook("tenant-a/wfr_a/evt_1").expect(200).await;
+    hook(wrong[0]).expect(404).await;
     server.finish_with_pending().await;
 }
 

@@ -40,10 +40,13 @@ async fn wait_many(server: &TestServer, ids: &[String]) {
 async fn failed_many(server: &TestServer, count: usize) -> Vec<DlqId> {
     start_many(server, count, Timestamp(0)).await;
     eventually("all runs have failed", || async {
-        let failed = server.metric(r#"posthaste_runs_ended_total{state="failed"}"#);
-        (failed as usize == count).then_some(())
+        let failed = failed_runs(server).await;
+        (failed.len() == count).then_some(failed)
     })
-    .await;
+    .await
+}
+
+async fn failed_runs(server: &TestServer) -> Vec<DlqId> {
     let mut ids = Vec::new();
     let mut cursor = String::new();
     loop {

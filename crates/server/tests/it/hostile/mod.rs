@@ -1,10 +1,11 @@
 //! Hostile inputs, from `vectors/api-inputs.json`: what each case expects is said there, not here.
 //!
 //! `table` sends the well-formed requests, `raw` the hand-written bytes, `slow` what takes its time, `limits` makes
-//! load. `absent` has the cases about features that this version lacks, and asserts what is answered instead. Every
+//! load, `console` visits pages. `absent` has the cases about features that this version lacks. Every
 //! case of the file is run by exactly one of them, or by a test of another suite that [`ELSEWHERE`] names.
 
 mod absent;
+mod console;
 mod limits;
 mod raw;
 mod slow;
@@ -58,7 +59,7 @@ impl Case {
 /// The ids of all cases that do not belong to `table`.
 fn set_apart() -> impl Iterator<Item = &'static str> {
     let elsewhere = ELSEWHERE.iter().map(|(id, ..)| *id);
-    let with_tests = limits::IDS.iter().chain(slow::IDS).chain(&raw::IDS).copied();
+    let with_tests = limits::IDS.iter().chain(console::IDS).chain(slow::IDS).chain(&raw::IDS).copied();
     with_tests.chain(absent::ids()).chain(elsewhere)
 }
 

@@ -1,7 +1,7 @@
 //! Secrets stay where they belong. Every secret of a run is a random text of its own, and everything that the server
 //! says or leaves behind is searched for all of them.
 //!
-//! `server` looks at one in this process: log at the finest level, metrics, answers, errors, data files. `process` looks
+//! `server` looks at one in this process: log at the finest level, metrics, answers, errors, pages, data files. `process` looks
 //! at the command: what it prints, also when it cannot start.
 
 mod process;
@@ -25,6 +25,8 @@ enum Place {
     /// Answers to the owner, errors not among them; what shows the signing keys is not either.
     Answer,
     OpenApi,
+    /// Pages of the console, but for the one that shows the signing keys.
+    Console,
     /// The data directory.
     Files,
     /// What is printed of values, as a panic or a careless log line would.

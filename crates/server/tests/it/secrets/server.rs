@@ -1,6 +1,7 @@
 //! A server in this process, used in every way that has to do with secrets.
 
 use super::{Place, Secret, canary, leaks};
+use crate::console::Browser;
 use crate::support::{Answer, Receiver, Reply, Setup, TestServer, within};
 use posthaste::config::{Config, Mode};
 use posthaste::tenants::TenantSettings;
@@ -82,7 +83,7 @@ impl Canaries {
 
     /// What a tenant may see of its own messages, the store keeps for deliveries, or only receivers may know.
     fn secrets(&self, signatures: Vec<String>, new_key: String) -> Vec<Secret> {
-        let own: &[Place] = &[Place::Answer, Place::Files];
+        let own: &[Place] = &[Place::Answer, Place::Console, Place::Files];
         let kept: &[Place] = &[Place::Files];
         let mut secrets = Vec::new();
         let mut add = |texts: &[&String], allowed: &'static [Place]| {
@@ -108,6 +109,7 @@ impl Canaries {
         let mut setup = Setup::serve();
         let first = TenantSettings { read_only_token: Some(self.read_only.clone()), ..tenant("first", &self.token) };
         setup.settings.tenants = vec![first, tenant("second", &self.other_tenant)];
+        setup.settings.console_receiver = Some(true);
         setup.settings.query_token = Some(true);
         setup.settings.metrics_token = Some(self.metrics_token.clone());
         setup.settings.llm_url = Some(format!("http://{}/v1/", model.address()));
@@ -141,7 +143,9 @@ async fn no_secret_is_where_it_does_not_belong() {
         };
         crate::support::eventually("a dead letter", ask).await;
     }
+    try_the_test_receiver(&server, &canaries).await;
     found.push((Place::Answer, read_everything(&server, &canaries, &ids).await));
+    found.push((Place::Console, look_at_every_page(&server, &canaries, &ids).await));
     server.post("/v2/dlq/retry").token(&canaries.token).expect(201).await;
     let keys = server.post("/v2/keys/rotate").token(&canaries.token).expect(200).await.json();
     server.publish(&receiver.url("/after-rotation")).token(&canaries.token).expect(200).await;
@@ -237,11 +241,14 @@ async fn read_everything(server: &TestServer, canaries: &Canaries, ids: &[String
         "/v2/logs",
         "/v2/events?groupBy=messageId",
         "/v2/dlq",
+        "/v2/dlq/causes",
         "/v2/queues",
         "/v2/schedules",
         "/v2/topics",
         "/v2/flowControl",
         "/v2/bulkActions",
+        "/v2/receiver",
+        "/v2/settings",
         "/health",
         "/ready",
     ]
@@ -257,5 +264,67 @@ async fn read_everything(server: &TestServer, canaries: &Canaries, ids: &[String
         text.push_str(&format!("{:?}\n{}\n", answer.headers, answer.text()));
     }
     assert!(text.contains("REDACTED:") && text.contains(&canaries.answered), "the messages were read");
+    text
+}
+
+/// Secrets that the test receiver gets, and may not all show.
+async fn try_the_test_receiver(server: &TestServer, canaries: &Canaries) {
+    let url = server.get("/v2/receiver").token(&canaries.token).expect(200).await.json()["url"].clone();
+    let plain = server.publish(url.as_str().expect("a URL is text")).token(&canaries.token);
+    let hidden = plain.clone().header("Upstash-Redact-Fields", "body, header[X-Secret]");
+    let hidden = hidden.header("Upstash-Forward-X-Secret", &canaries.redacted).body(canaries.redacted_body.as_str());
+    let authorization = format!("Bearer {}", canaries.forwarded);
+    let plain = plain.header("Upstash-Forward-Authorization", authorization).body(canaries.body.as_str());
+    for request in [plain, hidden] {
+        request.expect(200).await;
+    }
+    let both = || async {
+        let received = server.get("/v2/receiver").token(&canaries.token).expect(200).await.json();
+        (received["deliveries"].as_array().expect("a list").len() == 2).then_some(())
+    };
+    crate::support::eventually("both deliveries", both).await;
+}
+
+/// What a signature begins with, whatever it says.
+const SIGNATURE_START: &str = "eyJhbGciOi";
+
+/// Pages for the owner, for a reader and for whoever cannot log in.
+async fn look_at_every_page(server: &TestServer, canaries: &Canaries, ids: &[String]) -> String {
+    let mut paths: Vec<String> = [
+        "",
+        "/messages",
+        "/tail",
+        "/dlq",
+        "/queues",
+        "/flow-control",
+        "/schedules",
+        "/url-groups",
+        "/workflows",
+        "/send",
+        "/settings",
+        "/login",
+        "/nowhere",
+    ]
+    .map(|rest| format!("/console{rest}"))
+    .to_vec();
+    paths.extend(ids.iter().map(|id| format!("/console/messages/{id}")));
+    let mut text = String::new();
+    let mut add = |path: &str, answer: Answer| {
+        assert!(answer.status < 500, "{path}: {}", answer.text());
+        let headers = answer.headers.iter().filter(|(name, _)| name != "set-cookie");
+        text.push_str(&format!("{:?}\n{}\n", headers.collect::<Vec<_>>(), answer.text()));
+    };
+    let owner = Browser::log_in(server, &canaries.token).await;
+    let reader = Browser::log_in(server, &canaries.read_only).await;
+    for path in paths {
+        add(&path, owner.look(&path).await);
+        add(&path, reader.look(&path).await);
+    }
+    add("keys", reader.look("/console/settings?keys=show").await);
+    let fields = [("do", "send"), ("destination", "ftp://x"), ("headers", "X-Secret: x")];
+    add("send", owner.send("/console/send", &fields).await);
+    add("login", owner.send("/console/login", &[("token", &canaries.wrong_token)]).await);
+    assert!(text.contains("REDACTED:") && text.contains(&canaries.body), "what was received is on a page");
+    assert!(!text.contains(SIGNATURE_START), "a signature is on a page");
     text
 }

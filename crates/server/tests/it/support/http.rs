@@ -171,6 +171,7 @@ pub(crate) fn redact(value: Value) -> Value {
                 "dlqId" if is_position(&value) => (name, "<dlq>".into()),
                 "cursor" if is_position(&value) => (name, "<cursor>".into()),
                 "duration" if value.is_u64() => (name, "<ms>".into()),
+                "connection" if value.is_object() => (name, "<connection>".into()),
                 _ => (name, redact(value)),
             })
             .collect(),

@@ -1,11 +1,13 @@
 //! What every story needs: a server, a receiver, a client, and a check of signatures.
 
+pub(crate) mod events;
 pub(crate) mod http;
 pub(crate) mod jwt;
 pub(crate) mod receiver;
 pub(crate) mod runs;
 pub(crate) mod server;
 
+pub(crate) use events::EventStream;
 pub(crate) use http::{Answer, Request};
 pub(crate) use receiver::{Delivery, Receiver, Reply};
 pub(crate) use server::{Backend, Setup, TestServer};

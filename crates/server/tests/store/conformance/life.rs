@@ -2,10 +2,10 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use posthaste::store::{EventFilter, Filter, ShardId, Store, StoreError};
+use posthaste::store::{EventFilter, Filter, Part, ShardId, Store, StoreError};
 use posthaste_engine::event::{Op, State};
 use posthaste_engine::limits;
-use posthaste_engine::message::{DedupKey, DueKey, Live, Origin};
+use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_engine::shard::Lane;
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
@@ -143,7 +143,16 @@ pub(super) fn a_forged_id_finds_nothing(store: &dyn Store) {
         assert_eq!(store.match_live(rig.tenant, &filter, Seq::MIN, 9).unwrap(), []);
         assert_eq!(rig.events(&EventFilter { message: filter, states: Vec::new() }, &latest(9)).entries, []);
         assert!(matches!(store.load_messages(&[forged]), Err(StoreError::Corrupt { .. })));
+        assert_eq!(store.find_message(rig.tenant, forged, Part::Whole).unwrap(), None);
+        assert_eq!(store.find_message(rig.tenant, forged, Part::Head).unwrap(), None);
     }
+    let other = store.tenant("other").unwrap();
+    assert_eq!(store.find_message(other, message.id, Part::Head).unwrap(), None);
+    assert_eq!(store.find_message(other, message.id, Part::Whole).unwrap(), None);
+    assert_eq!(store.find_message(rig.tenant, message.id, Part::Whole).unwrap().as_ref(), Some(&message));
+    let head = Message { body: Bytes::new(), ..Message::clone(&message) };
+    assert_ne!(head, *message, "it has a body");
+    assert_eq!(store.find_message(rig.tenant, message.id, Part::Head).unwrap().as_deref(), Some(&head));
 }
 
 pub(super) fn duplicates_are_found_until_the_window_ends(store: &dyn Store) {

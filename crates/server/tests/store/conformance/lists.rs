@@ -2,12 +2,14 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use posthaste::store::{EventFilter, Filter, Order, Store};
-use posthaste_engine::event::{Event, EventDetail, Op, State};
+use posthaste::store::{EventFilter, Filter, Order, PageRequest, Store};
+use posthaste_engine::cause::Cause;
+use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, Phases, State};
 use posthaste_engine::limits;
 use posthaste_engine::message::Message;
 use posthaste_wire::id::Seq;
 use posthaste_wire::time::Timestamp;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub(super) fn pages_of_logs_show_every_line_once(store: &dyn Store) {
@@ -86,6 +88,7 @@ pub(super) fn lines_carry_their_details(store: &dyn Store) {
         response: dead_letter(&message, T0, Some(503)).response,
         duration_ms: Some(12),
         dlq_id: Some("1-2".into()),
+        phases: Some(Box::new(Phases { reused: true, tls_us: Some(7), ..Phases::default() })),
     };
     let event = Event { tenant: rig.tenant, id: message.id, at: T0, state: State::Error, detail };
     rig.commit(&[Op::Log(event.clone())]).unwrap();
@@ -112,6 +115,37 @@ pub(super) fn pages_of_dead_letters_show_every_one_once(store: &dyn Store) {
     }
 }
 
+pub(super) fn dead_letters_are_visited_without_bodies_until_somebody_has_seen_enough(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let mut letters = Vec::new();
+    for hours in [0, 0, 1, 24, 72] {
+        let message = rig.publish(T0);
+        letters.push(rig.fail(&message, T0.plus_millis(hours * HOUR), Some(500)));
+    }
+    let visited = |filter: &Filter, page: &PageRequest, max: usize| {
+        let mut seen = Vec::new();
+        let visit = &mut |letter: &DeadLetter, message: &Message| {
+            assert!(message.body.is_empty() && message.id == letter.id && !message.spec.url.is_empty());
+            seen.push(letter.clone());
+            if seen.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        store.visit_dead_letters(rig.tenant, filter, page, visit).unwrap();
+        seen
+    };
+    let all = Filter::default();
+    let earliest = |cursor| PageRequest::new(cursor, 1, Order::EarliestFirst);
+    assert_eq!(visited(&all, &earliest(None), 9), letters);
+    assert_eq!(visited(&all, &earliest(Some(letters[1].dlq_id)), 2), letters[2..4]);
+    let dates = Filter { to: Some(T0.plus_millis(HOUR)), ..Filter::default() };
+    assert_eq!(visited(&dates, &earliest(None), 9), letters[..3]);
+    let named = Filter { dlq_ids: vec![letters[3].dlq_id, letters[2].dlq_id], ..Filter::default() };
+    assert_eq!(visited(&named, &earliest(None), 9), letters[2..4], "ids say when");
+    let page = store.list_dead_letters(rig.tenant, &named, &latest(9)).unwrap();
+    assert_eq!(page.entries.iter().map(|record| &record.letter).collect::<Vec<_>>(), [&letters[3], &letters[2]]);
+    letters.reverse();
+    assert_eq!(visited(&all, &latest(1), 2), letters[..2]);
+}
+
 pub(super) fn dead_letter_filters_know_the_last_answer(store: &dyn Store) {
     let rig = Rig::new(store);
     let [first, second, third] = three_stories(&rig);
@@ -119,6 +153,8 @@ pub(super) fn dead_letter_filters_know_the_last_answer(store: &dyn Store) {
     rig.fail(&second, T0.plus_millis(DAY), Some(404));
     rig.fail(&third, T0.plus_millis(DAY), None);
     let all = Filter::default;
+    let cause_of =
+        |message: &Arc<Message>, status| Cause::of(&message.spec.url, &dead_letter(message, T0, status)).id();
     let cases = [
         (all(), vec![third.id, second.id, first.id]),
         (Filter { response_statuses: vec![500, 404], ..all() }, vec![second.id, first.id]),
@@ -128,6 +164,12 @@ pub(super) fn dead_letter_filters_know_the_last_answer(store: &dyn Store) {
         (Filter { to: Some(T0.plus_millis(DAY - 1)), ..all() }, vec![first.id]),
         (Filter { labels: vec!["red".into()], response_statuses: vec![500], ..all() }, vec![first.id]),
         (Filter { hosts: vec!["example.com:8080".into()], ..all() }, vec![second.id]),
+        (Filter { causes: vec![cause_of(&second, Some(404))], ..all() }, vec![second.id]),
+        (
+            Filter { causes: vec![cause_of(&third, None), cause_of(&first, Some(500))], ..all() },
+            vec![third.id, first.id],
+        ),
+        (Filter { causes: vec![cause_of(&first, Some(404))], ..all() }, vec![]),
         (Filter { nothing: true, ..all() }, vec![]),
     ];
     for (filter, expected) in cases {

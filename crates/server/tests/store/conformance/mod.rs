@@ -47,6 +47,7 @@ claims! {
         lines_carry_their_details
         pages_of_dead_letters_show_every_one_once
         dead_letter_filters_know_the_last_answer
+        dead_letters_are_visited_without_bodies_until_somebody_has_seen_enough
         a_page_ends_before_its_bodies_get_too_large
         live_messages_are_matched_oldest_first
     ;
@@ -100,6 +101,7 @@ claims! {
         what_a_run_keeps_is_read_back
         a_failure_is_read_back_with_its_answers
         what_is_not_there_cannot_change
+        what_people_look_after_is_counted_by_tenant_and_up_to_a_bound
         runs_that_go_on_are_counted_and_found_by_all_their_messages
         positions_of_entries_never_come_again
         a_message_of_a_run_lives_and_ends_like_others

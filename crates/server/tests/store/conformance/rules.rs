@@ -180,6 +180,6 @@ pub(super) fn a_probe_and_a_flush_change_nothing(store: &dyn Store) {
         store.commit(SHARD, rig.epoch, &[], Durability::Synced).unwrap();
     }
     assert_eq!((rig.live_ids(), rig.story().len()), (vec![message.id], 1));
-    let page = PageRequest { cursor: None, count: 0, order: Order::LatestFirst };
+    let page = PageRequest::new(None, 0, Order::LatestFirst);
     assert_eq!(rig.events(&EventFilter::default(), &page).entries.len(), 1, "a page has at least one entry");
 }

@@ -34,7 +34,7 @@ pub(super) fn pages_of_runs_show_every_run_once(store: &dyn Store) {
 pub(super) fn a_run_that_comes_between_two_pages_moves_nothing(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut expected: Vec<Seq> = ["a", "b", "c", "d"].map(|id| rig.start(id, T0).run.no).to_vec();
-    let page = |cursor, order| rig.list(&RunFilter::default(), &PageRequest { cursor, count: 2, order });
+    let page = |cursor, order| rig.list(&RunFilter::default(), &PageRequest::new(cursor, 2, order));
     let numbers = |page: &Page<Workflow>| page.entries.iter().map(|run| run.run.no).collect::<Vec<_>>();
     let [oldest, newest] = [Order::EarliestFirst, Order::LatestFirst].map(|order| page(None, order));
     let second = Position { at: T0, n: expected[1].0 };

@@ -2,7 +2,7 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Asker, Order, PageRequest, RunFilter, Store, StoreError};
+use posthaste::store::{Asker, Order, PageRequest, RunFilter, Store, StoreError, Tally};
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::Message;
 use posthaste_engine::retry::Next;
@@ -245,6 +245,41 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
     }
 }
 
+pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let other = store.tenant("other").unwrap();
+    assert_eq!(store.tally(rig.tenant, 10).unwrap(), Tally::default());
+    let day = |days: u64| T0.plus_millis(days * 24 * 3_600_000);
+    // Dead letters of three days are in more than one table.
+    for days in [2, 1, 3] {
+        rig.fail(&rig.publish(T0), day(days), Some(500));
+    }
+    let foreign = rig.publish_with(T0, |message| message.tenant = other);
+    rig.publish(T0);
+    rig.start("goes on", T0);
+    rig.start_with("foreign", T0, |new| new.tenant = other);
+    let mut failed = rig.start_with("failed", T0, rich_run);
+    rig.attempt(&mut failed, 0, day(1), 500);
+    let counted = |tenant, max| store.tally(tenant, max).unwrap();
+    let own = Tally {
+        dead_letters: 3,
+        oldest_dead_letter: Some(day(1)),
+        failed_runs: 1,
+        oldest_failed_run: Some(day(1)),
+        live_runs: 1,
+        live_messages: 1,
+        more_live_messages: false,
+    };
+    assert_eq!(counted(rig.tenant, 10), own, "live messages without the steps of runs");
+    assert_eq!(counted(other, 10), Tally { live_runs: 1, live_messages: 1, ..Tally::default() });
+    let two = Tally { dead_letters: 2, more_live_messages: true, ..own };
+    assert_eq!(counted(rig.tenant, 2), two, "their message is the first of all, this tenant's the second");
+    assert_eq!((counted(rig.tenant, 1).live_messages, counted(other, 1).live_messages), (0, 1));
+    rig.fail(&foreign, T0, None);
+    let now = counted(other, 10);
+    assert_eq!((now.dead_letters, now.live_messages, counted(rig.tenant, 10)), (1, 0, own));
+}
+
 pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
@@ -261,7 +296,7 @@ pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store:
     assert_eq!(store.live_runs().unwrap(), 2);
     let found = |messages: Vec<MessageId>| {
         let filter = RunFilter { messages, ..RunFilter::default() };
-        let page = PageRequest { cursor: None, count: 10, order: Order::LatestFirst };
+        let page = PageRequest::new(None, 10, Order::LatestFirst);
         let runs = store.list_runs(rig.tenant, &filter, &page).unwrap().entries;
         runs.into_iter().map(|record| record.workflow.run.id).collect::<Vec<_>>()
     };

@@ -249,7 +249,12 @@ fn calls_are_told_with_what_came_of_them() {
     assert_eq!(*shown, expected);
     let mut result = step(1, "ship", "Call");
     result["out"] = r#"{"status":200}"#.into();
-    let log = called.answers(1).does(2, result).log();
+    let called = called.answers(1).stumbles(2);
+    let retried = &called.log()["steps"][1]["steps"][0];
+    assert_eq!(retried["state"], "STEP_RETRY");
+    let answer = called.workflow.entries[2].id.to_string();
+    assert_eq!(retried["messageId"], answer, "the delivery that is tried again, which may be tried now");
+    let log = called.answers(2).does(2, result).log();
     let shown = only(&log, 1);
     assert_eq!(shown["callType"], "step");
     assert_eq!(shown["callResponseStatus"], 200);

@@ -276,7 +276,7 @@ impl Story {
     /// The last attempt gets no answer.
     pub(super) fn fails_unanswered(self, index: u32, class: ErrorClass) -> Story {
         let error = AttemptError { class, message: "nobody there".into() };
-        self.attempted(index, &Outcome { result: Err(error), duration_ms: 3 }, Next::DeadLetter)
+        self.attempted(index, &Outcome { result: Err(error), duration_ms: 3, phases: None }, Next::DeadLetter)
     }
 
     /// The call about the failure is answered so.
@@ -336,7 +336,7 @@ fn write(store: &MemoryStore, epoch: Epoch, changes: Vec<Change>) {
 fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Outcome {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let response = Response { status, headers, body: body.as_bytes().to_vec(), truncated: false };
-    Outcome { result: Ok(response), duration_ms: 3 }
+    Outcome { result: Ok(response), duration_ms: 3, phases: None }
 }
 
 fn next_id(last: &mut Seq, now: Timestamp) -> MessageId {

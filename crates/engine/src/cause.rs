@@ -1,0 +1,491 @@
+//! Why dead letters died, told so that those that died of the same have the same cause.
+//!
+//! A cause is the destination without what names a single order or customer, the status or the kind of error, and the
+//! text of the answer without numbers, ids and quotations. [`Cause::of`] never fails, whatever a receiver has answered,
+//! and reads a bounded part of it. Its [`CauseId`] selects the same dead letters as long as these rules stay.
+
+use crate::event::{DeadLetter, Response};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+/// Most characters of a cause's text; the rest is cut.
+pub const CAUSE_TEXT_CHARS_MAX: usize = 200;
+/// Most characters of a cause's destination; the rest is cut.
+pub const CAUSE_URL_CHARS_MAX: usize = 300;
+/// Bytes of an answer's text that are looked at.
+const READ_BYTES_MAX: usize = 2 * 1024;
+/// Longest JSON answer whose own words for the error are looked for; a longer one is text.
+const JSON_BYTES_MAX: usize = 16 * 1024;
+/// Longest quotation; quotes further apart are only quotes.
+const QUOTED_BYTES_MAX: usize = 300;
+/// Fewest characters of an id that is not a mere number.
+const ID_CHARS_MIN: usize = 8;
+/// Fewest digits that make a part of a path more than a version or a name.
+const PATH_DIGITS_MIN: usize = 3;
+/// What stands for an id or a quotation, and for what is cut.
+const LEFT_OUT: char = '…';
+/// What stands for a number.
+const NUMBER: char = '#';
+
+/// What several dead letters have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cause {
+    /// Origin and path of the destination, ids left out.
+    pub destination: String,
+    /// What came back.
+    pub kind: CauseKind,
+    /// What was said, without what differs from message to message.
+    pub text: String,
+}
+
+/// What came back from a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CauseKind {
+    /// An answer with this status.
+    Status(u16),
+    /// None, because of this kind of trouble: see [`error_kind`].
+    Error(&'static str),
+}
+
+/// Stands for a [`Cause`]: `cause_` and 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CauseId([u8; 16]);
+
+/// The text is not a [`CauseId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCauseId;
+
+const ID_PREFIX: &str = "cause_";
+
+impl Cause {
+    /// Why this message to this URL died.
+    pub fn of(url: &str, letter: &DeadLetter) -> Cause {
+        let (kind, text) = match &letter.response {
+            Some(response) => (CauseKind::Status(response.status), normalised(&words_of(response))),
+            None => {
+                let error = letter.error.as_deref().unwrap_or_default();
+                (CauseKind::Error(error_kind(error)), normalised(error))
+            }
+        };
+        Cause { destination: place_of(url), kind, text }
+    }
+
+    /// The same for the same cause, in every process.
+    pub fn id(&self) -> CauseId {
+        let kind = match self.kind {
+            CauseKind::Status(status) => format!("status {status}"),
+            CauseKind::Error(kind) => format!("error {kind}"),
+        };
+        let mut hash = Sha256::new();
+        for part in [&self.destination, &kind, &self.text] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash.finalize()[..16]);
+        CauseId(id)
+    }
+}
+
+impl fmt::Display for CauseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ID_PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for CauseId {
+    type Err = InvalidCauseId;
+
+    fn from_str(text: &str) -> Result<CauseId, InvalidCauseId> {
+        let digits = text.strip_prefix(ID_PREFIX).ok_or(InvalidCauseId)?.as_bytes();
+        let value = |digit: u8| (digit as char).to_digit(16).filter(|_| !digit.is_ascii_uppercase());
+        let mut id = [0; 16];
+        if digits.len() != 2 * id.len() {
+            return Err(InvalidCauseId);
+        }
+        for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+            let (Some(high), Some(low)) = (value(pair[0]), value(pair[1])) else { return Err(InvalidCauseId) };
+            *byte = (high * 16 + low) as u8;
+        }
+        Ok(CauseId(id))
+    }
+}
+
+/// The kind of trouble that a text of ours about a missing answer tells of.
+pub fn error_kind(text: &str) -> &'static str {
+    const STARTS: [(&str, &str); 12] = [
+        ("context deadline exceeded", "timeout"),
+        ("unable to resolve host", "dns"),
+        ("destination refused", "blocked"),
+        ("could not connect", "connect"),
+        ("TLS ", "tls"),
+        ("the connection ", "closed"),
+        ("the receiver closed", "closed"),
+        ("the server is stopping", "closed"),
+        ("the answer", "protocol"),
+        ("too many interim answers", "protocol"),
+        ("cannot be sent", "protocol"),
+        ("loop:", "loop"),
+    ];
+    if text.contains(" timed out after ") {
+        return "timeout";
+    }
+    if text.ends_with("cannot have a certificate") {
+        return "tls";
+    }
+    STARTS.into_iter().find(|(start, _)| text.starts_with(start)).map_or("other", |(_, kind)| kind)
+}
+
+/// What an answer says about the error: the message of a JSON object, the title of a page, or all of it.
+fn words_of(response: &Response) -> Cow<'_, str> {
+    let body = response.body.trim_ascii_start();
+    if body.starts_with(b"{")
+        && body.len() <= JSON_BYTES_MAX
+        && let Ok(value) = serde_json::from_slice::<Value>(body)
+        && let Some(words) = words_of_json(&value, 2)
+    {
+        return Cow::Owned(words.to_owned());
+    }
+    let text = String::from_utf8_lossy(&body[..body.len().min(READ_BYTES_MAX)]);
+    match title_of(&text) {
+        Some(title) => Cow::Owned(title.to_owned()),
+        None => text,
+    }
+}
+
+/// The error message in a JSON object, under one of its usual names.
+fn words_of_json(value: &Value, depth: u32) -> Option<&str> {
+    const NAMES: [&str; 8] = ["message", "error", "detail", "title", "error_description", "reason", "msg", "errors"];
+    NAMES.iter().find_map(|name| match value.get(name)? {
+        Value::String(text) if !text.trim().is_empty() => Some(text.as_str()),
+        object @ Value::Object(_) if depth > 0 => words_of_json(object, depth - 1),
+        Value::Array(list) if depth > 0 => match list.first()? {
+            Value::String(text) => Some(text.as_str()),
+            first => words_of_json(first, depth - 1),
+        },
+        _ => None,
+    })
+}
+
+/// The title of an HTML page.
+fn title_of(text: &str) -> Option<&str> {
+    if !text.starts_with('<') {
+        return None;
+    }
+    let lower = text.to_ascii_lowercase();
+    let start = lower.find("<title>")? + "<title>".len();
+    let end = start + lower[start..].find('<')?;
+    Some(text[start..end].trim()).filter(|title| !title.is_empty())
+}
+
+/// Origin and path of a URL: without credentials, query, and parts of the path that are ids.
+fn place_of(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let path = &tail[..tail.find(['?', '#']).unwrap_or(tail.len())];
+    let mut place = Bounded::new(CAUSE_URL_CHARS_MAX);
+    if !scheme.is_empty() {
+        place.push_str(scheme);
+        place.push_str("://");
+    }
+    place.push_str(host);
+    for part in path.split('/').skip(1) {
+        place.push('/');
+        match is_id(part) {
+            true => place.push(LEFT_OUT),
+            false if is_number(part) || digits(part) >= PATH_DIGITS_MIN => place.push_numbers(part),
+            false => place.push_str(part),
+        }
+    }
+    if path.is_empty() {
+        place.push('/');
+    }
+    place.finish()
+}
+
+/// A text without numbers, ids and quotations, and with single spaces.
+pub fn normalised(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(READ_BYTES_MAX)];
+    let mut out = Bounded::new(CAUSE_TEXT_CHARS_MAX);
+    let (mut rest, mut before) = (text.trim(), ' ');
+    while let Some(c) = rest.chars().next() {
+        let mut taken = c.len_utf8();
+        if c.is_whitespace() || c.is_control() {
+            if before != ' ' {
+                out.push(' ');
+            }
+            before = ' ';
+        } else if let Some((inside, close)) = closing(c).filter(|_| !before.is_alphanumeric()).and_then(|close| {
+            let after = &rest[taken..rest.floor_char_boundary(QUOTED_BYTES_MAX)];
+            after.find(close).map(|inside| (inside, close))
+        }) {
+            if inside == 0 {
+                out.push_str(&format!("{c}{close}"));
+            } else {
+                out.push_str(&format!("{c}{LEFT_OUT}{close}"));
+            }
+            taken += inside + close.len_utf8();
+            before = close;
+        } else if is_of_word(c) {
+            taken = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
+            push_word(&mut out, &rest[..taken]);
+            before = 'x';
+        } else {
+            out.push(c);
+            before = c;
+        }
+        if out.is_full {
+            break;
+        }
+        rest = &rest[taken..];
+    }
+    out.finish()
+}
+
+/// The quote that ends a quotation which this one begins.
+fn closing(open: char) -> Option<char> {
+    match open {
+        '"' | '\'' | '`' => Some(open),
+        '“' => Some('”'),
+        '‘' => Some('’'),
+        '«' => Some('»'),
+        _ => None,
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '-'
+}
+
+fn push_word(out: &mut Bounded, word: &str) {
+    if !is_id(word) {
+        return out.push_numbers(word);
+    }
+    // `cus_8sJ3kd92` is an id of customers, which says something.
+    let is_name = |start: &str| !start.is_empty() && start.chars().all(|c| c.is_ascii_lowercase());
+    if let Some((start, _)) = word.split_once('_').filter(|(start, _)| is_name(start)) {
+        out.push_str(start);
+        out.push('_');
+    }
+    out.push(LEFT_OUT);
+}
+
+fn digits(text: &str) -> usize {
+    text.chars().filter(|c| c.is_numeric()).count()
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(char::is_numeric)
+}
+
+/// Whether a word is made by a machine: long, of digits and letters that are mixed, or hexadecimal.
+fn is_id(word: &str) -> bool {
+    let characters: Vec<char> = word.chars().filter(|c| c.is_alphanumeric()).collect();
+    let is_word = word.chars().all(is_of_word);
+    let has_letters = characters.iter().any(|c| !c.is_numeric());
+    if !is_word || !has_letters || digits(word) == 0 || characters.len() < ID_CHARS_MIN {
+        return false;
+    }
+    let is_hex = characters.iter().all(char::is_ascii_hexdigit);
+    let changes = characters.windows(2).filter(|pair| pair[0].is_numeric() != pair[1].is_numeric()).count();
+    is_hex || changes >= 2
+}
+
+/// A text that grows to so many characters and no further.
+struct Bounded {
+    text: String,
+    left: usize,
+    is_full: bool,
+}
+
+impl Bounded {
+    fn new(chars_max: usize) -> Bounded {
+        // One is kept for the mark of what is cut.
+        Bounded { text: String::new(), left: chars_max - 1, is_full: false }
+    }
+
+    fn push(&mut self, c: char) {
+        match self.left {
+            0 => self.is_full = true,
+            _ => {
+                self.left -= 1;
+                self.text.push(c);
+            }
+        }
+    }
+
+    fn push_str(&mut self, text: &str) {
+        text.chars().for_each(|c| self.push(c));
+    }
+
+    /// Digits that follow one another become one mark.
+    fn push_numbers(&mut self, text: &str) {
+        let mut was_digit = false;
+        for c in text.chars() {
+            match c.is_numeric() {
+                true if was_digit => {}
+                true => self.push(NUMBER),
+                false => self.push(c),
+            }
+            was_digit = c.is_numeric();
+        }
+    }
+
+    fn finish(mut self) -> String {
+        if self.is_full {
+            self.text.push(LEFT_OUT);
+        }
+        self.text.truncate(self.text.trim_end().len());
+        self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
+    use posthaste_wire::time::Timestamp;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn letter(error: Option<&str>, response: Option<Response>) -> DeadLetter {
+        DeadLetter {
+            dlq_id: Position { at: Timestamp(1), n: 1 },
+            tenant: TenantId(1),
+            id: MessageId { seq: Seq(1), tag: 1 },
+            retried: 0,
+            error: error.map(str::to_owned),
+            response: response.map(Arc::new),
+        }
+    }
+
+    fn answered(status: u16, body: &[u8]) -> DeadLetter {
+        letter(None, Some(Response { status, body: body.to_vec(), ..Response::default() }))
+    }
+
+    #[test]
+    fn texts_lose_what_differs_from_message_to_message() {
+        for (text, expected) in [
+            ("", ""),
+            ("  out of\n\torder \r\n", "out of order"),
+            ("order 4711 is 2 days late", "order # is # days late"),
+            ("user 550e8400-e29b-41d4-a716-446655440000 is gone", "user … is gone"),
+            ("no such customer: cus_NffrFeUfNV2Hib", "no such customer: cus_…"),
+            ("commit deadbeef12 and DEADBEEF99", "commit … and …"),
+            ("key \"a-b\" and 'c d' and `e`", "key \"…\" and '…' and `…`"),
+            ("an empty \"\" one", "an empty \"\" one"),
+            ("it doesn't matter, don't worry", "it doesn't matter, don't worry"),
+            ("a \" alone", "a \" alone"),
+            ("at 2026-11-16T12:00:01.5Z", "at …:#:#.#Z"),
+            ("127.0.0.1:8080 refused", "#.#.#.#:# refused"),
+            ("utf8 and us-east-1 stay words", "utf# and us-east-# stay words"),
+            ("duplicate key E11000", "duplicate key E#"),
+            ("ключ «имя» №12 занят", "ключ «…» №# занят"),
+            ("{\"a\":1}", "{\"…\":#}"),
+        ] {
+            assert_eq!(normalised(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn destinations_lose_ids_query_and_credentials() {
+        for (url, expected) in [
+            ("https://example.org", "https://example.org/"),
+            ("https://example.org/hooks?order=7#x", "https://example.org/hooks"),
+            ("http://user:secret@example.org:8080/v2/s3/", "http://example.org:8080/v2/s3/"),
+            ("https://example.org/orders/4711/pay", "https://example.org/orders/#/pay"),
+            ("https://example.org/orders/order-4711", "https://example.org/orders/order-#"),
+            ("https://example.org/u/550e8400-e29b-41d4-a716-446655440000", "https://example.org/u/…"),
+            ("https://example.org/c/cus_NffrFeUfNV2Hib/pay", "https://example.org/c/…/pay"),
+            ("", "/"),
+        ] {
+            assert_eq!(place_of(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn answers_speak_in_their_own_words() {
+        let cases: [(&[u8], &str); 10] = [
+            (b"out of order", "out of order"),
+            (br#"{"error":"card 17 declined","requestId":"req_1"}"#, "card # declined"),
+            (br#"{"message":"no stock","error":"Conflict"}"#, "no stock"),
+            (br#" {"error":{"code":"x","message":"nested"}}"#, "nested"),
+            (br#"{"errors":[{"detail":"first"},{"detail":"second"}]}"#, "first"),
+            (br#"{"errors":["plain"]}"#, "plain"),
+            (br#"{"ok":false,"n":12}"#, "{\"…\":false,\"…\":#}"),
+            (b"<html>\n<head><TITLE>502 Bad Gateway</TITLE></head>", "# Bad Gateway"),
+            (b"<b>no title</b>", "<b>no title</b>"),
+            (&[0xff, 0xfe, b'x'], "\u{fffd}\u{fffd}x"),
+        ];
+        for (body, expected) in cases {
+            let cause = Cause::of("http://a.example/", &answered(500, body));
+            assert_eq!((cause.kind, cause.text.as_str()), (CauseKind::Status(500), expected), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_errors_are_known_by_our_own_words() {
+        for (text, expected) in [
+            ("context deadline exceeded", "timeout"),
+            ("connecting timed out after 10s", "timeout"),
+            ("unable to resolve host: a.example: x", "dns"),
+            ("could not connect: connection refused", "connect"),
+            ("loop: more than 16 deliveries led to this message", "loop"),
+            ("", "other"),
+        ] {
+            let cause = Cause::of("http://a.example/", &letter(Some(text), None));
+            assert_eq!(cause.kind, CauseKind::Error(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_tell_causes_apart_and_nothing_else() {
+        let of = |url: &str, status: u16, body: &str| Cause::of(url, &answered(status, body.as_bytes())).id();
+        let one = of("http://a.example/o/1234", 500, "order 1 failed");
+        assert_eq!(one, of("http://a.example/o/99999?x=y", 500, "order 22 failed"));
+        let none = Cause::of("http://a.example/o/1234", &letter(Some("context deadline exceeded"), None)).id();
+        let others = [
+            of("http://b.example/o/1234", 500, "order 1 failed"),
+            of("http://a.example/p/1234", 500, "order 1 failed"),
+            of("http://a.example/o/1234", 502, "order 1 failed"),
+            of("http://a.example/o/1234", 500, "order 1 lost"),
+            none,
+        ];
+        assert!(others.iter().all(|other| *other != one));
+        assert_eq!(one.to_string().parse(), Ok(one));
+        // Bulk actions keep it over restarts and upgrades: it must not change by accident.
+        assert_eq!(one.to_string(), "cause_e2bd7b9e4ac66c9c6d6ab29613e73142");
+        for wrong in ["", "cause_", "cause_0", &"0".repeat(38), &format!("cause_{}", "g".repeat(32))] {
+            assert_eq!(wrong.parse::<CauseId>(), Err(InvalidCauseId), "{wrong}");
+        }
+        assert_eq!(one.to_string().to_uppercase().parse::<CauseId>(), Err(InvalidCauseId));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_has_a_cause_of_bounded_length(
+            body in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..6_000),
+                "\\PC{0,3000}".prop_map(String::into_bytes),
+                "[\"'`{}<>a-f0-9 \\\\:titlemsg]{0,3000}".prop_map(String::into_bytes),
+            ],
+            url in "\\PC{0,600}",
+            error in proptest::option::of("\\PC{0,600}"),
+        ) {
+            let letters = [answered(500, &body), letter(error.as_deref(), None)];
+            for letter in letters {
+                let cause = Cause::of(&url, &letter);
+                prop_assert!(cause.text.chars().count() <= CAUSE_TEXT_CHARS_MAX);
+                prop_assert!(cause.destination.chars().count() <= CAUSE_URL_CHARS_MAX);
+                prop_assert!(!cause.text.chars().any(|c| c.is_control() || c.is_numeric()));
+                prop_assert_eq!(Cause::of(&url, &letter).id(), cause.id());
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What stands in the way of a message: a question, nothing is changed.
+
+use super::{Shard, Stage};
+use crate::message::Live;
+use crate::why::{Obstacle, Waiting};
+use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_wire::time::Timestamp;
+
+impl Shard {
+    /// The live row of a message that is in RAM.
+    pub fn held_row(&self, tenant: TenantId, id: MessageId) -> Option<Live> {
+        self.held.get(&id.seq).map(|held| held.live).filter(|live| live.id == id && live.tenant == tenant)
+    }
+
+    /// What a live message waits for. `row` is what the store has of it, or [`Shard::held_row`].
+    pub fn why(&mut self, row: &Live, now: Timestamp) -> Waiting {
+        let held = self.held.get(&row.id.seq).map(|held| (held.live, held.stage));
+        let live = held.map_or(*row, |(live, _)| live);
+        let obstacle = match held.map(|(_, stage)| stage) {
+            Some(Stage::InFlight(_)) => Obstacle::Attempt,
+            _ if self.draining => Obstacle::Stopping,
+            Some(Stage::Timed) => Obstacle::Time,
+            Some(Stage::Queued | Stage::Paused) => self.in_queue(&live),
+            Some(Stage::Ready) => self.lanes.obstacle(&live, now).unwrap_or(Obstacle::Nothing),
+            None => self.why_stored(&live, now),
+        };
+        Waiting { due: live.due, retried: live.retried, cancel_requested: live.cancel_requested, obstacle }
+    }
+
+    /// The same for what is in the store only.
+    fn why_stored(&mut self, live: &Live, now: Timestamp) -> Obstacle {
+        match live.place {
+            Some(place) if place.turn.at <= now || live.is_due(now) || live.retried > 0 => self.in_queue(live),
+            None if live.due <= now => self.lanes.obstacle(live, now).unwrap_or(Obstacle::Nothing),
+            _ => Obstacle::Time,
+        }
+    }
+
+    fn in_queue(&self, live: &Live) -> Obstacle {
+        live.place.and_then(|place| self.queues.standing(live, place)).map_or(Obstacle::Nothing, Obstacle::Queue)
+    }
+}

@@ -1,0 +1,374 @@
+//! What a message waits for now, or what became of it: as facts, and as one sentence for people.
+//!
+//! [`Shard::why`] finds what stands in the way of a message that lives, [`ending`] reads the log of one that has ended.
+//!
+//! [`Shard::why`]: crate::shard::Shard::why
+
+use crate::event::{Event, State};
+use posthaste_wire::time::Timestamp;
+use std::fmt::Write as _;
+
+/// What a live message waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// When its next attempt is due, or was.
+    pub due: Timestamp,
+    /// Retries done so far.
+    pub retried: u32,
+    /// It was cancelled while an attempt is under way.
+    pub cancel_requested: bool,
+    /// What stands in its way.
+    pub obstacle: Obstacle,
+}
+
+/// What stands in the way of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Its time, which has not come.
+    Time,
+    /// Its turn in a queue.
+    Queue(InQueue),
+    /// Its flow-control key.
+    Flow(InFlow),
+    /// Its destination, which is busy.
+    Destination(AtDestination),
+    /// What is under way of everybody.
+    Room(Room),
+    /// An attempt is under way.
+    Attempt,
+    /// The server is stopping.
+    Stopping,
+    /// Nothing: it starts at once.
+    Nothing,
+}
+
+/// A place in a line. Lines are kept in RAM up to a bound; nobody is counted behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// The first is 1.
+    Nth(usize),
+    /// More than so many are before it.
+    Beyond(usize),
+}
+
+/// Where a message stands in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InQueue {
+    /// The queue.
+    pub name: String,
+    /// Nothing of it is started.
+    pub paused: bool,
+    /// When its settings were last changed.
+    pub changed_at: Timestamp,
+    /// How many of its messages may have their turn at once.
+    pub parallelism: u32,
+    /// How many have it.
+    pub taken: usize,
+    /// `None`: it has its turn, and must wait all the same.
+    pub position: Option<Position>,
+}
+
+/// Where a message stands in the line of its flow-control key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFlow {
+    /// The key.
+    pub key: String,
+    /// Nothing of it is started.
+    pub paused: bool,
+    /// Most deliveries under way at once.
+    pub parallelism: Option<u32>,
+    /// Deliveries under way.
+    pub in_flight: u32,
+    /// Most starts within a period.
+    pub rate: Option<u32>,
+    /// Length of that period.
+    pub period_ms: u64,
+    /// Its place.
+    pub position: Position,
+    /// When the rate lets it start, at the earliest; `None` when something else than the rate holds it up.
+    pub opens_at: Option<Timestamp>,
+}
+
+/// Where a message stands in the line of its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtDestination {
+    /// Its place.
+    pub position: Position,
+    /// Deliveries under way there.
+    pub in_flight: u32,
+    /// At most so many.
+    pub max: u32,
+    /// Why there is none for it.
+    pub busy: Busy,
+}
+
+/// Why a destination takes nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// It has as many under way as it may have.
+    Full,
+    /// Its tenant has so many under way that it may have no more of them.
+    Share,
+    /// The bodies under way there leave no room for this one.
+    Bytes,
+}
+
+/// What of everybody's is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// The tenant has so many deliveries under way, and may have no more.
+    Tenant(u32),
+    /// The server has.
+    Server(u32),
+    /// Bodies under way of the tenant, or of all, leave no room for its own.
+    Bytes,
+}
+
+/// What became of a message that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// How.
+    pub state: State,
+    /// When.
+    pub at: Timestamp,
+    /// Attempts that have ended.
+    pub attempts: u32,
+    /// The status of the last attempt that was answered, or why it was not.
+    pub last: Option<Answer>,
+    /// Its id in the DLQ.
+    pub dlq_id: Option<String>,
+}
+
+/// What an attempt brought, in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// This status.
+    Status(u16),
+    /// No answer, for this reason.
+    Error(String),
+}
+
+/// What a sentence says of a message besides what it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The origin of its destination.
+    pub destination: &'a str,
+    /// When it was published.
+    pub created_at: Timestamp,
+    /// How many attempts may follow the first.
+    pub retries: u32,
+    /// It stands for the deadline of a wait of a workflow.
+    pub is_deadline: bool,
+}
+
+/// Reads what became of a message from its log lines, oldest first; `None` if it has not ended.
+pub fn ending<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Ending> {
+    let (mut attempts, mut last, mut end) = (0, None, None);
+    for event in events {
+        let detail = &event.detail;
+        let answer = match (&detail.response, &detail.error) {
+            (Some(response), _) => Some(Answer::Status(response.status)),
+            (None, error) => error.clone().map(Answer::Error),
+        };
+        let is_outcome = event.state == State::Error || (event.state.is_final() && detail.response.is_some());
+        if is_outcome {
+            attempts += u32::from(detail.duration_ms.is_some());
+            last = answer;
+        }
+        if event.state.is_final() {
+            end = Some((event.state, event.at, detail.dlq_id.clone()));
+        }
+    }
+    let (state, at, dlq_id) = end?;
+    Some(Ending { state, at, attempts, last, dlq_id })
+}
+
+/// What became of a message. `in_dlq` says whether its dead letter is still there.
+pub fn ended_sentence(ending: &Ending, subject: &Subject<'_>, in_dlq: bool, now: Timestamp) -> String {
+    let Ending { attempts, at, .. } = *ending;
+    match ending.state {
+        State::Delivered => {
+            let took = length(at.millis_since(subject.created_at));
+            format!("delivered at the {} attempt after {took}", ordinal(attempts.max(1) as usize))
+        }
+        State::Failed => {
+            let place = if in_dlq { "in the DLQ" } else { "failed, and no longer in the DLQ" };
+            let cause =
+                ending.last.as_ref().map_or_else(|| "no attempt is left".to_owned(), |last| told(last, subject));
+            format!("{place}: {cause}, {}", used_up(attempts, subject.retries))
+        }
+        _ => {
+            let ago = ago(at, now);
+            match (attempts, &ending.last) {
+                (0, _) => format!("cancelled {ago}, before its 1st attempt"),
+                (_, Some(Answer::Status(200..=299))) => {
+                    format!(
+                        "cancelled {ago}, while its {} attempt was under way, which succeeded",
+                        ordinal(attempts as usize)
+                    )
+                }
+                (1, _) => format!("cancelled {ago}, after 1 failed attempt"),
+                _ => format!("cancelled {ago}, after {attempts} failed attempts"),
+            }
+        }
+    }
+}
+
+/// `500 from https://example.com`.
+fn told(answer: &Answer, subject: &Subject<'_>) -> String {
+    match answer {
+        Answer::Status(status) => format!("{status} from {}", subject.destination),
+        Answer::Error(error) => error.clone(),
+    }
+}
+
+fn used_up(attempts: u32, retries: u32) -> String {
+    match (attempts.saturating_sub(1), retries) {
+        _ if attempts == 0 => "without an attempt".to_owned(),
+        (_, 0) => "it had no retries".to_owned(),
+        (1, 1) => "its retry is used up".to_owned(),
+        (used, max) if used >= max => format!("{max} retries used up"),
+        (used, max) => format!("which forbids retries ({used} of {max} used)"),
+    }
+}
+
+/// What a message waits for. `last` is what its last attempt brought, `under_way_since` when the one under way started.
+pub fn waiting_sentence(
+    waiting: &Waiting,
+    subject: &Subject<'_>,
+    last: Option<&Answer>,
+    under_way_since: Option<Timestamp>,
+    now: Timestamp,
+) -> String {
+    let nth = ordinal(waiting.retried as usize + 1);
+    match &waiting.obstacle {
+        Obstacle::Time if subject.is_deadline => {
+            format!("its run waits for an event, for {} more", until(waiting.due, now))
+        }
+        Obstacle::Time if waiting.retried == 0 => format!("delayed: it is due in {}", until(waiting.due, now)),
+        Obstacle::Time => {
+            let mut text =
+                format!("its {nth} attempt of {} is due in {}", subject.retries + 1, until(waiting.due, now));
+            if let Some(last) = last {
+                let _ = write!(text, ", after {}", told(last, subject));
+            }
+            text
+        }
+        Obstacle::Queue(queue) => in_queue(queue, now),
+        Obstacle::Flow(flow) => in_flow(flow, now),
+        Obstacle::Destination(destination) => at_destination(destination, subject),
+        Obstacle::Room(Room::Tenant(count)) => {
+            format!("it waits for room: all {count} deliveries that its tenant may have are under way")
+        }
+        Obstacle::Room(Room::Server(count)) => {
+            format!("it waits for room: all {count} deliveries that the server may have are under way")
+        }
+        Obstacle::Room(Room::Bytes) => {
+            "it waits for room: the bodies under way leave too little for its own".to_owned()
+        }
+        Obstacle::Attempt => {
+            let since =
+                under_way_since.map_or(String::new(), |since| format!(", for {}", length(now.millis_since(since))));
+            let end = if waiting.cancel_requested { "; it was cancelled, so there is no other" } else { "" };
+            format!("its {nth} attempt is under way{since}{end}")
+        }
+        Obstacle::Stopping => "the server is stopping: it starts again with the server".to_owned(),
+        Obstacle::Nothing => "nothing is in its way: it starts at once".to_owned(),
+    }
+}
+
+fn in_queue(queue: &InQueue, now: Timestamp) -> String {
+    let InQueue { name, parallelism, taken, .. } = queue;
+    let paused = || format!("the queue {name} is paused (changed {})", ago(queue.changed_at, now));
+    match queue.position {
+        None if queue.paused => format!("{}: it has its turn, and goes on when the queue does", paused()),
+        None => format!("the queue {name} lets {parallelism} go at once now, and others had their turn before it"),
+        Some(position) if queue.paused => format!("{}: it is {} in line", paused(), place(position)),
+        Some(position) => format!("{} in line for queue {name}, {taken} of {parallelism} under way", place(position)),
+    }
+}
+
+fn in_flow(flow: &InFlow, now: Timestamp) -> String {
+    let InFlow { key, in_flight, .. } = flow;
+    let nth = place(flow.position);
+    if flow.paused {
+        return format!("the flow-control key {key} is paused: it is {nth} in line");
+    }
+    let mut text = format!("{nth} in line for key {key}");
+    if let Some(max) = flow.parallelism.filter(|max| in_flight >= max) {
+        let _ = write!(text, ", {in_flight} of {max} under way");
+    }
+    if let (Some(rate), Some(opens_at)) = (flow.rate, flow.opens_at) {
+        let least = if matches!(flow.position, Position::Beyond(_)) { "at least" } else { "about" };
+        let _ = write!(text, ", {}, {least} {}", pace(rate, flow.period_ms), until(opens_at, now));
+    }
+    text
+}
+
+fn at_destination(destination: &AtDestination, subject: &Subject<'_>) -> String {
+    let AtDestination { in_flight, max, busy, position } = destination;
+    let why = match busy {
+        Busy::Full => format!("{in_flight} of {max} deliveries under way"),
+        Busy::Share => format!("{in_flight} deliveries under way, which is its share while its tenant has so many"),
+        Busy::Bytes => "where the bodies under way leave too little room for the next one".to_owned(),
+    };
+    format!("{} in line for {}, {why}", place(*position), subject.destination)
+}
+
+/// `3rd`, or `beyond the 64th`.
+fn place(position: Position) -> String {
+    match position {
+        Position::Nth(nth) => ordinal(nth),
+        Position::Beyond(0) => "somewhere".to_owned(),
+        Position::Beyond(count) => format!("behind more than {count} others"),
+    }
+}
+
+/// `5/s`, `5 per 90 s`.
+fn pace(rate: u32, period_ms: u64) -> String {
+    match period_ms {
+        1_000 => format!("{rate}/s"),
+        60_000 => format!("{rate}/min"),
+        3_600_000 => format!("{rate}/h"),
+        86_400_000 => format!("{rate}/d"),
+        _ => format!("{rate} per {}", length(period_ms)),
+    }
+}
+
+fn until(time: Timestamp, now: Timestamp) -> String {
+    length(time.millis_since(now))
+}
+
+fn ago(time: Timestamp, now: Timestamp) -> String {
+    match now.millis_since(time) {
+        0..1_000 => "just now".to_owned(),
+        millis => format!("{} ago", length(millis)),
+    }
+}
+
+/// A length of time in the largest unit that says enough: `20 ms`, `0.6 s`, `12 s`, `3 min`, `5 h`, `2 d`.
+fn length(millis: u64) -> String {
+    match millis {
+        0..100 => format!("{millis} ms"),
+        100..10_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
+        10_000..120_000 => format!("{} s", millis / 1_000),
+        120_000..7_200_000 => format!("{} min", millis / 60_000),
+        7_200_000..172_800_000 => format!("{} h", millis / 3_600_000),
+        _ => format!("{} d", millis / 86_400_000),
+    }
+}
+
+/// `1st`, `2nd`, `3rd`, `11th`.
+fn ordinal(number: usize) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+#[cfg(test)]
+mod tests;

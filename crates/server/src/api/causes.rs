@@ -1,0 +1,160 @@
+//! `GET /v2/dlq/causes`: what dead letters died of, those of one cause together.
+
+use super::auth::{Access, authorize};
+use super::dlq::DLQ_PARAMS;
+use super::error::ApiError;
+use super::params::Params;
+use super::shape::kept_body;
+use crate::app::App;
+use crate::store::{Filter, Order, PageRequest, Store, StoreError};
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_engine::cause::{Cause, CauseKind};
+use posthaste_engine::event::DeadLetter;
+use posthaste_engine::limits::{CAUSES_BYTES_MAX, CAUSES_LISTED_MAX, CAUSES_LOOK_MAX, PAGE_BYTES_MAX};
+use posthaste_wire::id::{DlqId, TenantId};
+use posthaste_wire::time::Timestamp;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Dead letters that one read of the store looks at; then others have their turn.
+const PIECE: usize = 1_000;
+/// Characters of a sample's text; the rest is cut.
+const SAMPLE_CHARS_MAX: usize = 500;
+
+/// Parameters of lists that mean nothing where there are no pages.
+const PAGE_PARAMS: [&str; 4] = ["cursor", "count", "order", "trimBody"];
+
+/// Dead letters of one cause.
+struct Group {
+    count: u64,
+    first_seen: Timestamp,
+    last_seen: Timestamp,
+    /// The newest.
+    sample: DlqId,
+    sample_text: String,
+}
+
+/// What was found.
+#[derive(Default)]
+struct Causes {
+    groups: HashMap<Cause, Group>,
+    /// Dead letters that were looked at.
+    looked: usize,
+    /// Bytes of their answers.
+    bytes: usize,
+    /// Others were not looked at.
+    more: bool,
+    /// The last one that was looked at.
+    last: Option<DlqId>,
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let params = Params::from_query(request.uri().query());
+    let known: Vec<&str> = DLQ_PARAMS.into_iter().filter(|name| !PAGE_PARAMS.contains(name)).collect();
+    params.only(&known)?;
+    let filter = params.filter()?;
+    let turn = app.allowances.causes.wait(tenant).await;
+    let _turn =
+        turn.ok_or_else(|| ApiError::too_many("causes are being looked for already: one at a time; try again"))?;
+    let (filter, mut causes) = (Arc::new(filter), Causes::default());
+    loop {
+        let filter = filter.clone();
+        let is_last;
+        (causes, is_last) = app.read(move |store| causes.look(store, tenant, &filter)).await?;
+        if is_last {
+            return Ok(Json(causes.shape()));
+        }
+    }
+}
+
+impl Causes {
+    /// Looks at the next dead letters, newest first; says whether that were the last ones.
+    fn look(mut self, store: &dyn Store, tenant: TenantId, filter: &Filter) -> Result<(Causes, bool), StoreError> {
+        let (looked_max, bytes_max) = (self.looked + PIECE, self.bytes + PAGE_BYTES_MAX);
+        let mut is_last = true;
+        let page = PageRequest::new(self.last, PIECE, Order::LatestFirst);
+        store.visit_dead_letters(tenant, filter, &page, &mut |letter, message| {
+            if self.looked >= CAUSES_LOOK_MAX || self.bytes > CAUSES_BYTES_MAX {
+                self.more = true;
+                return ControlFlow::Break(());
+            }
+            if self.looked == looked_max || self.bytes > bytes_max {
+                is_last = false;
+                return ControlFlow::Break(());
+            }
+            self.looked += 1;
+            self.bytes += letter.body_bytes();
+            self.last = Some(letter.dlq_id);
+            if filter.matches_dead_letter(letter, message) {
+                self.add(Cause::of(&message.spec.url, letter), letter);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok((self, is_last))
+    }
+
+    fn add(&mut self, cause: Cause, letter: &DeadLetter) {
+        let at = letter.dlq_id.at;
+        let group = self.groups.entry(cause).or_insert_with(|| Group {
+            count: 0,
+            first_seen: at,
+            last_seen: at,
+            sample: letter.dlq_id,
+            sample_text: sample_text(letter),
+        });
+        group.count += 1;
+        group.first_seen = group.first_seen.min(at);
+        group.last_seen = group.last_seen.max(at);
+    }
+
+    /// The largest first.
+    fn shape(self) -> Value {
+        let mut groups: Vec<(Cause, Group)> = self.groups.into_iter().collect();
+        groups.sort_unstable_by(|(cause, group), (other_cause, other)| {
+            let rank = |group: &Group| (Reverse(group.count), Reverse(group.last_seen));
+            rank(group).cmp(&rank(other)).then_with(|| cause.cmp(other_cause))
+        });
+        let left_out = groups.len().saturating_sub(CAUSES_LISTED_MAX);
+        let listed: Vec<Value> =
+            groups.iter().take(CAUSES_LISTED_MAX).map(|(cause, group)| shape(cause, group)).collect();
+        json!({ "causes": listed, "leftOut": left_out, "looked": self.looked, "more": self.more })
+    }
+}
+
+fn shape(cause: &Cause, group: &Group) -> Value {
+    let mut object = json!({
+        "cause": cause.id().to_string(),
+        "destination": cause.destination,
+        "text": cause.text,
+        "count": group.count,
+        "firstSeen": group.first_seen.as_millis(),
+        "lastSeen": group.last_seen.as_millis(),
+        "sample": { "dlqId": group.sample.to_string(), "text": group.sample_text },
+    });
+    match cause.kind {
+        CauseKind::Status(status) => object["responseStatus"] = status.into(),
+        CauseKind::Error(kind) => {
+            object["responseStatus"] = 0.into();
+            object["errorClass"] = kind.into();
+        }
+    }
+    object
+}
+
+/// What was answered, or why there was no answer, as it was.
+fn sample_text(letter: &DeadLetter) -> String {
+    let text = match &letter.response {
+        Some(response) => {
+            let body = kept_body(response);
+            // Enough for that many characters, whatever they are.
+            String::from_utf8_lossy(&body[..body.len().min(4 * SAMPLE_CHARS_MAX)])
+        }
+        None => letter.error.as_deref().unwrap_or_default().into(),
+    };
+    text.chars().take(SAMPLE_CHARS_MAX).collect()
+}

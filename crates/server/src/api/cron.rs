@@ -1,0 +1,50 @@
+//! `GET /v2/cron`: when an expression fires, before a schedule is made of it.
+
+use super::auth::{Access, authorize};
+use super::error::ApiError;
+use super::params::Params;
+use super::publish::{CRON, publish_limits};
+use crate::app::App;
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_wire::cron::{Cron, Firing};
+use posthaste_wire::publish as options;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Fire times in an answer unless the request says how many.
+const FORECAST_DEFAULT: usize = 10;
+/// Most fire times in an answer; more are refused with 400.
+const FORECAST_MAX: usize = 100;
+
+/// The next fire times after now, or after another time.
+pub(super) async fn forecast(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let params = Params::from_query(request.uri().query());
+    params.only(&["expression", "count", "after"])?;
+    let expression = params.one("expression")?.ok_or_else(|| ApiError::invalid("expression is missing"))?;
+    let count = match params.number("count", 1)?.map(usize::try_from) {
+        None => FORECAST_DEFAULT,
+        Some(Ok(count)) if count <= FORECAST_MAX => count,
+        Some(_) => return Err(ApiError::invalid(format!("count must be 1 to {FORECAST_MAX}"))),
+    };
+    let after = params.date("after")?.unwrap_or_else(|| app.clock.now());
+    let cron = read(&app, expression.as_bytes())?;
+    let fires: Vec<Value> = cron.forecast(after, count).iter().map(shape).collect();
+    Ok(Json(json!({ "expression": cron.text(), "zone": cron.zone(), "fires": fires })))
+}
+
+/// An expression, read as the header of a publish is, with the same words for what is wrong.
+pub(super) fn read(app: &App, expression: &[u8]) -> Result<Cron, ApiError> {
+    let options = options::parse([(CRON, expression)].into_iter(), &publish_limits(app), app.clock.now())?;
+    options.cron.ok_or_else(|| ApiError::invalid("expression is missing"))
+}
+
+fn shape(firing: &Firing) -> Value {
+    let mut object = json!({ "time": firing.at.as_millis(), "local": firing.local });
+    if let Some(remark) = &firing.remark {
+        object["clockChange"] = remark.change.name().into();
+        object["remark"] = remark.text.as_str().into();
+    }
+    object
+}

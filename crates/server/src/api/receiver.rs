@@ -1,0 +1,62 @@
+//! `/v2/receiver`: what the console's test receiver got for the tenant.
+
+use super::auth::{Access, authorize};
+use super::error::ApiError;
+use super::shape::{Object, header_map, put, put_text_or_base64};
+use crate::app::App;
+use crate::receiver::{Inboxes, Received, SignatureCheck};
+use axum::Json;
+use axum::extract::{Request, State};
+use posthaste_wire::id::TenantId;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (inboxes, tenant) = owned(&app, &request, Access::Read)?;
+    let url = inboxes.url(tenant).ok_or_else(off)?;
+    let deliveries: Vec<Object> = inboxes.received(tenant).iter().map(shape).collect();
+    Ok(Json(json!({ "url": url, "deliveries": deliveries })))
+}
+
+pub(super) async fn forget(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (inboxes, tenant) = owned(&app, &request, Access::Write)?;
+    Ok(Json(json!({ "deleted": inboxes.forget(tenant) })))
+}
+
+fn owned<'a>(app: &'a App, request: &Request, access: Access) -> Result<(&'a Inboxes, TenantId), ApiError> {
+    let tenant = authorize(app, request.headers(), request.uri(), access)?;
+    Ok((app.inboxes.as_deref().ok_or_else(off)?, tenant))
+}
+
+fn off() -> ApiError {
+    ApiError::not_found("there is no test receiver: set console_receiver = true to switch it on")
+}
+
+fn shape(received: &Received) -> Object {
+    let mut object = Object::new();
+    put(&mut object, "time", received.at.as_millis());
+    if let Some(id) = received.message {
+        put(&mut object, "messageId", id.to_string());
+    }
+    put(&mut object, "attempt", received.attempt);
+    put(&mut object, "method", received.method.as_str());
+    put(&mut object, "script", received.script.as_str());
+    put(&mut object, "answer", received.answer.to_string());
+    put(&mut object, "header", header_map(&received.headers, |_, value| value.to_owned()));
+    put_text_or_base64(&mut object, "body", "bodyBase64", &received.body);
+    put(&mut object, "bodyBytes", received.body_bytes);
+    put(&mut object, "isCut", received.is_cut());
+    put(&mut object, "signature", signature(received.signature));
+    object
+}
+
+fn signature(check: SignatureCheck) -> Value {
+    let mut object = json!({ "isValid": check.problem().is_none() });
+    if let Some(key) = check.key() {
+        object["key"] = key.into();
+    }
+    if let Some(problem) = check.problem() {
+        object["problem"] = problem.into();
+    }
+    object
+}

@@ -1,0 +1,227 @@
+// Makes pages livelier; every page works without it.
+//
+//   data-refresh="2000"       an element with an id is fetched again so often, from the page or from data-from;
+//                             data-also names others that are changed with it, but only if they have become different
+//   data-confirm="Really?"    a form asks before it is sent
+//   data-submit-on-change     a form is sent when a choice is made
+//   data-copy="text"          a button copies a text
+//   data-select-all="name"    a box ticks all boxes of that name
+//   data-preview="id"         what is typed into fields with data-in-preview of this form is shown there, from data-from
+//   data-tail="/console/…"    an element gets the rows that this stream of events brings, newest first; data-status names
+//                             the element that tells how the stream goes
+//   data-pause="id"           a button makes a refreshed element or a tail wait, and go on
+"use strict";
+
+// The one place where text becomes HTML: answers of this server, which has escaped what strangers wrote.
+const policy = window.trustedTypes
+  ? window.trustedTypes.createPolicy("console", { createHTML: (html) => html })
+  : { createHTML: (html) => html };
+
+function parsed(html) {
+  return new DOMParser().parseFromString(policy.createHTML(html), "text/html");
+}
+
+async function refresh(element) {
+  const isUsed = element.contains(document.activeElement) && document.activeElement !== document.body;
+  const selection = document.getSelection();
+  const isSelected = selection && !selection.isCollapsed && element.contains(selection.anchorNode);
+  if (document.hidden || isUsed || isSelected || element.dataset.paused !== undefined) return;
+  const response = await fetch(element.dataset.from || location.href, { headers: { accept: "text/html" } });
+  if (!response.ok || response.redirected) return;
+  const page = parsed(await response.text());
+  const fresh = page.getElementById(element.id);
+  if (!fresh) return;
+  for (const id of (element.dataset.also || "").split(" ").filter(Boolean)) {
+    const [old, next] = [document.getElementById(id), page.getElementById(id)];
+    if (old && next && !old.isEqualNode(next)) {
+      old.className = next.className;
+      old.replaceChildren(...next.childNodes);
+    }
+  }
+  const open = [...element.querySelectorAll("details")].map((details) => details.open);
+  element.replaceChildren(...fresh.childNodes);
+  [...element.querySelectorAll("details")].forEach((details, index) => { if (index in open) details.open = open[index]; });
+  settle(element);
+}
+
+function keepFresh(element) {
+  const again = () => setTimeout(async () => {
+    try {
+      await refresh(element);
+      element.classList.remove("stale");
+    } catch {
+      element.classList.add("stale");
+    }
+    if (element.isConnected) again();
+  }, Number(element.dataset.refresh));
+  again();
+}
+
+// Characters that nobody sees or that turn others around, such as U+202E; what joins letters and emoji is left alone.
+const UNSEEN = /([\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff])/;
+
+// Shows them by their numbers, so that no text of a stranger looks like another.
+function reveal(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (UNSEEN.test(node.data) && !node.parentElement.closest("textarea, option, title")) found.push(node);
+  }
+  for (const node of found) {
+    node.replaceWith(...node.data.split(UNSEEN).map((part, index) => {
+      if (index % 2 === 0) return part;
+      const mark = document.createElement("span");
+      mark.className = "codepoint";
+      mark.textContent = `U+${part.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+      return mark;
+    }));
+  }
+}
+
+// What is done to every piece of a page once it is there.
+function settle(root) {
+  localTimes(root);
+  reveal(root);
+}
+
+function localTimes(root) {
+  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const date = new Date(time.dateTime);
+    if (!Number.isNaN(date.getTime())) time.title = `${time.dateTime}\n${format.format(date)} here`;
+  }
+}
+
+function ask(question) {
+  const dialog = document.createElement("dialog");
+  const text = document.createElement("p");
+  text.textContent = question;
+  const actions = document.createElement("div");
+  actions.className = "actions";
+  const choices = ["Cancel", "Go on"].map((name) => {
+    const button = document.createElement("button");
+    button.textContent = name;
+    button.type = "button";
+    actions.append(button);
+    return button;
+  });
+  choices[1].className = "primary";
+  dialog.append(text, actions);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => {
+    choices[0].addEventListener("click", () => dialog.close(""));
+    choices[1].addEventListener("click", () => dialog.close("yes"));
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
+  });
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  const question = event.submitter?.dataset.confirm || form.dataset.confirm;
+  if (!question || form.dataset.confirmed !== undefined) return;
+  event.preventDefault();
+  if (await ask(question)) {
+    form.dataset.confirmed = "";
+    form.requestSubmit(event.submitter);
+    delete form.dataset.confirmed;
+  }
+});
+
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-submit-on-change]");
+  if (form) form.requestSubmit();
+  const all = event.target.dataset.selectAll;
+  if (all) for (const box of document.querySelectorAll(`input[type=checkbox][name="${CSS.escape(all)}"]`)) box.checked = event.target.checked;
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const name = button.textContent;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Copying failed";
+  }
+  setTimeout(() => { button.textContent = name; }, 1500);
+});
+
+function preview(form) {
+  const element = document.getElementById(form.dataset.preview);
+  let waiting, latest = 0;
+  const show = async (mine) => {
+    const fields = [...form.querySelectorAll("[data-in-preview]")].map((field) => [field.name, field.value]);
+    const from = `${form.dataset.from}?${new URLSearchParams(fields)}`;
+    try {
+      const response = await fetch(from, { headers: { accept: "text/html" } });
+      const fresh = parsed(await response.text()).getElementById(element.id);
+      // A later answer may have come first.
+      if (mine !== latest || !fresh) return;
+      element.replaceChildren(...fresh.childNodes);
+      element.classList.remove("stale");
+      settle(element);
+    } catch {
+      element.classList.add("stale");
+    }
+  };
+  form.addEventListener("input", (event) => {
+    if (event.target.dataset.inPreview === undefined) return;
+    clearTimeout(waiting);
+    latest += 1;
+    waiting = setTimeout(show, 250, latest);
+  });
+}
+
+function tail(element) {
+  const rowsMax = Number(element.dataset.rows || 500);
+  const status = document.getElementById(element.dataset.status);
+  const say = (text) => { if (status && status.textContent !== text) status.textContent = text; };
+  // What comes during a pause, the newest first.
+  let held = [];
+  const show = () => {
+    if (element.dataset.paused !== undefined) return say(held.length ? `Paused: ${held.length} new lines wait.` : "Paused.");
+    if (held.length) {
+      element.querySelector(".none")?.remove();
+      element.prepend(...held);
+      held = [];
+      while (element.children.length > rowsMax) element.lastElementChild.remove();
+      settle(element);
+    }
+    say("Live: new lines appear on top.");
+  };
+  const connect = () => {
+    const source = new EventSource(element.dataset.tail);
+    let problem = "";
+    source.addEventListener("open", () => { problem = ""; show(); });
+    source.addEventListener("problem", (event) => { problem = event.data; say(problem); });
+    source.addEventListener("row", (event) => {
+      // Rows are only parsed inside a table.
+      held = [...parsed(`<table><tbody>${event.data}</tbody></table>`).querySelectorAll("tbody > *"), ...held].slice(0, rowsMax);
+      show();
+    });
+    source.addEventListener("error", () => {
+      say(problem || "The stream has ended; trying again. Lines may be missing.");
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
+    });
+  };
+  element.addEventListener("pause", show);
+  connect();
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-pause]");
+  const element = button && document.getElementById(button.dataset.pause);
+  if (!element) return;
+  const isPaused = element.toggleAttribute("data-paused");
+  button.setAttribute("aria-pressed", String(isPaused));
+  button.textContent = isPaused ? "Go on" : "Pause";
+  element.dispatchEvent(new Event("pause"));
+});
+
+for (const element of document.querySelectorAll("[data-refresh][id]")) keepFresh(element);
+for (const form of document.querySelectorAll("form[data-preview]")) preview(form);
+for (const element of document.querySelectorAll("[data-tail]")) tail(element);
+settle(document.body);

@@ -1,0 +1,212 @@
+//! What buttons of these pages do: send dead letters again, delete them, stop what goes on in the background.
+
+use super::super::view;
+use super::super::visitor::{Problem, Visitor, query, segment};
+use super::super::{Console, ROOT, back_to};
+use super::change;
+use super::selection::Selection;
+use axum::body::Bytes;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value;
+
+/// What somebody has asked for with a form.
+pub(super) struct Order {
+    pub(super) what: What,
+    /// At most so many per second; empty for no limit.
+    pub(super) rate: String,
+    next: String,
+    fields: Vec<(String, String)>,
+}
+
+/// Which dead letters are meant.
+pub(super) enum What {
+    One(String),
+    Ticked(Vec<String>),
+    All(Selection),
+}
+
+/// A form that means no dead letters.
+pub(super) struct Nothing {
+    next: String,
+    said: &'static str,
+}
+
+impl Nothing {
+    /// Back to where the form was.
+    pub(super) fn back(&self) -> Response {
+        back_to(&self.next, self.said)
+    }
+}
+
+impl Order {
+    /// From the fields of a form. A form in which nothing is ticked means nothing, never everything.
+    pub(super) fn read(bytes: &[u8]) -> Result<Order, Nothing> {
+        let fields: Vec<(String, String)> = url::form_urlencoded::parse(bytes).into_owned().collect();
+        let all = |wanted: &str| -> Vec<String> {
+            let values = fields.iter().filter(|(name, value)| name == wanted && !value.trim().is_empty());
+            values.map(|(_, value)| value.trim().to_owned()).collect()
+        };
+        let last = |wanted: &str| all(wanted).pop();
+        let next = last("next").unwrap_or_else(|| super::PATH.to_owned());
+        let what = match (last("what").as_deref(), last("id"), all("dlqIds")) {
+            (Some("one"), Some(id), _) => What::One(id),
+            (Some("ticked"), _, ids) if !ids.is_empty() => What::Ticked(ids),
+            (Some("ticked"), ..) => return Err(Nothing { next, said: "Nothing is ticked, and nothing was done." }),
+            (Some("all"), ..) => What::All(Selection::from_pairs(url::form_urlencoded::parse(bytes))),
+            _ => {
+                let said = "The form did not say which dead letters are meant: nothing was done.";
+                return Err(Nothing { next, said });
+            }
+        };
+        Ok(Order { what, rate: last("rate").unwrap_or_default(), next, fields })
+    }
+
+    /// The page to go back to.
+    pub(super) fn back(&self) -> &str {
+        if Console::has(&self.next) { &self.next } else { super::PATH }
+    }
+
+    /// The value of a field; empty if it is not there.
+    pub(super) fn field(&self, wanted: &str) -> &str {
+        self.fields.iter().rfind(|(name, _)| name == wanted).map_or("", |(_, value)| value)
+    }
+
+    /// The query of the API that does this in the background.
+    fn in_background(&self) -> String {
+        let terms = query(&[("async", "true"), ("rate", &self.rate)]);
+        match &self.what {
+            What::One(id) => format!("{}&{terms}", query(&[("dlqIds", id)])),
+            What::Ticked(ids) => format!("{}&{terms}", query(&[("dlqIds", &ids.join(","))])),
+            What::All(selection) if selection.is_empty() => terms,
+            What::All(selection) => format!("{}&{terms}", selection.of_api()),
+        }
+    }
+}
+
+pub(super) async fn retry(visitor: Visitor, body: Bytes) -> Result<Response, Problem> {
+    let order = match Order::read(&body) {
+        Ok(order) => order,
+        Err(nothing) => return Ok(nothing.back()),
+    };
+    let changes = change::read(&order).map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text })?;
+    let headers: Vec<(&str, &str)> = changes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let post = |path: String| send(&visitor, Method::POST, path, &headers);
+    match &order.what {
+        What::One(id) => {
+            let answer = post(format!("/v2/dlq/retry/{}", segment(id))).await?;
+            let message = answer["messageId"].as_str().unwrap_or_default();
+            match answer["deduplicated"] == true {
+                true => Ok(back_to(
+                    &order.next,
+                    &format!("{message} is the same: nothing was sent, the dead letter stays."),
+                )),
+                false => {
+                    Ok(back_to(&format!("{ROOT}/messages/{}", segment(message)), &format!("Sent again as {message}.")))
+                }
+            }
+        }
+        What::Ticked(ids) if order.rate.is_empty() => {
+            let answer = post(format!("/v2/dlq/retry?{}", query(&[("dlqIds", &ids.join(","))]))).await?;
+            let count = answer["responses"].as_array().map_or(0, Vec::len);
+            Ok(back_to(&order.next, &format!("Sent {count} again.")))
+        }
+        What::Ticked(_) | What::All(_) => {
+            let answer = post(format!("/v2/dlq/retry?{}", order.in_background())).await?;
+            Ok(back_to(&order.next, &begun("Retry", &answer)))
+        }
+    }
+}
+
+pub(super) async fn delete(visitor: Visitor, body: Bytes) -> Result<Response, Problem> {
+    let order = match Order::read(&body) {
+        Ok(order) => order,
+        Err(nothing) => return Ok(nothing.back()),
+    };
+    let delete = |path: String| send(&visitor, Method::DELETE, path, &[]);
+    match &order.what {
+        What::One(id) => {
+            delete(format!("/v2/dlq/{}", segment(id))).await?;
+            Ok(back_to(&order.next, &format!("Deleted {id}.")))
+        }
+        What::Ticked(ids) if order.rate.is_empty() => {
+            let answer = delete(format!("/v2/dlq?{}", query(&[("dlqIds", &ids.join(","))]))).await?;
+            Ok(back_to(&order.next, &format!("Deleted {}.", answer["deleted"])))
+        }
+        What::Ticked(_) | What::All(_) => {
+            let answer = delete(format!("/v2/dlq?{}", order.in_background())).await?;
+            Ok(back_to(&order.next, &begun("Delete", &answer)))
+        }
+    }
+}
+
+pub(super) async fn stop(visitor: Visitor, body: Bytes) -> Result<Response, Problem> {
+    let fields: Vec<(String, String)> = url::form_urlencoded::parse(&body).into_owned().collect();
+    let field = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).map_or("", |(_, value)| value);
+    let path = format!("/v2/bulkActions/{}", segment(field("id")));
+    let action = send(&visitor, Method::DELETE, path, &[]).await?;
+    Ok(back_to(field("next"), &format!("Stopped; {} of {} are done.", action["processed"], action["total"])))
+}
+
+async fn send(visitor: &Visitor, method: Method, path: String, headers: &[(&str, &str)]) -> Result<Value, Problem> {
+    visitor.send(method, &path, headers, Vec::new()).await
+}
+
+fn begun(verb: &str, answer: &Value) -> String {
+    let total = answer["total"].as_u64().unwrap_or_default();
+    format!("{verb} of {} dead letters has begun.", view::number(total))
+}
+
+/// A button of a form that has several.
+pub(super) struct Button<'a> {
+    pub(super) action: &'a str,
+    pub(super) name: &'a str,
+    /// What the form says besides if it is this button.
+    pub(super) field: Option<(&'a str, &'a str)>,
+    /// What is asked before.
+    pub(super) question: Option<&'a str>,
+    pub(super) is_danger: bool,
+}
+
+pub(super) fn button(visitor: &Visitor, button: &Button<'_>) -> Markup {
+    let (name, value) = button.field.unzip();
+    html! {
+        button.danger[button.is_danger] formaction=(button.action) name=[name] value=[value]
+            data-confirm=[button.question] disabled[!visitor.may_act()] title=[why_not(visitor)] { (button.name) }
+    }
+}
+
+/// Why buttons do nothing, if they do not.
+pub(super) fn why_not(visitor: &Visitor) -> Option<&'static str> {
+    (!visitor.may_act()).then_some("a read-only token may only look")
+}
+
+/// The field for the pace.
+pub(super) fn pace() -> Markup {
+    html! {
+        label.pace { "At most" input type="number" name="rate" min="1" max="1000" placeholder="no limit"; "per second" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_meant_is_said_or_nothing_is_done() {
+        for form in ["", "what=ticked", "what=ticked&dlqIds=", "what=one", "what=some&dlqIds=1-1", "dlqIds=1-1"] {
+            assert!(Order::read(form.as_bytes()).is_err(), "{form}");
+        }
+        let query = |form: &str| Order::read(form.as_bytes()).map(|order| order.in_background()).ok();
+        for (form, expected) in [
+            ("what=all", "async=true"),
+            ("what=all&dlqIds=1-1&label=red&rate=5", "label=red&async=true&rate=5"),
+            // The button that was pressed comes last and wins.
+            ("what=all&what=ticked&label=red&dlqIds=1-1&dlqIds=2-2", "dlqIds=1-1%2C2-2&async=true"),
+            ("what=all&cause=cause_1", "cause=cause_1&async=true"),
+        ] {
+            assert_eq!(query(form).as_deref(), Some(expected), "{form}");
+        }
+    }
+}

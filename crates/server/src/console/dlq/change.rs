@@ -1,0 +1,189 @@
+//! What a retry changes: the page that asks for it, and what was filled in.
+
+use super::super::view;
+use super::super::visitor::{Problem, Visitor, segment};
+use super::act::{self, Order, What};
+use axum::extract::RawQuery;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Settings that can be changed: field, header, label, hint.
+const SETTINGS: [(&str, &str, &str, &str); 5] = [
+    ("retries", "Upstash-Retries", "Retries", "as before"),
+    ("delay", "Upstash-Delay", "Delay of the first attempt", "none, or 10m, 1h30m, 2d"),
+    ("retryDelay", "Upstash-Retry-Delay", "Delay of retries", "as before; milliseconds, such as 1000 * (1 + retried)"),
+    ("timeout", "Upstash-Timeout", "Timeout", "as before; 30s, 5m"),
+    ("label", "Upstash-Label", "Labels", "as before; separated by commas"),
+];
+const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "GET", "DELETE"];
+/// How the API begins what it shows instead of a hidden value.
+const HIDDEN: &str = "REDACTED:";
+
+/// What is shown of a dead letter that is about to be sent again.
+#[derive(Deserialize)]
+struct Letter {
+    url: String,
+    method: String,
+    #[serde(default)]
+    header: BTreeMap<String, Vec<String>>,
+}
+
+pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let order = match Order::read(query.unwrap_or_default().as_bytes()) {
+        Ok(order) => order,
+        Err(nothing) => return Ok(nothing.back()),
+    };
+    let one = match &order.what {
+        What::One(id) => Some(visitor.get::<Letter>(&format!("/v2/dlq/{}", segment(id))).await?),
+        What::Ticked(_) | What::All(_) => None,
+    };
+    let title = match &order.what {
+        What::One(_) => "Retry a dead letter".to_owned(),
+        What::Ticked(ids) => format!("Retry {} dead letters", ids.len()),
+        What::All(selection) => format!("Retry dead letters: {}", selection.in_words()),
+    };
+    let body = html! {
+        div.title { h1 { (title) } }
+        form.card.fields #change method="post" action="/console/dlq/retry" {
+            (meant(&order))
+            @if let Some(letter) = &one {
+                p { "To " span.mono { (letter.method) " " (letter.url) } ". The destination and the body stay." }
+            } @else {
+                p { "What is left empty stays as each message has it. Destinations and bodies stay." }
+            }
+            (settings(one.as_ref()))
+            (headers(one.as_ref()))
+            @if one.is_none() { (act::pace()) }
+            div.actions {
+                button.primary disabled[!visitor.may_act()] title=[act::why_not(&visitor)] { "Retry" }
+                a.button href=(order.back()) { "Back" }
+            }
+        }
+    };
+    Ok(view::page(&visitor.frame("Retry"), &body).into_response())
+}
+
+/// Which dead letters, as fields that nobody sees.
+fn meant(order: &Order) -> Markup {
+    html! {
+        input type="hidden" name="next" value=(order.back());
+        @match &order.what {
+            What::One(id) => {
+                input type="hidden" name="what" value="one";
+                input type="hidden" name="id" value=(id);
+            }
+            What::Ticked(ids) => {
+                input type="hidden" name="what" value="ticked";
+                @for id in ids { input type="hidden" name="dlqIds" value=(id); }
+            }
+            What::All(selection) => {
+                input type="hidden" name="what" value="all";
+                (selection.hidden(&[]))
+            }
+        }
+    }
+}
+
+fn settings(one: Option<&Letter>) -> Markup {
+    html! {
+        div.settings {
+            label { "Method"
+                select name="method" {
+                    option value="" { "as before" @if let Some(letter) = one { " (" (letter.method) ")" } }
+                    @for method in METHODS { option { (method) } }
+                }
+            }
+            @for (field, _, label, hint) in SETTINGS {
+                label { (label)
+                    input type="text" name=(field) placeholder=(hint) autocomplete="off" spellcheck="false";
+                }
+            }
+        }
+    }
+}
+
+fn headers(one: Option<&Letter>) -> Markup {
+    let known: Vec<(&str, &str)> = one.map(|letter| lines_of(letter)).unwrap_or_default();
+    let (hidden, shown): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, value)| value.starts_with(HIDDEN));
+    let text: Vec<String> = shown.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let text = text.join("\n");
+    html! {
+        label { "Headers, one a line"
+            textarea name="headers" rows="6" spellcheck="false" placeholder="Authorization: Bearer …" { (text) }
+        }
+        input type="hidden" name="headersBefore" value=(text);
+        p.hint {
+            "A header here replaces the one of the same name; others stay. "
+            @if !hidden.is_empty() {
+                "Hidden, and sent as they are unless they stand here: "
+                (hidden.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")) "."
+            }
+        }
+    }
+}
+
+fn lines_of(letter: &Letter) -> Vec<(&str, &str)> {
+    letter.header.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_str(), value.as_str()))).collect()
+}
+
+/// The headers of the request to the API; the text says what is wrong with what was filled in.
+pub(super) fn read(order: &Order) -> Result<Vec<(String, String)>, String> {
+    let mut changes = Vec::new();
+    for (field, header) in
+        [("method", "Upstash-Method")].into_iter().chain(SETTINGS.map(|(field, header, ..)| (field, header)))
+    {
+        let value = order.field(field).trim();
+        if !value.is_empty() {
+            changes.push((header.to_owned(), value.to_owned()));
+        }
+    }
+    let (before, after) = (lines(order.field("headersBefore"))?, lines(order.field("headers"))?);
+    let values = |of: &[(String, String)], wanted: &str| -> Vec<String> {
+        let same = of.iter().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        same.map(|(_, value)| value.clone()).collect()
+    };
+    if let Some((name, _)) = before.iter().find(|(name, _)| values(&after, name).is_empty()) {
+        return Err(format!("{name} cannot be taken away; leave it as it was, or give it another value"));
+    }
+    let changed = after.iter().filter(|(name, _)| values(&before, name) != values(&after, name));
+    changes.extend(changed.map(|(name, value)| (format!("Upstash-Forward-{name}"), value.clone())));
+    Ok(changes)
+}
+
+fn lines(text: &str) -> Result<Vec<(String, String)>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .map(|line| match line.split_once(':') {
+            Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.trim().to_owned())),
+            _ => Err(format!("{line:?} is not a header: write Name: value")),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(headers: &str, before: &str, more: &str) -> Result<Vec<(String, String)>, String> {
+        let mut form = url::form_urlencoded::Serializer::new(String::new());
+        form.append_pair("what", "all").append_pair("headers", headers).append_pair("headersBefore", before);
+        let form = format!("{}{more}", form.finish());
+        read(&Order::read(form.as_bytes()).map_err(|_| "nothing is meant")?)
+    }
+
+    #[test]
+    fn only_what_was_changed_is_sent() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(changes("", "", ""), Ok(vec![]));
+        assert_eq!(changes("A: 1\r\n\r\nB: x:y\r\n", "A: 1\nB: x:y", ""), Ok(vec![]));
+        assert_eq!(changes("A: 2\nB: 1", "A: 1\nB: 1", ""), Ok(vec![pair("Upstash-Forward-A", "2")]));
+        let both = vec![pair("Upstash-Forward-A", "1"), pair("Upstash-Forward-A", "2")];
+        assert_eq!(changes("A: 1\nA: 2", "A: 1", ""), Ok(both), "all lines of a name, or one would be lost");
+        let set = vec![pair("Upstash-Method", "PUT"), pair("Upstash-Retries", "5")];
+        assert_eq!(changes("", "", "&method=PUT&retries=+5+&delay=+"), Ok(set));
+        assert!(changes("B: 1", "A: 1\nB: 1", "").is_err_and(|text| text.starts_with("A cannot be taken away")));
+        assert!(changes("no header", "", "").is_err() && changes(": x", "", "").is_err());
+    }
+}

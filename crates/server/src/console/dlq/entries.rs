@@ -1,0 +1,165 @@
+//! Dead letters one by one, to be looked at, ticked, retried and deleted.
+
+use super::super::view;
+use super::super::visitor::{Problem, Visitor, query, segment};
+use super::selection::Selection;
+use super::{ENTRIES as HERE, PATH, act, answer, background, nothing};
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use posthaste_wire::id::DlqId;
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+
+/// Characters of an answer in a line of the list.
+const SAID_CHARS_MAX: usize = 300;
+/// Where its buttons lead.
+const RETRY: &str = "/console/dlq/retry";
+const DELETE: &str = "/console/dlq/delete";
+/// Entries on a page.
+const COUNT: &str = "100";
+/// Entries on a page when that many have answers which are too long together.
+const COUNT_LONG: &str = "4";
+
+#[derive(Deserialize)]
+struct Page {
+    messages: Vec<Letter>,
+    cursor: Option<String>,
+}
+
+impl Page {
+    fn is_all(&self) -> bool {
+        self.cursor.is_none()
+    }
+}
+
+/// A dead letter as a line of the list.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Letter {
+    dlq_id: String,
+    message_id: String,
+    url: String,
+    method: String,
+    response_status: u16,
+    error: Option<String>,
+    response_body: Option<String>,
+    #[serde(default)]
+    labels: Vec<String>,
+    queue_name: Option<String>,
+}
+
+pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Markup, Problem> {
+    let selection = Selection::from_query(raw.as_deref());
+    let cursor = url::form_urlencoded::parse(raw.as_deref().unwrap_or_default().as_bytes())
+        .find(|(name, _)| name == "cursor")
+        .map_or(String::new(), |(_, cursor)| cursor.into_owned());
+    let found = match page(&visitor, &selection, &cursor).await {
+        Err(problem) if problem.status != StatusCode::BAD_REQUEST => return Err(problem),
+        found => found,
+    };
+    let body = html! {
+        div.title {
+            h1 { "Dead letters" }
+            @if let Some(cause) = selection.cause() { span.quiet.mono { (cause) } }
+            div.actions { a.button href=(selection.link(PATH)) { "By cause" } }
+        }
+        (background::panel(&visitor).await?)
+        (selection.form(HERE))
+        @match &found {
+            Err(problem) => p.problem role="alert" { (problem.text) },
+            Ok(page) if page.is_all() && cursor.is_empty() && page.messages.is_empty() => (nothing(&selection, false)),
+            Ok(page) => {
+                (list(&visitor, &selection, page))
+                @let mut pairs = selection.pairs();
+                @let () = pairs.push(("cursor", &cursor));
+                (view::pager(HERE, &pairs, page.cursor.as_deref()))
+            }
+        }
+    };
+    Ok(view::page(&visitor.frame("Dead letters"), &body))
+}
+
+/// One page, which is shorter if the answers of receivers are too long for one page.
+async fn page(visitor: &Visitor, selection: &Selection, cursor: &str) -> Result<Page, Problem> {
+    let of_count = |count| {
+        let terms = query(&[("trimBody", "0"), ("count", count), ("cursor", cursor)]);
+        format!("/v2/dlq?{terms}&{}", selection.of_api())
+    };
+    match visitor.get(&of_count(COUNT)).await {
+        Err(problem) if problem.status == StatusCode::BAD_GATEWAY => visitor.get(&of_count(COUNT_LONG)).await,
+        found => found,
+    }
+}
+
+fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
+    let button = |what, action, name, question: Option<&str>| {
+        let is_danger = action == DELETE;
+        act::button(visitor, &act::Button { action, name, field: Some(("what", what)), question, is_danger })
+    };
+    let matching = if selection.is_empty() { "all dead letters" } else { "all that match the filter" };
+    let send_all = format!("Send {matching} again, not only those of this page?");
+    let delete_all = format!("Delete {matching} for good, not only those of this page?");
+    html! {
+        form.selection #entries method="post" action="/console/dlq/retry" {
+            (selection.hidden(&[]))
+            input type="hidden" name="next" value=(selection.link(HERE));
+            div.actions {
+                // The first button is the one that Enter presses: it must do no harm.
+                button formmethod="get" name="what" value="ticked" { "Edit and retry ticked" }
+                (button("ticked", RETRY, "Retry ticked", None))
+                (button("ticked", DELETE, "Delete ticked", Some("Delete the ticked dead letters for good?")))
+                (act::pace())
+                button formmethod="get" name="what" value="all" { "Edit and retry all" }
+                (button("all", RETRY, "Retry all", Some(&send_all)))
+                (button("all", DELETE, "Delete all", Some(&delete_all)))
+            }
+            div.scroll tabindex="0" role="region" aria-label="Dead letters" {
+                table {
+                    thead { tr {
+                        th.tight scope="col" {
+                            input type="checkbox" data-select-all="dlqIds" aria-label="Tick all of this page";
+                        }
+                        th.tight scope="col" { "Failed" }
+                        th scope="col" { "Answer" }
+                        th scope="col" { "Destination" }
+                        th scope="col" { "Said" }
+                        th scope="col" { "Label, queue" }
+                        th scope="col" { "Message" }
+                    } }
+                    tbody { @for letter in &page.messages { (row(visitor, letter)) } }
+                }
+            }
+            @if page.messages.is_empty() { p.note { "Nothing matches on this page; later pages may have some." } }
+        }
+    }
+}
+
+fn row(visitor: &Visitor, letter: &Letter) -> Markup {
+    let said = letter.error.as_deref().or(letter.response_body.as_deref()).unwrap_or_default();
+    let said: String = said.chars().take(SAID_CHARS_MAX).collect();
+    let message = format!("/console/messages/{}", segment(&letter.message_id));
+    html! {
+        tr {
+            td.tight {
+                input type="checkbox" name="dlqIds" value=(letter.dlq_id) aria-label={ "Tick " (letter.dlq_id) };
+            }
+            td.tight {
+                a href=(format!("{PATH}/{}", segment(&letter.dlq_id))) {
+                    @if let Some(at) = failed_at(&letter.dlq_id) { (view::time(at, visitor.now())) }
+                    @else { (letter.dlq_id) }
+                }
+            }
+            td.tight { (answer(letter.response_status, None)) }
+            td { span.cut.mono title=(letter.url) { (letter.method) " " (letter.url) } }
+            td { span.cut title=(said) { (said) } }
+            td { (letter.labels.join(", ")) @if let Some(queue) = &letter.queue_name { " " span.quiet { (queue) } } }
+            td { a.cut.mono.shorter href=(message) title=(letter.message_id) { (letter.message_id) } }
+        }
+    }
+}
+
+/// When a dead letter failed: its id says so.
+pub(super) fn failed_at(dlq_id: &str) -> Option<Timestamp> {
+    dlq_id.parse::<DlqId>().ok().map(|id| id.at)
+}

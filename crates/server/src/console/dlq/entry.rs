@@ -1,0 +1,154 @@
+//! One dead letter: what was sent, what came back.
+
+use super::super::view;
+use super::super::visitor::{Problem, Visitor, query, segment};
+use super::act::why_not;
+use super::entries::failed_at;
+use super::{Cause, Causes, ENTRIES, answer};
+use axum::extract::Path;
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Letter {
+    dlq_id: String,
+    message_id: String,
+    url: String,
+    method: String,
+    #[serde(default)]
+    header: BTreeMap<String, Vec<String>>,
+    body: Option<String>,
+    body_base64: Option<String>,
+    max_retries: u32,
+    created_at: Timestamp,
+    #[serde(rename = "callerIP")]
+    caller_ip: String,
+    #[serde(default)]
+    labels: Vec<String>,
+    queue_name: Option<String>,
+    topic_name: Option<String>,
+    schedule_id: Option<String>,
+    flow_control_key: Option<String>,
+    callback: Option<String>,
+    failure_callback: Option<String>,
+    response_status: u16,
+    error: Option<String>,
+    #[serde(default)]
+    response_header: BTreeMap<String, Vec<String>>,
+    response_body: Option<String>,
+    response_body_base64: Option<String>,
+}
+
+pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Markup, Problem> {
+    let letter: Letter = visitor.get(&format!("/v2/dlq/{}", segment(&id))).await?;
+    let causes: Causes = visitor.get(&format!("/v2/dlq/causes?{}", query(&[("dlqIds", &id)]))).await?;
+    let change = format!("/console/dlq/retry?{}", query(&[("what", "one"), ("id", &id), ("next", &visitor.here)]));
+    let body = html! {
+        div.title {
+            h1 { "Dead letter" }
+            span.mono.quiet { (letter.dlq_id) }
+            div.actions {
+                (view::button(&visitor, "/console/dlq/retry", "Retry", None, &[("what", "one"), ("id", &id)]))
+                a.button href=(change) { "Edit and retry" }
+                (delete(&visitor, &id))
+            }
+        }
+        div.columns {
+            section.card { h2 { "What happened" } (facts(&visitor, &letter, causes.causes.first())) }
+            section.card { h2 { "The message" } (message(&visitor, &letter)) }
+            section.card {
+                h2 { "Request" }
+                p.mono { (letter.method) " " (letter.url) }
+                (headers(&letter.header))
+                (content(letter.body.as_deref(), letter.body_base64.as_deref()))
+            }
+            section.card {
+                h2 { "Last answer" }
+                @if let Some(error) = &letter.error { p.problem { (error) } }
+                @else { p { (answer(letter.response_status, None)) } }
+                (headers(&letter.response_header))
+                @if letter.response_status != 0 {
+                    (content(letter.response_body.as_deref(), letter.response_body_base64.as_deref()))
+                }
+            }
+        }
+    };
+    Ok(view::page(&visitor.frame("Dead letter"), &body))
+}
+
+/// Like other buttons, but it leads to the list: this page is gone then.
+fn delete(visitor: &Visitor, id: &str) -> Markup {
+    html! {
+        form.inline method="post" action="/console/dlq/delete" data-confirm="Delete this dead letter for good?" {
+            input type="hidden" name="what" value="one";
+            input type="hidden" name="id" value=(id);
+            input type="hidden" name="next" value=(ENTRIES);
+            button.danger disabled[!visitor.may_act()] title=[why_not(visitor)] { "Delete" }
+        }
+    }
+}
+
+fn facts(visitor: &Visitor, letter: &Letter, cause: Option<&Cause>) -> Markup {
+    html! {
+        dl.facts {
+            @if let Some(at) = failed_at(&letter.dlq_id) {
+                dt { "Failed" } dd { (view::time_in_full(at, visitor.now())) }
+            }
+            dt { "Answer" }
+            dd { (answer(letter.response_status, cause.and_then(|cause| cause.error_class.as_deref()))) }
+            @if let Some(cause) = cause {
+                dt { "Cause" }
+                dd { a href=(format!("{ENTRIES}?{}", query(&[("cause", &cause.cause)]))) {
+                    (cause.destination) " · " @if cause.text.is_empty() { "no text" } @else { (cause.text) }
+                } }
+            }
+            dt { "Retries allowed" } dd { (letter.max_retries) }
+        }
+    }
+}
+
+fn message(visitor: &Visitor, letter: &Letter) -> Markup {
+    let optional = [
+        ("Labels", (!letter.labels.is_empty()).then(|| letter.labels.join(", "))),
+        ("Queue", letter.queue_name.clone()),
+        ("URL group", letter.topic_name.clone()),
+        ("Schedule", letter.schedule_id.clone()),
+        ("Flow-control key", letter.flow_control_key.clone()),
+        ("Callback", letter.callback.clone()),
+        ("Failure callback", letter.failure_callback.clone()),
+    ];
+    html! {
+        dl.facts {
+            dt { "Message" }
+            dd { a.mono href=(format!("/console/messages/{}", segment(&letter.message_id))) { (letter.message_id) } }
+            dt { "Published" } dd { (view::time_in_full(letter.created_at, visitor.now())) }
+            dt { "From" } dd.mono { (letter.caller_ip) }
+            @for (name, value) in optional {
+                @if let Some(value) = value { dt { (name) } dd { (value) } }
+            }
+        }
+    }
+}
+
+fn headers(headers: &BTreeMap<String, Vec<String>>) -> Markup {
+    html! {
+        @if !headers.is_empty() {
+            dl.facts.mono {
+                @for (name, values) in headers { @for value in values { dt { (name) } dd { (value) } } }
+            }
+        }
+    }
+}
+
+fn content(text: Option<&str>, base64: Option<&str>) -> Markup {
+    html! {
+        @match (text, base64) {
+            (Some(text), _) => (view::text("Body", text)),
+            (None, Some(base64)) => (view::text("Body that is no text, in base64", base64)),
+            (None, None) => p.quiet { "No body" },
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! DLQ: what has failed for good, by cause; `entries` are the dead letters one by one, `entry` is one of them. What
+//! buttons do is in `act`, what a retry changes in `change`, what goes on in the background in `background`, what selects
+//! dead letters in `selection`.
+
+mod act;
+mod background;
+mod change;
+mod entries;
+mod entry;
+mod selection;
+
+use super::visitor::Problem;
+use super::{Desk, Visitor, view};
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use selection::Selection;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Where these pages are.
+const PATH: &str = "/console/dlq";
+const ENTRIES: &str = "/console/dlq/entries";
+/// How often the causes are looked at again.
+const REFRESH_MS: &str = "15000";
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new()
+        .route("/dlq", get(show))
+        .route("/dlq/entries", get(entries::show))
+        .route("/dlq/background", get(background::show))
+        .route("/dlq/retry", get(change::show).post(act::retry))
+        .route("/dlq/delete", post(act::delete))
+        .route("/dlq/stop", post(act::stop))
+        .route("/dlq/{id}", get(entry::show))
+}
+
+/// What the API says about causes.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Causes {
+    causes: Vec<Cause>,
+    left_out: u64,
+    looked: u64,
+    more: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cause {
+    cause: String,
+    destination: String,
+    response_status: u16,
+    error_class: Option<String>,
+    text: String,
+    count: u64,
+    first_seen: Timestamp,
+    last_seen: Timestamp,
+    sample: Sample,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sample {
+    dlq_id: String,
+    text: String,
+}
+
+async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Markup, Problem> {
+    let selection = Selection::from_query(query.as_deref());
+    let found = match visitor.get::<Causes>(&format!("/v2/dlq/causes?{}", selection.of_api())).await {
+        Err(problem) if problem.status != StatusCode::BAD_REQUEST => return Err(problem),
+        found => found,
+    };
+    let body = html! {
+        div.title {
+            h1 { "DLQ" }
+            span.quiet { "What has failed for good, by cause" }
+            div.actions {
+                a.button href="/console/workflows?state=RUN_FAILED" { "Failed workflow runs" }
+            }
+        }
+        (background::panel(&visitor).await?)
+        (selection.form(PATH))
+        @match &found {
+            Err(problem) => p.problem role="alert" { (problem.text) },
+            Ok(causes) if causes.causes.is_empty() => (nothing(&selection, causes.more)),
+            Ok(causes) => (groups(&visitor, &selection, causes)),
+        }
+    };
+    Ok(view::page(&visitor.frame("DLQ"), &body))
+}
+
+/// One form for all groups, so that they share the pace.
+fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
+    let total: u64 = causes.causes.iter().map(|cause| cause.count).sum();
+    let is_all = !causes.more && causes.left_out == 0;
+    let number = format!("{}{}", if is_all { "" } else { "more than " }, view::number(total));
+    // Each group has its own button with this name.
+    let cause = selection.cause().map(|cause| ("cause", cause));
+    let (name, value) = cause.unzip();
+    let matching = if selection.is_empty() { "" } else { " that match" };
+    let send_all = format!("Send all dead letters{matching} again? There are {number}.");
+    let delete_all = format!("Delete all dead letters{matching} for good? There are {number}.");
+    html! {
+        form.selection #groups method="post" action="/console/dlq/retry" {
+            (selection.hidden(&["cause"]))
+            input type="hidden" name="next" value=(visitor.here);
+            input type="hidden" name="what" value="all";
+            div.actions {
+                // The first button is the one that Enter presses: it must do no harm.
+                button formmethod="get" formaction=(ENTRIES) name=[name] value=[value] { "Show all " (number) }
+                (act::pace())
+                (act::button(visitor, &act::Button {
+                    action: "/console/dlq/retry", name: &format!("Retry all{matching}"), field: cause,
+                    question: Some(&send_all), is_danger: false,
+                }))
+                (act::button(visitor, &act::Button {
+                    action: "/console/dlq/delete", name: &format!("Delete all{matching}"), field: cause,
+                    question: Some(&delete_all), is_danger: true,
+                }))
+            }
+            @if causes.more {
+                p.note {
+                    "Only the newest " (view::number(causes.looked)) " dead letters were looked at. "
+                    "Narrow the time to see others."
+                }
+            }
+            @if causes.left_out > 0 {
+                p.note { "The largest are shown; " (view::number(causes.left_out)) " smaller causes are left out." }
+            }
+            div.scroll #causes tabindex="0" role="region" aria-label="Causes" data-refresh=(REFRESH_MS) {
+                table {
+                    thead { tr {
+                        th.number scope="col" { "Count" }
+                        th scope="col" { "Answer" }
+                        th scope="col" { "Destination and cause" }
+                        th.tight scope="col" { "Last seen" }
+                        th.tight scope="col" { "First seen" }
+                        th scope="col" { span.unseen { "Actions" } }
+                    } }
+                    tbody { @for cause in &causes.causes { (row(visitor, selection, cause)) } }
+                }
+            }
+        }
+    }
+}
+
+fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
+    let now = visitor.now();
+    let number = view::number(cause.count);
+    let of_cause = selection.with("cause", &cause.cause);
+    let name = format!("{} {}", cause.destination, cause.text);
+    html! {
+        tr {
+            td.number { strong { (number) } }
+            td.tight { (answer(cause.response_status, cause.error_class.as_deref())) }
+            td {
+                a.cut.mono href=(of_cause.link(ENTRIES)) title=(cause.destination) { (cause.destination) }
+                @if cause.text.is_empty() { span.quiet { "no text" } } @else {
+                    span.cut title=(cause.text) { (cause.text) }
+                }
+                @if cause.sample.text != cause.text && !cause.sample.text.is_empty() {
+                    span.cut.hint title=(cause.sample.text) { "for example: " (cause.sample.text) }
+                }
+            }
+            td.tight { (view::time(cause.last_seen, now)) }
+            td.tight { (view::time(cause.first_seen, now)) }
+            td {
+                div.actions {
+                    (act::button(visitor, &act::Button {
+                        action: "/console/dlq/retry", name: "Retry", field: Some(("cause", &cause.cause)),
+                        question: Some(&format!("Send {number} dead letters to {name} again?")), is_danger: false,
+                    }))
+                    a.button href=(of_cause.with("what", "all").link("/console/dlq/retry")) { "Edit and retry" }
+                    (act::button(visitor, &act::Button {
+                        action: "/console/dlq/delete", name: "Delete", field: Some(("cause", &cause.cause)),
+                        question: Some(&format!("Delete {number} dead letters to {name} for good?")), is_danger: true,
+                    }))
+                    a.button href=(format!("{PATH}/{}", super::visitor::segment(&cause.sample.dlq_id))) { "Sample" }
+                }
+            }
+        }
+    }
+}
+
+/// The status of an answer, or what kept it from coming.
+fn answer(status: u16, error_class: Option<&str>) -> Markup {
+    html! {
+        @match (status, error_class) {
+            (0, class) => span.state.warn { (class.unwrap_or("no answer")) },
+            (status, _) => span.state.bad { (status) },
+        }
+    }
+}
+
+fn nothing(selection: &Selection, is_cut: bool) -> Markup {
+    if is_cut {
+        return view::empty(
+            "None of the newest dead letters match",
+            &html! { p { "Narrow the time, or look at the " a href=(selection.link(ENTRIES)) { "entries" } "." } },
+        );
+    }
+    if !selection.is_empty() {
+        return view::empty("Nothing matches", &html! { p { a href=(PATH) { "Show everything that has failed" } } });
+    }
+    let command = "curl -X POST \"$QSTASH_URL/v2/publish/http://127.0.0.1:9/\" \
+                   -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Retries: 0\" -d hello";
+    view::empty(
+        "Nothing has failed for good",
+        &html! {
+            p {
+                "A message comes here when its last retry has failed, or when its receiver forbids more. "
+                "To see one, publish to a place where nobody listens:"
+            }
+            p { code { (command) } }
+            p { button type="button" data-copy=(command) { "Copy" } }
+        },
+    )
+}

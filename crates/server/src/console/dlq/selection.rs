@@ -1,0 +1,172 @@
+//! Which dead letters a page is about: the API's filters, as they stand in the address of the page.
+
+use super::super::visitor::query;
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use std::borrow::Cow;
+
+/// The filters of the API: parameter, label, example.
+const FILTERS: [(&str, &str, &str); 12] = [
+    ("label", "Label", "invoices"),
+    ("responseStatus", "Status (0: no answer)", "500"),
+    ("url", "URL", "https://…"),
+    ("urlGroup", "URL group", ""),
+    ("queueName", "Queue", ""),
+    ("scheduleId", "Schedule", "scd_…"),
+    ("flowControlKey", "Flow-control key", ""),
+    ("messageId", "Message", "msg_…"),
+    ("callerIp", "Published from", "203.0.113.7"),
+    ("fromDate", "Failed from (UTC)", ""),
+    ("toDate", "Failed until (UTC)", ""),
+    ("cause", "Cause", "cause_…"),
+];
+
+/// Filters that are times.
+const DATES: [&str; 2] = ["fromDate", "toDate"];
+
+/// Names and values, those of other things than filters too if a page asks for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Selection(Vec<(String, String)>);
+
+impl Selection {
+    /// The filters in a query; what is empty or no filter is left out.
+    pub(super) fn from_query(query: Option<&str>) -> Selection {
+        Selection::from_pairs(url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()))
+    }
+
+    pub(super) fn from_pairs<'a>(pairs: impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)>) -> Selection {
+        let is_filter = |name: &str| FILTERS.iter().any(|(filter, ..)| *filter == name);
+        let filters = pairs.filter(|(name, value)| is_filter(name) && !value.trim().is_empty());
+        Selection(filters.map(|(name, value)| (name.into_owned(), value.trim().to_owned())).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn cause(&self) -> Option<&str> {
+        self.value("cause")
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The same with this value instead of those that the name had.
+    pub(super) fn with(&self, name: &str, value: &str) -> Selection {
+        let mut pairs = self.0.clone();
+        pairs.retain(|(known, _)| known != name);
+        pairs.push((name.to_owned(), value.to_owned()));
+        Selection(pairs)
+    }
+
+    pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    /// A page about the same dead letters.
+    pub(super) fn link(&self, path: &str) -> String {
+        if self.0.is_empty() { path.to_owned() } else { format!("{path}?{}", query(&self.pairs())) }
+    }
+
+    /// The query for the API, which wants times in Unix milliseconds.
+    pub(super) fn of_api(&self) -> String {
+        let pairs: Vec<(&str, String)> = self
+            .0
+            .iter()
+            .map(|(name, value)| match DATES.contains(&name.as_str()) {
+                true => (name.as_str(), millis(value).map_or_else(|| value.clone(), |millis| millis.to_string())),
+                false => (name.as_str(), value.clone()),
+            })
+            .collect();
+        query(&pairs.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>())
+    }
+
+    /// The filters as fields that nobody sees, but for some.
+    pub(super) fn hidden(&self, left_out: &[&str]) -> Markup {
+        html! {
+            @for (name, value) in self.0.iter().filter(|(name, _)| !left_out.contains(&name.as_str())) {
+                input type="hidden" name=(name) value=(value);
+            }
+        }
+    }
+
+    /// In words: `label invoices, status 500`.
+    pub(super) fn in_words(&self) -> String {
+        let words: Vec<String> = self.0.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        if words.is_empty() { "all".to_owned() } else { words.join(", ") }
+    }
+
+    /// The form that changes them.
+    pub(super) fn form(&self, path: &str) -> Markup {
+        html! {
+            details.card.text open[!self.is_empty()] {
+                summary { "Filter" @if !self.is_empty() { span.quiet { " · " (self.in_words()) } } }
+                form.filters #filter method="get" action=(path) {
+                    @for (name, label, example) in FILTERS {
+                        @let value = self.value(name).unwrap_or_default();
+                        label { (label)
+                            @if DATES.contains(&name) {
+                                input type="datetime-local" step="1" name=(name) value=(of_calendar(value));
+                            } @else {
+                                input type="text" name=(name) value=(value) placeholder=(example)
+                                    spellcheck="false" autocomplete="off";
+                            }
+                        }
+                    }
+                    div.actions {
+                        button.primary { "Filter" }
+                        @if !self.is_empty() { a.button href=(path) { "Clear" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A time as the API has it: from Unix milliseconds, or from the date and time of UTC that browsers make.
+fn millis(text: &str) -> Option<u64> {
+    if let Ok(millis) = text.parse::<u64>() {
+        return Some(millis);
+    }
+    let at = text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    u64::try_from(at.timestamp().as_millisecond()).ok()
+}
+
+/// A time as browsers want it in a field; what is no time stays as it is.
+fn of_calendar(text: &str) -> String {
+    let at = millis(text).map(|millis| super::super::view::utc(Timestamp(millis)));
+    at.and_then(|at| at.split_once('.').map(|(start, _)| start.to_owned())).unwrap_or_else(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_of_a_page_are_those_of_the_api() {
+        for (given, link, of_api) in [
+            (None, "/x", ""),
+            (Some("what=all&label=&next=/evil"), "/x", ""),
+            (Some("label=%20red%20&label=blue"), "/x?label=red&label=blue", "label=red&label=blue"),
+            (Some("fromDate=1794830400000"), "/x?fromDate=1794830400000", "fromDate=1794830400000"),
+            (Some("toDate=2026-11-16T12:00"), "/x?toDate=2026-11-16T12%3A00", "toDate=1794830400000"),
+            (Some("toDate=soon"), "/x?toDate=soon", "toDate=soon"),
+            (
+                Some("url=https://a.example/?b=c%26d"),
+                "/x?url=https%3A%2F%2Fa.example%2F%3Fb%3Dc%26d",
+                "url=https%3A%2F%2Fa.example%2F%3Fb%3Dc%26d",
+            ),
+        ] {
+            let selection = Selection::from_query(given);
+            assert_eq!((selection.link("/x").as_str(), selection.of_api().as_str()), (link, of_api), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn times_go_to_the_calendar_and_back() {
+        assert_eq!(of_calendar("1794830400123"), "2026-11-16T12:00:00");
+        assert_eq!(millis(&of_calendar("1794830400000")), Some(1_794_830_400_000));
+        assert_eq!((of_calendar(""), of_calendar("soon")), (String::new(), "soon".to_owned()));
+    }
+}

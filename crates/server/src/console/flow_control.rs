@@ -1,0 +1,408 @@
+//! Flow control: keys, their limits and what waits for them.
+
+use super::view::{self, ROWS_MAX};
+use super::visitor::{Problem, query, segment};
+use super::{Desk, Visitor, back_to};
+use axum::Router;
+use axum::extract::{Form, Query};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+use std::sync::Arc;
+
+const PAGE: &str = "/console/flow-control";
+/// How often the list is asked for again: it has every key.
+const REFRESH_MS: u32 = 10_000;
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new().route("/flow-control", get(show)).route("/flow-control/key", get(show_key).post(act))
+}
+
+/// A key as the API shows it; a limit of 0 is none.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Key {
+    flow_control_key: String,
+    wait_list_size: u64,
+    parallelism_max: u64,
+    parallelism_count: u64,
+    rate_max: u64,
+    rate_count: u64,
+    rate_period: u64,
+    rate_period_start: u64,
+    is_paused: bool,
+    is_pinned_parallelism: bool,
+    is_pinned_rate: bool,
+}
+
+/// What the tenant may have under way, and has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Global {
+    parallelism_max: u64,
+    parallelism_count: u64,
+}
+
+#[derive(Deserialize)]
+struct Filters {
+    #[serde(default)]
+    search: String,
+}
+
+#[derive(Deserialize)]
+struct Which {
+    #[serde(default)]
+    key: String,
+}
+
+/// What a button or the form for limits says.
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct Act {
+    key: String,
+    action: String,
+    parallelism: String,
+    rate: String,
+    period: String,
+    next: String,
+}
+
+fn page_of(key: &str) -> String {
+    format!("{PAGE}/key?{}", query(&[("key", key)]))
+}
+
+async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Result<Response, Problem> {
+    let keys: Vec<Key> = visitor.get(&format!("/v2/flowControl?{}", query(&[("search", &search)]))).await?;
+    let global: Global = visitor.get("/v2/globalParallelism").await?;
+    let is_empty = keys.is_empty() && search.is_empty();
+    let body = html! {
+        div.title { h1 { "Flow control" } span.quiet { "Messages with the same key share a rate and a parallelism" } }
+        div.cards #flow-figures data-refresh=[is_empty.then_some(REFRESH_MS)] {
+            div.card.figure {
+                span.quiet { "Deliveries under way" }
+                strong { (view::number(global.parallelism_count)) }
+                span.hint { "of " (view::number(global.parallelism_max)) " at most for this tenant" }
+            }
+            div.card.figure {
+                span.quiet { "Waiting" }
+                strong { (view::number(keys.iter().map(|key| key.wait_list_size).sum())) }
+                span.hint { "in " (view::number(keys.len() as u64)) " keys" }
+            }
+            @let paused = keys.iter().filter(|key| key.is_paused).count();
+            div.card.figure.warn[paused > 0] {
+                span.quiet { "Paused" }
+                strong { (paused) }
+                span.hint { "keys that start nothing" }
+            }
+        }
+        @if is_empty { (nothing()) } @else {
+            (view::search(PAGE, "Key contains", &search))
+            section #flow-list data-refresh=(REFRESH_MS) data-also="flow-figures" {
+                @if keys.is_empty() {
+                    (view::empty("No key holds this text", &html! { a href=(PAGE) { "Show all" } }))
+                } @else {
+                    (table(&visitor, &keys))
+                    (view::shown_of(keys.len(), keys.len()))
+                }
+            }
+        }
+        (open_form())
+    };
+    Ok(view::page(&visitor.frame("Flow control"), &body).into_response())
+}
+
+fn table(visitor: &Visitor, keys: &[Key]) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "Key" }
+                        th scope="col" { "State" }
+                        th.number scope="col" title="Due and not under way, whatever they wait for" { "Waiting" }
+                        th.number scope="col" { "Under way" }
+                        th.number scope="col" { "Rate" }
+                        th scope="col" { "Actions" }
+                    }
+                }
+                tbody {
+                    @for key in keys.iter().take(ROWS_MAX) {
+                        tr {
+                            th.name scope="row" {
+                                a href=(page_of(&key.flow_control_key)) {
+                                    code.cut title=(key.flow_control_key) { (key.flow_control_key) }
+                                }
+                            }
+                            td.tight { (states(key)) }
+                            td.number { (view::number(key.wait_list_size)) }
+                            td.number.tight { (of_max(key.parallelism_count, key.parallelism_max)) }
+                            td.number.tight { (rate(key)) }
+                            td.acts { div.actions { (quick_buttons(visitor, key)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn states(key: &Key) -> Markup {
+    html! {
+        @if key.is_paused { span.state.warn { "paused" } " " }
+        @if key.is_pinned_rate { span.state.off title="Messages do not change the rate" { "rate pinned" } " " }
+        @if key.is_pinned_parallelism {
+            span.state.off title="Messages do not change the parallelism" { "parallelism pinned" } " "
+        }
+        @if !key.is_paused && key.wait_list_size > 0 { span.state.busy { "waiting" } }
+    }
+}
+
+/// `3 of 5`; without a limit, the number alone.
+fn of_max(count: u64, max: u64) -> String {
+    match max {
+        0 => view::number(count),
+        max => format!("{} of {}", view::number(count), view::number(max)),
+    }
+}
+
+/// `12 of 100 in 60 s`.
+fn rate(key: &Key) -> String {
+    match key.rate_max {
+        0 => "no limit".to_owned(),
+        max => format!(
+            "{} of {} in {}",
+            view::number(key.rate_count),
+            view::number(max),
+            view::duration(key.rate_period.saturating_mul(1_000))
+        ),
+    }
+}
+
+fn quick_buttons(visitor: &Visitor, key: &Key) -> Markup {
+    let act = |action: &str, name: &str, question: Option<&str>| {
+        let fields = [("key", key.flow_control_key.as_str()), ("action", action)];
+        view::button(visitor, &format!("{PAGE}/key"), name, question, &fields)
+    };
+    html! {
+        @if key.is_paused { (act("resume", "Resume", None)) } @else { (act("pause", "Pause", None)) }
+        (act("resetRate", "Reset rate", Some(&format!(
+            "Forget the starts of {} so far? The whole rate is there again at once.", key.flow_control_key
+        ))))
+    }
+}
+
+fn nothing() -> Markup {
+    view::empty(
+        "There are no flow-control keys",
+        &html! {
+            p { "A key is made by the first message that has it, and forgotten an hour after its last use:" }
+            @let command = "curl -X POST \"$QSTASH_URL/v2/publish/https://example.com\" \
+                -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Flow-Control-Key: mail-provider\" \
+                -H \"Upstash-Flow-Control-Value: rate=10, period=1m\" -d hello";
+            p { code { (command) } }
+            button type="button" data-copy=(command) { "Copy" }
+        },
+    )
+}
+
+/// Pausing or pinning makes a key before its first message.
+fn open_form() -> Markup {
+    html! {
+        section.card {
+            h2 { "Pause or pin a key before its first message" }
+            form.fields.row method="get" action={ (PAGE) "/key" } {
+                label { "Key" input type="text" name="key" required maxlength="256"; }
+                div { button type="submit" { "Open" } }
+            }
+        }
+    }
+}
+
+async fn show_key(visitor: Visitor, Query(Which { key }): Query<Which>) -> Result<Response, Problem> {
+    render_key(&visitor, &key, None).await
+}
+
+/// What was refused is told on the page of the key, with what was entered.
+async fn act(visitor: Visitor, Form(act): Form<Act>) -> Result<Response, Problem> {
+    let next = if act.next.is_empty() { page_of(&act.key) } else { act.next.clone() };
+    let path = match act.path() {
+        Some(path) => path,
+        None => return Ok(view::no_page().await),
+    };
+    match visitor.send(Method::POST, &path, &[], Vec::new()).await {
+        Ok(_) => Ok(back_to(&next, &act.said())),
+        Err(problem) if act.action == "pin" => render_key(&visitor, &act.key, Some((&act, problem))).await,
+        Err(problem) => Err(problem),
+    }
+}
+
+impl Act {
+    /// What the API is asked for.
+    fn path(&self) -> Option<String> {
+        let parameters = match self.action.as_str() {
+            "pause" | "resume" | "resetRate" | "reset" => String::new(),
+            "pin" => {
+                let period = if self.rate.trim().is_empty() { "" } else { self.period.trim() };
+                query(&[("parallelism", self.parallelism.trim()), ("rate", self.rate.trim()), ("period", period)])
+            }
+            "unpin" => query(&[("parallelism", &self.parallelism), ("rate", &self.rate)]),
+            _ => return None,
+        };
+        Some(format!("/v2/flowControl/{}/{}?{parameters}", segment(&self.key), self.action))
+    }
+
+    fn said(&self) -> String {
+        let key = &self.key;
+        match self.action.as_str() {
+            "pause" => format!("{key} is paused: what is under way finishes, nothing else starts."),
+            "resume" => format!("{key} goes on."),
+            "pin" => format!("The limits of {key} are pinned: messages do not change them."),
+            "unpin" => format!("Messages may change the limits of {key} again."),
+            "resetRate" => format!("The whole rate of {key} is there again."),
+            _ => format!("{key} begins anew: neither earlier starts nor what is under way count."),
+        }
+    }
+}
+
+async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem)>) -> Result<Response, Problem> {
+    let found = match visitor.get::<Key>(&format!("/v2/flowControl/{}", segment(key))).await {
+        Ok(found) => Some(found),
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => None,
+        Err(problem) => return Err(problem),
+    };
+    let messages = format!("/console/messages?{}", query(&[("flowControlKey", key)]));
+    let (entered, problem) = refused.unzip();
+    let body = html! {
+        p { a href=(PAGE) { "All keys" } }
+        div.title {
+            h1 { "Key " code { (key) } }
+            @if let Some(found) = &found { (states(found)) }
+            div.actions { (all_buttons(visitor, key, found.as_ref())) }
+        }
+        @if let Some(found) = &found {
+            div.cards #flow-key data-refresh="2000" { (figures(found, visitor.now())) }
+            p { a href=(messages) { "Messages with this key" } }
+        } @else {
+            p.note { "This key is not known: no message has it now. Pausing or pinning makes it." }
+        }
+        (pin_form(visitor, key, found.as_ref(), entered, problem.as_ref()))
+    };
+    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
+    Ok((status, view::page(&visitor.frame("Flow control"), &body)).into_response())
+}
+
+fn figures(key: &Key, now: Timestamp) -> Markup {
+    let limit = |max: u64| if max == 0 { "no limit".to_owned() } else { format!("of {} at most", view::number(max)) };
+    let pinned = |is: bool| if is { ", pinned" } else { "" };
+    html! {
+        div.card.figure {
+            span.quiet { "Waiting" }
+            strong { (view::number(key.wait_list_size)) }
+            span.hint { "due and not under way" }
+        }
+        div.card.figure {
+            span.quiet { "Under way" }
+            strong { (view::number(key.parallelism_count)) }
+            span.hint { (limit(key.parallelism_max)) (pinned(key.is_pinned_parallelism)) }
+        }
+        div.card.figure {
+            span.quiet { "Started in the last " (view::duration(key.rate_period.saturating_mul(1_000))) }
+            strong { (view::number(key.rate_count)) }
+            span.hint { (limit(key.rate_max)) (pinned(key.is_pinned_rate)) }
+        }
+        div.card.figure {
+            span.quiet { "Counted since" }
+            strong { (view::time(Timestamp(key.rate_period_start.saturating_mul(1_000)), now)) }
+            span.hint { "the first of these starts, or when the key began to count" }
+        }
+    }
+}
+
+fn all_buttons(visitor: &Visitor, key: &str, found: Option<&Key>) -> Markup {
+    let act = |action: &str, name: &str, question: Option<&str>, more: &[(&str, &str)]| {
+        let fields = [&[("key", key), ("action", action)], more].concat();
+        view::button(visitor, &format!("{PAGE}/key"), name, question, &fields)
+    };
+    html! {
+        @if found.is_some_and(|key| key.is_paused) { (act("resume", "Resume", None, &[])) }
+        @else { (act("pause", "Pause", None, &[])) }
+        @if let Some(found) = found {
+            (act("resetRate", "Reset rate", Some("Forget the starts so far? The whole rate is there again at once."), &[]))
+            (act("reset", "Reset all", Some(
+                "Forget the starts so far, and what is under way? As many as the limits allow start at once, besides those \
+                 that are under way."
+            ), &[]))
+            @if found.is_pinned_rate { (act("unpin", "Unpin rate", None, &[("rate", "true")])) }
+            @if found.is_pinned_parallelism {
+                (act("unpin", "Unpin parallelism", None, &[("parallelism", "true")]))
+            }
+        }
+    }
+}
+
+fn pin_form(
+    visitor: &Visitor,
+    key: &str,
+    found: Option<&Key>,
+    entered: Option<&Act>,
+    problem: Option<&Problem>,
+) -> Markup {
+    let limit = |max: u64| if max == 0 { String::new() } else { max.to_string() };
+    let known = Act {
+        parallelism: found.map_or(String::new(), |key| limit(key.parallelism_max)),
+        rate: found.map_or(String::new(), |key| limit(key.rate_max)),
+        period: found.map_or("1s".to_owned(), |key| format!("{}s", key.rate_period.max(1))),
+        ..Act::default()
+    };
+    let shown = entered.unwrap_or(&known);
+    html! {
+        section.card {
+            h2 { "Pin its limits" }
+            p.hint {
+                "Pinned limits are not changed by messages, whatever they say. What is left empty is not pinned. "
+                "Pinning a rate forgets the starts so far."
+            }
+            @if let Some(problem) = problem { p.problem role="alert" { (problem.text) } }
+            form.fields.row method="post" action={ (PAGE) "/key" } {
+                input type="hidden" name="key" value=(key);
+                input type="hidden" name="action" value="pin";
+                label { "Parallelism" input type="number" name="parallelism" min="1" value=(shown.parallelism); }
+                label { "Rate" input type="number" name="rate" min="1" value=(shown.rate); }
+                label { "Period of the rate" input type="text" name="period" value=(shown.period) placeholder="1m"; }
+                div { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Pin" } }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_the_api_names_the_key_whatever_it_holds() {
+        let act = |action: &str, parallelism: &str, rate: &str, period: &str| Act {
+            key: "a/b?c#d e".to_owned(),
+            action: action.to_owned(),
+            parallelism: parallelism.to_owned(),
+            rate: rate.to_owned(),
+            period: period.to_owned(),
+            next: String::new(),
+        };
+        let key = "/v2/flowControl/a%2Fb%3Fc%23d%20e";
+        for (act, expected) in [
+            (act("pause", "", "", ""), Some(format!("{key}/pause?"))),
+            (act("pin", "3", "", "1s"), Some(format!("{key}/pin?parallelism=3"))),
+            (act("pin", "", " 5 ", "1m"), Some(format!("{key}/pin?rate=5&period=1m"))),
+            (act("unpin", "", "true", ""), Some(format!("{key}/unpin?rate=true"))),
+            (act("delete", "", "", ""), None),
+            (act("../pause", "", "", ""), None),
+        ] {
+            assert_eq!(act.path(), expected);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Answers of the API, as far as these pages use them.
+
+use posthaste_wire::encoding::from_base64;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Header lines, by name.
+pub(super) type Headers = BTreeMap<String, Vec<String>>;
+
+/// `GET /v2/logs?groupBy=messageId`.
+#[derive(Deserialize)]
+pub(super) struct Grouped {
+    #[serde(default)]
+    pub(super) messages: Vec<Group>,
+    pub(super) cursor: Option<String>,
+}
+
+/// A message with its lines, newest first.
+#[derive(Deserialize)]
+pub(super) struct Group {
+    #[serde(rename = "messageId")]
+    pub(super) id: String,
+    pub(super) events: Vec<Line>,
+}
+
+/// `GET /v2/events`.
+#[derive(Deserialize)]
+pub(super) struct Events {
+    pub(super) events: Vec<Line>,
+    pub(super) cursor: Option<String>,
+}
+
+/// What messages and their log lines say of the message.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct About {
+    pub(super) url: String,
+    pub(super) method: String,
+    pub(super) header: Headers,
+    #[serde(rename = "callerIP")]
+    pub(super) caller_ip: String,
+    pub(super) max_retries: u32,
+    pub(super) labels: Vec<String>,
+    pub(super) queue_name: Option<String>,
+    pub(super) flow_control_key: Option<String>,
+    pub(super) parallelism: Option<u32>,
+    pub(super) rate: Option<u32>,
+    /// In seconds.
+    pub(super) period: Option<u64>,
+    pub(super) schedule_id: Option<String>,
+    pub(super) topic_name: Option<String>,
+    pub(super) endpoint_name: Option<String>,
+    pub(super) api: Option<String>,
+    pub(super) retry_delay_expression: Option<String>,
+    pub(super) callback: Option<String>,
+    pub(super) failure_callback: Option<String>,
+    #[serde(alias = "callbackHeader")]
+    pub(super) callback_headers: Headers,
+    #[serde(alias = "failureCallbackHeader")]
+    pub(super) failure_callback_headers: Headers,
+    pub(super) source_message_id: Option<String>,
+    pub(super) source_kind: Option<String>,
+    pub(super) deduplication: Option<String>,
+    /// In milliseconds in log lines, in seconds elsewhere.
+    pub(super) timeout: Option<u64>,
+}
+
+/// A log line.
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line {
+    pub(super) time: u64,
+    pub(super) state: String,
+    pub(super) message_id: String,
+    #[serde(flatten)]
+    pub(super) about: About,
+    /// Base64.
+    pub(super) body: Option<String>,
+    pub(super) next_delivery_time: Option<u64>,
+    pub(super) error: Option<String>,
+    pub(super) duration: Option<u64>,
+    pub(super) connection: Option<Connection>,
+    pub(super) response_status: Option<u16>,
+    #[serde(default)]
+    pub(super) response_headers: Headers,
+    pub(super) response_body: Option<String>,
+}
+
+impl Line {
+    /// No line follows this one.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self.state.as_str(), "DELIVERED" | "FAILED" | "CANCELED")
+    }
+
+    /// What an attempt brought, in short: a status, or why there is none.
+    pub(super) fn outcome(&self) -> Option<String> {
+        let status = self.response_status.map(|status| status.to_string());
+        status.or_else(|| self.error.clone())
+    }
+}
+
+/// What the time of an attempt was spent on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Connection {
+    pub(super) reused: bool,
+    pub(super) address: Option<String>,
+    pub(super) dns_micros: Option<u64>,
+    pub(super) connect_micros: Option<u64>,
+    pub(super) tls_micros: Option<u64>,
+    pub(super) first_byte_micros: Option<u64>,
+}
+
+/// `GET /v2/messages/{id}`: while it lives, and a little longer.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Message {
+    #[serde(flatten)]
+    pub(super) about: About,
+    pub(super) created_at: u64,
+    pub(super) not_before: u64,
+    body: Option<String>,
+    body_base64: Option<String>,
+}
+
+impl Message {
+    /// The exact bytes.
+    pub(super) fn body(&self) -> Vec<u8> {
+        match (&self.body, &self.body_base64) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, encoded) => encoded.as_deref().and_then(from_base64).unwrap_or_default(),
+        }
+    }
+}
+
+/// `GET /v2/messages/{id}/why`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Why {
+    pub(super) sentence: String,
+    pub(super) state: String,
+    pub(super) waits_for: String,
+    pub(super) due_at: Option<u64>,
+    pub(super) ended_at: Option<u64>,
+    pub(super) attempts: Option<u32>,
+    pub(super) max_attempts: u64,
+    pub(super) dlq_id: Option<String>,
+    #[serde(default)]
+    pub(super) cancel_requested: bool,
+    #[serde(default)]
+    pub(super) queue: Value,
+}

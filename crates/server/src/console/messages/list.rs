@@ -1,0 +1,199 @@
+//! The list: what was published, newest happening first.
+
+use super::data::{Group, Grouped, Line};
+use super::filters::Filters;
+use super::{PATH, path_of};
+use crate::console::visitor::{Problem, segment};
+use crate::console::{ROOT, Visitor, view};
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde_json::Value;
+
+/// Messages on a page.
+const COUNT: usize = 50;
+/// Log lines that do not match which a page passes over before it says how to go on. Keeps the page quick, whatever is
+/// looked for.
+const SCAN_LIMIT: &str = "5000";
+
+pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Markup, Problem> {
+    let filters = Filters::read(&query.unwrap_or_default());
+    let more = [("groupBy", "messageId"), ("count", &*COUNT.to_string()), ("trimBody", "0"), ("scanLimit", SCAN_LIMIT)];
+    let wanted = filters.for_api(&more).map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text });
+    let found = match wanted {
+        Ok(wanted) => visitor.get::<Grouped>(&format!("/v2/logs?{wanted}")).await,
+        Err(problem) => Err(problem),
+    };
+    let under_way: Value = visitor.get("/v2/bulkActions?state=IN_PROGRESS&count=5").await?;
+    let body = html! {
+        div.title {
+            h1 { "Messages" }
+            div.actions { (cancel_matching(&visitor, &filters)) a.button href={ (ROOT) "/send" } { "Send one" } }
+        }
+        (bulk_actions(&under_way))
+        section.card aria-label="Filters" { (filters.form(PATH)) }
+        @match &found {
+            Ok(found) => (listed(&visitor, &filters, found)),
+            // What was asked for makes no sense: the form stays, so that it can be mended.
+            Err(problem) => p.problem role="alert" { (problem.text) },
+        }
+    };
+    Ok(view::page(&visitor.frame("Messages"), &body))
+}
+
+fn listed(visitor: &Visitor, filters: &Filters, found: &Grouped) -> Markup {
+    let is_cut = found.cursor.is_some() && found.messages.len() < COUNT;
+    html! {
+        @if found.messages.is_empty() { (nothing(filters, is_cut)) } @else {
+            div #messages.scroll { (table(visitor, &found.messages)) }
+            div.title {
+                form #selection method="post" action={ (PATH) "/cancel" }
+                    data-confirm="Cancel the messages that are ticked? What is under way is let finish; nothing is sent again." {
+                    input type="hidden" name="next" value=(visitor.here);
+                    button.danger type="submit" disabled[!visitor.may_act()]
+                        title=[(!visitor.may_act()).then_some("a read-only token may only look")] { "Cancel ticked messages" }
+                }
+            }
+        }
+        @if is_cut {
+            p.note { "Looked through the last " (view::number(SCAN_LIMIT.parse().unwrap_or_default()))
+                " log lines that do not match. The next page looks further back." }
+        }
+        (view::pager(PATH, &filters.pairs(), found.cursor.as_deref()))
+    }
+}
+
+fn nothing(filters: &Filters, is_cut: bool) -> Markup {
+    if is_cut {
+        return view::empty("Nothing here so far", &html! { p { "There is more history to look through." } });
+    }
+    if !filters.is_empty() {
+        return view::empty(
+            "No message matches",
+            &html! {
+                p { "Messages are shown for as long as their log is kept. " a href=(PATH) { "Show all messages" } }
+            },
+        );
+    }
+    let command = "curl -X POST \"$QSTASH_URL/v2/publish/https://example.com/hook\" -H \"Authorization: Bearer $QSTASH_TOKEN\" -d 'hello'";
+    view::empty(
+        "No messages yet",
+        &html! {
+            p { "Publish one: " a href={ (ROOT) "/send" } { "with a form" } ", or with a command:" }
+            pre { (command) }
+            button type="button" data-copy=(command) { "Copy" }
+        },
+    )
+}
+
+fn table(visitor: &Visitor, messages: &[Group]) -> Markup {
+    let now = visitor.now();
+    html! {
+        table {
+            caption.skip { "Messages, the one with the latest event first" }
+            thead { tr {
+                th.tight scope="col" { input type="checkbox" aria-label="Tick all" data-select-all="id"; }
+                th scope="col" { "State" } th scope="col" { "Message" } th scope="col" { "Destination · labels" }
+                th scope="col" { "Queue · key" } th.number scope="col" { "Attempts" } th scope="col" { "Cause" }
+                th.number scope="col" { "Age" } th scope="col" { "Actions" }
+            } }
+            tbody { @for message in messages { (row(visitor, message, now)) } }
+        }
+    }
+}
+
+fn row(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
+    let (Some(last), Some(first)) = (message.events.first(), message.events.last()) else { return html! {} };
+    let (about, has_ended) = (&last.about, message.events.iter().any(Line::is_final));
+    // Lines of one moment: the final one is what counts.
+    let state = message.events.iter().find(|line| line.is_final()).unwrap_or(last);
+    let attempts = message.events.iter().filter(|line| line.state == "ACTIVE").count();
+    let cause = message.events.iter().find(|line| line.state == "ERROR").and_then(Line::outcome);
+    let queue_and_key = [&about.queue_name, &about.flow_control_key].into_iter().flatten();
+    html! {
+        tr {
+            td.tight {
+                @if !has_ended {
+                    input type="checkbox" name="id" value=(message.id) form="selection" aria-label={ "Tick " (message.id) };
+                }
+            }
+            td.tight { (view::state(&state.state)) }
+            td { a.mono.cut.id href=(path_of(&message.id)) title=(message.id) { (message.id) } }
+            td {
+                span.cut title=(about.url) { @if about.method != "POST" { (about.method) " " } (about.url) }
+                @if !about.labels.is_empty() {
+                    @let labels = about.labels.join(", ");
+                    span.cut.hint title=(labels) { (labels) }
+                }
+            }
+            td { @for name in queue_and_key { span.cut title=(name) { (name) } } }
+            td.number { (attempts) span.quiet { " / " (u64::from(about.max_retries) + 1) } }
+            td { @if let Some(cause) = &cause { span.cut.cause title=(cause) { (cause) } } }
+            td.number.tight { (view::time(Timestamp(first.time), now)) }
+            td.tight { div.actions { @if !has_ended { (row_actions(visitor, message, now)) } } }
+        }
+    }
+}
+
+fn row_actions(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
+    let path = path_of(&message.id);
+    html! {
+        @if waits_for_time(&message.events, now) {
+            (view::button(visitor, &format!("{path}/retry"), "Send now", None, &[]))
+        }
+        (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some(&format!("Cancel {}?", message.id)), &[]))
+    }
+}
+
+/// Whether a message, outside of queues, only waits for its time: then it can be sent now. Lines are newest first.
+pub(super) fn waits_for_time(lines: &[Line], now: Timestamp) -> bool {
+    let Some(last) = lines.first() else { return false };
+    let due = lines.iter().find_map(|line| line.next_delivery_time).map(Timestamp);
+    let is_waiting = matches!(last.state.as_str(), "CREATED" | "RETRY" | "ERROR");
+    is_waiting && last.about.queue_name.is_none() && due.is_some_and(|due| due > now)
+}
+
+/// Cancels everything that the filters mean, with a question that says so.
+fn cancel_matching(visitor: &Visitor, filters: &Filters) -> Markup {
+    let wanted = filters.for_cancel();
+    let question = match filters.is_empty() {
+        true => "Cancel EVERY message of this tenant that has not ended, in all queues? There is no filter.".to_owned(),
+        false => format!(
+            "Cancel every message that has not ended and matches: {}? Dates are compared with when a message was published.",
+            filters.told()
+        ),
+    };
+    let reason = match &wanted {
+        _ if !visitor.may_act() => Some("a read-only token may only look"),
+        Err(text) => Some(text.as_str()),
+        Ok(_) => None,
+    };
+    html! {
+        form.inline method="post" action={ (PATH) "/cancel-matching" } data-confirm=(question) {
+            (filters.hidden())
+            input type="hidden" name="next" value=(visitor.here);
+            button.danger type="submit" disabled[reason.is_some()] title=[reason] {
+                @if filters.is_empty() { "Cancel all…" } @else { "Cancel all that match…" }
+            }
+        }
+    }
+}
+
+/// Cancels that go on in the background.
+fn bulk_actions(page: &Value) -> Markup {
+    let actions = page["bulkActions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    html! {
+        @if !actions.is_empty() {
+            section #bulk-actions.note aria-live="polite" data-refresh="2000" {
+                @for action in actions {
+                    @let (done, total) = (action["processed"].as_u64().unwrap_or(0), action["total"].as_u64().unwrap_or(0));
+                    @let id = action["actionId"].as_str().unwrap_or_default();
+                    p { "A cancel is under way: " (view::number(done)) " of " (view::number(total)) " messages "
+                        span.mono { (id) } }
+                    progress max=(total.max(1)) value=(done) aria-label={ "Progress of " (segment(id)) } {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Messages: the list with all filters, and one message with its story.
+
+mod act;
+mod curl;
+mod data;
+mod filters;
+mod list;
+mod one;
+mod request;
+mod timeline;
+
+use super::Desk;
+use axum::Router;
+use axum::routing::{get, post};
+use std::sync::Arc;
+
+/// Where the list is.
+const PATH: &str = "/console/messages";
+/// Most bytes of a body that are shown; longer ones are offered as a file.
+const SHOWN_BYTES_MAX: usize = 64 * 1024;
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new()
+        .route("/messages", get(list::show))
+        .route("/messages/cancel", post(act::cancel_selected))
+        .route("/messages/cancel-matching", post(act::cancel_matching))
+        .route("/messages/{id}", get(one::show))
+        .route("/messages/{id}/body", get(request::download))
+        .route("/messages/{id}/cancel", post(act::cancel))
+        .route("/messages/{id}/retry", post(act::retry))
+}
+
+/// The page of a message. What an id may hold needs no escape.
+fn path_of(id: &str) -> String {
+    let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let segment = if is_plain { id.to_owned() } else { super::visitor::segment(id) };
+    format!("{PATH}/{segment}")
+}

@@ -1,0 +1,268 @@
+//! One message: what it waits for or how it ended, its story, what is sent, and what can be done.
+
+use super::data::{About, Events, Line, Message, Why};
+use super::request::{self, Body};
+use super::{PATH, SHOWN_BYTES_MAX, curl, path_of, timeline};
+use crate::console::visitor::{Problem, query, segment};
+use crate::console::{ROOT, Visitor, view};
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use posthaste_engine::limits::DEDUP_WINDOW_MS;
+use posthaste_wire::encoding::from_base64;
+use posthaste_wire::time::Timestamp;
+
+/// Last log lines that are shown.
+const LINES_MAX: usize = 300;
+/// Last attempts whose callbacks are looked for.
+const CALLBACKS_OF_MAX: usize = 20;
+
+/// Everything that the page tells.
+pub(super) struct Story {
+    pub(super) id: String,
+    pub(super) about: About,
+    pub(super) created_at: Option<Timestamp>,
+    pub(super) not_before: Option<Timestamp>,
+    /// Oldest first.
+    pub(super) lines: Vec<Line>,
+    /// There are older ones.
+    pub(super) is_cut: bool,
+    pub(super) body: Body,
+    why: Why,
+    /// Messages that tell of its attempts.
+    callbacks: Vec<Line>,
+}
+
+pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
+    match story(&visitor, &id).await {
+        Ok(story) => {
+            let body = page(&visitor, &story);
+            Ok(view::page(&visitor.frame("Message"), &body).into_response())
+        }
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => Ok(absent(&visitor, &id)),
+        Err(problem) => Err(problem),
+    }
+}
+
+async fn story(visitor: &Visitor, id: &str) -> Result<Story, Problem> {
+    let why: Why = visitor.get(&format!("/v2/messages/{}/why", segment(id))).await?;
+    let count = LINES_MAX.to_string();
+    let wanted = query(&[("messageId", id), ("count", &count), ("trimBody", "0")]);
+    let mut events: Events = visitor.get(&format!("/v2/events?{wanted}")).await?;
+    let (about, message, body) = match events.events.last() {
+        // With one byte more than is shown it is known whether there is more.
+        Some(line) => {
+            let trim = (SHOWN_BYTES_MAX + 1).to_string();
+            let wanted = query(&[("messageId", id), ("count", "1"), ("trimBody", &trim)]);
+            let one: Events = visitor.get(&format!("/v2/events?{wanted}")).await?;
+            let body = one.events.first().and_then(|line| line.body.as_deref()).and_then(from_base64);
+            let message = visitor.get::<Message>(&format!("/v2/messages/{}", segment(id))).await.ok();
+            (line.about.clone(), message, body.unwrap_or_default())
+        }
+        // A step of a run, or so old that its log is gone.
+        None => {
+            let message: Message = visitor.get(&format!("/v2/messages/{}", segment(id))).await?;
+            let mut about = message.about.clone();
+            about.timeout = about.timeout.map(|seconds| seconds * 1_000);
+            let body = message.body();
+            (about, Some(message), body)
+        }
+    };
+    events.events.reverse();
+    let created = events.events.iter().find(|line| line.state == "CREATED");
+    let created_at = message.as_ref().map(|message| message.created_at).or(created.map(|line| line.time));
+    let not_before =
+        message.as_ref().map(|message| message.not_before).or(created.and_then(|line| line.next_delivery_time));
+    let callbacks = callbacks(visitor, id, &about, &events.events).await?;
+    Ok(Story {
+        id: id.to_owned(),
+        about,
+        created_at: created_at.map(Timestamp),
+        not_before: not_before.map(Timestamp),
+        lines: events.events,
+        is_cut: events.cursor.is_some(),
+        body: Body::new(body),
+        why,
+        callbacks,
+    })
+}
+
+/// The messages that tell of its attempts: each is made in the moment in which an attempt ends.
+async fn callbacks(visitor: &Visitor, id: &str, about: &About, lines: &[Line]) -> Result<Vec<Line>, Problem> {
+    if about.callback.is_none() && about.failure_callback.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    let ends = lines.iter().rev().filter(|line| line.duration.is_some()).take(CALLBACKS_OF_MAX);
+    for time in ends.map(|line| line.time.to_string()) {
+        let moment = [("fromDate", time.as_str()), ("toDate", time.as_str())];
+        let which = [("state", "CREATED"), ("sourceMessageId", id), ("trimBody", "0"), ("count", "10")];
+        let page: Events = visitor.get(&format!("/v2/events?{}", query(&[&moment[..], &which].concat()))).await?;
+        found.extend(page.events);
+    }
+    found.sort_by_key(|line| line.time);
+    // Two attempts may end in one moment.
+    found.dedup_by(|one, other| one.message_id == other.message_id);
+    Ok(found)
+}
+
+fn page(visitor: &Visitor, story: &Story) -> Markup {
+    let (why, now) = (&story.why, visitor.now());
+    let has_ended = why.ended_at.is_some();
+    html! {
+        div.title {
+            h1 { "Message" } (view::state(&why.state))
+            code { (story.id) }
+            div.actions {
+                @if !has_ended { (actions(visitor, story)) }
+                button type="button" data-copy=(curl::command(story, &visitor.address())) { "Copy as curl" }
+            }
+        }
+        // Only what lives changes.
+        div #story data-refresh=[(!has_ended).then_some("2000")] {
+            p #why.(mood(&why.state)) role="status" { (why.sentence) }
+            @if let Some(dlq_id) = &why.dlq_id {
+                p { "Its dead letter is " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } "." }
+            }
+            div.columns {
+                section.card aria-labelledby="about" { h2 #about { "About" } (facts(story, now)) }
+                section.card aria-labelledby="timeline" { h2 #timeline { "What happened" } (timeline::show(story, now)) }
+            }
+        }
+        section.card aria-labelledby="request" { h2 #request { "Request" } (request::show(story)) }
+        @if !story.callbacks.is_empty() {
+            section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks it caused" } (caused(&story.callbacks, now)) }
+        }
+        section.card {
+            details.text { summary { "Publish the same again" } pre tabindex="0" { (curl::command(story, &visitor.address())) } }
+            p.hint { "With the same settings; " code { "$QSTASH_TOKEN" } " is yours to set. What is hidden is left out, and so is the deduplication id." }
+        }
+    }
+}
+
+/// How the sentence on top looks.
+fn mood(state: &str) -> &'static str {
+    match state {
+        "FAILED" => "problem",
+        "DELIVERED" => "flash",
+        _ => "note",
+    }
+}
+
+fn actions(visitor: &Visitor, story: &Story) -> Markup {
+    let (path, why) = (path_of(&story.id), &story.why);
+    let is_queued = story.about.queue_name.is_some() || !why.queue.is_null();
+    html! {
+        @if why.waits_for == "time" && !is_queued {
+            (view::button(visitor, &format!("{path}/retry"), "Send now", None, &[]))
+        }
+        @if !why.cancel_requested {
+            (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some("Cancel this message? What is under way is let finish; nothing is sent again."), &[]))
+        }
+    }
+}
+
+fn facts(story: &Story, now: Timestamp) -> Markup {
+    let (about, why) = (&story.about, &story.why);
+    let list = |name: &str, value: &str| format!("{PATH}?{}", query(&[(name, value)]));
+    html! {
+        dl.facts {
+            dt { "Destination" } dd { (about.method) " " code { (about.url) } }
+            @if let Some(at) = story.created_at { dt { "Published" } dd { (view::time_in_full(at, now)) " from " (about.caller_ip) } }
+            @if let Some(at) = story.not_before.filter(|at| story.created_at.is_none_or(|created| *at > created)) {
+                dt { "Not before" } dd { (view::time_in_full(at, now)) }
+            }
+            @if let Some(at) = why.due_at.filter(|_| why.waits_for == "time") { dt { "Due" } dd { (view::time_in_full(Timestamp(at), now)) } }
+            @if let Some(at) = why.ended_at { dt { "Ended" } dd { (view::time_in_full(Timestamp(at), now)) } }
+            dt { "Attempts" } dd { (why.attempts.unwrap_or(0)) " ended, of " (why.max_attempts) " at most" }
+            @if !about.labels.is_empty() {
+                dt { "Labels" } dd { @for label in &about.labels { a href=(list("label", label)) { (label) } " " } }
+            }
+            @if let Some(name) = &about.queue_name { dt { "Queue" } dd { a href=(list("queueName", name)) { (name) } } }
+            @if let Some(key) = &about.flow_control_key {
+                dt { "Flow control" }
+                dd { a href={ (ROOT) "/flow-control/key?" (query(&[("key", key)])) } { (key) } " " (limits(about)) }
+            }
+            @if let Some(name) = &about.topic_name {
+                dt { "URL group" }
+                dd { a href={ (ROOT) "/url-groups/" (segment(name)) } { (name) } @if let Some(endpoint) = &about.endpoint_name { " · " (endpoint) } }
+            }
+            @if let Some(id) = &about.schedule_id { dt { "Schedule" } dd { a href=(list("scheduleId", id)) { (id) } } }
+            @if let Some(api) = &about.api { dt { "API" } dd { (api) } }
+            @if let Some(expression) = &about.retry_delay_expression { dt { "Retry delay" } dd { code { (expression) } } }
+            @if let Some(millis) = about.timeout { dt { "Timeout" } dd { (view::duration(millis)) } }
+            @for (name, url) in [("Callback", &about.callback), ("Failure callback", &about.failure_callback)] {
+                @if let Some(url) = url { dt { (name) } dd { code { (url) } } }
+            }
+            @if let Some(source) = &about.source_message_id {
+                dt { "Caused by" } dd { a href=(path_of(source)) { (source) } " " span.quiet { (source_told(about)) } }
+            }
+            (deduplication(story, now))
+            dt { "Led to" } dd { a href=(list("sourceMessageId", &story.id)) { "messages that it caused" } }
+        }
+    }
+}
+
+fn limits(about: &About) -> String {
+    let rate = about.rate.map(|rate| format!("{rate} per {} s", about.period.unwrap_or(1)));
+    let parallelism = about.parallelism.map(|max| format!("{max} at once"));
+    [rate, parallelism].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn source_told(about: &About) -> &'static str {
+    match about.source_kind.as_deref() {
+        Some("callback") => "this tells of one of its attempts",
+        Some("failureCallback") => "this tells that it has failed",
+        Some("dlqRetry") => "which was in the DLQ and was sent again as this one",
+        _ => "",
+    }
+}
+
+fn deduplication(story: &Story, now: Timestamp) -> Markup {
+    let about = &story.about;
+    let until = story.created_at.map(|created| created.plus_millis(DEDUP_WINDOW_MS));
+    html! {
+        @if let Some(by) = &about.deduplication {
+            dt { "Deduplication" }
+            dd {
+                @if by == "id" { "by an id, of which only the hash is kept" } @else { "by content" }
+                @if let Some(until) = until {
+                    @if until > now { "; duplicates are answered with this message for " (view::duration(until.millis_since(now))) " more" }
+                    @else { "; its window ended " (view::time(until, now)) }
+                }
+            }
+        }
+    }
+}
+
+fn caused(lines: &[Line], now: Timestamp) -> Markup {
+    html! {
+        div.scroll { table {
+            thead { tr { th scope="col" { "Message" } th scope="col" { "Kind" } th scope="col" { "Destination" } th scope="col" { "Made" } } }
+            tbody { @for line in lines { tr {
+                td { a.mono.cut href=(path_of(&line.message_id)) title=(line.message_id) { (line.message_id) } }
+                td { @if line.about.source_kind.as_deref() == Some("failureCallback") { "failure callback" } @else { "callback" } }
+                td { span.cut title=(line.about.url) { (line.about.url) } }
+                td { (view::time(Timestamp(line.time), now)) }
+            } } }
+        } }
+    }
+}
+
+fn absent(visitor: &Visitor, id: &str) -> Response {
+    let body = html! {
+        div.card {
+            h1 { "There is no such message" }
+            p { code { (id) } " is unknown here. Perhaps:" }
+            ul {
+                li { "its history is past its retention: logs are kept for 7 days unless configured otherwise;" }
+                li { "it belongs to another tenant: you are looking at " strong { (visitor.tenant_name()) } ";" }
+                li { "it was a step of a workflow run that has ended: see " a href={ (ROOT) "/workflows" } { "the runs" } ";" }
+                li { "it has failed and is only in the DLQ: " a href={ (ROOT) "/dlq" } { "look there" } "." }
+            }
+            p { a href=(PATH) { "To the list of messages" } }
+        }
+    };
+    (StatusCode::NOT_FOUND, view::page(&visitor.frame("No such message"), &body)).into_response()
+}

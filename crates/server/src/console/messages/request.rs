@@ -1,0 +1,108 @@
+//! What is sent: headers and body, which is shown as text or offered as a file.
+
+use super::data::{Events, Message};
+use super::one::Story;
+use super::{SHOWN_BYTES_MAX, path_of, timeline};
+use crate::console::visitor::{Problem, query, segment};
+use crate::console::{Visitor, view};
+use axum::extract::Path;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use posthaste_wire::encoding::{base64url_padded, from_base64};
+use posthaste_wire::signature::body_hash;
+
+/// What stands before the hash of a value that is hidden.
+const REDACTED: &str = "REDACTED:";
+
+/// Whether a value is hidden.
+pub(super) fn is_hidden(value: &str) -> bool {
+    value.starts_with(REDACTED)
+}
+
+/// The body of a message, as far as it is shown.
+pub(super) struct Body {
+    bytes: Vec<u8>,
+}
+
+impl Body {
+    /// A longer one has at least one byte more than is shown.
+    pub(super) fn new(bytes: Vec<u8>) -> Body {
+        Body { bytes }
+    }
+
+    /// All of it, if it is short enough.
+    pub(super) fn whole(&self) -> Option<&[u8]> {
+        (self.bytes.len() <= SHOWN_BYTES_MAX).then_some(&self.bytes)
+    }
+
+    /// The same, if it is text.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.whole().and_then(|bytes| std::str::from_utf8(bytes).ok())
+    }
+
+    /// What the `body` claim of signatures says: what stands for a hidden body has its hash, too.
+    pub(super) fn hash(&self) -> Option<String> {
+        let hidden = self.text().and_then(|text| text.strip_prefix(REDACTED)).and_then(from_hex);
+        hidden.map(|hash| base64url_padded(&hash)).or_else(|| self.whole().map(body_hash))
+    }
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
+    let digits = digits.filter(|digits| digits.len() == 64)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+pub(super) fn show(story: &Story) -> Markup {
+    let download = format!("{}/body", path_of(&story.id));
+    html! {
+        @if !story.about.header.is_empty() { (timeline::headers("Headers", &story.about.header)) }
+        @match (story.body.whole(), story.body.text()) {
+            (Some([]), _) => p.quiet { "No body." },
+            (Some(_), Some(text)) => { (view::text("Body", text)) p { a href=(download) download { "Download the body" } } },
+            (Some(bytes), None) => p { "The body is not text (" (view::number(bytes.len() as u64)) " bytes). " a href=(download) download { "Download it" } },
+            (None, _) => p { "The body is longer than " (view::number(SHOWN_BYTES_MAX as u64)) " bytes. " a href=(download) download { "Download it" } },
+        }
+    }
+}
+
+/// The body as a file: no browser makes anything else of it.
+pub(super) async fn download(visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
+    let body = match visitor.get::<Message>(&format!("/v2/messages/{}", segment(&id))).await {
+        Ok(message) => message.body(),
+        Err(_) => body_of_ended(&visitor, &id).await?,
+    };
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox")),
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"body.bin\"")),
+    ];
+    Ok((headers, body).into_response())
+}
+
+/// What has ended is in the logs alone.
+async fn body_of_ended(visitor: &Visitor, id: &str) -> Result<Vec<u8>, Problem> {
+    let page: Events = visitor.get(&format!("/v2/events?{}", query(&[("messageId", id), ("count", "1")]))).await?;
+    let absent = || Problem { status: StatusCode::NOT_FOUND, text: format!("message {id} not found") };
+    let line = page.events.into_iter().next().ok_or_else(absent)?;
+    Ok(line.body.as_deref().and_then(from_base64).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_for_a_hidden_body_has_its_hash() {
+        let open = Body::new(b"hello".to_vec());
+        let hidden = Body::new(posthaste_wire::redact::mark(b"hello").into_bytes());
+        assert_eq!(open.hash().as_deref(), Some("LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="));
+        assert_eq!(open.hash(), hidden.hash());
+        let odd = Body::new(b"REDACTED:not a hash".to_vec());
+        assert_eq!(odd.hash(), Some(body_hash(b"REDACTED:not a hash")));
+        assert_eq!(Body::new(vec![b'a'; SHOWN_BYTES_MAX + 1]).hash(), None);
+        assert!(Body::new(vec![b'a'; SHOWN_BYTES_MAX]).hash().is_some());
+    }
+}

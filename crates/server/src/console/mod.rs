@@ -1,0 +1,139 @@
+//! The console: pages for people, in a browser.
+//!
+//! It can do nothing that the API cannot: pages are made of answers of the API, and buttons are requests to it
+//! ([`Visitor::get`], [`Visitor::send`]). GET shows, POST acts and leads back. One file per page; [`view`] has what they share.
+
+mod assets;
+mod dlq;
+mod flow_control;
+mod guard;
+mod login;
+mod messages;
+mod now;
+mod queues;
+mod schedules;
+mod send;
+mod session;
+mod settings;
+mod tail;
+mod url_groups;
+mod view;
+mod visitor;
+mod workflows;
+
+use crate::api::Api;
+use crate::app::App;
+use crate::config::Mode;
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use posthaste_wire::id::TenantId;
+use session::Sessions;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::ServiceExt;
+
+pub(crate) use visitor::Visitor;
+
+/// Where the console is.
+pub(crate) const ROOT: &str = "/console";
+
+/// What every page can reach.
+pub(crate) struct Desk {
+    app: Arc<App>,
+    api: Arc<Api>,
+    sessions: Sessions,
+    turns: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+}
+
+/// Pages of a tenant that are made at once; more wait.
+const PAGES_AT_ONCE_MAX: usize = 8;
+
+/// The pages, in the order of the menu: path behind [`ROOT`], name.
+const MENU: &[(&str, &str)] = &[
+    ("", "Now"),
+    ("/messages", "Messages"),
+    ("/tail", "Live tail"),
+    ("/dlq", "DLQ"),
+    ("/queues", "Queues"),
+    ("/flow-control", "Flow control"),
+    ("/schedules", "Schedules"),
+    ("/url-groups", "URL groups"),
+    ("/workflows", "Workflows"),
+    ("/send", "Send"),
+    ("/settings", "Settings"),
+];
+
+/// Answers requests for pages.
+pub(crate) struct Console {
+    router: Router,
+}
+
+impl Console {
+    /// All pages.
+    pub(crate) fn new(app: Arc<App>, api: Arc<Api>) -> Console {
+        let desk = Arc::new(Desk { app, api, sessions: Sessions::default(), turns: Mutex::default() });
+        let pages = [
+            now::routes(),
+            messages::routes(),
+            tail::routes(),
+            dlq::routes(),
+            queues::routes(),
+            flow_control::routes(),
+            schedules::routes(),
+            url_groups::routes(),
+            workflows::routes(),
+            send::routes(),
+            settings::routes(),
+            login::routes(),
+        ];
+        let pages = pages.into_iter().fold(Router::new(), Router::merge);
+        let router = Router::new()
+            .nest(ROOT, pages)
+            .route("/console/", get(async || Redirect::permanent(ROOT)))
+            .route("/console/assets/{version}/{name}", get(assets::asset))
+            .fallback(view::no_page)
+            .layer(middleware::from_fn_with_state(desk.clone(), guard::guard))
+            .with_state(desk);
+        Console { router }
+    }
+
+    /// Whether a path is one of the console's.
+    pub(crate) fn has(path: &str) -> bool {
+        path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Answers a request.
+    pub(crate) async fn serve(&self, request: Request) -> Response {
+        match self.router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+impl Desk {
+    /// Waits until a page of this tenant may be made.
+    async fn turn(&self, tenant: TenantId) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(PAGES_AT_ONCE_MAX))).clone()
+        };
+        // It is never closed.
+        turns.acquire_owned().await.ok()
+    }
+
+    /// Everybody on this machine may look and act: a development server has no secrets.
+    fn is_open(&self) -> bool {
+        self.app.config.mode == Mode::Dev
+    }
+}
+
+/// After something was done: back to a page of ours, which shows what happened.
+fn back_to(page: &str, said: &str) -> Response {
+    let page = if Console::has(page) { page } else { ROOT };
+    (view::flash(said), Redirect::to(page)).into_response()
+}

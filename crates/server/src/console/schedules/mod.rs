@@ -1,0 +1,270 @@
+//! Schedules: when they fire and what came of it. `one` is the page of one, `form` makes them, `preview` shows the times of
+//! an expression.
+
+mod form;
+mod one;
+mod preview;
+
+use super::view::{self, ROWS_MAX};
+use super::visitor::{Problem, query, segment};
+use super::{Desk, Visitor, back_to};
+use axum::Router;
+use axum::extract::{Form, Path, Query};
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const PAGE: &str = "/console/schedules";
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    // An id can be any name, so what is no schedule has two segments.
+    Router::new()
+        .route("/schedules", get(show).post(form::make))
+        .route("/schedules/make/new", get(form::show))
+        .route("/schedules/{id}", get(one::show))
+        .route("/schedules/{id}/times", post(one::reschedule))
+        .route("/schedules/{id}/{action}", post(act))
+}
+
+/// A schedule as the API shows it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Schedule {
+    schedule_id: String,
+    cron: String,
+    destination: String,
+    method: String,
+    created_at: u64,
+    retries: u64,
+    is_paused: bool,
+    #[serde(default)]
+    header: BTreeMap<String, Vec<String>>,
+    body: Option<String>,
+    body_base64: Option<String>,
+    queue_name: Option<String>,
+    delay: Option<u64>,
+    timeout: Option<u64>,
+    retry_delay_expression: Option<String>,
+    #[serde(default)]
+    labels: Vec<String>,
+    flow_control_key: Option<String>,
+    parallelism: Option<u64>,
+    rate: Option<u64>,
+    period: Option<u64>,
+    callback: Option<String>,
+    #[serde(default)]
+    callback_header: BTreeMap<String, Vec<String>>,
+    failure_callback: Option<String>,
+    #[serde(default)]
+    failure_callback_header: BTreeMap<String, Vec<String>>,
+    redact_fields: Option<String>,
+    callback_redact_fields: Option<String>,
+    failure_callback_redact_fields: Option<String>,
+    next_schedule_time: Option<u64>,
+    last_schedule_time: Option<u64>,
+    #[serde(default)]
+    last_schedule_states: Map<String, Value>,
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Filters {
+    #[serde(default)]
+    search: String,
+}
+
+#[derive(Deserialize)]
+struct Back {
+    #[serde(default)]
+    next: String,
+}
+
+fn page_of(id: &str) -> String {
+    format!("{PAGE}/{}", segment(id))
+}
+
+fn api_of(id: &str) -> String {
+    format!("/v2/schedules/{}", plain(id))
+}
+
+/// The API reads an id as it stands in the path; what cannot be one is left encoded, and is not found.
+fn plain(id: &str) -> String {
+    if posthaste_wire::destination::is_name(id) { id.to_owned() } else { segment(id) }
+}
+
+async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Result<Response, Problem> {
+    let schedules: Vec<Schedule> = visitor.get("/v2/schedules?trimBody=0").await?;
+    let all = schedules.len();
+    let matches =
+        |schedule: &Schedule| [&schedule.schedule_id, &schedule.destination].iter().any(|s| s.contains(&search));
+    let found: Vec<Schedule> = schedules.into_iter().filter(matches).collect();
+    let body = html! {
+        div.title {
+            h1 { "Schedules" }
+            span.quiet { "The same message again and again, at the times of a cron expression" }
+            div.actions { a.button href={ (PAGE) "/make/new" } { "New schedule" } }
+        }
+        @if all == 0 { (nothing()) } @else {
+            (view::search(PAGE, "Id or destination contains", &search))
+            section #schedule-list data-refresh="5000" {
+                @if found.is_empty() {
+                    (view::empty("No schedule is like this", &html! { a href=(PAGE) { "Show all" } }))
+                } @else {
+                    (table(&visitor, &found))
+                    (view::shown_of(found.len(), all))
+                }
+            }
+        }
+    };
+    Ok(view::page(&visitor.frame("Schedules"), &body).into_response())
+}
+
+fn table(visitor: &Visitor, schedules: &[Schedule]) -> Markup {
+    let now = visitor.now();
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "Schedule" }
+                        th scope="col" { "Times" }
+                        th scope="col" { "Next" }
+                        th scope="col" { "Last" }
+                        th scope="col" { "Destination" }
+                        th scope="col" { "Actions" }
+                    }
+                }
+                tbody {
+                    @for schedule in schedules.iter().take(ROWS_MAX) {
+                        tr {
+                            th.name scope="row" {
+                                a href=(page_of(&schedule.schedule_id)) {
+                                    code.cut title=(schedule.schedule_id) { (schedule.schedule_id) }
+                                }
+                            }
+                            td { (expression(&schedule.cron)) }
+                            td.tight { (next(schedule, now)) }
+                            td { (last(schedule, now)) }
+                            td { code.cut.short title=(schedule.destination) { (schedule.destination) } }
+                            td.acts { div.actions { (buttons(visitor, schedule)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The fields, and the zone below them.
+fn expression(cron: &str) -> Markup {
+    let zoned = ["CRON_TZ=", "TZ="].iter().find_map(|prefix| cron.strip_prefix(prefix)?.split_once([' ', '\t']));
+    let (zone, fields) = zoned.map_or((None, cron), |(zone, fields)| (Some(zone), fields.trim_start()));
+    html! { code.line { (fields) } @if let Some(zone) = zone { span.line.hint { (zone) } } }
+}
+
+/// When it fires next, or why it does not.
+fn next(schedule: &Schedule, now: Timestamp) -> Markup {
+    html! {
+        @if schedule.is_paused { span.state.warn { "paused" } " " }
+        @if let Some(next) = schedule.next_schedule_time {
+            @if schedule.is_paused { span.line.quiet { "would be " (view::time(Timestamp(next), now)) } }
+            @else { (view::time(Timestamp(next), now)) }
+        } @else { span.state.bad { "never" } }
+    }
+}
+
+/// What came of its last firing.
+fn last(schedule: &Schedule, now: Timestamp) -> Markup {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for state in schedule.last_schedule_states.values().filter_map(Value::as_str) {
+        *counts.entry(state).or_default() += 1;
+    }
+    html! {
+        @match schedule.last_schedule_time {
+            Some(last) => (view::time(Timestamp(last), now)),
+            None => span.quiet { "has not fired" },
+        }
+        @for (state, count) in counts { " " (outcome(state, count)) }
+        @if let Some(error) = &schedule.error { " " span.state.bad title=(error) { "no message" } }
+    }
+}
+
+/// The state of a message of a firing, in the words of the API.
+fn outcome(state: &str, count: u64) -> Markup {
+    let (kind, name) = match state {
+        "SUCCESS" => ("good", "delivered"),
+        "FAIL" => ("bad", "failed"),
+        _ => ("busy", "in progress"),
+    };
+    html! { span.state.(kind) { @if count > 1 { (count) " " } (name) } }
+}
+
+fn messages_of(schedule: &Schedule) -> String {
+    format!("/console/messages?{}", query(&[("scheduleId", &schedule.schedule_id)]))
+}
+
+fn buttons(visitor: &Visitor, schedule: &Schedule) -> Markup {
+    let id = &schedule.schedule_id;
+    let path = |action: &str| format!("{}/{action}", page_of(id));
+    let run = format!("Publish what {id} publishes, once, now? Its times stay as they are.");
+    let delete = format!("Delete the schedule {id}? It never fires again. Messages that it has made go on.");
+    html! {
+        (view::button(visitor, &path("run"), "Run now", Some(&run), &[]))
+        @if schedule.is_paused { (view::button(visitor, &path("resume"), "Resume", None, &[])) }
+        @else { (view::button(visitor, &path("pause"), "Pause", None, &[])) }
+        (view::button(visitor, &path("delete"), "Delete", Some(&delete), &[]))
+    }
+}
+
+fn nothing() -> Markup {
+    view::empty(
+        "There are no schedules",
+        &html! {
+            p { a href={ (PAGE) "/make/new" } { "Make one" } ", or with the API:" }
+            @let command = "curl -X POST \"$QSTASH_URL/v2/schedules/https://example.com\" \
+                -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Cron: */5 * * * *\" -d tick";
+            p { code { (command) } }
+            button type="button" data-copy=(command) { "Copy" }
+        },
+    )
+}
+
+async fn act(
+    visitor: Visitor,
+    Path((id, action)): Path<(String, String)>,
+    Form(Back { next }): Form<Back>,
+) -> Result<Response, Problem> {
+    let api = api_of(&id);
+    let (said, next) = match action.as_str() {
+        "pause" => {
+            visitor.send(Method::POST, &format!("{api}/pause"), &[], Vec::new()).await?;
+            (format!("{id} is paused: its times go by, and are not caught up with."), next)
+        }
+        "resume" => {
+            visitor.send(Method::POST, &format!("{api}/resume"), &[], Vec::new()).await?;
+            (format!("{id} fires again at its next time."), next)
+        }
+        "run" => {
+            let made = visitor.send(Method::POST, &format!("{api}/run"), &[], Vec::new()).await?;
+            let ids: Vec<&str> = made["messages"]
+                .as_array()
+                .map_or(&[][..], Vec::as_slice)
+                .iter()
+                .filter_map(|message| message["messageId"].as_str())
+                .collect();
+            (format!("{id} was run by hand, besides its times. Published: {}", ids.join(", ")), next)
+        }
+        "delete" => {
+            visitor.send(Method::DELETE, &api, &[], Vec::new()).await?;
+            (format!("The schedule {id} is gone."), PAGE.to_owned())
+        }
+        _ => return Ok(view::no_page().await),
+    };
+    Ok(back_to(&next, &said))
+}

@@ -1,0 +1,325 @@
+//! The form: what can be typed, and the request that it stands for.
+
+use super::super::Visitor;
+use super::super::visitor::segment;
+use super::HERE;
+use maud::{Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+/// What was typed. Names are those of the query, too, so that links can fill in the form.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub(super) struct Fields {
+    #[serde(rename = "do")]
+    pub(super) action: String,
+    pub(super) destination: String,
+    queue: String,
+    method: String,
+    content_type: String,
+    pub(super) body: String,
+    headers: String,
+    delay: String,
+    not_before: String,
+    pub(super) retries: String,
+    pub(super) retry_delay: String,
+    timeout: String,
+    dedup_id: String,
+    content_dedup: String,
+    callback: String,
+    failure_callback: String,
+    flow_key: String,
+    flow_parallelism: String,
+    flow_rate: String,
+    flow_period: String,
+    label: String,
+    redact: String,
+    pub(super) script_status: String,
+    pub(super) script_delay: String,
+}
+
+impl Default for Fields {
+    /// An example, so that the first message is one press of a button away.
+    fn default() -> Self {
+        let empty = String::new;
+        Fields {
+            action: empty(),
+            destination: empty(),
+            queue: empty(),
+            method: "POST".to_owned(),
+            content_type: "application/json".to_owned(),
+            body: r#"{"hello": "world"}"#.to_owned(),
+            headers: empty(),
+            delay: empty(),
+            not_before: empty(),
+            retries: empty(),
+            retry_delay: empty(),
+            timeout: empty(),
+            dedup_id: empty(),
+            content_dedup: empty(),
+            callback: empty(),
+            failure_callback: empty(),
+            flow_key: empty(),
+            flow_parallelism: empty(),
+            flow_rate: empty(),
+            flow_period: empty(),
+            label: empty(),
+            redact: empty(),
+            script_status: "503".to_owned(),
+            script_delay: "2s".to_owned(),
+        }
+    }
+}
+
+/// The methods of a delivery.
+const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "GET"];
+
+impl Fields {
+    /// The path of the API that publishes it. A URL goes encoded as a whole: its query is its own.
+    pub(super) fn path(&self) -> String {
+        let destination = self.destination.trim();
+        let is_url = ["http://", "https://"]
+            .iter()
+            .any(|scheme| destination.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
+        let destination = if is_url { segment(destination) } else { in_path(destination) };
+        match self.queue.trim() {
+            "" => format!("/v2/publish/{destination}"),
+            queue => format!("/v2/enqueue/{}/{destination}", segment(queue)),
+        }
+    }
+
+    /// The headers that say how; or what is wrong with the lines that were typed.
+    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, String> {
+        let mut flow = Vec::new();
+        for (name, value) in
+            [("parallelism", &self.flow_parallelism), ("rate", &self.flow_rate), ("period", &self.flow_period)]
+        {
+            if !value.trim().is_empty() {
+                flow.push(format!("{name}={}", value.trim()));
+            }
+        }
+        let (flow, not_before) = (flow.join(","), unix_seconds(self.not_before.trim()));
+        let said = [
+            ("Upstash-Method", &self.method),
+            ("Content-Type", &self.content_type),
+            ("Upstash-Delay", &self.delay),
+            ("Upstash-Not-Before", &not_before),
+            ("Upstash-Retries", &self.retries),
+            ("Upstash-Retry-Delay", &self.retry_delay),
+            ("Upstash-Timeout", &self.timeout),
+            ("Upstash-Deduplication-Id", &self.dedup_id),
+            ("Upstash-Content-Based-Deduplication", &self.content_dedup),
+            ("Upstash-Callback", &self.callback),
+            ("Upstash-Failure-Callback", &self.failure_callback),
+            ("Upstash-Flow-Control-Key", &self.flow_key),
+            ("Upstash-Flow-Control-Value", &flow),
+            ("Upstash-Label", &self.label),
+            ("Upstash-Redact-Fields", &self.redact),
+        ];
+        let said = said.into_iter().map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        let mut headers: Vec<(String, String)> = said.filter(|(_, value)| !value.is_empty()).collect();
+        for (index, line) in self.headers.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let number = index + 1;
+            let (name, value) =
+                line.split_once(':').ok_or_else(|| format!("line {number} of the headers is not Name: value"))?;
+            headers.push((format!("Upstash-Forward-{}", name.trim()), value.trim().to_owned()));
+        }
+        Ok(headers)
+    }
+
+    /// What the page after a send remembers. Bodies and headers do not belong into a URL.
+    pub(super) fn pairs(&self) -> Vec<(&'static str, &str)> {
+        vec![
+            ("destination", &self.destination),
+            ("queue", &self.queue),
+            ("method", &self.method),
+            ("content_type", &self.content_type),
+            ("delay", &self.delay),
+            ("not_before", &self.not_before),
+            ("retries", &self.retries),
+            ("retry_delay", &self.retry_delay),
+            ("timeout", &self.timeout),
+            ("content_dedup", &self.content_dedup),
+            ("callback", &self.callback),
+            ("failure_callback", &self.failure_callback),
+            ("flow_key", &self.flow_key),
+            ("flow_parallelism", &self.flow_parallelism),
+            ("flow_rate", &self.flow_rate),
+            ("flow_period", &self.flow_period),
+            ("label", &self.label),
+            ("redact", &self.redact),
+        ]
+    }
+
+    /// The answer of choice, as a script of the test receiver.
+    pub(super) fn script(&self) -> String {
+        match self.script_delay.trim() {
+            "" => self.script_status.trim().to_owned(),
+            delay => format!("{}+{delay}", self.script_status.trim()),
+        }
+    }
+}
+
+/// Anything else than a URL as it may stand in a path: what the API reads there is left as it is.
+fn in_path(text: &str) -> String {
+    const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
+    utf8_percent_encode(text, &ENCODED).to_string()
+}
+
+/// A date as the second that the API wants; anything else as it is, for the API to judge.
+fn unix_seconds(text: &str) -> String {
+    text.parse::<jiff::Timestamp>().map_or_else(|_| text.to_owned(), |at| at.as_second().to_string())
+}
+
+pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Markup {
+    let why_not = (!visitor.may_act()).then_some("a read-only token may only look");
+    html! {
+        form.card.fields #send-form method="post" action=(HERE) data-preview="retry-plan" data-from="/console/send/plan" {
+            (input("destination", "Destination", &fields.destination, "https://…, the name of a URL group, or api/llm"))
+            div.pairs {
+                label { "Method"
+                    select name="method" {
+                        @for method in METHODS { option selected[*method == *fields.method] { (method) } }
+                    }
+                }
+                (input("queue", "Queue", &fields.queue, "none"))
+                (input("content_type", "Content type", &fields.content_type, "none"))
+            }
+            label { "Body" textarea name="body" rows="4" spellcheck="false" { "\n" (fields.body) } }
+            label { "Headers for the receiver"
+                textarea.short name="headers" rows="2" spellcheck="false" placeholder="Authorization: Bearer …" { "\n" (fields.headers) }
+            }
+            h2 { "When, and how often" }
+            div.pairs {
+                (input("delay", "Delay", &fields.delay, "such as 10s or 2h"))
+                (input("not_before", "Not before", &fields.not_before, "2026-12-24T18:00:00Z"))
+                (input("timeout", "Timeout", &fields.timeout, "such as 30s"))
+            }
+            div.pairs {
+                (previewed("retries", "Retries", &fields.retries, "3"))
+                div.wide {
+                    (previewed("retry_delay", "Wait before a retry, in ms", &fields.retry_delay, "1000 * (1 + retried)"))
+                }
+            }
+            (plan)
+            // The first button is what Enter presses: it shows, and sends nothing.
+            div { button type="submit" name="do" value="plan" formnovalidate { "Show the attempts" } }
+            (more(fields))
+            div.actions {
+                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[why_not] { "Send" }
+            }
+        }
+    }
+}
+
+/// What is needed less often; folded while there is nothing in it.
+fn more(fields: &Fields) -> Markup {
+    let flow = [&fields.flow_key, &fields.flow_parallelism, &fields.flow_rate, &fields.flow_period];
+    let dedup = [&fields.dedup_id, &fields.content_dedup];
+    let is_said = |texts: &[&String]| texts.iter().any(|text| !text.is_empty());
+    html! {
+        details open[is_said(&dedup)] {
+            summary { "Deduplication" }
+            div.pairs {
+                (input("dedup_id", "Deduplication id", &fields.dedup_id, "none"))
+                label.tick {
+                    input type="checkbox" name="content_dedup" value="true" checked[!fields.content_dedup.is_empty()];
+                    " by destination, headers and body"
+                }
+            }
+        }
+        details open[is_said(&[&fields.callback, &fields.failure_callback])] {
+            summary { "Callbacks" }
+            (input("callback", "Callback: hears of every attempt", &fields.callback, "https://…"))
+            (input("failure_callback", "Failure callback: hears of the end", &fields.failure_callback, "https://…"))
+        }
+        details open[is_said(&flow)] {
+            summary { "Flow control" }
+            div.pairs {
+                (input("flow_key", "Key", &fields.flow_key, "none"))
+                (input("flow_parallelism", "Parallelism", &fields.flow_parallelism, "at once"))
+                (input("flow_rate", "Rate", &fields.flow_rate, "per period"))
+                (input("flow_period", "Period", &fields.flow_period, "1s"))
+            }
+        }
+        details open[is_said(&[&fields.label, &fields.redact])] {
+            summary { "Label and redaction" }
+            (input("label", "Label", &fields.label, "none"))
+            (input("redact", "Hidden in answers of the API", &fields.redact, "body, header[Authorization]"))
+        }
+    }
+}
+
+fn input(name: &str, label: &str, value: &str, example: &str) -> Markup {
+    field(name, label, value, example, false)
+}
+
+/// A field that the preview of the attempts follows.
+fn previewed(name: &str, label: &str, value: &str, example: &str) -> Markup {
+    field(name, label, value, example, true)
+}
+
+fn field(name: &str, label: &str, value: &str, example: &str, is_previewed: bool) -> Markup {
+    html! {
+        label {
+            (label)
+            input name=(name) value=(value) placeholder=(example) autocomplete="off" spellcheck="false"
+                data-in-preview[is_previewed];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_becomes_a_request() {
+        let fields = Fields {
+            destination: " https://example.com/a?b=c&d=/ ".into(),
+            not_before: "2026-11-16T12:00:00Z".into(),
+            retries: "5".into(),
+            flow_key: "k".into(),
+            flow_rate: "10".into(),
+            flow_period: "1m".into(),
+            headers: "X-One: 1\n\n x-two:a:b ".into(),
+            content_type: String::new(),
+            ..Fields::default()
+        };
+        assert_eq!(fields.path(), "/v2/publish/https%3A%2F%2Fexample%2Ecom%2Fa%3Fb%3Dc%26d%3D%2F");
+        let expected = [
+            ("Upstash-Method", "POST"),
+            ("Upstash-Not-Before", "1794830400"),
+            ("Upstash-Retries", "5"),
+            ("Upstash-Flow-Control-Key", "k"),
+            ("Upstash-Flow-Control-Value", "rate=10,period=1m"),
+            ("Upstash-Forward-X-One", "1"),
+            ("Upstash-Forward-x-two", "a:b"),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(fields.headers(), Ok(expected.to_vec()));
+        let queued = Fields { destination: "my-group.v_1".into(), queue: "a/b".into(), ..Fields::default() };
+        assert_eq!(queued.path(), "/v2/enqueue/a%2Fb/my-group.v_1");
+        let api = Fields { destination: "api/llm".into(), ..Fields::default() };
+        assert_eq!(api.path(), "/v2/publish/api/llm");
+        let other = Fields { destination: "ftp://x/?y z".into(), ..Fields::default() };
+        assert_eq!(other.path(), "/v2/publish/ftp://x/%3Fy%20z");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_or_left_to_the_api() {
+        let fields = Fields { headers: "X-One: 1\nnonsense".into(), ..Fields::default() };
+        assert_eq!(fields.headers(), Err("line 2 of the headers is not Name: value".to_owned()));
+        for text in ["1794830400", "tomorrow", ""] {
+            assert_eq!(unix_seconds(text), text);
+        }
+    }
+
+    #[test]
+    fn bodies_and_headers_stay_out_of_urls() {
+        let secret = "hidden".to_owned();
+        let fields =
+            Fields { body: secret.clone(), headers: secret.clone(), dedup_id: secret.clone(), ..Fields::default() };
+        assert!(fields.pairs().iter().all(|(_, value)| !value.contains(&secret)));
+    }
+}

@@ -1,0 +1,153 @@
+//! Send: a message with any option that the API has, when it would be tried again, and a receiver to try it on.
+
+mod form;
+mod plan;
+mod received;
+
+use super::visitor::{Problem, query, segment};
+use super::{Desk, Visitor, back_to, view};
+use axum::Router;
+use axum::extract::{Form, Query};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use form::Fields;
+use maud::{Markup, html};
+use plan::Plan;
+use received::TestReceiver;
+use serde::Deserialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The path of the page.
+const HERE: &str = "/console/send";
+/// Most messages of a URL group that are linked after a send; the rest is counted.
+const LINKS_MAX: usize = 10;
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new()
+        .route("/send", get(show).post(act))
+        .route("/send/plan", get(show_plan))
+        .route("/send/received", get(show_received))
+        .route("/send/forget", post(forget))
+}
+
+/// What was sent just now: ids, separated by commas.
+#[derive(Deserialize)]
+struct Sent {
+    #[serde(default)]
+    sent: String,
+}
+
+async fn show(visitor: Visitor, Query(fields): Query<Fields>, Query(Sent { sent }): Query<Sent>) -> Response {
+    page(&visitor, fields, &sent, None).await
+}
+
+async fn act(visitor: Visitor, Form(mut fields): Form<Fields>) -> Response {
+    let done = match fields.action.clone().as_str() {
+        "send" => send(&visitor, &fields).await.map(Some),
+        "use" => use_receiver(&visitor, &mut fields, None).await.map(|()| None),
+        action => match action.strip_prefix("use:") {
+            Some(script) => use_receiver(&visitor, &mut fields, Some(script)).await.map(|()| None),
+            None => Ok(None),
+        },
+    };
+    match done {
+        Ok(Some(response)) => response,
+        Ok(None) => page(&visitor, fields, "", None).await,
+        Err(problem) => page(&visitor, fields, "", Some(problem)).await,
+    }
+}
+
+/// Publishes what the form says, and leads back to a form that says it still.
+async fn send(visitor: &Visitor, fields: &Fields) -> Result<Response, Problem> {
+    let headers = fields.headers().map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text })?;
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let answer = visitor.send(Method::POST, &fields.path(), &headers, fields.body.clone().into_bytes()).await?;
+    let one = std::slice::from_ref(&answer);
+    let messages = answer.as_array().map_or(one, Vec::as_slice);
+    let ids: Vec<&str> = messages.iter().filter_map(|message| message["messageId"].as_str()).collect();
+    let is_known = |message: &Value| message["deduplicated"] == true;
+    let said = match (messages.len(), messages.iter().filter(|message| is_known(message)).count()) {
+        (1, 1) => "Nothing new was stored: the same message was published in the last ten minutes.".to_owned(),
+        (1, _) => "The message is stored and on its way.".to_owned(),
+        (all, 0) => format!("{all} messages are stored and on their way, one for each endpoint of the group."),
+        (all, known) => format!("{} messages are stored; {known} were published before.", all - known),
+    };
+    let mut pairs = fields.pairs();
+    let mut sent = ids.iter().take(LINKS_MAX).copied().collect::<Vec<_>>().join(",");
+    if ids.len() > LINKS_MAX {
+        sent.push_str(&format!(",+{}", ids.len() - LINKS_MAX));
+    }
+    pairs.push(("sent", &sent));
+    Ok((view::flash(&said), Redirect::to(&format!("{HERE}?{}", query(&pairs)))).into_response())
+}
+
+/// Makes the test receiver the destination.
+async fn use_receiver(visitor: &Visitor, fields: &mut Fields, script: Option<&str>) -> Result<(), Problem> {
+    let script = script.map_or_else(|| fields.script(), str::to_owned);
+    let invalid =
+        |error: crate::receiver::InvalidScript| Problem { status: StatusCode::BAD_REQUEST, text: error.to_string() };
+    script.parse::<crate::receiver::Script>().map_err(invalid)?;
+    let receiver: TestReceiver = visitor.get("/v2/receiver").await?;
+    fields.destination = format!("{}/{script}", receiver.url);
+    Ok(())
+}
+
+async fn page(visitor: &Visitor, mut fields: Fields, sent: &str, problem: Option<Problem>) -> Response {
+    let receiver = received::of(visitor).await;
+    if let (Ok(Some(receiver)), true) = (&receiver, fields.destination.is_empty()) {
+        fields.destination = format!("{}/200", receiver.url);
+    }
+    let plan = plan::of(visitor, &fields.retries, &fields.retry_delay).await;
+    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
+    let body = html! {
+        div.title { h1 { "Send" } span.quiet { "Publish a message, and see what becomes of it." } }
+        @if let Some(problem) = &problem { p.problem role="alert" { (problem.text) } }
+        @if !sent.is_empty() { (links(sent)) }
+        div.columns.uneven {
+            (form::markup(visitor, &fields, &plan::markup(&plan)))
+            (received::card(visitor, &fields, &receiver))
+        }
+    };
+    (status, view::page(&visitor.frame("Send"), &body)).into_response()
+}
+
+/// Where the messages are that were sent just now.
+fn links(sent: &str) -> Markup {
+    html! {
+        p.note #sent role="status" {
+            "Sent: "
+            @for (index, id) in sent.split(',').filter(|id| !id.is_empty()).take(LINKS_MAX + 1).enumerate() {
+                @if index > 0 { ", " }
+                @match id.strip_prefix('+') {
+                    Some(more) => { "and " (more) " more" },
+                    None => a href={ "/console/messages/" (segment(id)) } { (id) },
+                }
+            }
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Retries {
+    retries: String,
+    retry_delay: String,
+}
+
+/// The schedule of retries alone, for the script.
+async fn show_plan(visitor: Visitor, Query(Retries { retries, retry_delay }): Query<Retries>) -> Markup {
+    let plan: Result<Plan, Problem> = plan::of(&visitor, &retries, &retry_delay).await;
+    plan::markup(&plan)
+}
+
+/// What was received alone, for the script.
+async fn show_received(visitor: Visitor) -> Result<Markup, Problem> {
+    Ok(received::list(&visitor, &visitor.get("/v2/receiver").await?))
+}
+
+async fn forget(visitor: Visitor) -> Result<Response, Problem> {
+    visitor.send(Method::DELETE, "/v2/receiver", &[], Vec::new()).await?;
+    Ok(back_to(HERE, "The test receiver has forgotten what it got."))
+}

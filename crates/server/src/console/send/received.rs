@@ -1,0 +1,169 @@
+//! The test receiver: how it can be told to answer, and what it got.
+
+use super::super::Visitor;
+use super::super::view;
+use super::super::visitor::{Problem, segment};
+use super::form::Fields;
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The API's answer.
+#[derive(Deserialize)]
+pub(super) struct TestReceiver {
+    pub(super) url: String,
+    deliveries: Vec<Delivery>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivery {
+    time: u64,
+    message_id: Option<String>,
+    attempt: u32,
+    method: String,
+    script: String,
+    answer: String,
+    #[serde(default)]
+    header: BTreeMap<String, Vec<String>>,
+    body: Option<String>,
+    body_base64: Option<String>,
+    body_bytes: u64,
+    is_cut: bool,
+    signature: Signature,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Signature {
+    is_valid: bool,
+    key: Option<String>,
+    problem: Option<String>,
+}
+
+/// What it can be told to do by a press of a button: script, name.
+const SCRIPTS: [(&str, &str); 4] =
+    [("200", "Answers 200"), ("500,500,200", "500 twice, then 200"), ("hang", "Hangs"), ("489", "489: never again")];
+
+/// What the receiver has for this visitor; nothing, if it is off.
+pub(super) async fn of(visitor: &Visitor) -> Result<Option<TestReceiver>, Problem> {
+    match visitor.get("/v2/receiver").await {
+        Ok(receiver) => Ok(Some(receiver)),
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}
+
+pub(super) fn card(visitor: &Visitor, fields: &Fields, receiver: &Result<Option<TestReceiver>, Problem>) -> Markup {
+    html! {
+        section.card #receiver aria-labelledby="receiver-title" {
+            h2 #receiver-title { "Test receiver" }
+            @match receiver {
+                Ok(Some(receiver)) => {
+                    (scripts(fields, receiver))
+                    (list(visitor, receiver))
+                },
+                Ok(None) => {
+                    p { "It is off. With it you can try everything without an endpoint of your own. To switch it on:" }
+                    pre { "console_receiver = true" }
+                },
+                Err(problem) => p.problem { (problem.text) },
+            }
+        }
+    }
+}
+
+fn scripts(fields: &Fields, receiver: &TestReceiver) -> Markup {
+    html! {
+        p {
+            "It stands on this machine, answers what the end of its URL says, and shows what it got. Choose an answer, then send:"
+        }
+        div.actions {
+            @for (script, name) in SCRIPTS {
+                button type="submit" form="send-form" name="do" value={ "use:" (script) } formnovalidate { (name) }
+            }
+        }
+        div.pairs.choice {
+            label { "Status" input form="send-form" name="script_status" value=(fields.script_status) inputmode="numeric" autocomplete="off"; }
+            label { "after" input form="send-form" name="script_delay" value=(fields.script_delay) autocomplete="off"; }
+            button type="submit" form="send-form" name="do" value="use" formnovalidate { "Use this answer" }
+        }
+        p.hint {
+            "Its URL is yours alone until the server starts again: " code { (receiver.url) } " "
+            button type="button" data-copy=(receiver.url) { "Copy" }
+        }
+    }
+}
+
+/// What it got.
+pub(super) fn list(visitor: &Visitor, receiver: &TestReceiver) -> Markup {
+    let now = visitor.now();
+    html! {
+        div #received data-refresh="2000" data-from="/console/send/received" aria-live="polite" {
+            @if receiver.deliveries.is_empty() {
+                (view::empty("Nothing was received yet", &html! { p { "Press Send: the delivery is here a moment later." } }))
+            } @else {
+                div.title {
+                    h3 { "Received" }
+                    div.actions {
+                        (view::button(visitor, "/console/send/forget", "Forget all",
+                            Some("Forget everything that the test receiver got?"), &[]))
+                    }
+                }
+                ul.deliveries { @for delivery in &receiver.deliveries { li { (one(delivery, now)) } } }
+            }
+        }
+    }
+}
+
+fn one(delivery: &Delivery, now: Timestamp) -> Markup {
+    let headers: Vec<String> = delivery
+        .header
+        .iter()
+        .flat_map(|(name, values)| values.iter().map(move |value| format!("{name}: {value}")))
+        .collect();
+    html! {
+        div.title {
+            strong { (delivery.method) " · attempt " (delivery.attempt) }
+            span.quiet { (view::time(Timestamp(delivery.time), now)) }
+            (answered(delivery))
+            (signature(&delivery.signature))
+        }
+        @if let Some(id) = &delivery.message_id {
+            a.mono href={ "/console/messages/" (segment(id)) } { (id) }
+        }
+        details.text {
+            summary { "Headers" span.quiet { " · " (headers.len()) } }
+            pre tabindex="0" { (headers.join("\n")) }
+        }
+        @match (&delivery.body, &delivery.body_base64) {
+            (Some(body), _) => (view::text("Body", body)),
+            (None, Some(bytes)) => (view::text("Body, in base64", bytes)),
+            (None, None) => p.quiet { "No body." },
+        }
+        @if delivery.is_cut { p.hint { "The body had " (view::number(delivery.body_bytes)) " bytes; this is its start." } }
+    }
+}
+
+fn answered(delivery: &Delivery) -> Markup {
+    let kind = match delivery.answer.starts_with('2') {
+        true => "good",
+        false => "bad",
+    };
+    let asked = format!("as its URL asks: {}", delivery.script);
+    html! { span.state.(kind) title=(asked) { (delivery.answer) } }
+}
+
+fn signature(signature: &Signature) -> Markup {
+    let key = signature.key.as_deref().unwrap_or("unknown");
+    html! {
+        @if signature.is_valid {
+            span.state.good { "signed, " (key) " key" }
+        } @else {
+            span.state.bad { "signature not valid" }
+            span.quiet { (signature.problem.as_deref().unwrap_or_default()) }
+        }
+    }
+}

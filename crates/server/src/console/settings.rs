@@ -1,0 +1,266 @@
+//! Settings: the signing keys and their rotation, tokens, the configuration in effect, version and health.
+
+use super::visitor::Problem;
+use super::{Desk, Visitor, back_to, view};
+use axum::Router;
+use axum::extract::{Form, Query};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The path of the page.
+const HERE: &str = "/console/settings";
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new().route("/settings", get(show)).route("/settings/rotate", post(rotate))
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    /// `show`: the keys are asked for.
+    #[serde(default)]
+    keys: String,
+}
+
+#[derive(Deserialize)]
+struct Confirmed {
+    #[serde(default)]
+    confirmed: String,
+}
+
+/// The API's answer.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Settings {
+    version: String,
+    mode: String,
+    started_at: u64,
+    tenant: String,
+    tokens: Vec<Token>,
+    settings: Vec<Setting>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Token {
+    name: String,
+    scope: String,
+    last_used: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Setting {
+    name: String,
+    value: Option<Value>,
+    note: Option<String>,
+    source: String,
+}
+
+/// The signing keys. Not `Debug`.
+#[derive(Deserialize)]
+struct Keys {
+    current: String,
+    next: String,
+}
+
+async fn show(visitor: Visitor, Query(Wanted { keys }): Query<Wanted>) -> Result<Markup, Problem> {
+    let settings: Settings = visitor.get("/v2/settings").await?;
+    let keys: Option<Result<Keys, Problem>> = match keys.as_str() {
+        "show" => Some(visitor.get("/v2/keys").await),
+        _ => None,
+    };
+    let ready = visitor.send(Method::GET, "/ready", &[], Vec::new()).await;
+    let body = html! {
+        div.title { h1 { "Settings" } span.quiet { "of tenant " (settings.tenant) } }
+        div.columns.uneven {
+            (key_card(&visitor, keys.as_ref()))
+            (rotation_card(&visitor))
+        }
+        div.columns.uneven {
+            (server_card(&visitor, &settings, &ready))
+            (token_card(&visitor, &settings))
+        }
+        (configuration(&settings))
+    };
+    Ok(view::page(&visitor.frame("Settings"), &body))
+}
+
+/// The rotation, once the box is ticked: without a script nobody else asks.
+async fn rotate(visitor: Visitor, Form(Confirmed { confirmed }): Form<Confirmed>) -> Result<Response, Problem> {
+    if confirmed != "yes" {
+        let text = "Tick the box that says that your receivers know the next key; nothing was rotated.".to_owned();
+        return Err(Problem { status: StatusCode::BAD_REQUEST, text });
+    }
+    visitor.send(Method::POST, "/v2/keys/rotate", &[], Vec::new()).await?;
+    let said = "The keys are rotated: what was the next key signs now. Give your receivers both keys, as shown below.";
+    Ok(back_to(&format!("{HERE}?keys=show"), said))
+}
+
+fn key_card(visitor: &Visitor, keys: Option<&Result<Keys, Problem>>) -> Markup {
+    html! {
+        section.card aria-labelledby="keys-title" {
+            h2 #keys-title { "Signing keys" }
+            p { "Every delivery is signed with the current key. Your receivers need both: they accept what either has signed." }
+            @match keys {
+                Some(Ok(keys)) => {
+                    dl.facts {
+                        (key("QSTASH_CURRENT_SIGNING_KEY", &keys.current))
+                        (key("QSTASH_NEXT_SIGNING_KEY", &keys.next))
+                    }
+                    p { a.button href=(HERE) { "Hide them" } }
+                },
+                Some(Err(problem)) => p.problem role="alert" { (problem.text) },
+                None => form method="get" action=(HERE) {
+                    input type="hidden" name="keys" value="show";
+                    button type="submit" disabled[!visitor.may_act()] { "Show the keys" }
+                    @if !visitor.may_act() { p.hint { "A read-only token does not see them." } }
+                },
+            }
+        }
+    }
+}
+
+fn key(name: &str, key: &str) -> Markup {
+    html! {
+        dt { code { (name) } }
+        dd { code { (key) } " " button type="button" data-copy=(key) { "Copy" } }
+    }
+}
+
+fn rotation_card(visitor: &Visitor) -> Markup {
+    let question = "Rotate the signing keys now? The current key is gone after that, and cannot be brought back.";
+    html! {
+        section.card aria-labelledby="rotation-title" {
+            h2 #rotation-title { "Rotate the keys" }
+            p { "When a key may be known to others, or every few months:" }
+            ol {
+                li { "Make sure that every receiver knows " strong { "both" } " keys. One that knows the current key only will refuse every delivery after the rotation." }
+                li { "Rotate: the next key becomes the current one and signs from then on, retries of older messages too; a new next key is made." }
+                li { "Give your receivers the two new keys. Until then they accept what is signed, because they know the key that signs." }
+            }
+            p { "Do not rotate twice before your receivers have the new keys: they would know neither." }
+            form.fields method="post" action="/console/settings/rotate" data-confirm=(question) {
+                label.tick {
+                    input type="checkbox" name="confirmed" value="yes" required disabled[!visitor.may_act()];
+                    " All my receivers know the next key."
+                }
+                div {
+                    button.danger type="submit" disabled[!visitor.may_act()]
+                        title=[(!visitor.may_act()).then_some("a read-only token may only look")] { "Rotate the keys" }
+                }
+            }
+        }
+    }
+}
+
+fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
+    let now = visitor.now();
+    let name = |token: &Token| if token.scope == "full" { "may do everything" } else { "may only look" };
+    html! {
+        section.card aria-labelledby="tokens-title" {
+            h2 #tokens-title { "Tokens" }
+            div.scroll {
+                table {
+                    thead { tr { th scope="col" { "Token" } th scope="col" { "Scope" } th scope="col" { "Last used" } } }
+                    tbody {
+                        @for token in &settings.tokens {
+                            tr {
+                                th scope="row" { code { (token.name) } }
+                                td { (name(token)) }
+                                td {
+                                    @match token.last_used {
+                                        Some(at) => (view::time(Timestamp(at), now)),
+                                        None => span.quiet { "not since the start" },
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            p.hint {
+                "Tokens are kept as hashes, so they cannot be shown. Their last use is remembered since the start, "
+                (view::time(Timestamp(settings.started_at), now)) ", and forgotten at its end."
+            }
+        }
+    }
+}
+
+fn server_card(visitor: &Visitor, settings: &Settings, ready: &Result<Value, Problem>) -> Markup {
+    let now = visitor.now();
+    html! {
+        section.card aria-labelledby="server-title" {
+            h2 #server-title { "Server" }
+            dl.facts {
+                dt { "Health" }
+                dd {
+                    @match ready {
+                        Ok(_) => span.state.good { "ready" },
+                        Err(problem) => { span.state.bad { "not ready" } " " (problem.text) },
+                    }
+                }
+                dt { "Version" } dd { (settings.version) }
+                dt { "Mode" } dd { (settings.mode) }
+                dt { "Running since" } dd { (view::time_in_full(Timestamp(settings.started_at), now)) }
+                dt { "For programs" }
+                dd {
+                    a href="/openapi.json" { "/openapi.json" } ", "
+                    a href="/metrics" { "/metrics" } ", "
+                    a href="/health" { "/health" } ", "
+                    a href="/ready" { "/ready" }
+                }
+            }
+            @if settings.mode == "serve" { p.hint { "/metrics asks for the token for metrics, if there is one; without it is off." } }
+        }
+    }
+}
+
+fn configuration(settings: &Settings) -> Markup {
+    html! {
+        section aria-labelledby="configuration-title" {
+            h2 #configuration-title { "Configuration in effect" }
+            p.quiet { "Flags win over variables of the environment, those over the file. Secrets are not shown, nor how long they are. In production, read-only tokens and the tenants of a shared server see what concerns them alone." }
+            div.scroll tabindex="0" role="region" aria-labelledby="configuration-title" {
+                table #configuration {
+                    thead { tr { th scope="col" { "Setting" } th scope="col" { "Value" } th scope="col" { "From" } } }
+                    tbody { @for setting in &settings.settings { (row(setting)) } }
+                }
+            }
+        }
+    }
+}
+
+fn row(setting: &Setting) -> Markup {
+    let value = setting.value.as_ref().map(|value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "none".to_owned(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+            .collect::<Vec<_>>()
+            .join(", "),
+        value => value.to_string(),
+    });
+    let source = match setting.source.as_str() {
+        "flag" => "a flag",
+        "environment" => "the environment",
+        "file" => "the file",
+        "given" => "the start",
+        _ => "default",
+    };
+    html! {
+        tr {
+            th scope="row" { code { (setting.name) } }
+            td {
+                @if let Some(value) = value { code { (value) } }
+                @if let Some(note) = &setting.note { span.quiet { (note) } }
+            }
+            td.tight { @if source == "default" { span.quiet { (source) } } @else { (source) } }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Live tail: log lines as they come.
+
+use super::visitor::{Problem, query};
+use super::{Desk, Visitor, view};
+use crate::sse;
+use axum::Router;
+use axum::extract::Query;
+use axum::http::Method;
+use axum::response::Response;
+use axum::routing::get;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use maud::{Markup, html};
+use posthaste_wire::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Lines that the page begins with.
+const FIRST_LINES: &str = "50";
+/// Lines per second that a page gets; nobody reads more. The rest is left out, and counted.
+const LINES_PER_SECOND: &str = "50";
+/// How long a browser waits before it asks again for a stream that was refused.
+const RETRY_MS: u32 = 10_000;
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new().route("/tail", get(show)).route("/tail/stream", get(stream))
+}
+
+/// Which lines: names as the API has them.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Filters {
+    state: String,
+    message_id: String,
+    url: String,
+    host: String,
+    label: String,
+    queue_name: String,
+    flow_control_key: String,
+    schedule_id: String,
+    topic_name: String,
+}
+
+impl Filters {
+    fn pairs(&self) -> Vec<(&'static str, &str)> {
+        vec![
+            ("state", self.state.trim()),
+            ("messageId", self.message_id.trim()),
+            ("url", self.url.trim()),
+            ("host", self.host.trim()),
+            ("label", self.label.trim()),
+            ("queueName", self.queue_name.trim()),
+            ("flowControlKey", self.flow_control_key.trim()),
+            ("scheduleId", self.schedule_id.trim()),
+            ("topicName", self.topic_name.trim()),
+        ]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pairs().iter().all(|(_, value)| value.is_empty())
+    }
+
+    /// The same with more, as a query.
+    fn with(&self, more: &[(&str, &str)]) -> String {
+        query(&[&self.pairs()[..], more].concat())
+    }
+}
+
+/// A log line, as far as a row shows it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Line {
+    time: u64,
+    state: String,
+    message_id: String,
+    url: String,
+    method: String,
+    label: Option<String>,
+    queue_name: Option<String>,
+    response_status: Option<u16>,
+    duration: Option<u64>,
+    error: Option<String>,
+    next_delivery_time: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    events: Vec<Line>,
+}
+
+async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup, Problem> {
+    let first = [("count", FIRST_LINES), ("trimBody", "0")];
+    let (lines, problem) = match visitor.get::<Page>(&format!("/v2/events?{}", filters.with(&first))).await {
+        Ok(page) => (page.events, None),
+        Err(problem) if problem.status.is_client_error() => (Vec::new(), Some(problem.text)),
+        Err(problem) => return Err(problem),
+    };
+    let stream = problem.is_none().then(|| format!("/console/tail/stream?{}", filters.with(&[])));
+    let body = html! {
+        div.title {
+            h1 { "Live tail" }
+            span #tail-status.quiet role="status" {
+                noscript { "Without scripts this page does not move: reload it." }
+            }
+            div.actions { button type="button" data-pause="lines" aria-pressed="false" { "Pause" } }
+        }
+        (form(&filters))
+        @if let Some(text) = &problem { p.problem role="alert" { (text) } }
+        div.scroll {
+            table {
+                caption.quiet { "What happens to messages, the newest first" }
+                thead { tr {
+                    th.tight scope="col" { "Time (UTC)" }
+                    th.tight scope="col" { "State" }
+                    th scope="col" { "Message" }
+                    th scope="col" { "Destination" }
+                    th scope="col" { "Label, queue" }
+                    th scope="col" { "What happened" }
+                } }
+                tbody #lines data-tail=[stream] data-status="tail-status" data-rows="500" {
+                    @for line in &lines { (row(line, visitor.now())) }
+                    @if lines.is_empty() && problem.is_none() { (none(&filters)) }
+                }
+            }
+        }
+    };
+    Ok(view::page(&visitor.frame("Live tail"), &body))
+}
+
+fn form(filters: &Filters) -> Markup {
+    let states =
+        ["CREATED", "ACTIVE", "ERROR", "RETRY", "DELIVERED", "FAILED", "CANCEL_REQUESTED", "CANCELED", "IN_PROGRESS"];
+    let texts = [
+        ("messageId", "Message id", &filters.message_id),
+        ("url", "URL", &filters.url),
+        ("host", "Host", &filters.host),
+        ("label", "Label", &filters.label),
+        ("queueName", "Queue", &filters.queue_name),
+        ("flowControlKey", "Flow-control key", &filters.flow_control_key),
+        ("scheduleId", "Schedule", &filters.schedule_id),
+        ("topicName", "URL group", &filters.topic_name),
+    ];
+    html! {
+        details.card open[!filters.is_empty()] {
+            summary { "Filters" }
+            form.filters method="get" action="/console/tail" aria-label="Which lines" {
+            label { "State"
+                select name="state" {
+                    option value="" { "all" }
+                    @for state in states {
+                        option value=(state) selected[state == filters.state] { (state.to_lowercase().replace('_', " ")) }
+                    }
+                }
+            }
+            @for (name, title, value) in texts {
+                label { (title) input type="text" name=(name) value=(value) autocomplete="off" spellcheck="false"; }
+            }
+            div.actions {
+                button.primary type="submit" { "Show these" }
+                @if !filters.is_empty() { a.button href="/console/tail" { "Show all" } }
+            }
+        }
+        }
+    }
+}
+
+/// In the place of lines; the script takes it away when there is one.
+fn none(filters: &Filters) -> Markup {
+    html! {
+        tr.none {
+            td colspan="6" {
+                @if filters.is_empty() {
+                    (view::empty("Nothing has happened yet", &html! {
+                        p { "Publish a message, and its lines appear here." }
+                        p { a.button href="/console/send" { "Send one" } }
+                    }))
+                } @else {
+                    (view::empty("No line is like that", &html! { p { "New ones appear here as they come." } }))
+                }
+            }
+        }
+    }
+}
+
+/// A line; of one that is not of today also the day is told.
+fn row(line: &Line, now: Timestamp) -> Markup {
+    let (at, today) = (view::utc(Timestamp(line.time)), view::utc(now));
+    let (day, clock) = at.trim_end_matches('Z').split_once('T').unwrap_or((&at, ""));
+    let target = format!("/console/messages/{}", super::visitor::segment(&line.message_id));
+    let queue = line.queue_name.as_ref().map(|queue| format!("queue {queue}"));
+    let marks: Vec<String> = line.label.iter().cloned().chain(queue).collect();
+    let marks = marks.join(", ");
+    html! {
+        tr {
+            td.tight { time datetime=(at) title=(at) { @if !today.starts_with(day) { span.day { (day) " " } } (clock) } }
+            td.tight { (view::state(&line.state)) }
+            td { a.mono.cut href=(target) title=(line.message_id) { (line.message_id) } }
+            td {
+                span.cut title=(line.url) { span.quiet { (line.method) } " " (line.url) }
+            }
+            td { span.cut.short title=(marks) { (marks) } }
+            td { (happened(line)) }
+        }
+    }
+}
+
+/// What the line says besides its state.
+fn happened(line: &Line) -> Markup {
+    let at = Timestamp(line.time);
+    html! {
+        @if let Some(status) = line.response_status.filter(|status| *status > 0) { "answered " (status) }
+        @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
+        @if let Some(error) = &line.error { span.cut title=(error) { (error) } }
+        @if let Some(next) = line.next_delivery_time {
+            @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }
+            (view::time(Timestamp(next), at))
+        }
+    }
+}
+
+fn missed(count: u64) -> Markup {
+    html! {
+        tr.missed {
+            td colspan="6" {
+                (view::number(count)) @if count == 1 { " line was" } @else { " lines were" }
+                " left out here: there were more than a page can show. Filters help; the log has all of them."
+            }
+        }
+    }
+}
+
+/// The API's stream as rows.
+async fn stream(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Response, Problem> {
+    let more = [("trimBody", "0"), ("maxPerSecond", LINES_PER_SECOND)];
+    let target = format!("/v2/events/stream?{}", filters.with(&more));
+    let answer = visitor.desk.api.serve(visitor.request(Method::GET, &target, &[], Vec::new())?).await;
+    let (sender, receiver) = mpsc::channel(1);
+    if answer.status().is_success() {
+        tokio::spawn(pass_on(answer, visitor.desk.clone(), sender));
+    } else {
+        let bytes = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let said: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let text = said["error"].as_str().unwrap_or("the API refused the stream");
+        let event = format!("retry: {RETRY_MS}\n{}", sse::event("problem", text));
+        // The receiver is in our hand.
+        let _ = sender.send(Bytes::from(event)).await;
+    }
+    Ok(sse::response(receiver))
+}
+
+/// Until either end is gone.
+async fn pass_on(answer: Response, desk: Arc<Desk>, out: mpsc::Sender<Bytes>) {
+    let mut body = answer.into_body();
+    let mut reader = sse::Reader::default();
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = out.closed() => return,
+        };
+        let Some(Ok(frame)) = frame else { return };
+        let events = reader.read(frame.data_ref().map_or(&[], |bytes| &bytes[..]));
+        let text = rows(&events, desk.app.clock.now()).unwrap_or_else(|| sse::HEARTBEAT.to_owned());
+        if out.send(Bytes::from(text)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Events of the API as an event of ours: its rows, the newest first.
+fn rows(events: &[sse::Event], now: Timestamp) -> Option<String> {
+    let row = |event: &sse::Event| match event.name.as_str() {
+        "line" => serde_json::from_str::<Line>(&event.data).ok().map(|line| row(&line, now)),
+        "missed" => serde_json::from_str::<serde_json::Value>(&event.data)
+            .ok()
+            .map(|told| missed(told["count"].as_u64().unwrap_or(0))),
+        _ => None,
+    };
+    let rows: String = events.iter().rev().filter_map(row).map(Markup::into_string).collect();
+    (!rows.is_empty()).then(|| sse::event("row", &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_the_newest_first_and_escaped() {
+        let line = |state: &str, url: &str| sse::Event {
+            name: "line".into(),
+            data:
+                serde_json::json!({ "time": 1_794_830_400_123_u64, "state": state, "messageId": "msg_\"<", "url": url })
+                    .to_string(),
+        };
+        let now = Timestamp(1_794_830_401_000);
+        let gone = sse::Event { name: "missed".into(), data: "{\"count\":1200}".into() };
+        let text = rows(&[line("CREATED", "https://a/<script>\nx"), line("ACTIVE", "b"), gone], now).unwrap();
+        let places = ["1\u{2009}200 lines were left out", ">active<", ">created<"].map(|part| text.find(part));
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {text}");
+        assert!(!text.contains("<script") && text.contains("&lt;script&gt;"), "{text}");
+        assert!(text.contains("href=\"/console/messages/msg_%22%3C\""), "{text}");
+        let read = sse::Reader::default().read(text.as_bytes());
+        assert_eq!(read.len(), 1, "a line feed in a stranger's text ends no event");
+        assert!(read[0].data.contains(">12:00:00.123<"), "the day is today: {text}");
+        let later = rows(&[line("ACTIVE", "b")], now.plus_millis(86_400_000)).unwrap();
+        assert!(later.contains("2026-11-16 </span>12:00:00.123"), "{later}");
+        assert_eq!(rows(&[sse::Event { name: "other".into(), data: String::new() }], now), None);
+    }
+}

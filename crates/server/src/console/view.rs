@@ -1,0 +1,312 @@
+//! What pages share: the frame around them, times, states, texts that strangers wrote.
+
+use super::visitor::query;
+use super::{MENU, ROOT, Visitor, assets};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use posthaste_wire::time::Timestamp;
+
+/// What is around a page.
+pub(super) struct Frame<'a> {
+    pub(super) title: &'a str,
+    /// Nobody, before the login.
+    pub(super) visitor: Option<&'a Visitor>,
+    /// What was done just now.
+    pub(super) flash: Option<&'a str>,
+}
+
+impl<'a> Frame<'a> {
+    /// A page for everybody.
+    pub(super) fn outside(title: &'a str) -> Frame<'a> {
+        Frame { title, visitor: None, flash: None }
+    }
+}
+
+/// A whole page.
+pub(super) fn page(frame: &Frame<'_>, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (frame.title) " · Posthaste" }
+                link rel="icon" href=(assets::path("icon.svg")) type="image/svg+xml";
+                link rel="stylesheet" href=(assets::path("console.css"));
+                script src=(assets::path("console.js")) defer {}
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                @if let Some(visitor) = frame.visitor { (head(visitor)) }
+                main #main tabindex="-1" {
+                    @if let Some(said) = frame.flash.filter(|said| !said.is_empty()) {
+                        p.flash role="status" { (said) }
+                    }
+                    (body)
+                }
+            }
+        }
+    }
+}
+
+fn head(visitor: &Visitor) -> Markup {
+    let path = visitor.here.split('?').next().unwrap_or_default();
+    html! {
+        header.top {
+            a.brand href=(ROOT) { img src=(assets::path("icon.svg")) alt="" width="22" height="22"; "Posthaste" }
+            nav aria-label="Pages" {
+                @for (rest, name) in MENU {
+                    @let target = format!("{ROOT}{rest}");
+                    @let is_here = if rest.is_empty() { path == ROOT } else { path.starts_with(&target) };
+                    a href=(target) aria-current=[is_here.then_some("page")] { (name) }
+                }
+            }
+            div.who {
+                @if visitor.desk.is_open() {
+                    form method="post" action="/console/tenant" data-submit-on-change {
+                        label.quiet for="tenant" { "Tenant" }
+                        select #tenant name="name" {
+                            @for tenant in &visitor.desk.app.config.tenants {
+                                option value=(tenant.name) selected[tenant.name == visitor.tenant_name()] { (tenant.name) }
+                            }
+                        }
+                        noscript { button { "Choose" } }
+                    }
+                } @else {
+                    span { (visitor.tenant_name()) @if !visitor.may_act() { " · read-only" } }
+                    form method="post" action="/console/logout" { button { "Log out" } }
+                }
+            }
+        }
+    }
+}
+
+/// There is no such page.
+pub(super) async fn no_page() -> Response {
+    let body = html! { div.card { h1 { "There is no such page" } p { a href=(ROOT) { "To the first page" } } } };
+    (StatusCode::NOT_FOUND, page(&Frame::outside("Not found"), &body)).into_response()
+}
+
+/// A time, with how long ago it is or how long it will take; the script adds the visitor's own zone.
+pub(super) fn time(at: Timestamp, now: Timestamp) -> Markup {
+    let text = utc(at);
+    html! { time datetime=(text) title=(text) { (distance(at, now)) } }
+}
+
+/// A time in full and its distance.
+pub(super) fn time_in_full(at: Timestamp, now: Timestamp) -> Markup {
+    let text = utc(at);
+    html! { time datetime=(text) data-full { (text.replace('T', " ").replace('Z', " UTC")) } " (" (distance(at, now)) ")" }
+}
+
+/// `2026-11-16T12:00:00.123Z`; a time that no calendar has is a number.
+pub(super) fn utc(at: Timestamp) -> String {
+    let found = i64::try_from(at.as_millis()).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    found.map_or_else(|| at.to_string(), |found| format!("{found:.3}"))
+}
+
+/// `12 s ago`, `in 3 min`.
+pub(super) fn distance(at: Timestamp, now: Timestamp) -> String {
+    match (at.millis_since(now), now.millis_since(at)) {
+        (0, 0..1_000) | (1..1_000, _) => "now".to_owned(),
+        (0, ago) => format!("{} ago", duration(ago)),
+        (to_come, _) => format!("in {}", duration(to_come)),
+    }
+}
+
+/// A length of time in the largest unit that says enough: `350 ms`, `12 s`, `3 min`, `5 h`, `2 d`.
+pub(super) fn duration(millis: u64) -> String {
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..10_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
+        10_000..120_000 => format!("{} s", millis / 1_000),
+        120_000..7_200_000 => format!("{} min", millis / 60_000),
+        7_200_000..172_800_000 => format!("{} h", millis / 3_600_000),
+        _ => format!("{} d", millis / 86_400_000),
+    }
+}
+
+/// A number with thin spaces between thousands.
+pub(super) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or("")).collect();
+    groups.join("\u{2009}")
+}
+
+/// A state of a message, a run or whatever has one.
+pub(super) fn state(name: &str) -> Markup {
+    let kind = match name {
+        "DELIVERED" | "RUN_SUCCESS" | "STEP_SUCCESS" | "SUCCESS" => "good",
+        "FAILED" | "ERROR" | "RUN_FAILED" | "STEP_FAILED" => "bad",
+        "RETRY" | "STEP_RETRY" | "CANCEL_REQUESTED" => "warn",
+        "CANCELED" | "RUN_CANCELED" | "STEP_CANCELED" => "off",
+        _ => "busy",
+    };
+    html! { span.state.(kind) { (name.to_lowercase().replace('_', " ")) } }
+}
+
+/// A body or another text that a stranger wrote, folded when it is long.
+pub(super) fn text(title: &str, text: &str) -> Markup {
+    let lines = text.lines().count();
+    let is_long = lines > 12 || text.len() > 1_000;
+    html! {
+        details.text open[!is_long] {
+            summary { (title) span.quiet { " · " (number(text.len() as u64)) " bytes" } }
+            pre tabindex="0" { (text) }
+        }
+    }
+}
+
+/// What a list says when it is empty.
+pub(super) fn empty(what: &str, hint: &Markup) -> Markup {
+    html! { div.empty { p { strong { (what) } } (hint) } }
+}
+
+/// The way to the next page of a list.
+pub(super) fn pager(path: &str, pairs: &[(&str, &str)], cursor: Option<&str>) -> Markup {
+    let is_first = !pairs.iter().any(|(name, value)| *name == "cursor" && !value.is_empty());
+    let rest: Vec<(&str, &str)> = pairs.iter().filter(|(name, _)| *name != "cursor").copied().collect();
+    let target = |cursor: &str| {
+        let mut pairs = rest.clone();
+        pairs.push(("cursor", cursor));
+        format!("{path}?{}", query(&pairs))
+    };
+    html! {
+        nav.pager aria-label="Pages of the list" {
+            @if !is_first { a href=(target("")) { "First page" } }
+            @if let Some(cursor) = cursor { a href=(target(cursor)) rel="next" { "Next page" } }
+        }
+    }
+}
+
+/// Rows of a list that has no pages; of more, the visitor is told to look for what is wanted.
+pub(super) const ROWS_MAX: usize = 500;
+
+/// The form above such a list: looks for names that hold a text.
+pub(super) fn search(path: &str, label: &str, given: &str) -> Markup {
+    html! {
+        form.filters method="get" action=(path) role="search" {
+            label { (label) input type="search" name="search" value=(given) maxlength="256"; }
+            div.actions { button type="submit" { "Search" } @if !given.is_empty() { a.button href=(path) { "All" } } }
+        }
+    }
+}
+
+/// How many of how many a list shows.
+pub(super) fn shown_of(found: usize, all: usize) -> Markup {
+    let shown = found.min(ROWS_MAX);
+    html! {
+        p.hint {
+            @if shown == all { (number(all as u64)) " in all" }
+            @else { (number(shown as u64)) " of " (number(all as u64)) }
+            @if found > ROWS_MAX { ", search to see the others" }
+        }
+    }
+}
+
+/// Whether buttons act, and the reason if they do not.
+pub(super) fn refusal(visitor: &Visitor) -> Option<&'static str> {
+    (!visitor.may_act()).then_some("a read-only token may only look")
+}
+
+/// A button that acts: a form of its own. With a question, the script asks it first.
+pub(super) fn button(
+    visitor: &Visitor,
+    action: &str,
+    name: &str,
+    question: Option<&str>,
+    fields: &[(&str, &str)],
+) -> Markup {
+    html! {
+        form.inline method="post" action=(action) data-confirm=[question] {
+            @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+            input type="hidden" name="next" value=(visitor.here);
+            button type="submit" disabled[!visitor.may_act()] title=[refusal(visitor)] { (name) }
+        }
+    }
+}
+
+/// The cookie that carries what was done to the next page.
+const FLASH_COOKIE: &str = "posthaste-flash";
+/// Characters of it that are shown; the rest is cut.
+const FLASH_CHARS_MAX: usize = 500;
+
+/// Shows a text on the next page.
+pub(super) fn flash(said: &str) -> [(header::HeaderName, HeaderValue); 1] {
+    let said: String = said.chars().take(FLASH_CHARS_MAX).collect();
+    let seconds = if said.is_empty() { 0 } else { 10 };
+    [(header::SET_COOKIE, cookie(FLASH_COOKIE, &said, Some(seconds)))]
+}
+
+/// The text for this page.
+pub(super) fn flash_of(headers: &HeaderMap) -> Option<String> {
+    cookie_of(headers, FLASH_COOKIE)
+}
+
+/// A cookie that only we read. Those of a session have to be encrypted on their way.
+pub(super) fn cookie(name: &str, value: &str, max_age_seconds: Option<u32>) -> HeaderValue {
+    let value = utf8_percent_encode(value, NON_ALPHANUMERIC);
+    let secure = if name.starts_with("__Host-") { "; Secure" } else { "" };
+    let age = max_age_seconds.map_or(String::new(), |seconds| format!("; Max-Age={seconds}"));
+    let text = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}");
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// The value of a cookie.
+pub(super) fn cookie_of(headers: &HeaderMap, name: &str) -> Option<String> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let (_, value) = pairs.find(|(found, _)| *found == name)?;
+    percent_decode_str(value).decode_utf8().ok().map(|value| value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (millis, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (1_794_830_400_123, "2026-11-16T12:00:00.123Z"),
+            (u64::MAX, "18446744073709551615"),
+        ] {
+            assert_eq!(utc(Timestamp(millis)), expected);
+        }
+    }
+
+    #[test]
+    fn distances_are_short() {
+        let now = Timestamp(1_000_000_000);
+        for (at, expected) in [
+            (now, "now"),
+            (now.plus_millis(999), "now"),
+            (now.minus_millis(12_345), "12 s ago"),
+            (now.plus_millis(3_000), "in 3.0 s"),
+            (now.minus_millis(600_000), "10 min ago"),
+            (now.plus_millis(3 * 86_400_000), "in 3 d"),
+        ] {
+            assert_eq!(distance(at, now), expected);
+        }
+        assert_eq!(
+            (number(0), number(1_000), number(12_345_678)),
+            ("0".into(), "1\u{2009}000".into(), "12\u{2009}345\u{2009}678".into())
+        );
+    }
+
+    #[test]
+    fn cookies_come_back_as_they_were() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("a", "x; y=\"z\" <ä>"), ("__Host-b", "")] {
+            let set = cookie(name, value, None);
+            let pair = set.to_str().unwrap().split(';').next().unwrap().to_owned();
+            headers.append(header::COOKIE, pair.parse().unwrap());
+            assert_eq!(cookie_of(&headers, name).as_deref(), Some(value));
+            assert_eq!(set.to_str().unwrap().contains("; Secure"), name.starts_with("__Host-"));
+        }
+        assert_eq!(cookie_of(&headers, "c"), None);
+    }
+}

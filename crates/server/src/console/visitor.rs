@@ -1,0 +1,198 @@
+//! Who looks at a page, and what they ask the API for.
+
+use super::session::Identity;
+use super::view::{self, Frame};
+use super::{Desk, ROOT};
+use crate::api::Peer;
+use crate::tenants::Scope;
+use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use http_body_util::{BodyExt, Limited};
+use maud::html;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The cookie of a session. Its prefix makes browsers keep it to this host, and to encrypted connections.
+const SESSION_COOKIE: &str = "__Host-posthaste";
+/// The tenant that a visitor of a development server has chosen.
+pub(super) const TENANT_COOKIE: &str = "posthaste-tenant";
+/// Most bytes of an answer of the API that a page is made of; of more, the page says so.
+const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Somebody who may look, and perhaps act.
+pub(crate) struct Visitor {
+    pub(super) desk: Arc<Desk>,
+    pub(super) tenant: TenantId,
+    pub(super) scope: Scope,
+    /// The path and query of the page.
+    pub(super) here: String,
+    host: HeaderValue,
+    peer: Option<Peer>,
+    flash: Option<String>,
+}
+
+impl FromRequestParts<Arc<Desk>> for Visitor {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, desk: &Arc<Desk>) -> Result<Visitor, Response> {
+        // The router has taken the front of the path away.
+        let original = parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |uri| &uri.0);
+        let here = original.path_and_query().map_or(ROOT, |path| path.as_str()).to_owned();
+        let Some(Identity { tenant, scope }) = identity(desk, &parts.headers) else {
+            let next = if parts.method == Method::GET { here.as_str() } else { ROOT };
+            return Err(Redirect::to(&format!("{ROOT}/login?{}", query(&[("next", next)]))).into_response());
+        };
+        let host = parts.headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static("localhost"));
+        let flash = view::flash_of(&parts.headers);
+        let peer = parts.extensions.get::<Peer>().cloned();
+        Ok(Visitor { desk: desk.clone(), tenant, scope, here, host, peer, flash })
+    }
+}
+
+pub(super) fn identity(desk: &Desk, headers: &HeaderMap) -> Option<Identity> {
+    if !desk.is_open() {
+        return desk.sessions.find(&session_of(headers)?, desk.app.clock.now());
+    }
+    let tenants = &desk.app.config.tenants;
+    let chosen = view::cookie_of(headers, TENANT_COOKIE);
+    let chosen = tenants.iter().find(|tenant| Some(&tenant.name) == chosen.as_ref()).or(tenants.first())?;
+    Some(Identity { tenant: desk.app.tokens.of_user(&chosen.name)?, scope: Scope::Full })
+}
+
+/// The session that the cookie names.
+pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
+    view::cookie_of(headers, SESSION_COOKIE).filter(|secret| !secret.is_empty())
+}
+
+/// The cookie of a session; of an empty one, the end of it.
+pub(super) fn session_cookie(secret: &str) -> HeaderValue {
+    view::cookie(SESSION_COOKIE, secret, secret.is_empty().then_some(0))
+}
+
+impl Visitor {
+    /// Whether buttons do anything.
+    pub(super) fn may_act(&self) -> bool {
+        self.scope == Scope::Full
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.desk.app.clock.now()
+    }
+
+    /// The name of the tenant.
+    pub(super) fn tenant_name(&self) -> &str {
+        let of_user = |name: &str| self.desk.app.tokens.of_user(name);
+        let tenants = &self.desk.app.config.tenants;
+        tenants.iter().find(|tenant| of_user(&tenant.name) == Some(self.tenant)).map_or("", |tenant| &tenant.name)
+    }
+
+    /// Where the visitor reaches this server: only a development server is reached without TLS.
+    pub(super) fn address(&self) -> String {
+        let scheme = if self.desk.is_open() { "http" } else { "https" };
+        format!("{scheme}://{}", self.host.to_str().unwrap_or("localhost"))
+    }
+
+    /// What is around a page.
+    pub(super) fn frame<'a>(&'a self, title: &'a str) -> Frame<'a> {
+        Frame { title, visitor: Some(self), flash: self.flash.as_deref() }
+    }
+
+    /// What the API answers to a GET.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
+        let answer = self.send(Method::GET, path, &[], Vec::new()).await?;
+        serde_json::from_value(answer).map_err(|error| Problem {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            text: format!("the API's answer to {path} was not understood: {error}"),
+        })
+    }
+
+    /// Asks the API, as the visitor's tenant; an answer without a body is null.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<Value, Problem> {
+        let response = self.desk.api.serve(self.request(method, path, headers, body)?).await;
+        let status = response.status();
+        let bytes = match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return Err(Problem { status: StatusCode::BAD_GATEWAY, text: error.to_string() }),
+        };
+        let answer: Value = match bytes.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&bytes)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned())),
+        };
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let text = answer["error"].as_str().map_or_else(|| answer.to_string(), str::to_owned);
+        Err(Problem { status, text })
+    }
+
+    /// A request to the API with the rights of the visitor.
+    pub(super) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<Request<Body>, Problem> {
+        let malformed = |text: String| Problem { status: StatusCode::BAD_REQUEST, text };
+        let mut request = Request::builder().method(method).uri(path);
+        let token = self.desk.app.tokens.own(self.tenant, self.scope);
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}")).header(header::HOST, &self.host);
+        for (name, value) in headers {
+            let name: HeaderName =
+                name.parse().map_err(|_| malformed(format!("{name:?} is not the name of a header")))?;
+            let value = HeaderValue::from_bytes(value.as_bytes());
+            request =
+                request.header(&name, value.map_err(|_| malformed(format!("the value of {name} cannot be sent")))?);
+        }
+        if let Some(peer) = &self.peer {
+            request = request.extension(peer.clone());
+        }
+        request.body(Body::from(body)).map_err(|error| malformed(format!("{path}: {error}")))
+    }
+}
+
+/// Names and values as a query; empty values are left out.
+pub(super) fn query(pairs: &[(&str, &str)]) -> String {
+    let said = pairs.iter().filter(|(_, value)| !value.is_empty());
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(said).finish()
+}
+
+/// One segment of a path, whatever it holds.
+pub(super) fn segment(text: &str) -> String {
+    const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+    utf8_percent_encode(text, &ENCODED).to_string()
+}
+
+/// Why there is no page, or why nothing was done.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) status: StatusCode,
+    pub(super) text: String,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = html! {
+            div.card {
+                h1 { (self.status.as_u16()) " " (self.status.canonical_reason().unwrap_or_default()) }
+                p.problem role="alert" { (self.text) }
+                p { a href=(ROOT) { "To the first page" } }
+            }
+        };
+        (self.status, view::page(&Frame::outside("Problem"), &body)).into_response()
+    }
+}

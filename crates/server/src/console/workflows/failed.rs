@@ -1,0 +1,313 @@
+//! Runs that have failed: their DLQ.
+
+use super::data::{Failed, FailedPage};
+use super::filters::{FAILED, Filters};
+use super::run::callback_state;
+use super::{FAILED_PATH, Fields, PATH, counted, cut, run_path, tabs};
+use crate::console::visitor::{Problem, query, segment};
+use crate::console::{Visitor, back_to, view};
+use axum::extract::{Path, RawForm, RawQuery};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use maud::{Markup, html};
+use posthaste_engine::limits::RUNS_AGAIN_MAX;
+use posthaste_wire::time::Timestamp;
+use serde_json::Value;
+
+/// Failed runs on a page.
+const COUNT: &str = "50";
+/// Pages that are read to say how many runs an action hits; of more, it says "at least".
+const PAGES_COUNTED: usize = 10;
+/// Pages of failed runs that one click acts on; of more it says so, and another click goes on.
+const ROUNDS_MAX: usize = 20;
+
+/// What can be done to failed runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Resume,
+    Restart,
+    Delete,
+    /// Tells of the failure once more.
+    Callback,
+    /// Stops telling of it.
+    CancelCallback,
+}
+
+impl Action {
+    fn named(name: &str) -> Option<Action> {
+        Some(match name {
+            "resume" => Action::Resume,
+            "restart" => Action::Restart,
+            "delete" => Action::Delete,
+            "callback" => Action::Callback,
+            "cancel-callback" => Action::CancelCallback,
+            _ => return None,
+        })
+    }
+
+    /// What was done, before how many.
+    fn done(self) -> &'static str {
+        match self {
+            Action::Resume => "Resumed",
+            Action::Restart => "Restarted",
+            Action::Delete => "Deleted",
+            Action::Callback => "Told again of",
+            Action::CancelCallback => "Stopped telling of",
+        }
+    }
+}
+
+/// What each action means, for buttons about many: its path, its name, a question.
+const MANY: [(&str, &str, &str); 4] = [
+    ("resume", "Resume", "Resume these failed runs? Each goes on, as a new run, with the step that failed."),
+    ("restart", "Restart", "Restart these failed runs? Each begins anew: its steps are executed again."),
+    ("callback", "Retry failure callback", "Call the failure callbacks of these runs again, where they have failed?"),
+    ("delete", "Delete", "Delete these failed runs? They cannot be resumed any more; their logs stay."),
+];
+
+async fn page(visitor: &Visitor, filters: &Filters, more: &[(&str, &str)]) -> Result<FailedPage, Problem> {
+    let mut asked = vec![("trimBody", "0")];
+    asked.extend(more);
+    visitor.get(&format!("/v2/workflows/dlq?{}", filters.for_api(&asked)?)).await
+}
+
+pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
+    let filters = Filters::read(&FAILED, &asked.unwrap_or_default());
+    let found = page(&visitor, &filters, &[("count", COUNT)]).await;
+    let body = html! {
+        div.title {
+            h1 { "Failed runs" }
+            (tabs(FAILED_PATH))
+            div.actions { a.button href={ (FAILED_PATH) "/all?" (filters.without_page()) } { "Act on all that match…" } }
+        }
+        section.card aria-label="Filters" { (filters.form()) }
+        @match &found {
+            Ok(found) => (listed(&visitor, &filters, found)),
+            Err(problem) => p.problem role="alert" { (problem.text) },
+        }
+    };
+    Ok(view::page(&visitor.frame("Failed runs"), &body))
+}
+
+fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
+    html! {
+        @if found.messages.is_empty() {
+            (nothing(filters, found.cursor.is_some()))
+        } @else {
+            div #failed.scroll { (table(visitor, &found.messages, true)) }
+            form #selection method="post" action={ (FAILED_PATH) "/resume" } {
+                input type="hidden" name="next" value=(visitor.here);
+                div.actions {
+                    span.quiet { "With those that are ticked:" }
+                    (many_buttons(visitor, false))
+                }
+            }
+        }
+        (view::pager(FAILED_PATH, &filters.pairs(), found.cursor.as_deref()))
+    }
+}
+
+/// Buttons of one form, each with its own action.
+fn many_buttons(visitor: &Visitor, are_disabled: bool) -> Markup {
+    html! {
+        @for (path, name, question) in MANY {
+            button.danger[path == "delete"] type="submit" formaction={ (FAILED_PATH) "/" (path) } data-confirm=(question)
+                disabled[!visitor.may_act() || are_disabled] title=[view::refusal(visitor)] { (name) }
+        }
+    }
+}
+
+fn nothing(filters: &Filters, has_more: bool) -> Markup {
+    if has_more {
+        return view::empty("Nothing here so far", &html! { p { "There are older ones: go to the next page." } });
+    }
+    if !filters.is_empty() {
+        return view::empty("No failed run matches", &html! { p { a href=(FAILED_PATH) { "Show all failed runs" } } });
+    }
+    let hint = html! {
+        p { "A run whose step fails in every attempt lies here until it is resumed, restarted or deleted. " a href=(PATH) { "All runs" } }
+    };
+    view::empty("No run has failed", &hint)
+}
+
+fn table(visitor: &Visitor, runs: &[Failed], has_buttons: bool) -> Markup {
+    let now = visitor.now();
+    html! {
+        table {
+            caption.skip { "Failed runs, the newest failure first" }
+            thead { tr {
+                @if has_buttons { th.tight scope="col" { input type="checkbox" aria-label="Tick all" data-select-all="dlqId"; } }
+                th scope="col" { "Run" } th scope="col" { "URL · labels" } th scope="col" { "Failed" } th scope="col" { "Cause" }
+                th scope="col" { "Failure callback" } @if has_buttons { th scope="col" { "Actions" } }
+            } }
+            tbody { @for run in runs { (row(visitor, run, now, has_buttons)) } }
+        }
+    }
+}
+
+fn row(visitor: &Visitor, run: &Failed, now: Timestamp, has_buttons: bool) -> Markup {
+    html! {
+        tr {
+            @if has_buttons {
+                td.tight { input type="checkbox" form="selection" name="dlqId" value=(run.dlq_id) aria-label={ "Tick " (run.id) }; }
+            }
+            td { a.mono.cut.id href=(run_path(&run.id, Some(run.created_at))) title=(run.id) { (run.id) } }
+            td { (cut(&run.url)) @for label in &run.labels { span.quiet { (label) } " " } }
+            td.tight { @if let Some(at) = run.failed_at() { (view::time(at, now)) } }
+            td { (cut(&run.cause())) }
+            td.tight {
+                @match &run.failure_function_state {
+                    Some(state) => { (callback_state(state)) " " @if has_buttons { (callback_actions(visitor, &run.dlq_id, state)) } }
+                    None => span.quiet { "none" },
+                }
+            }
+            @if has_buttons { td.acts { div.actions { (actions(visitor, &run.dlq_id)) } } }
+        }
+    }
+}
+
+/// What can be done about one failed run.
+pub(super) fn actions(visitor: &Visitor, dlq_id: &str) -> Markup {
+    let act = |path: &str, name: &str, question: Option<&str>| {
+        view::button(visitor, &format!("{FAILED_PATH}/{path}"), name, question, &[("dlqId", dlq_id)])
+    };
+    html! {
+        (act("resume", "Resume", None))
+        (act("restart", "Restart", Some("Restart this run? A new run begins: all its steps are executed again.")))
+        (act("delete", "Delete", Some("Delete this failed run? It cannot be resumed any more; its log stays.")))
+    }
+}
+
+/// What can be done about telling of a failure.
+pub(super) fn callback_actions(visitor: &Visitor, dlq_id: &str, state: &str) -> Markup {
+    let (path, name) = match state {
+        "CALLBACK_FAIL" => ("callback", "Retry callback"),
+        "CALLBACK_INPROGRESS" => ("cancel-callback", "Stop callback"),
+        _ => return html! {},
+    };
+    view::button(visitor, &format!("{FAILED_PATH}/{path}"), name, None, &[("dlqId", dlq_id)])
+}
+
+/// Before something is done to many: to which.
+pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
+    let filters = Filters::read(&FAILED, &asked.unwrap_or_default());
+    let mut found = page(&visitor, &filters, &[("cursor", "")]).await?;
+    for _ in 1..PAGES_COUNTED {
+        let Some(cursor) = found.cursor.take() else { break };
+        let more = page(&visitor, &filters, &[("cursor", &cursor)]).await?;
+        found.messages.extend(more.messages);
+        found.cursor = more.cursor;
+    }
+    let count = found.messages.len();
+    let back = format!("{FAILED_PATH}?{}", filters.without_page());
+    let body = html! {
+        div.title { h1 { "Act on failed runs" } }
+        section.card {
+            @if filters.is_empty() {
+                p { strong { "There is no filter: this is about every failed run." } }
+            } @else {
+                p { "Failed runs with " strong { (filters.told()) } }
+            }
+            p #hit { (if found.cursor.is_some() { "At least " } else { "" }) (counted(count, "failed run"))
+                (if count == 1 { " matches." } else { " match." }) }
+            form method="post" action={ (FAILED_PATH) "/resume" } {
+                (filters.hidden())
+                input type="hidden" name="matching" value="true";
+                input type="hidden" name="next" value=(back);
+                div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Leave them" } }
+            }
+        }
+        @if count > 0 { div.scroll { (table(&visitor, &found.messages, false)) } }
+    };
+    Ok(view::page(&visitor.frame("Act on failed runs"), &body))
+}
+
+pub(super) async fn act(visitor: Visitor, Path(name): Path<String>, form: RawForm) -> Result<Response, Problem> {
+    let Some(action) = Action::named(&name) else { return Ok(view::no_page().await) };
+    let fields = Fields::read(&form);
+    let next = fields.one("next");
+    if !fields.one("matching").is_empty() {
+        let filters = Filters::read(&FAILED, &String::from_utf8_lossy(&form.0));
+        let (count, is_all) = act_on_matching(&visitor, action, &filters).await?;
+        let rest = if is_all { "" } else { " There are more: do it again." };
+        return Ok(back_to(next, &format!("{} {}.{rest}", action.done(), counted(count, "failed run"))));
+    }
+    let ids: Vec<&str> = fields.all("dlqId").collect();
+    if ids.is_empty() {
+        return Ok(back_to(next, "No failed run is ticked, so nothing was done."));
+    }
+    let begun = act_on(&visitor, action, &ids).await?;
+    match (&begun[..], &ids[..]) {
+        // There is one new run to look at.
+        ([run], [_]) if matches!(action, Action::Resume | Action::Restart) => {
+            let id = run["workflowRunId"].as_str().unwrap_or_default();
+            let path = run_path(id, run["workflowCreatedAt"].as_u64());
+            Ok(back_to(&path, &format!("{}: this is the new run.", action.done())))
+        }
+        ([_], [_]) if action == Action::Delete && next.starts_with(&format!("{PATH}/runs/")) => {
+            Ok(back_to(FAILED_PATH, "Deleted 1 failed run."))
+        }
+        _ => Ok(back_to(next, &format!("{} {}.", action.done(), counted(begun.len(), "failed run")))),
+    }
+}
+
+/// Acts on these failed runs, and gives something for each on which it has acted.
+async fn act_on(visitor: &Visitor, action: Action, ids: &[&str]) -> Result<Vec<Value>, Problem> {
+    let mut done = Vec::new();
+    match action {
+        Action::Resume | Action::Restart => {
+            let verb = if action == Action::Resume { "resume" } else { "restart" };
+            for some in ids.chunks(RUNS_AGAIN_MAX) {
+                let path = format!("/v2/workflows/dlq/{verb}?{}", named(some));
+                let answer = visitor.send(Method::POST, &path, &[], Vec::new()).await?;
+                done.extend(answer["workflowRuns"].as_array().cloned().unwrap_or_default());
+            }
+        }
+        Action::Delete => {
+            let path = format!("/v2/workflows/dlq?{}", named(ids));
+            let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
+            done.resize(answer["deleted"].as_u64().unwrap_or_default() as usize, Value::Null);
+        }
+        Action::Callback | Action::CancelCallback => {
+            let method = if action == Action::Callback { Method::POST } else { Method::DELETE };
+            for id in ids {
+                let path = format!("/v2/workflows/dlq/callback/{}", segment(id));
+                match visitor.send(method.clone(), &path, &[], Vec::new()).await {
+                    Ok(answer) => done.push(answer),
+                    // So the API says that it has stopped.
+                    Err(Problem { status: StatusCode::FOUND, .. }) => done.push(Value::Null),
+                    // Of several, some may not have failed to be told of.
+                    Err(Problem { status: StatusCode::BAD_REQUEST, .. }) if ids.len() > 1 => {}
+                    Err(problem) => return Err(problem),
+                }
+            }
+        }
+    }
+    Ok(done)
+}
+
+fn named(ids: &[&str]) -> String {
+    query(&ids.iter().map(|id| ("dlqIds", *id)).collect::<Vec<_>>())
+}
+
+/// Acts on what matches, a page at a time: how many, and whether that was all. The list goes from new to old, so what fails
+/// again meanwhile is not met again.
+async fn act_on_matching(visitor: &Visitor, action: Action, filters: &Filters) -> Result<(usize, bool), Problem> {
+    let (mut count, mut cursor) = (0, String::new());
+    for _ in 0..ROUNDS_MAX {
+        let mut more = vec![("cursor", cursor.as_str()), ("count", COUNT)];
+        if action == Action::Callback {
+            more.push(("failureFunctionState", "CALLBACK_FAIL"));
+        }
+        let found = page(visitor, filters, &more).await?;
+        let ids: Vec<&str> = found.messages.iter().map(|run| run.dlq_id.as_str()).collect();
+        if !ids.is_empty() {
+            count += act_on(visitor, action, &ids).await?.len();
+        }
+        match found.cursor {
+            Some(next) => cursor = next,
+            None => return Ok((count, true)),
+        }
+    }
+    Ok((count, false))
+}

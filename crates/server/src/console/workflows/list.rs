@@ -1,0 +1,216 @@
+//! The list of runs, newest first, and how to cancel some of them.
+
+use super::data::{Run, RunPage};
+use super::filters::{Filters, RUNS};
+use super::waits::waits_for;
+use super::{Fields, PATH, counted, cut, run_path, state, tabs};
+use crate::console::visitor::{Problem, query};
+use crate::console::{Visitor, back_to, view};
+use axum::extract::{RawForm, RawQuery};
+use axum::http::Method;
+use axum::response::Response;
+use maud::{Markup, html};
+use posthaste_engine::limits::BULK_CANCEL_COUNT_MAX;
+use posthaste_wire::time::Timestamp;
+
+/// Pages of the API that one page here has: each has ten runs at most, because it has all their steps.
+const PAGES: usize = 3;
+/// Pages of the API that are read to say how many runs a cancel hits; of more, it says "at least".
+const PAGES_COUNTED: usize = 10;
+/// Requests that one click makes to cancel what matches; of more runs it says so, and another click goes on.
+const CANCEL_ROUNDS_MAX: usize = 20;
+
+/// Characters of what a run waits for in a list; the rest is cut.
+const TEXT_CHARS_MAX: usize = 160;
+
+/// Up to so many pages of runs, without bodies.
+async fn runs(visitor: &Visitor, filters: &Filters, more: &[(&str, &str)], pages: usize) -> Result<RunPage, Problem> {
+    let mut found = RunPage { runs: Vec::new(), cursor: None };
+    for _ in 0..pages {
+        let mut asked = vec![("trimBody", "0")];
+        asked.extend(more);
+        asked.extend(found.cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let page: RunPage = visitor.get(&format!("/v2/workflows/logs?{}", filters.for_api(&asked)?)).await?;
+        found.runs.extend(page.runs);
+        found.cursor = page.cursor;
+        if found.cursor.is_none() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
+    let filters = Filters::read(&RUNS, &asked.unwrap_or_default());
+    let found = runs(&visitor, &filters, &[], PAGES).await;
+    let body = html! {
+        div.title {
+            h1 { "Workflows" }
+            (tabs(PATH))
+            div.actions { a.button href={ (PATH) "/cancel?" (filters.without_page()) } { "Cancel all that match…" } }
+        }
+        section.card aria-label="Filters" { (filters.form()) }
+        @match &found {
+            Ok(found) => (listed(&visitor, &filters, found)),
+            // What was asked for makes no sense: the form stays, so that it can be mended.
+            Err(problem) => p.problem role="alert" { (problem.text) },
+        }
+    };
+    Ok(view::page(&visitor.frame("Workflows"), &body))
+}
+
+fn listed(visitor: &Visitor, filters: &Filters, found: &RunPage) -> Markup {
+    let (is_empty, has_more) = (found.runs.is_empty(), found.cursor.is_some());
+    html! {
+        @if is_empty && has_more {
+            (view::empty("Nothing here so far", &html! { p { "There are older runs to look through: go to the next page." } }))
+        } @else if is_empty {
+            (nothing(filters))
+        } @else {
+            div #runs.scroll data-refresh="5000" { (table(&found.runs, visitor.now(), true)) }
+            form #selection method="post" action={ (PATH) "/cancel" }
+                data-confirm="Cancel the runs that are ticked? What is being executed finishes, and its result is dropped." {
+                input type="hidden" name="next" value=(visitor.here);
+                button.danger type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Cancel ticked runs" }
+            }
+        }
+        (view::pager(PATH, &filters.pairs(), found.cursor.as_deref()))
+    }
+}
+
+fn nothing(filters: &Filters) -> Markup {
+    if !filters.is_empty() {
+        let hint = html! { p { "Runs that have ended are shown for as long as their log is kept. " a href=(PATH) { "Show all runs" } } };
+        return view::empty("No run matches", &hint);
+    }
+    let command = "curl -X POST \"$QSTASH_URL/v2/trigger/http://localhost:3000/orders\" -H \"Authorization: Bearer $QSTASH_TOKEN\" -d '{\"id\": 1}'";
+    let hint = html! {
+        p { "Serve a workflow with " code { "@upstash/workflow" } " or " code { "upstash-workflow" } ", and trigger it:" }
+        pre { (command) }
+        button type="button" data-copy=(command) { "Copy" }
+    };
+    view::empty("No runs yet", &hint)
+}
+
+fn table(runs: &[Run], now: Timestamp, has_boxes: bool) -> Markup {
+    html! {
+        table {
+            caption.skip { "Runs, the newest first" }
+            thead { tr {
+                @if has_boxes { th.tight scope="col" { input type="checkbox" aria-label="Tick all" data-select-all="id"; } }
+                th scope="col" { "State" } th scope="col" { "Run" } th scope="col" { "URL · labels" }
+                th scope="col" { "Started" } th.number scope="col" { "Duration" } th.number scope="col" { "Steps" }
+                th scope="col" { "Waits for · cause" }
+            } }
+            tbody { @for run in runs { (row(run, now, has_boxes)) } }
+        }
+    }
+}
+
+fn row(run: &Run, now: Timestamp, has_boxes: bool) -> Markup {
+    let (all, done) = run.count();
+    html! {
+        tr {
+            @if has_boxes {
+                td.tight {
+                    @if run.goes_on() {
+                        input type="checkbox" form="selection" name="id" value=(run.id) aria-label={ "Tick " (run.id) };
+                    }
+                }
+            }
+            td.tight { (state(&run.state)) }
+            td { a.mono.cut.id href=(run_path(&run.id, Some(run.created_at))) title=(run.id) { (run.id) } }
+            td { (cut(&run.url)) @for label in &run.labels { span.quiet { (label) } " " } }
+            td.tight { (view::time(Timestamp(run.created_at), now)) }
+            td.number.tight { (view::duration(run.end(now) - run.created_at)) }
+            td.number.tight title={ (done) " of " (all) " known steps are done" } { (done) " / " (all) }
+            td.waits { @if let Some(text) = waits_for(run, now).or_else(|| run.cause()) { (shortened(&text)) } }
+        }
+    }
+}
+
+/// A text in a few lines at most.
+fn shortened(text: &str) -> Markup {
+    let short: String = text.chars().take(TEXT_CHARS_MAX).collect();
+    html! { @if short.len() < text.len() { span title=(text) { (short) "…" } } @else { (text) } }
+}
+
+/// Before many runs are cancelled: which.
+pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
+    let filters = Filters::read(&RUNS, &asked.unwrap_or_default());
+    let back = format!("{PATH}?{}", filters.without_page());
+    let found = match filters.for_cancel("1") {
+        Ok(_) => runs(&visitor, &filters, &[("state", "RUN_STARTED")], PAGES_COUNTED).await,
+        Err(problem) => Err(problem),
+    };
+    let body = html! {
+        div.title { h1 { "Cancel runs" } }
+        @match &found {
+            Err(problem) => {
+                p.problem role="alert" { (problem.text) }
+                p { a href=(back) { "Back to the list" } }
+            }
+            Ok(found) => (asked_for(&visitor, &filters, found, &back)),
+        }
+    };
+    Ok(view::page(&visitor.frame("Cancel runs"), &body))
+}
+
+fn asked_for(visitor: &Visitor, filters: &Filters, found: &RunPage, back: &str) -> Markup {
+    let (count, has_more) = (found.runs.len(), found.cursor.is_some());
+    html! {
+        section.card {
+            @if filters.is_empty() {
+                p { strong { "There is no filter: this is about every run that goes on." } }
+            } @else {
+                p { "Runs that go on, with " strong { (filters.told()) } }
+            }
+            p #hit { (if has_more { "At least " } else { "" }) (counted(count, "run")) " will be cancelled. "
+                "What is being executed finishes, and its result is dropped; no failure function is called." }
+            div.actions {
+                form.inline method="post" action={ (PATH) "/cancel-matching" } {
+                    (filters.hidden())
+                    input type="hidden" name="next" value=(back);
+                    button.danger type="submit" disabled[!visitor.may_act() || count == 0] title=[view::refusal(visitor)] { "Cancel them" }
+                }
+                a.button href=(back) { "Keep them" }
+            }
+        }
+        @if count > 0 { div.scroll { (table(&found.runs, visitor.now(), false)) } }
+    }
+}
+
+pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
+    let fields = Fields::read(&form);
+    let ids: Vec<(&str, &str)> = fields.all("id").map(|id| ("workflowRunIds", id)).collect();
+    if ids.is_empty() {
+        return Ok(back_to(fields.one("next"), "No run is ticked, so nothing was cancelled."));
+    }
+    let cancelled = cancel(&visitor, &query(&ids)).await?;
+    let others = if cancelled == ids.len() { "" } else { " The others had ended." };
+    Ok(back_to(fields.one("next"), &format!("Cancelled {}.{others}", counted(cancelled, "run"))))
+}
+
+pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
+    let fields = Fields::read(&form);
+    let filters = Filters::read(&RUNS, &String::from_utf8_lossy(&form.0));
+    let wanted = filters.for_cancel(&BULK_CANCEL_COUNT_MAX.to_string())?;
+    let mut all = 0;
+    for round in 1..=CANCEL_ROUNDS_MAX {
+        let cancelled = cancel(&visitor, &wanted).await?;
+        all += cancelled;
+        if cancelled < BULK_CANCEL_COUNT_MAX {
+            break;
+        }
+        if round == CANCEL_ROUNDS_MAX {
+            let said = format!("Cancelled {}; there may be more: do it again.", counted(all, "run"));
+            return Ok(back_to(fields.one("next"), &said));
+        }
+    }
+    Ok(back_to(fields.one("next"), &format!("Cancelled {}.", counted(all, "run"))))
+}
+
+async fn cancel(visitor: &Visitor, wanted: &str) -> Result<usize, Problem> {
+    let answer = visitor.send(Method::DELETE, &format!("/v2/workflows/runs?{wanted}"), &[], Vec::new()).await?;
+    Ok(answer["cancelled"].as_u64().unwrap_or_default() as usize)
+}

@@ -1,0 +1,104 @@
+//! Workflows: runs, one run step by step, runs that have failed, and events.
+//!
+//! `data` is what the API answers; `waits` and `spans` say what a run waits for and when its steps were; the others are pages.
+
+mod data;
+mod events;
+mod failed;
+mod filters;
+mod list;
+mod run;
+mod spans;
+mod steps;
+mod waits;
+
+use super::{Desk, view};
+use crate::console::visitor::{query, segment};
+use axum::Router;
+use axum::extract::RawForm;
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// Where the list of runs is.
+const PATH: &str = "/console/workflows";
+/// Where failed runs are.
+const FAILED_PATH: &str = "/console/workflows/failed";
+/// Where events are.
+const EVENTS_PATH: &str = "/console/workflows/events";
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new()
+        .route("/workflows", get(list::show))
+        .route("/workflows/cancel", get(list::ask).post(list::cancel_selected))
+        .route("/workflows/cancel-matching", post(list::cancel_matching))
+        .route("/workflows/runs/{id}", get(run::show))
+        .route("/workflows/runs/{id}/cancel", post(run::cancel))
+        .route("/workflows/retry", post(run::retry))
+        .route("/workflows/failed", get(failed::show))
+        .route("/workflows/failed/all", get(failed::ask))
+        .route("/workflows/failed/{action}", post(failed::act))
+        .route("/workflows/events", get(events::show))
+        .route("/workflows/notify", post(events::notify))
+}
+
+/// The page of a run. Ids are given by strangers and may hold anything; one may have several runs.
+fn run_path(id: &str, created_at: Option<u64>) -> String {
+    let which = created_at.map(|at| format!("?{}", query(&[("createdAt", &at.to_string())])));
+    format!("{PATH}/runs/{}{}", segment(id), which.unwrap_or_default())
+}
+
+/// The pages of this chapter.
+fn tabs(here: &str) -> Markup {
+    html! {
+        nav.tabs aria-label="Workflows" {
+            @for (path, name) in [(PATH, "Runs"), (FAILED_PATH, "Failed runs"), (EVENTS_PATH, "Events")] {
+                a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
+            }
+        }
+    }
+}
+
+/// A text that may be long, on one line.
+fn cut(text: &str) -> Markup {
+    html! { span.cut title=(text) { (text) } }
+}
+
+/// A state of a run or a step, without the word for which of them it is.
+fn state(name: &str) -> Markup {
+    view::state(name.trim_start_matches("RUN_").trim_start_matches("STEP_"))
+}
+
+/// What a form says; names may stand in it several times.
+struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    fn read(form: &RawForm) -> Fields {
+        Fields(url::form_urlencoded::parse(&form.0).into_owned().collect())
+    }
+
+    fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn one(&self, name: &str) -> &str {
+        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// `1 run`, `2 runs`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_run_holds_whatever_its_id_holds() {
+        assert_eq!(run_path("wfr_order-7", None), "/console/workflows/runs/wfr_order-7");
+        assert_eq!(run_path("a/b?c", Some(7)), "/console/workflows/runs/a%2Fb%3Fc?createdAt=7");
+        assert_eq!(run_path("..", None), "/console/workflows/runs/%2E%2E");
+    }
+}

@@ -1,0 +1,111 @@
+//! Whether a delivery was signed by this server, as an endpoint of its own would check it.
+
+use posthaste_wire::signature::{self, SigningKeys};
+use posthaste_wire::time::Timestamp;
+use serde::Deserialize;
+
+/// What the signature of a delivery was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignatureCheck {
+    /// Signed with this key: `current` or `next`.
+    Valid(&'static str),
+    /// Signed with this key, but not for this delivery, for this reason.
+    Misplaced(&'static str, &'static str),
+    /// Signed, but with none of the tenant's keys.
+    Forged,
+    /// Not signed.
+    Unsigned,
+    /// It could not be checked, for this reason.
+    Unknown(&'static str),
+}
+
+impl SignatureCheck {
+    /// The key that made it, if it was one of the tenant's.
+    pub(crate) fn key(&self) -> Option<&'static str> {
+        match self {
+            SignatureCheck::Valid(key) | SignatureCheck::Misplaced(key, _) => Some(key),
+            SignatureCheck::Forged | SignatureCheck::Unsigned | SignatureCheck::Unknown(_) => None,
+        }
+    }
+
+    /// Why an endpoint would refuse the delivery.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        match self {
+            SignatureCheck::Valid(_) => None,
+            SignatureCheck::Misplaced(_, why) | SignatureCheck::Unknown(why) => Some(why),
+            SignatureCheck::Forged => Some("neither the current nor the next key has made this signature"),
+            SignatureCheck::Unsigned => Some("there is no Upstash-Signature"),
+        }
+    }
+
+    /// Whether this server has sent it, as far as can be known.
+    pub(super) fn is_ours(&self) -> bool {
+        !matches!(self, SignatureCheck::Forged | SignatureCheck::Unsigned)
+    }
+}
+
+/// The claims that are checked; the wire crate writes them.
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    exp: u64,
+    body: String,
+}
+
+/// Checks the token of a delivery to a URL.
+pub(super) fn check(
+    keys: &SigningKeys,
+    token: Option<&str>,
+    url: &str,
+    body_hash: &str,
+    now: Timestamp,
+) -> SignatureCheck {
+    let Some(token) = token else { return SignatureCheck::Unsigned };
+    let opened = [("current", &keys.current), ("next", &keys.next)]
+        .into_iter()
+        .find_map(|(name, key)| Some((name, signature::opened(key, token)?)));
+    let Some((key, payload)) = opened else { return SignatureCheck::Forged };
+    let Ok(claims) = serde_json::from_slice::<Claims>(&payload) else {
+        return SignatureCheck::Misplaced(key, "its claims cannot be read");
+    };
+    let problem = match claims {
+        Claims { ref iss, .. } if iss != "Upstash" => "its issuer is not Upstash",
+        Claims { ref sub, .. } if sub != url => "it is for another URL",
+        Claims { exp, .. } if exp <= now.as_seconds() => "it has expired",
+        Claims { ref body, .. } if body != body_hash => "it is for another body",
+        _ => return SignatureCheck::Valid(key),
+    };
+    SignatureCheck::Misplaced(key, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_wire::signature::{Claims, SigningKey, body_hash, sign};
+
+    #[test]
+    fn a_signature_holds_for_its_key_url_time_and_body() {
+        let key = |text: &str| SigningKey::new(text);
+        let keys = SigningKeys { current: key("sig_a"), next: key("sig_b") };
+        let (url, hash, now) = ("http://127.0.0.1:9/x", body_hash(b"hello"), Timestamp(1_000_000));
+        let expires_at = now.plus_millis(300_000);
+        let claims = Claims { url, issued_at: now, expires_at, jwt_id: "j", body_hash: &hash, hops: 1 };
+        let token = |with: &str| sign(&key(with), &claims);
+        let checked = |token: &str, url: &str, hash: &str, now| check(&keys, Some(token), url, hash, now);
+        assert_eq!(checked(&token("sig_a"), url, &hash, now), SignatureCheck::Valid("current"));
+        assert_eq!(checked(&token("sig_b"), url, &hash, now), SignatureCheck::Valid("next"));
+        assert_eq!(checked(&token("sig_c"), url, &hash, now), SignatureCheck::Forged);
+        assert_eq!(checked("rubbish", url, &hash, now), SignatureCheck::Forged);
+        assert_eq!(check(&keys, None, url, &hash, now), SignatureCheck::Unsigned);
+        let other = body_hash(b"other");
+        for (misplaced, why) in [
+            (checked(&token("sig_a"), "http://127.0.0.1:9/y", &hash, now), "it is for another URL"),
+            (checked(&token("sig_a"), url, &other, now), "it is for another body"),
+            (checked(&token("sig_a"), url, &hash, expires_at), "it has expired"),
+        ] {
+            assert_eq!(misplaced, SignatureCheck::Misplaced("current", why));
+            assert!(misplaced.problem() == Some(why) && misplaced.is_ours());
+        }
+    }
+}

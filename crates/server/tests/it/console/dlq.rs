@@ -1,0 +1,292 @@
+//! The pages about the DLQ: what they show, and what their buttons do.
+
+use super::{Browser, expect_texts};
+use crate::support::server::READ_ONLY;
+use crate::support::{Receiver, Reply, Setup, TestServer, eventually};
+use serde_json::{Value, json};
+
+/// Makes a dead letter at each path, with this label.
+async fn bury(server: &TestServer, receiver: &Receiver, label: &str, paths: &[&str]) -> Vec<String> {
+    let mut letters = Vec::new();
+    for path in paths {
+        let headers = [
+            ("Upstash-Retries", "0"),
+            ("Upstash-Label", label),
+            ("Upstash-Forward-X-Key", "old"),
+            ("Upstash-Forward-X-Other", "stays"),
+        ];
+        let id = server.publish_with(&receiver.url(path), &headers, "the body").await;
+        letters.push(server.dead_letter_of(&id).await["dlqId"].as_str().expect("an id").to_owned());
+        receiver.next().await;
+    }
+    letters
+}
+
+/// Two causes: `/pay` thrice and `/mail` once.
+async fn fail(server: &TestServer, receiver: &Receiver) -> Vec<String> {
+    for n in 1..=3 {
+        receiver.script(&format!("/pay/100{n}"), [Reply::status(500).with_body(format!("order 100{n} is locked"))]);
+    }
+    receiver.script("/mail", [Reply::Close]);
+    let letters = bury(server, receiver, "red", &["/pay/1001", "/pay/1002", "/pay/1003", "/mail"]).await;
+    // A connection that was used before and is closed is tried once more.
+    receiver.take(receiver.count() - letters.len()).await;
+    letters
+}
+
+async fn causes(server: &TestServer) -> Vec<Value> {
+    server.get("/v2/dlq/causes").expect(200).await.json()["causes"].as_array().expect("a list").clone()
+}
+
+fn id_of(cause: &Value) -> &str {
+    cause["cause"].as_str().expect("an id")
+}
+
+async fn all_finished(server: &TestServer) -> Vec<Value> {
+    eventually("bulk actions are finished", || async {
+        let page = server.get("/v2/bulkActions").expect(200).await.json();
+        let actions = page["bulkActions"].as_array().expect("a list").clone();
+        actions.iter().all(|action| action["state"] == "FINISHED").then_some(actions)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn groups_come_first_and_lead_to_entries_and_messages() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    expect_texts(
+        &browser.see("/console/dlq").await,
+        &["Nothing has failed for good", "data-copy", "Upstash-Retries: 0"],
+    );
+    let letters = fail(&server, &receiver).await;
+
+    let page = browser.see("/console/dlq").await;
+    let origin = receiver.url("");
+    let pay = format!("{origin}/pay/#");
+    expect_texts(
+        &page,
+        &[&pay, "order # is locked", "order 1003 is locked", ">500<", ">closed<", "<strong>3</strong>"],
+    );
+    expect_texts(&page, &["Send 3 dead letters", "Show all 4", "href=\"/console/workflows?state=RUN_FAILED\""]);
+    let cause = id_of(&causes(&server).await[0]).to_owned();
+    let entries = format!("/console/dlq/entries?cause={cause}");
+    expect_texts(&page, &[&entries, &cause, &format!("/console/dlq/{}", letters[2].replace('-', "%2D"))]);
+
+    let page = browser.see(&entries).await;
+    expect_texts(&page, &[&letters[0], &letters[1], &letters[2], "order 1001 is locked", "data-select-all=\"dlqIds\""]);
+    assert!(!page.contains(&letters[3]));
+    let page = browser.see("/console/dlq/entries?responseStatus=0&label=red").await;
+    expect_texts(&page, &[&letters[3], "no answer", "the connection was closed", "label red"]);
+    for (query, text) in
+        [("label=blue", "Nothing matches"), ("responseStatus=x", "is not an HTTP status"), ("cause=x", "gave out")]
+    {
+        expect_texts(&browser.see(&format!("/console/dlq/entries?{query}")).await, &[text]);
+        expect_texts(&browser.see(&format!("/console/dlq?{query}")).await, &[text]);
+    }
+
+    let letter = server.dead_letters("responseStatus=500&count=1").await.remove(0);
+    let page = browser.see(&format!("/console/dlq/{}", letters[2])).await;
+    let message = letter["messageId"].as_str().expect("an id");
+    expect_texts(
+        &page,
+        &[&format!("/console/messages/{message}"), "the body", "order 1003 is locked", "X-Key", "old", &entries],
+    );
+    assert_eq!(browser.look("/console/dlq/1-1").await.status, 404);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_group_is_sent_again_in_the_background_with_a_pace() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    fail(&server, &receiver).await;
+    for n in 1..=3 {
+        receiver.script(&format!("/pay/100{n}"), [Reply::status(200)]);
+    }
+    let cause = id_of(&causes(&server).await[0]).to_owned();
+    let fields = [("what", "all"), ("cause", &cause), ("rate", "1000"), ("next", "/console/dlq?label=red")];
+    assert_eq!(browser.press("/console/dlq/retry", &fields).await, "Retry of 3 dead letters has begun.");
+    let actions = all_finished(&server).await;
+    assert_eq!((&actions[0]["processed"], &actions[0]["rate"]), (&json!(3), &json!(1_000)));
+    receiver.take(3).await;
+    expect_texts(
+        &browser.see("/console/dlq/background").await,
+        &["Retry of 3 dead letters", "finished", "3 of 3 done"],
+    );
+    assert_eq!(server.dead_letters("").await.len(), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn ticked_ones_are_sent_or_deleted_and_nothing_ticked_is_nothing() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let letters = fail(&server, &receiver).await;
+    for path in ["/console/dlq/retry", "/console/dlq/delete"] {
+        for fields in [vec![("what", "ticked"), ("label", "red")], vec![], vec![("what", "one")]] {
+            assert!(browser.press(path, &fields).await.contains("nothing was done"), "{path} {fields:?}");
+        }
+    }
+    assert_eq!(browser.look("/console/dlq/retry?what=ticked").await.status, 303);
+    assert_eq!(server.dead_letters("").await.len(), 4);
+    let two = [("what", "ticked"), ("dlqIds", &letters[0]), ("dlqIds", &letters[3]), ("next", "/console/dlq/entries")];
+    assert_eq!(browser.press("/console/dlq/delete", &two).await, "Deleted 2.");
+    receiver.script("/pay/1002", [Reply::status(200)]);
+    let one = [("what", "ticked"), ("dlqIds", letters[1].as_str())];
+    assert_eq!(browser.press("/console/dlq/retry", &one).await, "Sent 1 again.");
+    assert_eq!(receiver.next().await.target, "/pay/1002");
+    let rest = [("what", "one"), ("id", letters[2].as_str())];
+    assert_eq!(browser.press("/console/dlq/delete", &rest).await, format!("Deleted {}.", letters[2]));
+    browser.refused("/console/dlq/delete", &rest, 404).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_filter_is_deleted_whole_and_can_be_stopped() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    fail(&server, &receiver).await;
+    bury(&server, &receiver, "blue", &["/mail"]).await;
+    let fields = [("what", "all"), ("label", "red"), ("rate", "1")];
+    assert_eq!(browser.press("/console/dlq/delete", &fields).await, "Delete of 4 dead letters has begun.");
+    let page = browser.see("/console/dlq").await;
+    expect_texts(&page, &["Delete of 4 dead letters", "under way", "<progress", "at most 1 per second", ">Stop<"]);
+    let action = server.get("/v2/bulkActions").expect(200).await.json()["bulkActions"][0]["actionId"].clone();
+    let stop = [("id", action.as_str().expect("an id")), ("next", "/console/dlq")];
+    assert!(browser.press("/console/dlq/stop", &stop).await.starts_with("Stopped; "));
+    expect_texts(&browser.see("/console/dlq").await, &["stopped"]);
+    let fields = [("what", "all"), ("label", "red")];
+    browser.press("/console/dlq/delete", &fields).await;
+    all_finished(&server).await;
+    let left = server.dead_letters("").await;
+    assert_eq!((left.len(), &left[0]["label"]), (1, &json!("blue")));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn headers_and_settings_are_edited_before_a_retry() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let letters = fail(&server, &receiver).await;
+    let page = browser.see(&format!("/console/dlq/retry?what=one&id={}", letters[0])).await;
+    expect_texts(&page, &["X-Key: old\nX-Other: stays", "name=\"headersBefore\"", "as before (POST)"]);
+    receiver.script("/pay/1001", [Reply::status(200)]);
+    let before = "X-Key: old\nX-Other: stays";
+    let mut fields = vec![
+        ("what", "one"),
+        ("id", letters[0].as_str()),
+        ("method", "PUT"),
+        ("headersBefore", before),
+        ("headers", "X-Key: new\r\nX-Other: stays\r\nX-More: yes"),
+    ];
+    let said = browser.press("/console/dlq/retry", &fields).await;
+    assert!(said.starts_with("Sent again as msg_"), "{said}");
+    let delivery = receiver.next().await;
+    let header = |name| delivery.header(name);
+    assert_eq!(
+        (delivery.method.as_str(), header("x-key"), header("x-other"), header("x-more")),
+        ("PUT", Some("new"), Some("stays"), Some("yes"))
+    );
+    fields[1].1 = &letters[1];
+    fields[4].1 = "X-Other: stays";
+    let refused = browser.refused("/console/dlq/retry", &fields, 400).await;
+    expect_texts(&refused, &["X-Key cannot be taken away"]);
+    fields[4].1 = before;
+    fields.push(("retries", "many"));
+    browser.refused("/console/dlq/retry", &fields, 400).await;
+    // Of all that match, the same, kept with what goes on in the background.
+    let all = [("what", "all"), ("headers", "X-Key: newer"), ("delay", "1h")];
+    expect_texts(&browser.see("/console/dlq/retry?what=all&label=red").await, &["label red", "name=\"rate\""]);
+    assert_eq!(browser.press("/console/dlq/retry", &all).await, "Retry of 3 dead letters has begun.");
+    let actions = all_finished(&server).await;
+    assert_eq!(
+        (&actions[0]["processed"], &actions[0]["changes"]),
+        (&json!(3), &json!(["Upstash-Delay", "Upstash-Forward-X-Key"]))
+    );
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn hidden_headers_are_not_filled_in_and_stay() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/", [Reply::status(500), Reply::status(200)]);
+    let headers = [("Upstash-Retries", "0"), ("Upstash-Forward-X-Key", "s3cret"), ("Upstash-Redact-Fields", "header")];
+    let id = server.publish_with(&receiver.url("/"), &headers, "").await;
+    let letter = server.dead_letter_of(&id).await["dlqId"].as_str().expect("an id").to_owned();
+    receiver.next().await;
+    let browser = Browser::open(&server);
+    let page = browser.see(&format!("/console/dlq/retry?what=one&id={letter}")).await;
+    expect_texts(&page, &["Hidden, and sent as they are", "X-Key"]);
+    assert!(!page.contains("REDACTED") && !page.contains("s3cret"), "{page}");
+    let fields = [("what", "one"), ("id", letter.as_str()), ("headers", ""), ("headersBefore", "")];
+    browser.press("/console/dlq/retry", &fields).await;
+    assert_eq!(receiver.next().await.header("x-key"), Some("s3cret"));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn those_who_may_only_look_and_other_tenants_change_nothing() {
+    let server = TestServer::with(Setup::serve()).await;
+    let receiver = Receiver::start().await;
+    let letters = fail(&server, &receiver).await;
+    let browser = Browser::log_in(&server, READ_ONLY).await;
+    expect_texts(
+        &browser.see("/console/dlq").await,
+        &["order # is locked", "disabled", "a read-only token may only look"],
+    );
+    expect_texts(&browser.see("/console/dlq/entries").await, &[&letters[0]]);
+    let one = [("what", "one"), ("id", letters[0].as_str())];
+    for path in ["/console/dlq/retry", "/console/dlq/delete"] {
+        browser.refused(path, &one, 403).await;
+        browser.refused(path, &[("what", "all")], 403).await;
+    }
+    browser.refused("/console/dlq/stop", &[("id", "bulk_1")], 403).await;
+
+    let other = Browser::log_in(&server, crate::support::server::TOKEN_B).await;
+    expect_texts(&other.see("/console/dlq").await, &["Nothing has failed for good"]);
+    assert_eq!(other.look(&format!("/console/dlq/{}", letters[0])).await.status, 404);
+    other.refused("/console/dlq/retry", &one, 404).await;
+    other.press("/console/dlq/delete", &[("what", "ticked"), ("dlqIds", &letters[0])]).await;
+    assert_eq!(server.dead_letters("").await.len(), 4);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn what_strangers_wrote_is_text() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let hostile = "\"><script>alert(document.domain)</script><img src=x onerror=alert(1)>";
+    receiver.script("/evil", [Reply::status(500).with_body(hostile).with_header("X-Evil", hostile)]);
+    let headers = [("Upstash-Retries", "0"), ("Upstash-Label", hostile), ("Upstash-Forward-X-Evil", hostile)];
+    let url = receiver.url("/evil?q=%22%3E%3Cscript%3E");
+    let id = server.publish_with(&url, &headers, hostile).await;
+    let letter = server.dead_letter_of(&id).await;
+    let dlq_id = letter["dlqId"].as_str().expect("an id");
+    let browser = Browser::open(&server);
+    let query = "label=%22%3E%3Cscript%3Ealert(1)%3C/script%3E";
+    for path in [
+        "/console/dlq".to_owned(),
+        "/console/dlq/entries".to_owned(),
+        format!("/console/dlq/entries?{query}"),
+        format!("/console/dlq?{query}"),
+        format!("/console/dlq/{dlq_id}"),
+        format!("/console/dlq/retry?what=one&id={dlq_id}&next=javascript:alert(1)"),
+        format!("/console/dlq/retry?what=all&{query}"),
+    ] {
+        let page = browser.see(&path).await;
+        assert!(page.contains("&lt;script&gt;"), "{path} shows it");
+        let page = page.replace("<script src=\"/console/assets/", "");
+        assert!(
+            !page.contains("<script") && !page.contains("<img src=x") && !page.contains("javascript:"),
+            "{path}: {page}"
+        );
+    }
+    server.finish().await;
+}

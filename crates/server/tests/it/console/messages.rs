@@ -1,0 +1,262 @@
+//! The list of messages, and the page of one.
+
+use super::{Browser, expect_texts};
+use crate::support::server::{READ_ONLY, TOKEN};
+use crate::support::{Receiver, Reply, Setup, TestServer, eventually};
+use serde_json::json;
+
+const PAGE: &str = "/console/messages";
+const HOSTILE: &str = "<script>alert(1)</script>";
+
+fn page_of(id: &str) -> String {
+    format!("{PAGE}/{id}")
+}
+
+#[tokio::test]
+async fn the_list_says_what_became_of_messages_and_finds_them() {
+    let server = TestServer::start().await;
+    let browser = Browser::open(&server);
+    expect_texts(&browser.see(PAGE).await, &["No messages yet", "/v2/publish/"]);
+    let receiver = Receiver::start().await;
+    receiver.script("/failed", [Reply::status(500)]);
+    let delivered = server.publish_with(&receiver.url("/ok"), &[("Upstash-Label", "red")], "").await;
+    server.reaches(&delivered, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let once = [("Upstash-Retries", "0")];
+    let failed = server.publish_with(&receiver.url("/failed"), &once, "").await;
+    server.reaches(&failed, &["CREATED", "ACTIVE", "ERROR", "FAILED"]).await;
+    let delayed = server.publish_with(&receiver.url("/later"), &[("Upstash-Delay", "1h")], "").await;
+    let page = browser.see(PAGE).await;
+    expect_texts(&page, &[&delivered, &failed, &delayed, ">delivered</span>", ">failed</span>", ">created</span>"]);
+    expect_texts(&page, &["title=\"500\"", "Send now", &format!("value=\"{delayed}\" form=\"selection\"")]);
+    assert!(!page.contains(&format!("value=\"{failed}\" form")), "what has ended cannot be ticked");
+
+    for (query, expected) in [
+        ("label=red", vec![&delivered]),
+        ("state=FAILED", vec![&failed]),
+        ("path=%2Flater", vec![&delayed]),
+        (&format!("messageId={failed}"), vec![&failed]),
+        ("fromDate=2026-06-01T11%3A00&toDate=2026-06-01T13%3A00", vec![&delivered, &failed, &delayed]),
+        ("fromDate=2026-06-01T13%3A00", vec![]),
+        ("label=&state=&host=", vec![&delivered, &failed, &delayed]),
+    ] {
+        let page = browser.see(&format!("{PAGE}?{query}")).await;
+        for id in [&delivered, &failed, &delayed] {
+            assert_eq!(page.contains(&format!("{PAGE}/{id}\"")), expected.contains(&id), "{query}: {id}");
+        }
+        assert_eq!(page.contains("No message matches"), expected.is_empty(), "{query}");
+    }
+    let page = browser.see(&format!("{PAGE}?fromDate=soon")).await;
+    expect_texts(&page, &["role=\"alert\"", "is not a time like", "name=\"fromDate\""]);
+    let others = Browser::of_tenant(&server, "tenant-b");
+    expect_texts(&others.see(PAGE).await, &["No messages yet"]);
+    server.delete(&format!("/v2/messages/{delayed}")).expect(202).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_long_list_has_pages() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let mut ids = Vec::new();
+    for _ in 0..60 {
+        ids.push(server.publish_with(&receiver.url("/"), &[("Upstash-Label", "all")], "").await);
+    }
+    receiver.take(60).await;
+    eventually("all are delivered", || async { (server.counts().live == 0).then_some(()) }).await;
+    let browser = Browser::open(&server);
+    let first = browser.see(&format!("{PAGE}?label=all")).await;
+    let next =
+        first.split("href=\"").find(|part| part.contains("rel=\"next\"")).and_then(|part| part.split('"').next());
+    let next = next.expect("there is a next page").replace("&amp;", "&");
+    assert!(next.contains("label=all"), "{next}");
+    let second = browser.see(&next).await;
+    let on = |page: &str| ids.iter().filter(|id| page.contains(&format!("{PAGE}/{id}\""))).count();
+    assert_eq!((on(&first), on(&second)), (50, 10));
+    assert!(ids.iter().all(|id| first.contains(id.as_str()) || second.contains(id.as_str())));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let publish = async |label| {
+        server.publish_with(&receiver.url("/"), &[("Upstash-Delay", "1h"), ("Upstash-Label", label)], "").await
+    };
+    let browser = Browser::open(&server);
+    let ids = [publish("a").await, publish("a").await, publish("a").await, publish("b").await, publish("c").await];
+    let next = format!("{PAGE}?label=a");
+    let said = browser.press(&format!("{}/cancel", page_of(&ids[0])), &[("next", &next)]).await;
+    assert_eq!(said, format!("Cancelled {}", ids[0]));
+    server.reaches(&ids[0], &["CREATED", "CANCEL_REQUESTED", "CANCELED"]).await;
+    let said = browser.press(&format!("{PAGE}/cancel"), &[("id", &ids[0]), ("id", &ids[1]), ("next", &next)]).await;
+    assert_eq!(said, "Cancelled 1 of 2 messages; the others had ended");
+    for nothing in [&[("next", next.as_str())][..], &[("id", ""), ("next", &next)], &[("id", " "), ("next", &next)]] {
+        let said = browser.press(&format!("{PAGE}/cancel"), nothing).await;
+        assert_eq!(said, "No message is ticked, so nothing was cancelled", "and not everything");
+    }
+    assert_eq!(server.counts().live, 3);
+
+    let page = browser.see(&next).await;
+    expect_texts(&page, &["Cancel every message that has not ended and matches: label = a?"]);
+    let said = browser.press(&format!("{PAGE}/cancel-matching"), &[("label", "a"), ("next", &next)]).await;
+    assert!(said.starts_with("Cancelling 1 messages in the background (bulk_"), "{said}");
+    eventually("it is cancelled", || async { (server.counts().live == 2).then_some(()) }).await;
+    let refused = browser.refused(&format!("{PAGE}/cancel-matching"), &[("state", "CREATED")], 400).await;
+    expect_texts(&refused, &["cannot be cancelled by state"]);
+    expect_texts(&browser.see(&format!("{PAGE}?state=CREATED")).await, &["cannot be cancelled by state", "disabled"]);
+    assert_eq!(server.counts().live, 2);
+
+    let page = browser.see(&page_of(&ids[3])).await;
+    expect_texts(&page, &["Send now", "Cancel this message?"]);
+    let said = browser.press(&format!("{}/retry", page_of(&ids[3])), &[]).await;
+    assert_eq!(said, format!("{} is due now", ids[3]));
+    receiver.next().await;
+    expect_texts(&browser.see(PAGE).await, &["Cancel EVERY message of this tenant"]);
+    browser.press(&format!("{PAGE}/cancel-matching"), &[]).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_tells_its_story() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let angry = Reply::status(500).with_header("X-Trace", HOSTILE).with_body(format!("down {HOSTILE}"));
+    receiver.script("/", [angry, Reply::status(200)]);
+    let headers = [
+        ("Content-Type", "text/plain"),
+        ("Upstash-Retry-Delay", "1000"),
+        ("Upstash-Label", HOSTILE),
+        ("Upstash-Forward-X-Evil", HOSTILE),
+        ("Upstash-Forward-Authorization", "Bearer top-secret"),
+        ("Upstash-Redact-Fields", "header[Authorization]"),
+        ("Upstash-Deduplication-Id", "order-7"),
+        ("Upstash-Callback", &receiver.url("/told")),
+    ];
+    let id = server.publish_with(&receiver.url("/"), &headers, HOSTILE).await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "RETRY"]).await;
+    receiver.take(2).await;
+    let browser = Browser::open(&server);
+    let page = browser.see(&page_of(&id)).await;
+    let waiting = format!("its 2nd attempt of 4 is due in 1.0 s, after 500 from http://{}", receiver.address());
+    expect_texts(&page, &[&waiting, "data-refresh", "Attempt 1", "connect ", "first byte ", "the next attempt is due"]);
+    expect_texts(
+        &page,
+        &["by an id, of which only the hash is kept", "duplicates are answered with this message for 10 min more"],
+    );
+    server.advance(1_000).await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "DELIVERED"]).await;
+    receiver.take(2).await;
+    server.advance(60_000).await;
+    let page = browser.see(&page_of(&id)).await;
+    expect_texts(&page, &["delivered at the 2nd attempt after 1.0 s", "Attempt 2", "Callbacks it caused"]);
+    assert!(!page.contains("data-refresh"), "what has ended stays as it is");
+    let escaped = HOSTILE.replace('<', "&lt;").replace('>', "&gt;");
+    assert!(!page.contains(HOSTILE), "{page}");
+    for text in
+        [format!("down {escaped}"), format!("<pre tabindex=\"0\">{escaped}</pre>"), format!("X-Evil: {escaped}")]
+    {
+        expect_texts(&page, &[&text]);
+    }
+    assert!(!page.contains("top-secret") && page.contains("REDACTED:"), "hidden as the API hides it");
+    // The claims are those that were signed.
+    let claims = server_claims(&receiver).await;
+    for claim in ["iss", "sub", "body"] {
+        let value = claims[claim].as_str().expect("text").replace('&', "&amp;");
+        expect_texts(&page, &[&format!("<dt>{claim}</dt><dd><code>{value}</code>")]);
+    }
+    for claim in ["iat", "exp", "nbf"] {
+        expect_texts(&page, &[&format!("<dt>{claim}</dt><dd><code>{}</code>", claims[claim])]);
+    }
+    // From a callback to what it tells of.
+    let callback = server.events(&format!("sourceMessageId={id}&state=CREATED")).await;
+    assert_eq!(callback.len(), 2);
+    for line in &callback {
+        let callback = line["messageId"].as_str().expect("an id");
+        expect_texts(&page, &[&page_of(callback)]);
+        let page = browser.see(&page_of(callback)).await;
+        expect_texts(&page, &["Caused by", &page_of(&id), "this tells of one of its attempts"]);
+    }
+    server.finish().await;
+}
+
+/// What the last signed delivery of the message said.
+async fn server_claims(receiver: &Receiver) -> serde_json::Value {
+    receiver.rewind();
+    let deliveries = receiver.take(4).await;
+    let last = deliveries.iter().rfind(|delivery| delivery.target == "/").expect("it was delivered");
+    let token = last.header("Upstash-Signature").expect("it is signed");
+    let claims = token.split('.').nth(1).expect("claims");
+    let text = posthaste_wire::encoding::from_base64(&pad(claims)).expect("base64");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn pad(text: &str) -> String {
+    let text = text.replace('-', "+").replace('_', "/");
+    format!("{text}{}", "=".repeat((4 - text.len() % 4) % 4))
+}
+
+#[tokio::test]
+async fn long_bodies_are_files() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    for (length, is_shown) in [(64 * 1024, true), (64 * 1024 + 1, false)] {
+        let body = "x".repeat(length);
+        let id = server.publish_with(&receiver.url("/"), &[], &body).await;
+        server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        for _ in 0..2 {
+            let page = browser.see(&page_of(&id)).await;
+            assert_eq!(page.contains(&body[..64 * 1024]), is_shown);
+            let file = browser.look(&format!("{}/body", page_of(&id))).await;
+            assert_eq!((file.status, file.text() == body), (200, true));
+            let headers = ["content-type", "content-disposition", "x-content-type-options", "content-security-policy"];
+            let headers = headers.map(|name| file.header(name).unwrap_or_default().to_owned());
+            let attachment = "attachment; filename=\"body.bin\"";
+            assert_eq!(headers, ["application/octet-stream", attachment, "nosniff", "default-src 'none'; sandbox"]);
+            // Once more when only the logs have it.
+            server.advance(60_000).await;
+        }
+    }
+    let hidden = server.publish_with(&receiver.url("/"), &[("Upstash-Redact-Fields", "body")], "top-secret").await;
+    server.reaches(&hidden, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    let file = browser.look(&format!("{}/body", page_of(&hidden))).await.text();
+    assert!(file.starts_with("REDACTED:"), "{file}");
+    assert!(!browser.see(&page_of(&hidden)).await.contains("top-secret"));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn only_who_may_act_acts_and_strangers_see_nothing() {
+    let server = TestServer::with(Setup::serve()).await;
+    let receiver = Receiver::start().await;
+    let id = server.publish_with(&receiver.url("/"), &[("Upstash-Delay", "1h")], "").await;
+    let reader = Browser::log_in(&server, READ_ONLY).await;
+    for path in [PAGE.to_owned(), page_of(&id)] {
+        let page = reader.see(&path).await;
+        expect_texts(&page, &[&id, "disabled", "a read-only token may only look"]);
+    }
+    for action in ["cancel", "retry"] {
+        reader.refused(&format!("{}/{action}", page_of(&id)), &[], 403).await;
+    }
+    reader.refused(&format!("{PAGE}/cancel"), &[("id", &id)], 403).await;
+    reader.refused(&format!("{PAGE}/cancel-matching"), &[], 403).await;
+    assert_eq!(server.states_of(&id).await, ["CREATED"]);
+
+    let stranger = Browser::log_in(&server, crate::support::server::TOKEN_B).await;
+    let answer = stranger.look(&page_of(&id)).await;
+    assert_eq!(answer.status, 404);
+    expect_texts(&answer.text(), &["There is no such message", "tenant-b", "kept for 7 days"]);
+    assert_eq!(stranger.look(&format!("{}/body", page_of(&id))).await.status, 404);
+    stranger.refused(&format!("{}/cancel", page_of(&id)), &[], 404).await;
+    let said = stranger.press(&format!("{PAGE}/cancel"), &[("id", &id)]).await;
+    assert_eq!(said, "Cancelled 0 of 1 messages; the others had ended");
+    assert_eq!(server.states_of(&id).await, ["CREATED"]);
+
+    let owner = Browser::log_in(&server, TOKEN).await;
+    assert_eq!(owner.look(&page_of(&format!("{id}%3Cscript%3E"))).await.status, 404);
+    assert!(!owner.look(&page_of("%3Cscript%3E")).await.text().contains("<script>"));
+    owner.press(&format!("{}/cancel", page_of(&id)), &[]).await;
+    assert_eq!(server.events_of(&id).await.last().map(|line| line["state"].clone()), Some(json!("CANCELED")));
+    server.finish().await;
+}

@@ -1,0 +1,55 @@
+//! The page Settings: keys when they are asked for, a rotation when it is meant, everything else without secrets.
+
+use super::{Browser, location};
+use crate::support::server::{CURRENT_KEY, NEXT_KEY, READ_ONLY, TOKEN, TOKEN_B};
+use crate::support::{Setup, TestServer};
+
+#[tokio::test]
+async fn keys_are_hidden_until_asked_for_and_always_from_readers() {
+    let server = TestServer::with(Setup::serve()).await;
+    let owner = Browser::log_in(&server, TOKEN).await;
+    let page = owner.see("/console/settings").await;
+    assert!(!page.contains(CURRENT_KEY) && !page.contains(NEXT_KEY), "{page}");
+    let page = owner.see("/console/settings?keys=show").await;
+    assert!(page.contains(CURRENT_KEY) && page.contains(NEXT_KEY), "{page}");
+    let reader = Browser::log_in(&server, READ_ONLY).await;
+    let page = reader.see("/console/settings?keys=show").await;
+    assert!(!page.contains(CURRENT_KEY) && page.contains("this is a read-only token"), "{page}");
+    let other = Browser::log_in(&server, TOKEN_B).await;
+    let page = other.see("/console/settings?keys=show").await;
+    assert!(!page.contains(CURRENT_KEY) && page.contains("of tenant tenant-b") && !page.contains("tenant-a"), "{page}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_rotation_needs_a_tick_and_a_full_token() {
+    let server = TestServer::with(Setup::serve()).await;
+    let current = || async { server.get("/v2/keys").expect(200).await.json()["current"].clone() };
+    let reader = Browser::log_in(&server, READ_ONLY).await;
+    reader.refused("/console/settings/rotate", &[("confirmed", "yes")], 403).await;
+    let owner = Browser::log_in(&server, TOKEN).await;
+    let answer = owner.refused("/console/settings/rotate", &[], 400).await;
+    assert!(answer.contains("nothing was rotated"), "{answer}");
+    assert_eq!(current().await, CURRENT_KEY);
+    let rotated = owner.send("/console/settings/rotate", &[("confirmed", "yes")]).await;
+    assert_eq!(current().await, NEXT_KEY);
+    assert_eq!(location(&rotated), "/console/settings?keys=show");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_in_effect_is_shown_with_its_source_and_without_secrets() {
+    let mut setup = Setup::serve();
+    setup.settings.tenants.truncate(1);
+    setup.settings.metrics_token = Some("a-token-for-the-scraper".to_owned());
+    setup.settings.region = Some("<b>NOWHERE-1</b>".to_owned());
+    let server = TestServer::with(setup).await;
+    let page = Browser::log_in(&server, TOKEN).await.see("/console/settings").await;
+    assert!(page.contains("&lt;b&gt;NOWHERE-1&lt;/b&gt;") && !page.contains("<b>NOWHERE"), "{page}");
+    assert!(page.contains("set, hidden here") && !page.contains("a-token-for-the-scraper"), "{page}");
+    assert!(!page.contains(TOKEN) && !page.contains(READ_ONLY), "{page}");
+    for text in [">ready<", env!("CARGO_PKG_VERSION"), "read_only_token", "not since the start", "href=\"/metrics\""] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    server.finish().await;
+}

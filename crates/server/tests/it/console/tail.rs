@@ -1,0 +1,102 @@
+//! Live tail: log lines as rows, as they come.
+
+use crate::support::{EventStream, Receiver, Reply, Setup, TestServer};
+use std::collections::HashMap;
+
+const COOKIE: (&str, &str) = ("Cookie", "posthaste-tenant=tenant-a");
+
+async fn page(server: &TestServer, query: &str) -> String {
+    let request = server.get(&format!("/console/tail?{query}")).without("Authorization").headers(&[COOKIE]);
+    request.expect(200).await.text()
+}
+
+async fn rows(stream: &mut EventStream) -> String {
+    let (name, rows) = stream.next().await.expect("the stream goes on");
+    assert_eq!(name, "row", "{rows}");
+    rows
+}
+
+#[tokio::test]
+async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/fails", [Reply::status(500).with_body("no")]);
+    let empty = page(&server, "").await;
+    assert!(
+        empty.contains("Nothing has happened yet") && empty.contains("data-tail=\"/console/tail/stream?\""),
+        "{empty}"
+    );
+
+    let headers = [("Upstash-Label", "<img src=x>"), ("Upstash-Retries", "0")];
+    let first = server.publish_with(&receiver.url("/fails?a&b"), &headers, "").await;
+    server.dead_letter_of(&first).await;
+    let shown = page(&server, "").await;
+    for state in ["created", "active", "error", "failed"] {
+        assert!(shown.contains(&format!(">{state}</span>")), "{state}: {shown}");
+    }
+    assert!(shown.contains("answered 500") && shown.contains("&lt;img src=x&gt;"), "{shown}");
+    assert!(!shown.contains("<img src=x>") && shown.contains("/fails?a&amp;b"), "{shown}");
+
+    let mut stream = EventStream::open(server.address, "/console/tail/stream", &[COOKIE]).await;
+    let mut of_another =
+        EventStream::open(server.address, "/console/tail/stream", &[("Cookie", "posthaste-tenant=tenant-b")]).await;
+    let second = server.publish_with(&receiver.url("/"), &[("Upstash-Label", "<i>")], "").await;
+    let mut seen = String::new();
+    while !seen.contains(">delivered</span>") {
+        seen = rows(&mut stream).await + &seen;
+    }
+    assert!(seen.contains(&format!("title=\"{second}\"")) && !seen.contains("<i>"), "{seen}");
+    let link = format!("href=\"/console/messages/{}\"", second);
+    assert_eq!(seen.matches(&link).count(), 3, "{seen}");
+    let places: HashMap<&str, Option<usize>> =
+        ["created", "active", "delivered"].map(|state| (state, seen.find(&format!(">{state}</span>")))).into();
+    assert!(places["delivered"] < places["active"] && places["active"] < places["created"], "the newest first: {seen}");
+    server.finish().await;
+    assert_eq!((stream.next().await, of_another.next().await), (None, None), "nothing for others, and the end");
+}
+
+#[tokio::test]
+async fn filters_are_those_of_the_api() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    for label in ["red", "blue"] {
+        let id = server.publish_with(&receiver.url("/"), &[("Upstash-Label", label)], "").await;
+        server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    }
+    let red = page(&server, "label=red&state=DELIVERED&url=").await;
+    assert_eq!(red.matches("class=\"state good\"").count(), 1, "{red}");
+    assert!(red.contains("data-tail=\"/console/tail/stream?state=DELIVERED&amp;label=red\""), "{red}");
+    assert!(red.contains("name=\"label\" value=\"red\"") && red.contains("value=\"DELIVERED\" selected"), "{red}");
+    let none = page(&server, "label=%22%3E%3Cb%3E").await;
+    assert!(none.contains("No line is like that") && none.contains("value=\"&quot;&gt;&lt;b&gt;\""), "{none}");
+    let wrong = page(&server, "state=NO").await;
+    assert!(wrong.contains("state NO does not exist") && !wrong.contains("data-tail="), "{wrong}");
+
+    let target = "/console/tail/stream?state=CREATED&label=red";
+    let mut stream = EventStream::open(server.address, target, &[COOKIE]).await;
+    for label in ["blue", "red"] {
+        server.publish_with(&receiver.url("/"), &[("Upstash-Label", label)], "").await;
+    }
+    let rows = rows(&mut stream).await;
+    assert!(rows.contains(">red<") && !rows.contains("blue"), "{rows}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_refused_says_why() {
+    let server = TestServer::start().await;
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        streams.push(EventStream::open(server.address, "/console/tail/stream", &[COOKIE]).await);
+    }
+    let answer = server.get("/console/tail/stream").without("Authorization").headers(&[COOKIE]).expect(200).await;
+    let text = answer.text();
+    assert!(text.contains("retry: 10000\nevent: problem\ndata: 8 streams of this tenant are open"), "{text}");
+    drop(streams);
+    server.finish().await;
+
+    let closed = TestServer::with(Setup::serve()).await;
+    let answer = closed.get("/console/tail/stream").without("Authorization").send().await;
+    assert!(answer.header("location").is_some_and(|to| to.starts_with("/console/login")), "{}", answer.status);
+    closed.finish().await;
+}

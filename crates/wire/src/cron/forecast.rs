@@ -1,0 +1,276 @@
+//! The next fire times as people read them: in the zone of the expression, with words where its clock changes.
+
+use super::calendar::Fields;
+use super::{Cron, Pace, Plan};
+use crate::time::Timestamp;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Zoned};
+
+/// How far from a fire time a clock change may be and still be one of the same local day: a change moves the clock by up to
+/// a day itself.
+const CHANGE_WINDOW: SignedDuration = SignedDuration::from_hours(48);
+
+/// Every hour of a day.
+const ALL_HOURS: u64 = (1 << 24) - 1;
+
+/// A fire time, as people read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Firing {
+    /// When it is.
+    pub at: Timestamp,
+    /// What the clock of the zone shows then, with its offset: `2026-03-29T03:00:00+02:00`.
+    pub local: String,
+    /// What to know about it, if the clock changes on its local day.
+    pub remark: Option<Remark>,
+}
+
+/// A clock change, and what it means for a fire time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// What the clock does.
+    pub change: ClockChange,
+    /// The same in a sentence.
+    pub text: String,
+}
+
+/// What a clock does when it is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockChange {
+    /// It goes forward: some local times are skipped.
+    Skipped,
+    /// It goes back: some local times come twice.
+    Repeated,
+}
+
+impl ClockChange {
+    /// The name as it is written: `skipped`, `repeated`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClockChange::Skipped => "skipped",
+            ClockChange::Repeated => "repeated",
+        }
+    }
+}
+
+impl Cron {
+    /// The name of the zone whose clock it follows.
+    pub fn zone(&self) -> &str {
+        match &self.plan {
+            Plan::Every { .. } => "UTC",
+            Plan::Fields { zone, .. } => zone.iana_name().unwrap_or("UTC"),
+        }
+    }
+
+    /// The first fire times after `after`, at most so many.
+    pub fn forecast(&self, after: Timestamp, count: usize) -> Vec<Firing> {
+        let fires = std::iter::successors(self.next_after(after), |fire| self.next_after(*fire)).take(count);
+        let mut previous = after;
+        fires.map_while(|at| self.firing(std::mem::replace(&mut previous, at), at)).collect()
+    }
+
+    fn firing(&self, previous: Timestamp, at: Timestamp) -> Option<Firing> {
+        let utc = TimeZone::UTC;
+        let zone = match &self.plan {
+            Plan::Every { .. } => &utc,
+            Plan::Fields { zone, .. } => zone,
+        };
+        let zoned = instant(at)?.to_zoned(zone.clone());
+        let remark = match &self.plan {
+            Plan::Every { .. } => None,
+            Plan::Fields { fields, pace, .. } => {
+                let plan = Local { fields, pace: *pace };
+                plan.on_the_day(&zoned).or_else(|| plan.lost_between(instant(previous)?, &zoned))
+            }
+        };
+        let local = format!("{}{}", zoned.datetime(), offset(&zoned));
+        Some(Firing { at, local, remark })
+    }
+}
+
+fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
+    jiff::Timestamp::from_millisecond(i64::try_from(at.0).ok()?).ok()
+}
+
+/// `+02:00`.
+fn offset(zoned: &Zoned) -> String {
+    let minutes = zoned.offset().seconds() / 60;
+    let sign = if minutes < 0 { '-' } else { '+' };
+    format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)
+}
+
+/// The local times that are skipped or repeated: from the first on, before the last.
+#[derive(Clone, Copy)]
+struct Change {
+    at: jiff::Timestamp,
+    kind: ClockChange,
+    from: DateTime,
+    to: DateTime,
+}
+
+impl Change {
+    /// Those of a zone after `start` and not after `end`.
+    fn between(zone: &TimeZone, start: jiff::Timestamp, end: jiff::Timestamp) -> impl Iterator<Item = Change> {
+        let mut before = zone.to_offset(start);
+        let following = zone.following(start).take_while(move |change| change.timestamp() <= end);
+        following.filter_map(move |change| {
+            let at = change.timestamp();
+            let (old, new) = (before.to_datetime(at), change.offset().to_datetime(at));
+            before = change.offset();
+            // A zone may change its name alone.
+            match old.cmp(&new) {
+                std::cmp::Ordering::Less => Some(Change { at, kind: ClockChange::Skipped, from: old, to: new }),
+                std::cmp::Ordering::Greater => Some(Change { at, kind: ClockChange::Repeated, from: new, to: old }),
+                std::cmp::Ordering::Equal => None,
+            }
+        })
+    }
+
+    fn is_on(&self, day: Date) -> bool {
+        let last = self.to.checked_sub(SignedDuration::from_nanos(1)).unwrap_or(self.to);
+        self.from.date() <= day && day <= last.date()
+    }
+
+    /// `02:00 to 03:00`; with dates where a whole day is concerned.
+    fn span(&self) -> String {
+        let is_long = self.to.duration_since(self.from) >= SignedDuration::from_hours(24);
+        let format = if is_long { "%Y-%m-%d %H:%M" } else { "%H:%M" };
+        format!("{} to {}", self.from.strftime(format), self.to.strftime(format))
+    }
+}
+
+/// What is due by the local clock.
+struct Local<'a> {
+    fields: &'a Fields,
+    pace: Pace,
+}
+
+impl Local<'_> {
+    /// What to know of a fire time because of the local day that it is on.
+    fn on_the_day(&self, fire: &Zoned) -> Option<Remark> {
+        let start = fire.timestamp().checked_sub(CHANGE_WINDOW).ok()?;
+        let end = fire.timestamp().checked_add(CHANGE_WINDOW).ok()?;
+        // What ends a whole day that is skipped is on the next one.
+        let concerns = |change: &Change| change.is_on(fire.date()) || change.at == fire.timestamp();
+        let change = Change::between(fire.time_zone(), start, end).find(concerns)?;
+        let effect = match change.kind {
+            ClockChange::Skipped => self.effect_of_gap(&change, fire),
+            ClockChange::Repeated => self.effect_of_overlap(&change, fire),
+        };
+        let (way, verb) = match change.kind {
+            ClockChange::Skipped => ("forward", "is skipped"),
+            ClockChange::Repeated => ("back", "comes twice"),
+        };
+        let text = format!("the clock goes {way} on this day, and {} {verb}{effect}", change.span());
+        Some(Remark { change: change.kind, text })
+    }
+
+    fn effect_of_gap(&self, gap: &Change, fire: &Zoned) -> String {
+        let Some(due) = self.first_within(gap) else { return String::new() };
+        match self.pace {
+            Pace::Once if fire.timestamp() == gap.at => {
+                format!(": what is due at {} fires when the gap ends", due.strftime("%H:%M"))
+            }
+            // With all hours, what comes after the gap is what would have come.
+            Pace::WallClock if self.fields.hours == ALL_HOURS => String::new(),
+            Pace::Once => String::new(),
+            Pace::WallClock => ": what is due in it does not fire".to_owned(),
+        }
+    }
+
+    fn effect_of_overlap(&self, overlap: &Change, fire: &Zoned) -> String {
+        if fire.datetime() < overlap.from || fire.datetime() >= overlap.to {
+            return String::new();
+        }
+        match (self.pace, fire.timestamp() < overlap.at) {
+            (Pace::Once, _) => ": it fires the first time only".to_owned(),
+            (Pace::WallClock, true) => ": it fires both times, this is the first".to_owned(),
+            (Pace::WallClock, false) => ": it fires both times, this is the second".to_owned(),
+        }
+    }
+
+    /// Fire times before this one, and after the one before, that do not happen because the clock skips them.
+    fn lost_between(&self, previous: jiff::Timestamp, fire: &Zoned) -> Option<Remark> {
+        if self.pace == Pace::Once {
+            return None;
+        }
+        let gap = Change::between(fire.time_zone(), previous, fire.timestamp())
+            .find(|change| change.kind == ClockChange::Skipped && self.first_within(change).is_some())?;
+        let text = format!(
+            "before this, on {}, the clock goes forward, and {} is skipped: what is due in it does not fire",
+            gap.from.date(),
+            gap.span()
+        );
+        Some(Remark { change: ClockChange::Skipped, text })
+    }
+
+    fn first_within(&self, change: &Change) -> Option<DateTime> {
+        self.fields.at_or_after(change.from).filter(|due| *due < change.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{at, vectors};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn cron(text: &str) -> Cron {
+        Cron::parse(text).unwrap_or_else(|invalid| panic!("{text}: {invalid}"))
+    }
+
+    fn shown(firing: &Firing) -> Value {
+        let remark = firing.remark.as_ref();
+        json!([firing.local, remark.map(|remark| remark.change.name()), remark.map(|remark| remark.text.as_str())])
+    }
+
+    #[test]
+    fn forecasts_follow_the_vectors() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../../vectors/cron-forecast.json")).expect("vectors are JSON");
+        let cases = vectors["vectors"].as_array().expect("a list");
+        assert_eq!(cases.len(), 19);
+        for case in cases {
+            let text = case["header"].as_str().expect("an expression");
+            let firings = cron(text).forecast(at(case["after"].as_str().expect("a time")), 3);
+            assert_eq!(Value::Array(firings.iter().map(shown).collect()), case["firings"], "{}: {text}", case["id"]);
+        }
+    }
+
+    #[test]
+    fn the_times_are_those_of_the_other_vectors_and_every_changed_day_is_marked() {
+        let (mut changed, mut kinds) = (0, [0, 0]);
+        for case in vectors()["vectors"].as_array().expect("a list") {
+            let cron = cron(case["header"].as_str().expect("an expression"));
+            let firings = cron.forecast(at(case["start"].as_str().expect("a time")), 5);
+            let locals: Vec<&str> = firings.iter().map(|firing| firing.local.as_str()).collect();
+            assert_eq!(json!(locals), case["next5_local"], "{}", case["id"]);
+            assert_eq!(cron.zone(), case["tz"].as_str().expect("a zone"), "{}", case["id"]);
+            for firing in firings {
+                let Plan::Fields { zone, .. } = &cron.plan else { continue };
+                // A day that does not have 24 hours is a day on which the clock changes.
+                let zoned = instant(firing.at).expect("a time").to_zoned(zone.clone());
+                let day = zoned.start_of_day().expect("a day begins").timestamp();
+                let next = zoned.tomorrow().and_then(|next| next.start_of_day()).expect("the next day").timestamp();
+                let hours = next.duration_since(day);
+                let expected = match hours.cmp(&SignedDuration::from_hours(24)) {
+                    std::cmp::Ordering::Less => Some(ClockChange::Skipped),
+                    std::cmp::Ordering::Greater => Some(ClockChange::Repeated),
+                    std::cmp::Ordering::Equal => continue,
+                };
+                changed += 1;
+                kinds[usize::from(expected == Some(ClockChange::Repeated))] += 1;
+                assert_eq!(firing.remark.map(|remark| remark.change), expected, "{}: {}", case["id"], firing.local);
+            }
+        }
+        assert!(changed > 40 && kinds.iter().all(|count| *count > 10), "{changed} {kinds:?}");
+    }
+
+    #[test]
+    fn the_rarest_expression_is_foreseen_to_the_end_of_the_calendar() {
+        let rare = cron("CRON_TZ=Europe/Berlin * 2 29 2 */7");
+        let firings = rare.forecast(at("2026-01-01T00:00:00Z"), 100);
+        assert_eq!((firings.len(), firings[60].local.as_str()), (100, "2060-02-29T02:00:00+01:00"));
+        assert_eq!(rare.forecast(at("9999-12-30T00:00:00Z"), 100), []);
+    }
+}

@@ -1,0 +1,125 @@
+// Every page, empty and full, light and dark, narrow and wide: without barriers (axe-core), within its window, and pictures
+// of it in target/console-screenshots.
+
+import assert from "node:assert/strict";
+import { rm } from "node:fs/promises";
+import { test } from "node:test";
+import { Server } from "../../js/support/server.js";
+import { eventually } from "../../js/support/wait.js";
+import { story } from "../../workflow/js/support/story.js";
+import { LOOKS, PICTURES, barriers, isTooWide, picture } from "../support/look.js";
+import { PAGES } from "../support/pages.js";
+import { watched } from "../support/story.js";
+
+/** As long as addresses of real programs get. */
+const LONG = `/webhooks/${"tenant-0123456789abcdef/".repeat(8)}invoices?signature=${"0123456789abcdef".repeat(12)}`;
+
+const it = watched(
+  story((app) => {
+    app.workflow("/order", async (context) => {
+      await context.run("pay", () => ({ receipt: 7 }));
+      await Promise.all([context.run("pack", () => "packed"), context.run("print the label", () => "printed")]);
+      await context.waitForEvent("wait for the carrier", "order-7-shipped", { timeout: "2d" });
+    });
+    app.workflow("/broken", async (context) => {
+      await context.run("charge the card", () => {
+        throw new Error("card_declined: the bank said no");
+      });
+    });
+  }),
+);
+
+/** Fills the server as a week of work would. Gives the pages of single things: name, path behind `/console`. */
+async function fill() {
+  await rm(PICTURES, { recursive: true, force: true });
+  const { qstash, third } = it;
+  third.script("/fine", 200);
+  third.script("/down", { status: 503, headers: { "content-type": "text/plain" }, body: "upstream connect error 7f3a" });
+  third.script(LONG.split("?")[0], { status: 500, body: "x".repeat(3_000) });
+  const url = third.url("/fine");
+  await qstash.batchJSON(Array.from({ length: 120 }, (_, n) => ({ url, body: { n }, label: `batch-${n % 3}` })));
+  const letters = await Promise.all([
+    ...Array.from({ length: 20 }, () => qstash.publish({ url: third.url("/down"), retries: 0, label: "payments" })),
+    qstash.publish({ url: third.url(LONG), retries: 0, body: JSON.stringify({ a: "y".repeat(2_000) }) }),
+    qstash.publish({ url: "http://127.0.0.1:9/nobody-listens", retries: 0 }),
+  ]);
+  const { messageId } = await qstash.publish({ url: third.url("/down"), retries: 5, retryDelay: "3600000", callback: url, flowControl: { key: "stripe-eu", rate: 5, period: "1s" } });
+  await qstash.publish({ url, delay: "3d", deduplicationId: "once" });
+  await qstash.queue({ queueName: "invoices-eu" }).upsert({ parallelism: 2 });
+  await qstash.queue({ queueName: "paused-by-hand" }).upsert({ parallelism: 1, paused: true });
+  await qstash.queue({ queueName: "paused-by-hand" }).enqueue({ url });
+  await qstash.schedules.create({ destination: url, cron: "CRON_TZ=Europe/Berlin 30 2 * * *", scheduleId: "nightly-report" });
+  await qstash.schedules.create({ destination: third.url(LONG), cron: "*/5 * * * *" });
+  await qstash.urlGroups.addEndpoints({ name: "mirrors", endpoints: [{ name: "first", url }, { url: third.url(LONG) }] });
+  const waiting = await it.trigger("/order", { body: { order: 7 }, label: "orders" });
+  const failed = await it.trigger("/broken", { body: { order: 8 }, retries: 0 });
+  await it.reaches(failed, "RUN_FAILED");
+  await eventually("the run waits", async () => JSON.stringify(await it.log(waiting)).includes("order-7-shipped"));
+  const dead = await eventually("dead letters", async () => {
+    const { messages } = await qstash.dlq.listMessages({ count: 100 });
+    return messages.length >= letters.length ? messages : undefined;
+  });
+  const long = dead.find((letter) => letter.url.includes("webhooks"));
+  return [
+    ["message-waits", `/messages/${messageId}`],
+    ["message-failed", `/messages/${long.messageId}`],
+    ["no-such-message", "/messages/msg_nowhere"],
+    ["dlq-entries", "/dlq/entries"],
+    ["dead-letter", `/dlq/${long.dlqId}`],
+    ["dlq-edit", `/dlq/retry?what=one&id=${long.dlqId}`],
+    ["flow-control-key", "/flow-control/key?key=stripe-eu"],
+    ["schedule", "/schedules/nightly-report"],
+    ["schedule-new", "/schedules/make/new?expression=CRON_TZ%3DEurope%2FBerlin+30+2+*+*+SUN"],
+    ["url-group", "/url-groups/mirrors"],
+    ["run", `/workflows/runs/${waiting}`],
+    ["run-failed", `/workflows/runs/${failed}`],
+    ["runs-failed", "/workflows/failed"],
+    ["events", "/workflows/events?event=order-7-shipped"],
+    ["wrong-filter", "/messages?fromDate=yesterday"],
+    ["nowhere", "/nowhere"],
+  ];
+}
+
+let filled;
+
+/** The pages of the menu. */
+const menu = PAGES.map(([path, name]) => [name.toLowerCase().replaceAll(" ", "-"), path]);
+
+/** Looks at pages in one window, and tells everything that is wrong with all of them. */
+async function look(server, look, pages, prefix = "") {
+  // axe-core is no script of the page, so the policy is set aside here; the other tests have it.
+  const visitor = await it.browser.visitor(server.url, { ...LOOKS[look], bypassCSP: true });
+  const wrong = [];
+  try {
+    for (const [name, path] of pages) {
+      await visitor.page.goto(`/console${path}`);
+      if (await isTooWide(visitor.page)) wrong.push(`${name}: wider than the window`);
+      for (const barrier of await barriers(visitor.page)) wrong.push(`${name}: ${barrier}`);
+      await picture(visitor.page, `${prefix}${name}-${look}`);
+    }
+  } finally {
+    await visitor.leave();
+  }
+  assert.deepEqual(wrong, []);
+}
+
+for (const name of Object.keys(LOOKS)) {
+  test(`pages with data, ${name}`, async () => {
+    filled ??= await fill();
+    await look(it.server, name, [...menu, ...filled]);
+  });
+}
+
+test("pages without data, and the login", async () => {
+  const keys = ["--current-signing-key", `sig_${"a".repeat(32)}`, "--next-signing-key", `sig_${"b".repeat(32)}`];
+  const [empty, closed] = await Promise.all([Server.start(), Server.startIn("serve", "--token", "t".repeat(40), ...keys)]);
+  try {
+    await look(empty, "1440-light", menu, "empty-");
+    await look(empty, "360-dark", menu, "empty-");
+    await look(closed, "1440-light", [["login", "/login"]]);
+    await look(closed, "360-dark", [["login", "/login"]]);
+  } finally {
+    await empty.stop();
+    await closed.stop();
+  }
+});

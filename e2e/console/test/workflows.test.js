@@ -1,0 +1,110 @@
+// Runs of workflows: as they stand, failed and taken up again, cancelled, told of events.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { story } from "../../workflow/js/support/story.js";
+import { watched } from "../support/story.js";
+
+/** Whether the step that can fail does so. */
+let isBroken = true;
+
+const it = watched(
+  story((app) => {
+    app.workflow("/order", async (context) => {
+      const receipt = await context.run("pay", () => ({ receipt: `for ${context.requestPayload.order}` }));
+      const [left] = await Promise.all([context.run("pack", () => "packed"), context.run("label it", () => "labelled")]);
+      const { eventData } = await context.waitForEvent("await shipping", "shipped", { timeout: "1h" });
+      return { receipt, left, eventData };
+    });
+    app.workflow(
+      "/shaky",
+      async (context) => {
+        const first = await context.run("steady", () => "done once");
+        const second = await context.run("shaky", () => {
+          if (isBroken) throw new Error("the warehouse is closed");
+          return "done at last";
+        });
+        return `${first}, ${second}`;
+      },
+      { failureFunction: async () => "told" },
+    );
+    app.workflow("/nap", async (context) => {
+      await context.sleep("a long nap", "1h");
+      return "rested";
+    });
+  }),
+);
+const { row } = it;
+
+test("a run is shown step by step, says what it waits for, and goes on when it is told", async () => {
+  const { page, visitor } = it;
+  const run = await it.trigger("/order", { body: { order: 7 }, label: "orders" });
+  await visitor.open("/workflows");
+  await row(run).filter({ hasText: "shipped" }).waitFor();
+  await page.getByRole("link", { name: run }).click();
+  await page.getByRole("heading", { level: 1, name: run }).waitFor();
+  assert.match(await page.locator("#waits").innerText(), /waits for[^]*shipped/);
+  const steps = page.locator(".waterfall");
+  for (const name of ["pay", "pack", "label it", "await shipping", "2 in parallel"]) await steps.getByText(name, { exact: true }).waitFor();
+  await steps.getByText("pay", { exact: true }).click();
+  await steps.getByText('{"receipt":"for 7"}').waitFor();
+
+  await page.getByLabel("Event").fill("shipped");
+  await page.getByLabel("Data").fill('{"parcel": 12}');
+  await page.getByRole("button", { name: "Notify" }).click();
+  await visitor.said("shipped has reached 1 run.");
+  assert.deepEqual((await it.result(run)).eventData, { parcel: 12 });
+  // Without a reload.
+  await page.locator("#run").getByText("What it returned").waitFor();
+  assert.equal(await page.locator("#waits").count(), 0);
+});
+
+test("a failed run says why, and goes on with the step that failed", async () => {
+  const { page, visitor } = it;
+  const run = await it.trigger("/shaky", { body: {}, retries: 0 });
+  await it.reaches(run, "RUN_FAILED");
+  await it.failureFunctionReaches(run, "CALLBACK_SUCCESS");
+  await visitor.open("/workflows/failed");
+  assert.match(await row(run).innerText(), /the warehouse is closed[^]*succeeded/);
+  await row(run).getByRole("link", { name: run }).click();
+  assert.match(await page.locator("#cause").innerText(), /the warehouse is closed/);
+  isBroken = false;
+  await page.getByRole("button", { name: "Resume" }).first().click();
+  await visitor.said("Resumed: this is the new run.");
+  await page.locator("#run").getByText("done once, done at last").waitFor();
+  await visitor.open("/workflows/failed");
+  assert.equal(await row(run).count(), 0);
+});
+
+test("a run is cancelled; another is woken", async () => {
+  const { page, visitor } = it;
+  const [cancelled, woken] = [await it.trigger("/nap", { body: 1 }), await it.trigger("/nap", { body: 2 })];
+  for (const run of [cancelled, woken]) await it.calls(run, (calls) => calls.length === 1 && calls[0].isOver);
+  await visitor.open(`/workflows/runs/${cancelled}`);
+  await visitor.confirm(page.getByRole("button", { name: "Cancel", exact: true }));
+  await visitor.said(`Cancelled ${cancelled}.`);
+  await it.reaches(cancelled, "RUN_CANCELED");
+  await visitor.open("/workflows");
+  await row(cancelled, "canceled").waitFor();
+
+  await visitor.open(`/workflows/runs/${woken}`);
+  await page.locator("summary").filter({ hasText: "a long nap" }).click();
+  await page.getByRole("button", { name: "Wake it now" }).click();
+  assert.equal(await it.result(woken), "rested");
+});
+
+test("many runs are cancelled by a filter, after a page that says which", async () => {
+  const { page, visitor } = it;
+  const label = "many";
+  const runs = await Promise.all([1, 2, 3].map((body) => it.trigger("/nap", { body, label })));
+  const other = await it.trigger("/nap", { body: 4 });
+  await visitor.open(`/workflows?label=${label}`);
+  await row(runs[2]).waitFor();
+  assert.equal(await row(other).count(), 0);
+  await page.getByRole("link", { name: "Cancel all that match…" }).click();
+  await page.getByText("3 runs will be cancelled").waitFor();
+  await page.getByRole("button", { name: "Cancel them" }).click();
+  await visitor.said("Cancelled 3 runs.");
+  for (const run of runs) await it.reaches(run, "RUN_CANCELED");
+  assert.equal((await it.log(other)).workflowState, "RUN_STARTED");
+});
