@@ -72,7 +72,7 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
     expect_texts(&page, &["Send 3 dead letters", "Show all 4", "href=\"/console/workflows?state=RUN_FAILED\""]);
     let cause = id_of(&causes(&server).await[0]).to_owned();
     let entries = format!("/console/dlq/entries?cause={cause}");
-    expect_texts(&page, &[&entries, &cause, &format!("/console/dlq/{}", letters[2].replace('-', "%2D"))]);
+    expect_texts(&page, &[&entries, &cause, &format!("/console/dlq/{}", letters[2])]);
 
     let page = browser.see(&entries).await;
     expect_texts(&page, &[&letters[0], &letters[1], &letters[2], "order 1001 is locked", "data-select-all=\"dlqIds\""]);
