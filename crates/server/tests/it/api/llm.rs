@@ -32,14 +32,15 @@ async fn a_message_to_the_model_brings_the_operators_token_and_keeps_it_from_eve
     let headers =
         [CALLBACK, ("Upstash-Forward-Authorization", "Bearer of-the-publisher"), ("Upstash-Retry-Delay", "1000")];
     let id = server.publish_with("api/llm", &headers, BODY).await;
-    for _ in 0..2 {
+    let story = ["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "DELIVERED"];
+    for so_far in [&story[..4], &story] {
         let delivery = model.next().await;
         assert_eq!(
             (delivery.method.as_str(), delivery.target.as_str(), delivery.text().as_str()),
             ("POST", PATH, BODY)
         );
         assert_eq!(delivery.all("authorization"), [format!("Bearer {TOKEN_OF_MODEL}")]);
-        server.settle().await;
+        server.reaches(&id, so_far).await;
         server.advance(1_000).await;
     }
     let message = server.message(&id).await;
