@@ -11,7 +11,7 @@ use crate::world::{Backend, World};
 use posthaste_engine::outcome::ErrorClass;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener as StdListener;
+use tokio::net::TcpSocket;
 
 /// Receivers that cannot be played here, and why. Together with the played ones they are all there are.
 const NOT_PLAYED: [(&str, &str); 1] =
@@ -109,8 +109,11 @@ impl Played {
 
 /// All receivers that are a script.
 async fn cast(world: &World) -> Vec<Played> {
-    let free = StdListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address");
-    let nobody = |id, host: &str, class| Played::new(id, format!("http://{host}:{}/", free.port()), None, Fails(class));
+    // Taken to the end of the process, so that no other of the cast gets it, and never listened on.
+    let taken = Box::leak(Box::new(TcpSocket::new_v4().expect("a socket")));
+    taken.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let port = taken.local_addr().expect("an address").port();
+    let nobody = |id, host: &str, class| Played::new(id, format!("http://{host}:{port}/"), None, Fails(class));
     let mut cast = vec![
         nobody("conn-refused", "127.0.0.1", ErrorClass::Connect),
         nobody("conn-dns-nx", "nowhere.example", ErrorClass::Dns),
