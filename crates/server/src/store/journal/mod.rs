@@ -264,7 +264,6 @@ impl Shared {
 
     /// Checks a batch before it is promised; false if only the database can tell.
     fn is_for_journal(&self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Result<bool, StoreError> {
-        let mut unknown = Vec::new();
         let mut of_runs = RunCheck::default();
         {
             let state = self.state();
@@ -293,23 +292,11 @@ impl Shared {
                 match fates.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
                     Some(true) => {}
                     Some(false) => return Err(absent(LIVE, id)),
-                    None => unknown.push(id),
+                    None => of_runs.premises.live.push((shard, id)),
                 }
             }
         }
-        if !of_runs.noted.is_empty() && !self.database.has_runs(of_runs.noted)? {
-            return Ok(false);
-        }
-        if !of_runs.premises.is_empty() {
-            self.database.check_premises(&of_runs.premises)?;
-        }
-        if unknown.is_empty() {
-            return Ok(true);
-        }
-        match self.database.find_absent(shard, &unknown)? {
-            None => Ok(true),
-            Some(id) => Err(absent(LIVE, id)),
-        }
+        if of_runs.premises.is_empty() { Ok(true) } else { self.database.check_premises(&of_runs.premises) }
     }
 
     /// Also if it is lazy: what is in the database must not depend on what the journal may lose.

@@ -16,9 +16,6 @@ use std::sync::Arc;
 pub(super) struct RunCheck<'a> {
     runs: HashMap<Seq, &'a Arc<Run>>,
     entries: HashSet<(Seq, u32)>,
-    /// Runs that get notes, and of which only the database can tell whether they are there: otherwise the batch is not for
-    /// the journal, because what is pending cannot tell what was written before the run, and what behind it.
-    pub noted: HashSet<Seq>,
     /// `None` for one that went.
     waiters: HashMap<WaiterKey, Option<&'a Waiter>>,
     /// What the database must say.
@@ -44,7 +41,7 @@ impl<'a> RunCheck<'a> {
                 let is_known =
                     self.runs.contains_key(run) || state.generations().any(|pending| pending.runs.run(*run).is_some());
                 if !is_known {
-                    self.noted.insert(*run);
+                    self.premises.noted.insert(*run);
                 }
             }
             // One that is not there is none as well.

@@ -200,14 +200,31 @@ impl SqliteStore {
 
 impl Reader {
     fn read<T>(&mut self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Outcome<T> {
-        // Rolled back when dropped; there is nothing to commit.
-        let transaction = self.connection.unchecked_transaction()?;
-        let version = transaction.pragma_query_value(None, "schema_version", |row| row.get(0))?;
+        let transaction = ReadTransaction::begin(&self.connection)?;
+        let version = transaction.0.prepare_cached("PRAGMA schema_version")?.query_row([], |row| row.get(0))?;
         if self.schema_version != version {
-            self.buckets = Buckets::load(&transaction)?;
+            self.buckets = Buckets::load(transaction.0)?;
             self.schema_version = version;
         }
-        query(&Snapshot { connection: &transaction, buckets: &self.buckets })
+        query(&Snapshot { connection: transaction.0, buckets: &self.buckets })
+    }
+}
+
+/// Ends when it is dropped. Its statements are prepared once, unlike those of rusqlite's own: the core reads before nearly
+/// every commit.
+struct ReadTransaction<'a>(&'a Connection);
+
+impl<'a> ReadTransaction<'a> {
+    fn begin(connection: &'a Connection) -> Outcome<Self> {
+        connection.prepare_cached("BEGIN")?.execute([])?;
+        Ok(Self(connection))
+    }
+}
+
+impl Drop for ReadTransaction<'_> {
+    fn drop(&mut self) {
+        // There is nothing to commit. If it cannot be ended, the next one says so: there is one within a connection.
+        let _ = self.0.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([]));
     }
 }
 

@@ -1,17 +1,16 @@
 //! The other way into the file: the sum of many batches, from the journal in front of it.
 
-use super::codec::{bits, int};
+use super::codec::int;
 use super::error::{Failure, Outcome};
 use super::write::{Delta, Writer};
 use super::{Premises, Scope, SqliteStore};
 use crate::store::journal::pending::{Fate, Pending};
 use crate::store::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
 use crate::store::run::{Body, Parts};
-use crate::store::{Asker, Durability, ShardId, StoreError};
+use crate::store::{Asker, Durability, StoreError};
 use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use rusqlite::params;
 
 impl SqliteStore {
     /// The last frame of the journal whose effect is in the file.
@@ -53,24 +52,6 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// One of these messages that has no live row.
-    pub(in crate::store) fn find_absent(
-        &self,
-        shard: ShardId,
-        ids: &[MessageId],
-    ) -> Result<Option<MessageId>, StoreError> {
-        const SQL: &str = "SELECT 1 FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
-        self.read_as_owner(|snapshot| {
-            let mut statement = snapshot.connection.prepare_cached(SQL)?;
-            for id in ids {
-                if !statement.exists(params![int(id.seq.0), bits(id.tag), shard.0])? {
-                    return Ok(Some(*id));
-                }
-            }
-            Ok(None)
-        })
-    }
-
     /// The messages that these keys stand for, and when their windows end.
     pub(in crate::store) fn find_windows(
         &self,
@@ -101,20 +82,8 @@ impl SqliteStore {
         self.read_for(asker, |snapshot| snapshot.parts(no, scope))
     }
 
-    /// Whether each of these runs is there.
-    pub(in crate::store) fn has_runs(&self, runs: impl IntoIterator<Item = Seq>) -> Result<bool, StoreError> {
-        self.read_as_owner(|snapshot| {
-            for no in runs {
-                if !snapshot.has_run(no)? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-    }
-
-    /// An error if one of these is not so.
-    pub(in crate::store) fn check_premises(&self, premises: &Premises) -> Result<(), StoreError> {
+    /// Whether a batch is for the journal; an error if what it takes for granted is not so.
+    pub(in crate::store) fn check_premises(&self, premises: &Premises) -> Result<bool, StoreError> {
         self.read_as_owner(|snapshot| snapshot.check(premises))
     }
 }

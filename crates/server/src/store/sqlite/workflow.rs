@@ -7,10 +7,10 @@
 use super::codec::{self, bits, int, to_json};
 use super::error::{Failure, Outcome};
 use super::read::{Snapshot, only_ids};
-use super::write::Writer;
+use super::write::{Writer, absent};
 use crate::store::page::{Bounds, PageBuilder};
 use crate::store::run::dlq_place_of;
-use crate::store::{Order, Page, PageRequest, RunFilter};
+use crate::store::{Order, Page, PageRequest, RunFilter, ShardId};
 use posthaste_engine::workflow::entry::Delivery;
 use posthaste_engine::workflow::run::{Run, RunState};
 use posthaste_engine::workflow::{Change, Waiter};
@@ -18,7 +18,7 @@ use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Row, params, params_from_iter};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -28,6 +28,11 @@ const NAMES_MAX: usize = 1_000;
 /// What only the database can tell about a batch: all of it must be so.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Premises {
+    /// Runs that get notes. If one is not there, the batch is not for the journal: what is pending cannot tell what was
+    /// written before the run, and what behind it.
+    pub noted: HashSet<Seq>,
+    /// These messages are not over.
+    pub live: Vec<(ShardId, MessageId)>,
     /// A run with this number is this one, if there is one.
     pub runs: Vec<Arc<Run>>,
     /// There is this entry.
@@ -38,7 +43,8 @@ pub(in crate::store) struct Premises {
 
 impl Premises {
     pub(in crate::store) fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.entries.is_empty() && self.waiters.is_empty()
+        let Self { noted, live, runs, entries, waiters } = self;
+        noted.is_empty() && live.is_empty() && runs.is_empty() && entries.is_empty() && waiters.is_empty()
     }
 }
 
@@ -156,8 +162,20 @@ impl Snapshot<'_> {
         Ok(no.map(|no| Seq(no.cast_unsigned())))
     }
 
-    /// An error if one of these is not so.
-    pub(super) fn check(&self, premises: &Premises) -> Outcome<()> {
+    /// False if a run that gets notes is not there, and an error if anything else is not so.
+    pub(super) fn check(&self, premises: &Premises) -> Outcome<bool> {
+        for no in &premises.noted {
+            if !self.has_run(*no)? {
+                return Ok(false);
+            }
+        }
+        for (shard, id) in &premises.live {
+            let mut statement =
+                self.connection.prepare_cached("SELECT 1 FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3")?;
+            if !statement.exists(params![int(id.seq.0), bits(id.tag), shard.0])? {
+                return Err(absent(*id));
+            }
+        }
         for run in &premises.runs {
             let mut statement =
                 self.connection.prepare_cached("SELECT tenant, id, created_at FROM run WHERE no = ?1")?;
@@ -189,7 +207,7 @@ impl Snapshot<'_> {
                 return Err(absent_waiter(waiter));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn has_entry(&self, run: Seq, index: u32) -> Outcome<bool> {
