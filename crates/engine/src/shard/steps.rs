@@ -6,6 +6,7 @@ use crate::event::Op;
 use crate::message::{Live, Message, Origin};
 use crate::outcome::Outcome;
 use crate::retry::{self, Next};
+use crate::workflow::Part;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -19,6 +20,20 @@ pub struct Step {
     pub origin: Origin,
     /// How much is sent, more or less: a step is sent with all that was before it.
     pub body_bytes: u32,
+}
+
+/// What deadlines of runs wait in instead of the lane of a destination, which may be slow.
+const DEADLINES: &str = "deadlines of workflow runs";
+
+impl Step {
+    /// This message, with which so many bytes are sent.
+    pub fn new(message: Arc<Message>, body_bytes: usize) -> Step {
+        let origin = match message.spec.workflow.map(|step| step.part) {
+            Some(Part::Deadline) => Origin::of(message.tenant, DEADLINES),
+            _ => Origin::of_url(message.tenant, &message.spec.url),
+        };
+        Step { message, origin, body_bytes: u32::try_from(body_bytes).unwrap_or(u32::MAX) }
+    }
 }
 
 /// How an attempt of a message of a run has ended.

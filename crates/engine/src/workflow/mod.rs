@@ -33,7 +33,7 @@ mod record;
 
 pub use machine::Workflow;
 pub use message::{Part, StepRef};
-pub use outbox::{Change, Notice, Outbox, Rebound, Waiter};
+pub use outbox::{Change, Consequences, Notice, Outbox, Rebound, Waiter};
 pub use record::{Record, Undecodable};
 pub use request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
 pub use resume::Overrides;

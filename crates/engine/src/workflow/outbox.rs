@@ -38,6 +38,28 @@ impl<'a> Outbox<'a> {
     }
 }
 
+/// What a decision has caused: an outbox without what was needed to fill it. The fields are as there.
+pub struct Consequences {
+    /// What the store must write.
+    pub changes: Vec<Change>,
+    /// New messages.
+    pub messages: Vec<Arc<Message>>,
+    /// Messages that must not be sent any more.
+    pub withdrawn: Vec<MessageId>,
+    /// Runs that must hear of the end of this one.
+    pub notices: Vec<Notice>,
+    /// Runs whose end this one now waits for.
+    pub rebound: Vec<Rebound>,
+}
+
+impl Consequences {
+    /// Of a decision that has filled this.
+    pub fn of(out: Outbox<'_>) -> Consequences {
+        let Outbox { changes, messages, withdrawn, notices, rebound, .. } = out;
+        Consequences { changes, messages, withdrawn, notices, rebound }
+    }
+}
+
 /// Something that the store must write about a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {

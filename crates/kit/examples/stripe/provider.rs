@@ -7,7 +7,6 @@ use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -38,19 +37,29 @@ pub(crate) struct Provider {
 
 struct Shared {
     keys: Keys,
-    thinks_for: Duration,
+    /// Whether it answers; until then it keeps everybody waiting.
+    answers: watch::Sender<bool>,
     calls: watch::Sender<Vec<Call>>,
 }
 
 impl Provider {
-    /// `thinks_for` is how long it takes to answer, once a mail is out.
-    pub(crate) async fn start(keys: Keys, thinks_for: Duration) -> std::io::Result<Provider> {
-        let shared = Arc::new(Shared { keys, thinks_for, calls: watch::Sender::default() });
+    pub(crate) async fn start(keys: Keys) -> std::io::Result<Provider> {
+        let shared = Arc::new(Shared { keys, answers: watch::Sender::new(true), calls: watch::Sender::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let routes = Router::new().route("/mails", post(take)).with_state(Arc::clone(&shared));
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(Provider { address, shared })
+    }
+
+    /// From now on mails are sent as ever, and nobody hears of it until it answers again.
+    pub(crate) fn keep_silent(&self) {
+        self.shared.answers.send_replace(false);
+    }
+
+    /// Answers all who wait, and all who come.
+    pub(crate) fn answer(&self) {
+        self.shared.answers.send_replace(true);
     }
 
     /// Returns when somebody has asked for a mail about this invoice.
@@ -76,6 +85,7 @@ async fn take(State(shared): State<Arc<Shared>>, headers: HeaderMap, Json(mail):
         let is_sent = !is_known || shared.keys == Keys::Ignored;
         calls.push(Call { key: key.to_owned(), invoice: invoice.to_owned(), is_sent });
     });
-    tokio::time::sleep(shared.thinks_for).await;
+    // The sender is in `shared`, so that it does not go away.
+    drop(shared.answers.subscribe().wait_for(|answers| *answers).await);
     StatusCode::OK
 }

@@ -18,10 +18,13 @@ pub(crate) const STRIPE_SECRET: &str = "whsec_of_the_show";
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait before asking again somebody who does not tell by himself.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Runs it. `program` is the command that starts the service.
 pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Result<(), Box<dyn Error>> {
-    let provider = Provider::start(Keys::Honoured, Duration::from_secs(1)).await?;
+    let provider = Provider::start(Keys::Honoured).await?;
+    provider.keep_silent();
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let base_url = format!("http://{address}");
     let start = || {
@@ -42,6 +45,7 @@ pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Re
     within("a mail left", provider.called(&invoice)).await?;
     println!("the mail is out; the service is killed before it hears of that");
     service.kill()?;
+    provider.answer();
     service = start()?;
     println!("another one takes over, and Stripe comes again with an event of another name");
     within("Stripe's event was taken", tell_until_heard(&base_url, &event("second", &invoice))).await?;
@@ -82,7 +86,7 @@ pub(crate) async fn tell(base_url: &str, event: &Value) -> Result<(), CallError>
 /// Sends an event until somebody has taken it, as Stripe does.
 pub(crate) async fn tell_until_heard(base_url: &str, event: &Value) {
     while tell(base_url, event).await.is_err() {
-        sleep(Duration::from_millis(100)).await;
+        sleep(ASK_AGAIN).await;
     }
 }
 
@@ -90,7 +94,7 @@ async fn is_marked(pool: &PgPool, invoice: &str) -> Result<(), sqlx::Error> {
     let marks = "SELECT count(*) FROM idempotency_keys WHERE domain = 'mail' AND key LIKE $1 AND status = 'completed'";
     let pattern = format!("%:{invoice}:%");
     while sqlx::query_scalar::<_, i64>(marks).bind(&pattern).fetch_one(pool).await? == 0 {
-        sleep(Duration::from_millis(100)).await;
+        sleep(ASK_AGAIN).await;
     }
     Ok(())
 }

@@ -11,7 +11,6 @@ use super::worker::Worker;
 use posthaste_kit::publish::{DeadLetterFilter, Dedup, Message, QueueClient, QueueService};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::time::Duration;
 
 pub(crate) struct World {
     pub(crate) server: Server,
@@ -31,7 +30,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start(keys: Keys) -> World {
         let server = Server::start();
-        let provider = Provider::start(keys, Duration::ZERO).await.unwrap();
+        let provider = Provider::start(keys).await.unwrap();
         let postgres = Postgres::start().await;
         statement::prepare(&postgres).await;
         World {

@@ -1,7 +1,7 @@
 //! Handlers that take their time: senders that do not wait for them, and how many run.
 
 use crate::handler::{EVENT, scheme};
-use crate::support::{NOW, Store, ask, at, soon, stripe};
+use crate::support::{Answer, NOW, Store, ask, at, soon, stripe};
 use posthaste_kit::webhook::{Event, KEEP, StripeEvent, Webhook};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -38,6 +38,15 @@ impl Gate {
         Webhook::new(scheme(), store.clone(), handler).clock(at(NOW))
     }
 
+    /// A request whose handler has begun and waits to be told to go on.
+    async fn hold<'a>(&self, webhook: &'a Webhook) -> Pin<Box<dyn Future<Output = Answer> + 'a>> {
+        let mut asked = Box::pin(ask(webhook, stripe(EVENT)));
+        tokio::select! {
+            _ = &mut asked => panic!("it has not been told to go on"),
+            () = self.begun.notified() => asked,
+        }
+    }
+
     fn counts(&self) -> (usize, usize) {
         (self.runs.load(Ordering::SeqCst), self.ends.load(Ordering::SeqCst))
     }
@@ -63,13 +72,7 @@ async fn until(webhook: &Webhook, status: u16) {
 async fn a_sender_that_hangs_up_stops_nothing() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store);
-    {
-        let mut asked = Box::pin(ask(&webhook, stripe(EVENT)));
-        tokio::select! {
-            _ = &mut asked => panic!("it has not been told to go on"),
-            () = gate.begun.notified() => {}
-        }
-    }
+    drop(gate.hold(&webhook).await);
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 409);
     gate.go.notify_one();
     soon(gate.ended.notified()).await;
@@ -108,11 +111,7 @@ async fn so_many_handlers_run_at_once_and_no_more() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store).at_once(1);
     let other = || stripe(&EVENT.replace("evt_1", "evt_2"));
-    let mut first = Box::pin(ask(&webhook, stripe(EVENT)));
-    tokio::select! {
-        _ = &mut first => panic!("it has not been told to go on"),
-        () = gate.begun.notified() => {}
-    }
+    let first = gate.hold(&webhook).await;
     let answer = ask(&webhook, other()).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
     // A handler whose sender has hung up runs as any other.
@@ -130,12 +129,7 @@ async fn so_many_handlers_run_at_once_and_no_more() {
 async fn a_process_that_ends_can_wait_for_handlers_whose_sender_has_gone() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store);
-    let mut asked = Box::pin(ask(&webhook, stripe(EVENT)));
-    tokio::select! {
-        _ = &mut asked => panic!("it has not been told to go on"),
-        () = gate.begun.notified() => {}
-    }
-    drop(asked);
+    drop(gate.hold(&webhook).await);
     {
         let mut idle = pin!(webhook.idle());
         assert!(poll_once(&mut idle).await.is_pending());

@@ -12,20 +12,17 @@ use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
 use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
-use posthaste_engine::message::{Live, Message, Origin};
+use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Step};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, NewEntry, NewRun, Notice, Outbox, Part, Rebound, Refusal, StepRef, Workflow,
+    Attempt, Change, Consequences, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
 };
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use std::sync::Arc;
-
-/// What deadlines wait in instead of the lane of a destination, which may be slow.
-const DEADLINES: &str = "deadlines of workflow runs";
 
 impl Core {
     pub(super) fn handle_run(&mut self, command: Command, now: Timestamp) -> Result<(), CoreFailure> {
@@ -475,22 +472,6 @@ enum Invoked {
     Refused(RunRefused),
 }
 
-/// What a decision has caused.
-struct Consequences {
-    changes: Vec<Change>,
-    messages: Vec<Arc<Message>>,
-    withdrawn: Vec<MessageId>,
-    notices: Vec<Notice>,
-    rebound: Vec<Rebound>,
-}
-
-impl Consequences {
-    fn of(out: Outbox<'_>) -> Consequences {
-        let Outbox { changes, messages, withdrawn, notices, rebound, .. } = out;
-        Consequences { changes, messages, withdrawn, notices, rebound }
-    }
-}
-
 /// Ops after which a batch is committed although a command about many runs goes on.
 const BATCH_OPS_MAX: usize = 1_024;
 
@@ -505,17 +486,13 @@ fn new_bytes(change: &Change) -> usize {
 
 fn step_of(cached: &Cached, message: Arc<Message>, lazy_bytes: usize) -> Step {
     let part = message.spec.workflow.map(|step| step.part);
-    let origin = match part {
-        Some(Part::Deadline) => Origin::of(message.tenant, DEADLINES),
-        _ => Origin::of_url(message.tenant, &message.spec.url),
-    };
     let bytes = match part {
         Some(Part::Entry(index)) if cached.is_fetched(index, lazy_bytes) => 0,
         Some(Part::Entry(index)) if cached.is_step(index) => cached.array_bytes(index),
         Some(Part::FailureCall) => cached.workflow.failure_call_bytes() as usize,
         _ => message.body.len(),
     };
-    Step { message, origin, body_bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
+    Step::new(message, bytes)
 }
 
 fn started_of(workflow: &Workflow, deduplicated: bool) -> Started {

@@ -53,7 +53,7 @@ fn outstanding(history: &History) -> Vec<(String, String)> {
     let mut promised: Vec<_> = history.publishes.iter().collect();
     promised.sort_by_key(|publish| publish.answered_at);
     let open = promised.into_iter().filter_map(|publish| match (&publish.answer, publish.kind) {
-        (_, Kind::Dead { .. } | Kind::Cancelled { .. }) => None,
+        (_, Kind::Dead { .. } | Kind::Cancelled { .. } | Kind::Buried | Kind::Revived) => None,
         (Answer::Acknowledged { id }, _) => {
             let is_open = !delivered.contains(id.as_str()) && !history.cancel_sent.contains(id);
             (is_open && seen.insert(id.as_str())).then(|| (publish.key.clone(), id.clone()))

@@ -1,8 +1,9 @@
 //! Judges a history: which promises were broken. Pure, so that it can be shown to see every kind of loss.
 //!
-//! Here is what holds for every message; `queues`, `flows`, `callbacks`, `schedules` and `runs` judge the rest.
+//! Here is what holds for every message; `letters`, `queues`, `flows`, `callbacks`, `schedules` and `runs` judge the rest.
 
 use crate::history::{Answer, Arrival, History, Kind, Millis, Publish};
+use crate::letters::{self, Life};
 use crate::{callbacks, flows, queues, runs, schedules};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -25,6 +26,8 @@ pub(crate) enum Violation {
     DeliveredAfterCancel(String),
     /// A dead letter whose receiver never failed, or more than one for the same message.
     WronglyDead(String),
+    /// A bulk action that was acknowledged has ended without it.
+    LeftOut(String),
     /// A dead letter with fewer attempts than promised.
     GaveUpEarly(String),
     /// The log has no end, or more than one, or an end that did not happen.
@@ -73,6 +76,7 @@ impl Violation {
             | Violation::Early(key)
             | Violation::DeliveredAfterCancel(key)
             | Violation::WronglyDead(key)
+            | Violation::LeftOut(key)
             | Violation::GaveUpEarly(key)
             | Violation::WrongEnd(key)
             | Violation::Phantom(key)
@@ -147,7 +151,29 @@ impl<'a> Subject<'a> {
     fn delivered(&self) -> usize {
         self.arrivals.iter().filter(|arrival| arrival.status == 200).count()
     }
+
+    /// The message that was published, and those that it was sent again as.
+    fn lives<'b>(&self, ends: &'b Ends<'a>, dead: &HashMap<&str, usize>) -> Vec<Life<'b>> {
+        let mut arrivals = self.arrivals.clone();
+        arrivals.sort_by_key(|arrival| arrival.began_us);
+        let mut ids = Vec::new();
+        let known = self.publishes.iter().filter_map(|publish| publish.answer.id());
+        for id in known.chain(arrivals.iter().map(|arrival| arrival.id.as_str())) {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        let life = |id: &str| Life {
+            ends: ends.get(id).map_or(&[][..], Vec::as_slice),
+            letters: dead.get(id).copied().unwrap_or(0),
+            delivered: arrivals.iter().filter(|arrival| arrival.id == id && arrival.status == 200).count(),
+        };
+        ids.into_iter().map(life).collect()
+    }
 }
+
+/// Ends in the log, by id.
+type Ends<'a> = HashMap<&'a str, Vec<&'static str>>;
 
 /// All broken promises of a run that has come to rest.
 pub(crate) fn check(history: &History) -> Vec<Violation> {
@@ -175,12 +201,6 @@ fn check_messages(history: &History) -> Vec<Violation> {
             continue;
         };
         let mut complain = |violation: fn(String) -> Violation| violations.push(violation(key.to_owned()));
-        let acknowledged = subject.acknowledged();
-        let arrived: HashSet<&str> = subject.arrivals.iter().map(|arrival| arrival.id.as_str()).collect();
-        if acknowledged.union(&arrived).count() > 1 {
-            complain(Violation::ManyIds);
-            continue;
-        }
         if subject.publishes.iter().any(|publish| matches!(publish.answer, Answer::Unexpected(_))) {
             complain(Violation::Unexpected);
         }
@@ -190,6 +210,19 @@ fn check_messages(history: &History) -> Vec<Violation> {
         let due = first.sent_at + first.kind.delay_ms();
         if subject.arrivals.iter().any(|arrival| arrival.at() + EARLY_MS < due) {
             complain(Violation::Early);
+        }
+        if matches!(first.kind, Kind::Buried | Kind::Revived) {
+            let lives = subject.lives(&ends, &dead);
+            if let Some(violation) = letters::wrong(first.kind, history.letters_asked.get(key).copied(), &lives) {
+                complain(violation);
+            }
+            continue;
+        }
+        let acknowledged = subject.acknowledged();
+        let arrived: HashSet<&str> = subject.arrivals.iter().map(|arrival| arrival.id.as_str()).collect();
+        if acknowledged.union(&arrived).count() > 1 {
+            complain(Violation::ManyIds);
+            continue;
         }
         let Some(id) = acknowledged.iter().next().or(arrived.iter().next()).copied() else { continue };
         let cancelled = history.cancels.get(id).copied();
@@ -204,7 +237,7 @@ fn check_messages(history: &History) -> Vec<Violation> {
         }
         let attempts_due = match first.kind {
             Kind::Dead { retries } => retries as usize + 1,
-            Kind::Plain { .. } | Kind::Flaky | Kind::Cancelled { .. } | Kind::Dedup | Kind::Member => usize::MAX,
+            _ => usize::MAX,
         };
         if letters > 1 || (letters == 1 && attempts_due == usize::MAX) {
             complain(Violation::WronglyDead);
@@ -244,8 +277,8 @@ fn is_right_end(ends: &[&str], is_known: bool, letters: usize, delivered: usize,
     }
 }
 
-fn ends_by_id(history: &History) -> HashMap<&str, Vec<&'static str>> {
-    let mut ends: HashMap<&str, Vec<&'static str>> = HashMap::new();
+fn ends_by_id(history: &History) -> Ends<'_> {
+    let mut ends = Ends::new();
     for (id, state) in &history.ends {
         ends.entry(id).or_default().push(state);
     }

@@ -23,13 +23,17 @@ pub(crate) enum Kind {
     Dedup,
     /// One of the messages of a publish to the URL group.
     Member,
+    /// The witness always answers 500, and the first time is the last: a dead letter, to be deleted with many others.
+    Buried,
+    /// The same, but the witness answers 500 only once: to be sent again with many others.
+    Revived,
 }
 
 impl Kind {
     pub(crate) fn delay_ms(self) -> Millis {
         match self {
             Kind::Plain { delay_ms } | Kind::Cancelled { delay_ms } => delay_ms,
-            Kind::Flaky | Kind::Dead { .. } | Kind::Dedup | Kind::Member => 0,
+            Kind::Flaky | Kind::Dead { .. } | Kind::Dedup | Kind::Member | Kind::Buried | Kind::Revived => 0,
         }
     }
 }
@@ -188,6 +192,8 @@ pub(crate) struct History {
     pub(crate) cancels: HashMap<String, Millis>,
     /// Ids whose cancel was sent, answered or not.
     pub(crate) cancel_sent: HashSet<String>,
+    /// Dead letters (keys of their messages) that a bulk action was sent for, and whether it was acknowledged.
+    pub(crate) letters_asked: HashMap<String, bool>,
     pub(crate) pauses: Vec<Pause>,
     /// Times without power. Outcomes of the last moment before may be forgotten, so a message may come again after it,
     /// and tell of itself again.

@@ -5,7 +5,6 @@ use crate::endpoint::{Endpoint, Script, run_id};
 use crate::history::{
     Answer, FLOWS, FlowLimits, History, Kind, LONG_WINDOW, Publish, QUEUE_SLOTS, SHORT_WINDOW, Start, Terms,
 };
-use crate::operator::{DOOMED, DOOMED_KIND};
 use crate::random::Random;
 use crate::witness::{Witness, body_of, flow_name, member_key};
 use bytes::Bytes;
@@ -224,14 +223,8 @@ impl Load {
         self.batch_of(server, count, Kind::Plain { delay_ms: 0 }, json!({})).await;
     }
 
-    /// A batch of messages that are to be cancelled together.
-    pub(crate) async fn doomed(&self, server: SocketAddr, count: u64) {
-        let delay = format!("{}s", DOOMED_KIND.delay_ms() / 1_000);
-        let headers = json!({ "upstash-label": DOOMED, "upstash-delay": delay });
-        self.batch_of(server, count, DOOMED_KIND, headers).await;
-    }
-
-    async fn batch_of(&self, server: SocketAddr, count: u64, kind: Kind, headers: Value) {
+    /// A batch of messages of one kind, all with the same headers.
+    pub(crate) async fn batch_of(&self, server: SocketAddr, count: u64, kind: Kind, headers: Value) {
         let sent_at = self.witness.now();
         let keys: Vec<String> = (0..count).map(|_| self.new_key()).collect();
         let item = |key: &String| {
@@ -250,8 +243,8 @@ impl Load {
     fn url(&self, key: &str, kind: Kind, terms: Terms) -> String {
         let path = match kind {
             Kind::Plain { .. } | Kind::Cancelled { .. } | Kind::Dedup | Kind::Member => "plain",
-            Kind::Flaky => "flaky",
-            Kind::Dead { .. } => "dead",
+            Kind::Flaky | Kind::Revived => "flaky",
+            Kind::Dead { .. } | Kind::Buried => "dead",
         };
         let url = format!("http://{}/{path}/{key}", self.witness.address);
         match (terms.queue, terms.flow) {

@@ -20,6 +20,7 @@ mod power;
 mod upgrade;
 
 mod audit;
+mod bulk;
 mod plan;
 mod report;
 mod round;
@@ -29,6 +30,7 @@ mod callbacks;
 mod checker;
 mod flows;
 mod history;
+mod letters;
 mod overlap;
 mod queues;
 mod runs;

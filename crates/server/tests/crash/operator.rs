@@ -1,8 +1,9 @@
 //! What an operator does in a run: makes the group, the queues and the schedules, pauses queues and resumes
 //! them, and clears up at the end.
 
+use crate::bulk::{self, Bulk};
 use crate::client::Client;
-use crate::history::{Kind, LONG_WINDOW, Millis, Pause, QUEUE_SLOTS};
+use crate::history::{LONG_WINDOW, Pause, QUEUE_SLOTS};
 use crate::load::{GROUP, GROUP_SIZE, Load, Phase, queue_name};
 use crate::random::Random;
 use crate::witness::{body_of, flow_name};
@@ -15,13 +16,6 @@ use std::sync::Arc;
 
 /// The label of what schedules fire, to find it in the log.
 pub(crate) const FIRED: &str = "fired";
-/// The label of what is cancelled in the background.
-pub(crate) const DOOMED: &str = "doomed";
-/// Due long after it is cancelled.
-const DOOMED_DELAY_MS: Millis = 120_000;
-pub(crate) const DOOMED_KIND: Kind = Kind::Cancelled { delay_ms: DOOMED_DELAY_MS };
-const DOOMED_BATCHES: usize = 11;
-const DOOMED_BATCH: u64 = 100;
 /// A pause lasts until some number of messages below this, and above this half, has been acknowledged.
 const PAUSE_MESSAGES: u64 = 600;
 
@@ -107,26 +101,8 @@ pub(crate) async fn clear_up(load: &Load, server: SocketAddr) {
     });
     let target = format!("/v2/messages?flowControlKey={}", flow_name(LONG_WINDOW));
     expect(client, Method::DELETE, server, &target, 202).await;
-    expect(client, Method::DELETE, server, &format!("/v2/messages?label={DOOMED}"), 202).await;
-}
-
-/// Publishes more messages than one piece of a bulk cancel takes, and cancels them in the background.
-pub(crate) async fn cancel_in_background(load: &Load, server: SocketAddr) {
-    for _ in 0..DOOMED_BATCHES {
-        load.doomed(server, DOOMED_BATCH).await;
-    }
-    let mut ids = Vec::new();
-    load.note(|history| {
-        let doomed = history.publishes.iter().filter(|publish| publish.kind == DOOMED_KIND);
-        ids = doomed.filter_map(|publish| publish.answer.id().map(str::to_owned)).collect();
-        history.cancel_sent.extend(ids.iter().cloned());
-    });
-    let target = format!("/v2/messages?label={DOOMED}&async=true");
-    let answer = load.client.send(Method::DELETE, server, &target, &[], Bytes::new()).await;
-    if answer.is_some_and(|answer| answer.status == 202) {
-        let at = load.witness.now();
-        load.note(|history| history.cancels.extend(ids.into_iter().map(|id| (id, at))));
-    }
+    expect(client, Method::DELETE, server, &format!("/v2/messages?label={}", Bulk::Cancel.label()), 202).await;
+    bulk::finished(load, server).await;
 }
 
 async fn post(client: &Client, server: SocketAddr, target: &str, headers: &[(&str, String)], body: String) {

@@ -1,7 +1,7 @@
 //! Death at every named place of the server, under the same load.
 
+use crate::bulk::{self, Bulk};
 use crate::load::Phase;
-use crate::operator;
 use crate::process::Launch;
 use crate::random::Random;
 use crate::report::Row;
@@ -26,13 +26,14 @@ const ELSEWHERE: [&str; 5] =
     ["schedule_fired", "schedules_committed", "before_retain", "after_retain", "retention_in_transaction"];
 
 /// What has to happen so that a place is passed.
+#[derive(Clone, Copy)]
 enum Stimulus {
     /// Publishers and receivers do it.
     Load,
     /// The server is told to end.
     Stop,
-    /// Many messages are cancelled in the background.
-    BulkCancel,
+    /// Something is done to many messages or dead letters in the background.
+    Bulk(Bulk),
     /// Nobody asks for anything for a while.
     Quiet,
 }
@@ -53,12 +54,14 @@ pub(crate) async fn run(passes: u64, seed: u64) -> Row {
         }
         let mut round = Round::begin(launch, seed + pass).await;
         for point in ALL.into_iter().filter(|point| !ELSEWHERE.contains(point)) {
-            let passing = passing(point, pass, &mut round.random);
-            if die_at(&mut round, point, passing).await {
-                reached.insert(point);
-                row.cycles += 1;
-            } else {
-                row.note(format!("{point} was not passed {passing} times within {PATIENCE:?}"));
+            for stimulus in stimuli(point) {
+                let passing = passing(point, pass, &mut round.random);
+                if die_at(&mut round, stimulus, point, passing).await {
+                    reached.insert(point);
+                    row.cycles += 1;
+                } else {
+                    row.note(format!("{point} was not passed {passing} times within {PATIENCE:?}"));
+                }
             }
         }
         row.add(&round.end().await);
@@ -84,19 +87,23 @@ pub(crate) fn was_killed(status: ExitStatus) -> bool {
 }
 
 /// One life; says whether it ended at that place.
-async fn die_at(round: &mut Round, point: &'static str, passing: u64) -> bool {
+async fn die_at(round: &mut Round, stimulus: Stimulus, point: &'static str, passing: u64) -> bool {
+    if let Stimulus::Bulk(bulk) = stimulus {
+        // In a life before, in which earlier bulk actions end: it is this one that must come to the place.
+        let mut server = round.start_sound().await;
+        bulk::prepare(&round.load, server.address(), bulk).await;
+        round.kill(&mut server);
+    }
     let launch = armed(&round.launch, point, passing);
     let (mut server, address) = round.start(&launch).await;
     if let Some(address) = address {
-        match stimulus(point) {
+        match stimulus {
             Stimulus::Load => {}
             Stimulus::Stop => {
                 round.acknowledge(ACKNOWLEDGED_BEFORE, &server).await;
                 server.terminate();
             }
-            Stimulus::BulkCancel => {
-                operator::cancel_in_background(&round.load, address).await;
-            }
+            Stimulus::Bulk(bulk) => bulk::begin(&round.load, address, bulk).await,
             Stimulus::Quiet => {
                 round.acknowledge(ACKNOWLEDGED_BEFORE, &server).await;
                 round.load.phase.send_replace(Phase::Down);
@@ -108,12 +115,13 @@ async fn die_at(round: &mut Round, point: &'static str, passing: u64) -> bool {
     status.is_some_and(was_killed)
 }
 
-fn stimulus(point: &str) -> Stimulus {
+/// Each of them leads to the place.
+fn stimuli(point: &str) -> Vec<Stimulus> {
     match point {
-        _ if point.starts_with("stop_") => Stimulus::Stop,
-        _ if point.starts_with("bulk_") => Stimulus::BulkCancel,
-        "before_flush" | "after_flush" => Stimulus::Quiet,
-        _ => Stimulus::Load,
+        _ if point.starts_with("stop_") => vec![Stimulus::Stop],
+        _ if point.starts_with("bulk_") => Bulk::ALL.map(Stimulus::Bulk).to_vec(),
+        "before_flush" | "after_flush" => vec![Stimulus::Quiet],
+        _ => vec![Stimulus::Load],
     }
 }
 

@@ -10,17 +10,17 @@ use crate::env::Env;
 use crate::store::CommitError;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
-use posthaste_engine::message::{Live, Message, Origin};
+use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::Step;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{EarlyEvent, Invoke, Invoker, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Rebound, Refusal, StepRef, WaitFor,
-    Workflow,
+    Attempt, Change, Consequences, Limits, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Refusal, StepRef,
+    WaitFor, Workflow,
 };
-use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::id::{DlqId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, StepInfo};
 use std::collections::BTreeSet;
@@ -28,8 +28,6 @@ use std::sync::Arc;
 
 /// Nothing that a seed writes comes near.
 const LIMITS: Limits = Limits { entries: 1_000, bytes: 1_000_000, duration_ms: 1_000 * 86_400_000 };
-/// What deadlines wait in instead of the lane of a destination.
-const DEADLINES: &str = "deadlines of workflow runs";
 /// The answer to a task of internal origin, which nobody hears.
 const NOBODY: RequestId = RequestId(0);
 
@@ -395,7 +393,7 @@ impl Owner {
         let mut next_id = || next_id(last_seq, random, now);
         let mut out = Outbox::new(now, &mut next_id);
         let decided = decide(&mut run.workflow, &mut out);
-        let caused = Caused::of(out);
+        let caused = Consequences::of(out);
         self.follow(run, caused, env, now)?;
         Ok(Some(decided))
     }
@@ -411,14 +409,14 @@ impl Owner {
         let mut next_id = || next_id(last_seq, random, now);
         let mut out = Outbox::new(now, &mut next_id);
         let workflow = begin(&mut out);
-        let (caused, no) = (Caused::of(out), workflow.run.no);
+        let (caused, no) = (Consequences::of(out), workflow.run.no);
         self.follow(Remembered::begun(workflow), caused, env, now)?;
         Ok(no)
     }
 
     /// Adds to the batch what a run has decided, and lets those decide who must hear of it.
-    fn follow(&mut self, mut run: Remembered, caused: Caused, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        let Caused { mut changes, messages, withdrawn, notices, rebound } = caused;
+    fn follow(&mut self, mut run: Remembered, caused: Consequences, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        let Consequences { mut changes, messages, withdrawn, notices, rebound } = caused;
         run.absorb(&changes);
         let tenant = run.workflow.run.tenant;
         let steps: Vec<Step> = messages.into_iter().map(|message| step_of(&run, message)).collect();
@@ -499,28 +497,8 @@ impl Owner {
     }
 }
 
-/// What a decision has caused.
-struct Caused {
-    changes: Vec<Change>,
-    messages: Vec<Arc<Message>>,
-    withdrawn: Vec<MessageId>,
-    notices: Vec<Notice>,
-    rebound: Vec<Rebound>,
-}
-
-impl Caused {
-    fn of(out: Outbox<'_>) -> Caused {
-        let Outbox { changes, messages, withdrawn, notices, rebound, .. } = out;
-        Caused { changes, messages, withdrawn, notices, rebound }
-    }
-}
-
 fn step_of(run: &Remembered, message: Arc<Message>) -> Step {
     let part = message.spec.workflow.map(|step| step.part);
-    let origin = match part {
-        Some(Part::Deadline) => Origin::of(message.tenant, DEADLINES),
-        _ => Origin::of_url(message.tenant, &message.spec.url),
-    };
     let is_step = |index: u32| {
         let entry = run.workflow.entries.get(index as usize);
         entry.is_some_and(|entry| entry.terms.call_type == CallType::Step)
@@ -530,7 +508,7 @@ fn step_of(run: &Remembered, message: Arc<Message>) -> Step {
         Some(Part::FailureCall) => run.workflow.failure_call_bytes() as usize,
         _ => message.body.len(),
     };
-    Step { message, origin, body_bytes: bytes as u32 }
+    Step::new(message, bytes)
 }
 
 /// What tells of a failure is put together when it is sent.
