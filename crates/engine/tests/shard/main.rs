@@ -2,6 +2,7 @@
 
 mod flows;
 mod hasten;
+mod makings;
 mod queues;
 mod steps;
 mod waiting;

@@ -3,12 +3,12 @@
 //! After every step it checks the caps, the order of queues and the limits of flow-control keys by its own
 //! books; after healing it checks that every message has ended exactly once and that nothing is stuck.
 
+use crate::makings::{flow_name, outcome, queue_name, spec};
 use bytes::Bytes;
-use posthaste_engine::event::{Event, Op, Response, State};
+use posthaste_engine::event::{Event, Op, State};
 use posthaste_engine::flow::{Flow, FlowEdit};
-use posthaste_engine::message::{CallbackSpec, DedupKey, FlowKey, FlowSpec, Live, Message, MessageSpec, Origin, Place};
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place};
 use posthaste_engine::message::{QueueKey, Turn};
-use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::shard::{Chance, Effect, Lane, Load, Output, Publish, Settings, Shard, Source};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -552,61 +552,4 @@ fn may_follow(before: Option<State>, state: State) -> bool {
         CancelRequested => matches!(before, Some(Created | Active | Retry)),
         Canceled => matches!(before, Some(CancelRequested | Error)),
     }
-}
-
-pub(crate) fn queue_name(queue: u8) -> String {
-    format!("queue-{queue}")
-}
-
-pub(crate) fn flow_name(key: u8) -> String {
-    format!("key-{key}")
-}
-
-fn spec(new: &New) -> MessageSpec {
-    let callback = || {
-        Box::new(CallbackSpec {
-            url: "https://example.org/done".into(),
-            method: "POST".into(),
-            headers: Vec::new(),
-            retries: Some(1),
-            retry_delay: Some("1000".into()),
-            timeout_ms: None,
-            delay_ms: 0,
-            labels: Vec::new(),
-            redact: Default::default(),
-            flow: None,
-        })
-    };
-    MessageSpec {
-        url: "https://example.com/".into(),
-        method: "POST".into(),
-        retries: new.retries,
-        retry_delay: Some("2000".into()),
-        queue: new.queue.map(queue_name),
-        flow: new.flow.map(|flow| FlowSpec {
-            key: flow_name(flow.key),
-            parallelism: flow.parallelism,
-            rate: flow.rate,
-            period_ms: flow.period_ms,
-        }),
-        callback: new.callback.then(callback),
-        failure_callback: new.failure_callback.then(callback),
-        hops: new.hops,
-        ..MessageSpec::default()
-    }
-}
-
-fn outcome(how: How) -> Outcome {
-    let answer = |status: u16, header: Option<(&str, String)>| {
-        let headers = header.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-        Ok(Response { status, headers, ..Response::default() })
-    };
-    let result = match how {
-        How::Ok => answer(200, None),
-        How::Fail => answer(500, None),
-        How::FailWithRetryAfter(seconds) => answer(429, Some(("Retry-After", seconds.to_string()))),
-        How::Refuse => answer(489, Some(("Upstash-NonRetryable-Error", "true".into()))),
-        How::NoAnswer => Err(AttemptError { class: ErrorClass::Timeout, message: "context deadline exceeded".into() }),
-    };
-    Outcome { result, duration_ms: 1, phases: None }
 }

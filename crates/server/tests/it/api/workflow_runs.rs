@@ -4,23 +4,19 @@ use crate::support::server::{READ_ONLY, START_MS, TOKEN_B};
 use crate::support::{Answer, Backend, Request, Setup, TestServer};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use posthaste_engine::limits::WORKFLOW_INVOKERS_MAX;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 /// Where nobody answers; nothing is due there while a test runs.
-const APP: &str = "http://127.0.0.1:9/wf";
+pub(super) const APP: &str = "http://127.0.0.1:9/wf";
 /// What clients compare, letter by letter.
-const ENDED: &str = "failed to publish to url: can not append to a a cancelled workflow";
+pub(super) const ENDED: &str = "failed to publish to url: can not append to a a cancelled workflow";
 
 /// An item that starts a run, whose first delivery is due later.
-fn start(id: &str) -> Value {
+pub(super) fn start(id: &str) -> Value {
     start_at(APP, id, json!({}))
 }
 
-fn start_at(url: &str, id: &str, more: Value) -> Value {
+pub(super) fn start_at(url: &str, id: &str, more: Value) -> Value {
     let mut headers = json!({
         "upstash-workflow-init": "true", "upstash-workflow-runid": id, "upstash-workflow-url": url,
         "upstash-delay": "1h",
@@ -33,12 +29,12 @@ fn start_at(url: &str, id: &str, more: Value) -> Value {
 }
 
 /// An item that appends a step to a run.
-fn step(id: &str, body: &str) -> Value {
+pub(super) fn step(id: &str, body: &str) -> Value {
     let headers = json!({ "upstash-workflow-init": "false", "upstash-workflow-runid": id, "upstash-delay": "1h" });
     json!({ "destination": APP, "body": body, "headers": headers })
 }
 
-trait Runs {
+pub(super) trait Runs {
     fn batch(&self, items: Value) -> Request;
     fn wait(&self, run: &str, event: &str, step: u32) -> Request;
     async fn started(&self, ids: &[&str]);
@@ -213,151 +209,6 @@ async fn what_is_wrong_within_a_run_is_not_taken_for_its_end() {
 }
 
 #[tokio::test]
-async fn an_invoke_starts_a_run_for_a_step_of_another() {
-    let server = TestServer::start().await;
-    server.started(&["wfr_p"]).await;
-    let step = json!({ "stepId": 1, "stepName": "i", "stepType": "Invoke", "concurrent": 1 });
-    let envelope =
-        |parent: &str| json!({ "body": "{\"doc\":42}", "workflowRunId": parent, "workflowUrl": APP, "step": step });
-    let invoke = |parent: &str, count: &str| {
-        let about = [
-            ("Upstash-Workflow-Init", "true"),
-            ("Upstash-Workflow-Invoke", "true"),
-            ("Upstash-Workflow-RunId", "wfr_c"),
-            ("Upstash-Forward-Upstash-Workflow-Invoke-Count", count),
-            ("Upstash-Delay", "1h"),
-        ];
-        server.publish(APP).headers(&about).json(&envelope(parent))
-    };
-    assert_eq!(invoke("wfr_unknown", "1").expect(400).await.error(), ENDED);
-    let error = invoke("wfr_p", "100").expect(412).await.error();
-    assert_eq!(error, "quota maxWorkflowInvokeDepth exceeded, current limit: 100");
-    let invoked = invoke("wfr_p", "99").expect(200).await.json();
-    assert_eq!(invoked["workflowRunId"], "wfr_c");
-    assert_eq!(server.entries("wfr_c").await, [json!({ "doc": 42 })]);
-    let again = invoke("wfr_p", "99").expect(202).await.json();
-    assert_eq!((&again["workflowRunId"], &again["deduplicated"]), (&json!("wfr_c"), &json!(true)));
-    server.delete("/v2/workflows/runs/wfr_c").expect(200).await;
-    let mut told = step.clone();
-    told["out"] = r#"{"isCanceled":true,"isFailed":false}"#.into();
-    assert_eq!(server.entries("wfr_p").await[1], told);
-    server.finish_with_pending().await;
-}
-
-/// An invoke of one run by a step of another, which says this of itself.
-fn invoke(server: &TestServer, (parent, child): (&str, &str), more: &[(&str, &str)], headers: Value) -> Request {
-    let step = json!({ "stepId": 1, "stepName": "i", "stepType": "Invoke", "concurrent": 1 });
-    let envelope = json!({
-        "body": "{\"doc\":42}", "workflowRunId": parent, "workflowUrl": APP, "step": step, "headers": headers,
-    });
-    let about = [
-        ("Upstash-Workflow-Init", "true"),
-        ("Upstash-Workflow-Invoke", "true"),
-        ("Upstash-Workflow-RunId", child),
-        ("Upstash-Delay", "1h"),
-    ];
-    server.publish(APP).headers(&about).headers(more).json(&envelope)
-}
-
-#[tokio::test]
-async fn how_deep_runs_invoke_one_another_is_counted_by_the_server() {
-    let mut setup = Setup::dev();
-    setup.settings.workflow_max_depth = Some(3);
-    let server = TestServer::with(setup).await;
-    server.started(&["wfr_0"]).await;
-    let forged = [("Upstash-Forward-Upstash-Workflow-Invoke-Count", "0")];
-    for runs in [("wfr_0", "wfr_1"), ("wfr_1", "wfr_2")] {
-        invoke(&server, runs, &forged, json!({})).expect(200).await;
-    }
-    let server = server.restart().await;
-    for more in [&forged[..], &[]] {
-        let error = invoke(&server, ("wfr_2", "wfr_3"), more, json!({})).expect(412).await.error();
-        assert_eq!(error, "quota maxWorkflowInvokeDepth exceeded, current limit: 3");
-    }
-    server.get("/v2/workflows/runs/wfr_3").expect(404).await.error();
-    assert_eq!(server.entries("wfr_2").await.len(), 1, "the run that would invoke it goes on");
-    server.finish_with_pending().await;
-}
-
-#[tokio::test]
-async fn no_more_runs_than_the_bound_wait_for_the_end_of_one() {
-    let server = TestServer::start().await;
-    let parents: Vec<String> = (0..=WORKFLOW_INVOKERS_MAX).map(|number| format!("wfr_{number}")).collect();
-    let (last, others) = parents.split_last().expect("there are some");
-    server.batch(parents.iter().map(|id| start(id)).chain([start("wfr_c")]).collect()).expect(200).await;
-    let invoke = |parent: &str| invoke(&server, (parent, "wfr_c"), &[], json!({}));
-    for parent in others {
-        invoke(parent).expect(202).await;
-    }
-    let error = invoke(last).expect(412).await.error();
-    assert_eq!(error, format!("quota maxWorkflowInvokers exceeded, current limit: {WORKFLOW_INVOKERS_MAX}"));
-    invoke(&others[0]).expect(202).await;
-    server.delete("/v2/workflows/runs/wfr_c?cancel=false").body("\"ok\"").expect(200).await;
-    for parent in others {
-        assert_eq!(server.entries(parent).await.len(), 2, "{parent} hears of it");
-    }
-    // The last one goes on, and knows nothing of what was refused: it invokes another instance.
-    assert_eq!(server.entries(last).await.len(), 1);
-    invoke(last).expect(200).await;
-    server.delete("/v2/workflows/runs/wfr_c?cancel=false").expect(200).await;
-    assert_eq!(server.entries(last).await.len(), 2);
-    server.finish_with_pending().await;
-}
-
-#[tokio::test]
-async fn what_an_old_client_says_with_a_wait_or_an_invoke_holds_for_its_result() {
-    let server = TestServer::start().await;
-    server.started(&["wfr_a", "wfr_b"]).await;
-    let said = json!({
-        "Upstash-Workflow-RunId": ["wfr_a"], "Upstash-Retries": ["7"], "Upstash-Retry-Delay": ["1234"],
-        "Upstash-Flow-Control-Key": ["of-results"], "Upstash-Flow-Control-Value": ["rate=1,period=1h"],
-    });
-    let step = json!({ "stepId": 1, "stepName": "w", "stepType": "Wait", "concurrent": 1 });
-    let wait = json!({ "url": APP, "timeout": "1mo", "timeoutUrl": APP, "timeoutHeaders": said, "step": step });
-    server.post("/v2/flowControl/of-results/pin?parallelism=1").expect(200).await;
-    server.post("/v2/flowControl/of-results/pause").expect(200).await;
-    server.post("/v2/wait/e").header("Upstash-Workflow-RunId", "wfr_a").json(&wait).expect(200).await;
-    server.post("/v2/notify/e").expect(200).await;
-    invoke(&server, ("wfr_b", "wfr_c"), &[], said).expect(200).await;
-    let pending = &server.runs("workflowRunId=wfr_b").await[0]["steps"][1]["steps"][0];
-    let id = pending["messageId"].as_str().unwrap_or_else(|| panic!("no id in {pending}"));
-    assert_eq!(server.runs(&format!("messageId={id}")).await.len(), 1, "a run is found by what its log names");
-    server.delete("/v2/workflows/runs/wfr_c").expect(200).await;
-    for run in ["wfr_a", "wfr_b"] {
-        let log = server.runs(&format!("workflowRunId={run}")).await.remove(0);
-        let shown = &log["steps"][1]["steps"][0];
-        assert_eq!((&shown["retries"], &shown["retryDelay"]), (&json!(7), &json!("1234")), "{run}");
-        assert_eq!(shown["state"], "STEP_SUCCESS");
-    }
-    assert_eq!(server.flow("of-results").await["waitListSize"], 2, "both results wait for the key");
-    server.finish_with_pending().await;
-}
-
-#[tokio::test]
-async fn what_a_run_hides_is_hidden_in_the_log_of_its_invoker() {
-    for backend in Backend::ALL {
-        let server = TestServer::with(Setup::dev().on(backend)).await;
-        server.started(&["wfr_p"]).await;
-        let hiding = [("Upstash-Redact-Fields", "body,header[X-Key]"), ("Upstash-Forward-X-Key", "canary-header")];
-        invoke(&server, ("wfr_p", "wfr_c"), &hiding, json!({})).expect(200).await;
-        let log = async |what: &str| server.get(&format!("/v2/workflows/{what}")).expect(200).await.text();
-        let check = async || {
-            for text in [log("logs").await, log("events").await] {
-                assert!(text.contains("REDACTED:") && !text.contains("canary"), "{text}");
-                assert!(!text.contains("doc"), "{text}");
-            }
-        };
-        check().await;
-        // Another one that invokes the same run says nothing about it.
-        server.started(&["wfr_q"]).await;
-        invoke(&server, ("wfr_q", "wfr_c"), &[], json!({})).expect(202).await;
-        server.delete("/v2/workflows/runs/wfr_c?cancel=false").body("canary-result").expect(200).await;
-        check().await;
-        server.finish_with_pending().await;
-    }
-}
-
-#[tokio::test]
 async fn runs_can_be_triggered_without_a_client() {
     let server = TestServer::start().await;
     let trigger = |path: &str| server.post(path).header("Upstash-Delay", "1h").body("{\"n\":1}");
@@ -451,149 +302,6 @@ async fn many_runs_are_cancelled_by_what_they_have() {
         }
         server.finish().await;
     }
-}
-
-#[tokio::test]
-async fn events_reach_who_waits_and_who_will() {
-    for backend in Backend::ALL {
-        let server = TestServer::with(Setup::dev().on(backend)).await;
-        server.started(&["wfr_a", "wfr_b"]).await;
-        let notify = |path: &str| server.post(&format!("/v2/notify/{path}")).body("{\"by\":\"ann\"}");
-        assert_eq!(notify("ev/1").expect(200).await.json(), json!([]), "it is lost");
-        for run in ["wfr_a", "wfr_b", "wfr_a"] {
-            server.wait(run, "ev/1", 1).expect(200).await.json();
-        }
-        let reached = notify("ev/1").expect(200).await.json();
-        let runs: Vec<&Value> = reached.as_array().expect("a list").iter().map(|it| &it["workflowRunId"]).collect();
-        assert_eq!(runs, ["wfr_a", "wfr_b"], "in the order of asking, and asking twice is asking once");
-        assert_eq!(reached[0]["waiter"]["headers"]["Upstash-Workflow-Runid"], json!(["wfr_a"]));
-        assert_eq!(reached[0]["waiter"]["deadline"], START_MS / 1_000 + 10);
-        let out = STANDARD.encode("{\"by\":\"ann\"}");
-        let mut result = json!({ "stepId": 1, "stepName": "w", "stepType": "Wait", "concurrent": 1 });
-        (result["waitEventId"], result["out"]) = ("ev/1".into(), out.into());
-        assert_eq!(server.entries("wfr_a").await[1], result);
-        // For one run it is kept.
-        assert_eq!(notify("wfr_a/later").expect(200).await.json(), json!([]));
-        server.wait("wfr_b", "later", 2).expect(200).await;
-        server.wait("wfr_a", "later", 2).expect(200).await;
-        assert_eq!((server.entries("wfr_a").await.len(), server.entries("wfr_b").await.len()), (3, 2));
-        assert_eq!(notify("wfr_unknown/later").expect(404).await.error(), "workflow run not found");
-        // Another tenant's event is another one.
-        assert_eq!(notify("later").token(TOKEN_B).expect(200).await.json(), json!([]));
-        let reached = notify("later").expect(200).await.json();
-        assert_eq!((reached.as_array().map(Vec::len), &reached[0]["workflowRunId"]), (Some(1), &json!("wfr_b")));
-        server.finish_with_pending().await;
-    }
-}
-
-#[tokio::test]
-async fn a_wait_needs_a_step_and_a_time_that_the_server_allows() {
-    let server = TestServer::start().await;
-    server.started(&["wfr_a"]).await;
-    let wait = |body: Value| server.post("/v2/wait/e").header("Upstash-Workflow-RunId", "wfr_a").json(&body);
-    for (body, text) in [
-        (json!({ "timeout": "10s" }), "the body does not say which step waits"),
-        (json!({ "step": { "stepId": 1 }, "timeout": "soon" }), "timeout: not a duration"),
-        (json!({ "step": { "stepId": 1, "stepName": "n".repeat(16 * 1024) } }), "step: it must not be longer"),
-        (json!({ "step": { "stepId": 1 }, "timeout": "366d" }), "quota maxDelay exceeded, current limit: 31536000"),
-    ] {
-        let error = wait(body).expect(412).await.error();
-        assert!(error.starts_with(text), "{error}");
-    }
-    wait(json!({ "step": { "stepId": 1 } })).expect(200).await;
-    server.advance(7 * 86_400_000 - 1).await;
-    assert_eq!(server.entries("wfr_a").await.len(), 1);
-    server.advance(1).await;
-    assert_eq!(server.entries("wfr_a").await[1], json!({ "stepId": 1, "waitEventId": "e", "waitTimeout": true }));
-    server.finish_with_pending().await;
-}
-
-/// A step that has made a webhook.
-fn making_webhook(event: &str) -> String {
-    let made = json!({ "webhookUrl": format!("http://x/{event}"), "eventId": event }).to_string();
-    json!({ "stepId": 1, "stepName": "hook", "stepType": "CreateWebhook", "out": made, "concurrent": 1 }).to_string()
-}
-
-#[tokio::test]
-async fn a_webhook_brings_a_request_to_a_run_without_a_token() {
-    let server = TestServer::start().await;
-    server.started(&["wfr_a"]).await;
-    let hook = |method: &str, path: &str| {
-        server.request(method, &format!("/v2/workflows/hooks/{path}")).without("Authorization")
-    };
-    let error = hook("PUT", "tenant-a/wfr_a/evt_1").expect(404).await.error();
-    assert_eq!(error, "workflow run not found", "nobody has made this webhook yet");
-    server.batch(json!([step("wfr_a", &making_webhook("evt_1"))])).expect(200).await;
-    hook("PUT", "tenant-a/wfr_a/other").expect(404).await;
-    let called = hook("PUT", "tenant-a/wfr_a/evt_1?q=1").header("X-Req", "7").body("hi");
-    called.expect(200).await.json();
-    hook("GET", "tenant-a/wfr_a/evt_1").expect(200).await;
-    for number in [2, 3] {
-        server.wait("wfr_a", "evt_1", number).expect(200).await;
-    }
-    let entries = server.entries("wfr_a").await;
-    let payload = |entry: &Value| -> Value {
-        let out = STANDARD.decode(entry["out"].as_str().expect("out is text")).expect("base64");
-        serde_json::from_slice(&out).expect("the payload is JSON")
-    };
-    let (first, second) = (payload(&entries[2]), payload(&entries[3]));
-    assert_eq!(
-        (&first["method"], &first["body"], &first["header"]["X-Req"]),
-        (&json!("PUT"), &json!("aGk="), &json!(["7"]))
-    );
-    let url = format!(
-        "{}://{}{}",
-        first["proto"].as_str().unwrap(),
-        first["host"].as_str().unwrap(),
-        first["url"].as_str().unwrap()
-    );
-    assert_eq!(url, format!("http://{}/v2/workflows/hooks/tenant-a/wfr_a/evt_1?q=1", server.address));
-    assert_eq!((&second["method"], second.get("body")), (&json!("GET"), None));
-    for path in ["tenant-b/wfr_a/evt_1", "nobody/wfr_a/evt_1", "tenant-a/wfr_unknown/evt_1"] {
-        assert_eq!(hook("POST", path).expect(404).await.error(), "workflow run not found", "{path}");
-    }
-    hook("TRACE", "tenant-a/wfr_a/evt_1").expect(405).await;
-    server.finish_with_pending().await;
-}
-
-#[tokio::test]
-async fn who_guesses_webhooks_is_held_up_and_who_knows_them_is_not() {
-    const MISSES: usize = 100;
-    let server = TestServer::start().await;
-    server.started(&["wfr_a"]).await;
-    server.batch(json!([step("wfr_a", &making_webhook("evt_1"))])).expect(200).await;
-    let hook = |path: &str| server.post(&format!("/v2/workflows/hooks/{path}")).without("Authorization");
-    let wrong = ["tenant-a/wfr_a/evt_2", "tenant-a/wfr_b/evt_1", "nobody/wfr_a/evt_1"];
-    for path in wrong.iter().cycle().take(MISSES - 1) {
-        hook(path).expect(404).await;
-    }
-    // Right ones use up nothing, in whatever way they are called.
-    let by = |method: &str| server.request(method, "/v2/workflows/hooks/tenant-a/wfr_a/evt_1").without("Authorization");
-    for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
-        by(method).expect(200).await;
-    }
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    stream.write_all(&by("HEAD").bytes()).await.unwrap();
-    let mut status = [0; 12];
-    stream.read_exact(&mut status).await.unwrap();
-    assert_eq!(&status, b"HTTP/1.1 200");
-    hook(wrong[0]).expect(404).await;
-    for path in wrong {
-        assert_eq!(hook(path).expect(429).await.header("retry-after"), Some("1"), "{path}");
-    }
-    // Right ones have their turn, however many there are and whoever else is behind that address.
-    let mut right = JoinSet::new();
-    for _ in 0..50 {
-        right.spawn(hook("tenant-a/wfr_a/evt_1").send());
-        right.spawn(hook(wrong[0]).send());
-    }
-    let mut statuses: Vec<u16> = right.join_all().await.iter().map(|answer| answer.status).collect();
-    statuses.sort_unstable();
-    assert_eq!(statuses, [[200; 50], [429; 50]].concat());
-    server.get("/v2/queues").expect(200).await;
-    server.advance(1_000).await;
-    hook(wrong[0]).expect(404).await;
-    server.finish_with_pending().await;
 }
 
 #[tokio::test]
