@@ -89,9 +89,11 @@ pub(crate) fn was_killed(status: ExitStatus) -> bool {
 /// One life; says whether it ended at that place.
 async fn die_at(round: &mut Round, stimulus: Stimulus, point: &'static str, passing: u64) -> bool {
     if let Stimulus::Bulk(bulk) = stimulus {
-        // In a life before, in which earlier bulk actions end: it is this one that must come to the place.
-        let mut server = round.start_sound().await;
-        bulk::prepare(&round.load, server.address(), bulk).await;
+        // In a quiet life before, in which earlier bulk actions end: it is this one that must come to the place.
+        let (mut server, address) = round.start(&round.launch.clone()).await;
+        let address = address.unwrap_or_else(|| panic!("the server did not start:\n{}", server.last_words()));
+        round.load.phase.send_replace(Phase::Down);
+        bulk::prepare(&round.load, address, bulk).await;
         round.kill(&mut server);
     }
     let launch = armed(&round.launch, point, passing);
