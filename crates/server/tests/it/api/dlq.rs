@@ -20,7 +20,7 @@ pub(super) fn ids(letters: &[Value]) -> Vec<&str> {
 }
 
 /// Makes so many dead letters, a second apart, and gives their ids, oldest first.
-async fn many_failed(server: &TestServer, receiver: &Receiver, count: usize) -> Vec<String> {
+pub(super) async fn many_failed(server: &TestServer, receiver: &Receiver, count: usize) -> Vec<String> {
     receiver.script("/fails", [Reply::status(500)]);
     let step = 50;
     let mut made = Vec::new();

@@ -1,6 +1,6 @@
 //! `/v2/dlq/retry`: dead letters are published again.
 
-use super::dlq::{dlq_id, failed, ids};
+use super::dlq::{dlq_id, failed, ids, many_failed};
 use crate::support::server::{START_MS, message_id};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
 use serde_json::json;

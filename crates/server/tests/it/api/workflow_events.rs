@@ -1,6 +1,6 @@
 //! What runs of workflows wait for: events, and webhooks that bring them.
 
-use super::workflow_runs::{APP, Runs, step};
+use super::workflow_runs::{Runs, step};
 use crate::support::server::{START_MS, TOKEN_B};
 use crate::support::{Backend, Setup, TestServer};
 use base64::Engine;
