@@ -23,7 +23,7 @@ const PAUSES: [(&str, &str); 10] = [
     ("crates/kit/tests/job/support.rs", "handlers that take time by a clock that is paused"),
     ("crates/kit/tests/publish/main.rs", "the inside of the polling loop"),
     ("crates/kit/tests/stores/support/wait.rs", "the inside of the polling loop"),
-    ("crates/server/tests/crash/dead_letters.rs", "the inside of the polling loop"),
+    ("crates/server/tests/crash/bulk.rs", "the inside of the polling loop"),
     ("crates/server/tests/crash/kills.rs", "the moment of a kill is the input of the test"),
     ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),
