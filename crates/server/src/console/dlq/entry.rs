@@ -2,9 +2,9 @@
 
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, query, segment};
-use super::act::why_not;
 use super::entries::failed_at;
-use super::{Cause, Causes, ENTRIES, answer};
+use super::selection::Selection;
+use super::{Cause, Causes, ENTRIES, answer, place_and_text};
 use axum::extract::Path;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
@@ -86,7 +86,7 @@ fn delete(visitor: &Visitor, id: &str) -> Markup {
             input type="hidden" name="what" value="one";
             input type="hidden" name="id" value=(id);
             input type="hidden" name="next" value=(ENTRIES);
-            button.danger disabled[!visitor.may_act()] title=[why_not(visitor)] { "Delete" }
+            button.danger disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Delete" }
         }
     }
 }
@@ -101,9 +101,7 @@ fn facts(visitor: &Visitor, letter: &Letter, cause: Option<&Cause>) -> Markup {
             dd { (answer(letter.response_status, cause.and_then(|cause| cause.error_class.as_deref()))) }
             @if let Some(cause) = cause {
                 dt { "Cause" }
-                dd { a href=(format!("{ENTRIES}?{}", query(&[("cause", &cause.cause)]))) {
-                    (cause.destination) " · " @if cause.text.is_empty() { "no text" } @else { (cause.text) }
-                } }
+                dd { (place_and_text(cause, &Selection::default().with("cause", &cause.cause))) }
             }
             dt { "Retries allowed" } dd { (letter.max_retries) }
         }

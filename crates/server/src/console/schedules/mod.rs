@@ -5,9 +5,10 @@ mod form;
 mod one;
 mod preview;
 
+use super::form::{Back, Search};
 use super::view::{self, ROWS_MAX};
-use super::visitor::{Problem, query, segment};
-use super::{Desk, Visitor, back_to};
+use super::visitor::{Problem, segment};
+use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
 use axum::extract::{Form, Path, Query};
 use axum::http::Method;
@@ -73,18 +74,6 @@ struct Schedule {
     error: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Filters {
-    #[serde(default)]
-    search: String,
-}
-
-#[derive(Deserialize)]
-struct Back {
-    #[serde(default)]
-    next: String,
-}
-
 fn page_of(id: &str) -> String {
     format!("{PAGE}/{}", segment(id))
 }
@@ -98,7 +87,7 @@ fn plain(id: &str) -> String {
     if posthaste_wire::destination::is_name(id) { id.to_owned() } else { segment(id) }
 }
 
-async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Result<Response, Problem> {
+async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Result<Response, Problem> {
     let schedules: Vec<Schedule> = visitor.get("/v2/schedules?trimBody=0").await?;
     let all = schedules.len();
     let matches =
@@ -113,12 +102,7 @@ async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Re
         @if all == 0 { (nothing()) } @else {
             (view::search(PAGE, "Id or destination contains", &search))
             section #schedule-list data-refresh="5000" {
-                @if found.is_empty() {
-                    (view::empty("No schedule is like this", &html! { a href=(PAGE) { "Show all" } }))
-                } @else {
-                    (table(&visitor, &found))
-                    (view::shown_of(found.len(), all))
-                }
+                (view::found(PAGE, found.len(), all, "No schedule is like this", || table(&visitor, &found)))
             }
         }
     };
@@ -206,7 +190,7 @@ fn outcome(state: &str, count: u64) -> Markup {
 }
 
 fn messages_of(schedule: &Schedule) -> String {
-    format!("/console/messages?{}", query(&[("scheduleId", &schedule.schedule_id)]))
+    messages::listed_by("scheduleId", &schedule.schedule_id)
 }
 
 fn buttons(visitor: &Visitor, schedule: &Schedule) -> Markup {
@@ -227,10 +211,8 @@ fn nothing() -> Markup {
         "There are no schedules",
         &html! {
             p { a href={ (PAGE) "/make/new" } { "Make one" } ", or with the API:" }
-            @let command = "curl -X POST \"$QSTASH_URL/v2/schedules/https://example.com\" \
-                -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Cron: */5 * * * *\" -d tick";
-            p { code { (command) } }
-            button type="button" data-copy=(command) { "Copy" }
+            (view::command("curl -X POST \"$QSTASH_URL/v2/schedules/https://example.com\" \
+                -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Cron: */5 * * * *\" -d tick"))
         },
     )
 }
