@@ -32,17 +32,17 @@ pub(super) const fn choice(
 pub(super) struct Form {
     /// Where the list is.
     pub(super) path: &'static str,
-    /// Fields that are asked for most.
-    pub(super) common: &'static [Field],
+    /// Fields that are asked for most. Several lists, so that forms can share some.
+    pub(super) common: &'static [&'static [Field]],
     /// The others.
-    pub(super) others: &'static [Field],
+    pub(super) others: &'static [&'static [Field]],
     /// What the others mean.
     pub(super) hint: &'static str,
 }
 
 impl Form {
     fn field(&self, name: &str) -> Option<&'static Field> {
-        self.common.iter().chain(self.others).find(|field| field.name == name)
+        self.common.iter().chain(self.others).copied().flatten().find(|field| field.name == name)
     }
 }
 
@@ -121,11 +121,11 @@ impl Filters {
 
     /// The form.
     pub(super) fn form(&self) -> Markup {
-        let is_used = self.form.others.iter().any(|field| !self.value(field.name).is_empty());
+        let is_used = self.form.others.iter().copied().flatten().any(|field| !self.value(field.name).is_empty());
         html! {
             form #filters method="get" action=(self.form.path) {
                 div.filter-row {
-                    @for field in self.form.common { (self.input(field)) }
+                    @for field in self.form.common.iter().copied().flatten() { (self.input(field)) }
                     div.actions {
                         button.primary type="submit" { "Show" }
                         @if !self.is_empty() { a.button href=(self.form.path) { "All" } }
@@ -133,7 +133,7 @@ impl Filters {
                 }
                 details.text open[is_used] {
                     summary { "More filters" }
-                    div.filter-row { @for field in self.form.others { (self.input(field)) } }
+                    div.filter-row { @for field in self.form.others.iter().copied().flatten() { (self.input(field)) } }
                     p.hint { (self.form.hint) }
                 }
             }
@@ -171,8 +171,8 @@ mod tests {
 
     const THINGS: Form = Form {
         path: "/things",
-        common: &[choice("state", "State", &[("", "any"), ("BAD", "bad")]), field("label", "Label", "")],
-        others: &[field("host", "Host", ""), field("fromDate", "From (UTC)", ""), field("toDate", "To (UTC)", "")],
+        common: &[&[choice("state", "State", &[("", "any"), ("BAD", "bad")])], &[field("label", "Label", "")]],
+        others: &[&[field("host", "Host", ""), field("fromDate", "From (UTC)", ""), field("toDate", "To (UTC)", "")]],
         hint: "",
     };
 

@@ -1,7 +1,7 @@
 //! Flow control: keys, their limits and what waits for them.
 
 use super::form::Search;
-use super::view::{self, ROWS_MAX};
+use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, query, segment};
 use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
@@ -106,38 +106,33 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
 }
 
 fn table(visitor: &Visitor, keys: &[Key]) -> Markup {
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Key" }
-                        th scope="col" { "State" }
-                        th.number scope="col" title="Due and not under way, whatever they wait for" { "Waiting" }
-                        th.number scope="col" { "Under way" }
-                        th.number scope="col" { "Rate" }
-                        th scope="col" { "Actions" }
+    let rows = html! {
+        @for key in keys.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" {
+                    a href=(page_of(&key.flow_control_key)) {
+                        code.cut title=(key.flow_control_key) { (key.flow_control_key) }
                     }
                 }
-                tbody {
-                    @for key in keys.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" {
-                                a href=(page_of(&key.flow_control_key)) {
-                                    code.cut title=(key.flow_control_key) { (key.flow_control_key) }
-                                }
-                            }
-                            td.tight { (states(key)) }
-                            td.number { (view::number(key.wait_list_size)) }
-                            td.number.tight { (of_max(key.parallelism_count, key.parallelism_max)) }
-                            td.number.tight { (rate(key)) }
-                            td.acts { div.actions { (quick_buttons(visitor, key)) } }
-                        }
-                    }
-                }
+                td.tight { (states(key)) }
+                td.number { (view::number(key.wait_list_size)) }
+                td.number.tight { (of_max(key.parallelism_count, key.parallelism_max)) }
+                td.number.tight { (rate(key)) }
+                td.acts { div.actions { (quick_buttons(visitor, key)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[
+            column("Key"),
+            column("State"),
+            numbers("Waiting", Some("Due and not under way, whatever they wait for")),
+            numbers("Under way", None),
+            numbers("Rate", None),
+            column("Actions"),
+        ],
+        &rows,
+    )
 }
 
 fn states(key: &Key) -> Markup {

@@ -1,7 +1,7 @@
 //! Queues: how far each is behind, and its settings.
 
 use super::form::Back;
-use super::view::{self, ROWS_MAX};
+use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, segment};
 use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
@@ -171,36 +171,31 @@ fn filter_form(filters: &Filters) -> Markup {
 
 fn table(visitor: &Visitor, queues: &[Queue]) -> Markup {
     let now = visitor.now();
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Queue" }
-                        th scope="col" { "State" }
-                        th.number scope="col" title="Messages that have not ended, those under way included" { "Lag" }
-                        th scope="col" { "Parallelism" }
-                        th scope="col" { "Made" }
-                        th scope="col" { "Changed" }
-                        th scope="col" { "Actions" }
-                    }
-                }
-                tbody {
-                    @for queue in queues.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" { code.cut title=(queue.name) { (queue.name) } }
-                            td.tight { (state(queue)) }
-                            td.number { a href=(messages::listed_by("queueName", &queue.name)) { (view::number(queue.lag)) } }
-                            td.tight { (parallelism_form(visitor, queue)) }
-                            td.tight { (view::time(Timestamp(queue.created_at), now)) }
-                            td.tight { (view::time(Timestamp(queue.updated_at), now)) }
-                            td.acts { div.actions { (buttons(visitor, queue)) } }
-                        }
-                    }
-                }
+    let rows = html! {
+        @for queue in queues.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" { code.cut title=(queue.name) { (queue.name) } }
+                td.tight { (state(queue)) }
+                td.number { a href=(messages::listed_by("queueName", &queue.name)) { (view::number(queue.lag)) } }
+                td.tight { (parallelism_form(visitor, queue)) }
+                td.tight { (view::time(Timestamp(queue.created_at), now)) }
+                td.tight { (view::time(Timestamp(queue.updated_at), now)) }
+                td.acts { div.actions { (buttons(visitor, queue)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[
+            column("Queue"),
+            column("State"),
+            numbers("Lag", Some("Messages that have not ended, those under way included")),
+            column("Parallelism"),
+            column("Made"),
+            column("Changed"),
+            column("Actions"),
+        ],
+        &rows,
+    )
 }
 
 fn state(queue: &Queue) -> Markup {
@@ -223,7 +218,7 @@ fn parallelism_form(visitor: &Visitor, queue: &Queue) -> Markup {
 }
 
 fn buttons(visitor: &Visitor, queue: &Queue) -> Markup {
-    let path = |action: &str| format!("{PAGE}/{}/{action}", segment(&queue.name));
+    let path = format!("{PAGE}/{}", segment(&queue.name));
     let question = match queue.lag {
         0 => format!("Delete the queue {}? Its settings are lost; it has no messages.", queue.name),
         lag => format!(
@@ -232,9 +227,8 @@ fn buttons(visitor: &Visitor, queue: &Queue) -> Markup {
         ),
     };
     html! {
-        @if queue.paused { (view::button(visitor, &path("resume"), "Resume", None, &[])) }
-        @else { (view::button(visitor, &path("pause"), "Pause", None, &[])) }
-        (view::button(visitor, &path("delete"), "Delete", Some(&question), &[]))
+        (view::pause_button(visitor, &path, queue.paused))
+        (view::button(visitor, &format!("{path}/delete"), "Delete", Some(&question), &[]))
     }
 }
 

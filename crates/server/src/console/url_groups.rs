@@ -1,7 +1,7 @@
 //! URL groups: their endpoints and default headers.
 
 use super::form::{Search, header_lines};
-use super::view::{self, ROWS_MAX};
+use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, query, segment};
 use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
@@ -149,34 +149,23 @@ fn endpoint_fields(entered: Option<&Entered>) -> Markup {
 
 fn table(visitor: &Visitor, groups: &[Group]) -> Markup {
     let now = visitor.now();
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Group" }
-                        th scope="col" { "Endpoints" }
-                        th.number scope="col" { "Default headers" }
-                        th scope="col" { "Changed" }
-                        th scope="col" { "Actions" }
-                    }
+    let rows = html! {
+        @for group in groups.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" {
+                    a href=(page_of(&group.name)) { code.cut title=(group.name) { (group.name) } }
                 }
-                tbody {
-                    @for group in groups.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" {
-                                a href=(page_of(&group.name)) { code.cut title=(group.name) { (group.name) } }
-                            }
-                            td { (view::number(group.endpoints.len() as u64)) ": " (first_endpoints(&group.endpoints)) }
-                            td.number { (view::number(group.headers.len() as u64)) }
-                            td.tight { (view::time(Timestamp(group.updated_at), now)) }
-                            td.acts { div.actions { (actions(visitor, group)) } }
-                        }
-                    }
-                }
+                td { (view::number(group.endpoints.len() as u64)) ": " (first_endpoints(&group.endpoints)) }
+                td.number { (view::number(group.headers.len() as u64)) }
+                td.tight { (view::time(Timestamp(group.updated_at), now)) }
+                td.acts { div.actions { (actions(visitor, group)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[column("Group"), column("Endpoints"), numbers("Default headers", None), column("Changed"), column("Actions")],
+        &rows,
+    )
 }
 
 /// The first few, by name or else by URL.

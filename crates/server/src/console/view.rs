@@ -140,12 +140,13 @@ pub(super) fn number(number: u64) -> String {
 pub(super) fn in_words(seconds: u64) -> String {
     let units = [("day", seconds / 86_400), ("hour", seconds / 3_600 % 24), ("minute", seconds / 60 % 60)];
     let said = units.into_iter().chain([("second", seconds % 60)]).filter(|(_, count)| *count > 0);
-    let said: Vec<String> = said.map(|(unit, count)| format!("{count} {unit}{}", plural(count))).collect();
+    let said: Vec<String> = said.map(|(unit, count)| counted(count as usize, unit)).collect();
     if said.is_empty() { "0 seconds".to_owned() } else { said.join(" ") }
 }
 
-fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
+/// `1 run`, `2 runs`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How many there are, if not all were looked at.
@@ -222,6 +223,43 @@ pub(super) fn search(path: &str, label: &str, given: &str) -> Markup {
     }
 }
 
+/// A column of a table.
+pub(super) struct Column {
+    name: &'static str,
+    /// Numbers stand below one another.
+    is_number: bool,
+    /// What it means, if the name does not say enough.
+    meaning: Option<&'static str>,
+}
+
+/// A column of texts.
+pub(super) const fn column(name: &'static str) -> Column {
+    Column { name, is_number: false, meaning: None }
+}
+
+/// A column of numbers.
+pub(super) const fn numbers(name: &'static str, meaning: Option<&'static str>) -> Column {
+    Column { name, is_number: true, meaning }
+}
+
+/// A table that scrolls to the side where it is too wide.
+pub(super) fn table(columns: &[Column], rows: &Markup) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        @for column in columns {
+                            th.number[column.is_number] scope="col" title=[column.meaning] { (column.name) }
+                        }
+                    }
+                }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
 /// A list without pages: its table and how many of how many it shows, or what is said when nothing was found.
 pub(super) fn found(path: &str, count: usize, all: usize, nothing: &str, table: impl FnOnce() -> Markup) -> Markup {
     match count {
@@ -278,6 +316,12 @@ pub(super) fn button(
             button type="submit" disabled[!visitor.may_act()] title=[refusal(visitor)] { (name) }
         }
     }
+}
+
+/// The button that pauses what goes on, or lets go on what is paused; its action is behind the path.
+pub(super) fn pause_button(visitor: &Visitor, path: &str, is_paused: bool) -> Markup {
+    let (action, name) = if is_paused { ("resume", "Resume") } else { ("pause", "Pause") };
+    button(visitor, &format!("{path}/{action}"), name, None, &[])
 }
 
 /// The cookie that carries what was done to the next page.

@@ -37,17 +37,17 @@ impl Page {
 /// A dead letter as a line of the list.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Letter {
-    dlq_id: String,
-    message_id: String,
-    url: String,
-    method: String,
-    response_status: u16,
-    error: Option<String>,
-    response_body: Option<String>,
+pub(super) struct Letter {
+    pub(super) dlq_id: String,
+    pub(super) message_id: String,
+    pub(super) url: String,
+    pub(super) method: String,
+    pub(super) response_status: u16,
+    pub(super) error: Option<String>,
+    pub(super) response_body: Option<String>,
     #[serde(default)]
-    labels: Vec<String>,
-    queue_name: Option<String>,
+    pub(super) labels: Vec<String>,
+    pub(super) queue_name: Option<String>,
 }
 
 pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Markup, Problem> {

@@ -1,16 +1,7 @@
 //! Which messages: the form of the list, and what a bulk cancel understands of it.
 
-use crate::console::filters::{Field, Filters, Form, choice, field};
+use crate::console::filters::{Filters, Form, choice, field};
 use crate::console::visitor::Problem;
-
-const COMMON: &[Field] = &[
-    choice("state", "State", STATES),
-    field("messageId", "Message id", "msg_…"),
-    field("label", "Label", ""),
-    field("host", "Host", "api.example.com"),
-    field("queueName", "Queue", ""),
-    field("flowControlKey", "Flow-control key", ""),
-];
 
 /// States, and what to call them.
 const STATES: &[(&str, &str)] = &[
@@ -28,8 +19,15 @@ const STATES: &[(&str, &str)] = &[
 /// Of `/v2/logs`.
 pub(super) const MESSAGES: Form = Form {
     path: super::PATH,
-    common: COMMON,
-    others: &[
+    common: &[&[
+        choice("state", "State", STATES),
+        field("messageId", "Message id", "msg_…"),
+        field("label", "Label", ""),
+        field("host", "Host", "api.example.com"),
+        field("queueName", "Queue", ""),
+        field("flowControlKey", "Flow-control key", ""),
+    ]],
+    others: &[&[
         field("url", "Destination, exactly", "https://…"),
         field("path", "Path", "/hook"),
         field("urlGroup", "URL group", ""),
@@ -38,7 +36,7 @@ pub(super) const MESSAGES: Form = Form {
         field("sourceMessageId", "Caused by message", "msg_…"),
         field("fromDate", "From (UTC)", ""),
         field("toDate", "To (UTC)", ""),
-    ],
+    ]],
     hint: "Several values with commas mean “or”. Times are those of the log lines; a state is found wherever it stands in a message's log.",
 };
 

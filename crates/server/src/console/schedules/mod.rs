@@ -6,7 +6,7 @@ mod one;
 mod preview;
 
 use super::form::{Back, Search};
-use super::view::{self, ROWS_MAX};
+use super::view::{self, ROWS_MAX, column};
 use super::visitor::{Problem, segment};
 use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
@@ -111,38 +111,33 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
 
 fn table(visitor: &Visitor, schedules: &[Schedule]) -> Markup {
     let now = visitor.now();
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Schedule" }
-                        th scope="col" { "Times" }
-                        th scope="col" { "Next" }
-                        th scope="col" { "Last" }
-                        th scope="col" { "Destination" }
-                        th scope="col" { "Actions" }
+    let rows = html! {
+        @for schedule in schedules.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" {
+                    a href=(page_of(&schedule.schedule_id)) {
+                        code.cut title=(schedule.schedule_id) { (schedule.schedule_id) }
                     }
                 }
-                tbody {
-                    @for schedule in schedules.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" {
-                                a href=(page_of(&schedule.schedule_id)) {
-                                    code.cut title=(schedule.schedule_id) { (schedule.schedule_id) }
-                                }
-                            }
-                            td { (expression(&schedule.cron)) }
-                            td.tight { (next(schedule, now)) }
-                            td { (last(schedule, now)) }
-                            td { code.cut.short title=(schedule.destination) { (schedule.destination) } }
-                            td.acts { div.actions { (buttons(visitor, schedule)) } }
-                        }
-                    }
-                }
+                td { (expression(&schedule.cron)) }
+                td.tight { (next(schedule, now)) }
+                td { (last(schedule, now)) }
+                td { code.cut.short title=(schedule.destination) { (schedule.destination) } }
+                td.acts { div.actions { (buttons(visitor, schedule)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[
+            column("Schedule"),
+            column("Times"),
+            column("Next"),
+            column("Last"),
+            column("Destination"),
+            column("Actions"),
+        ],
+        &rows,
+    )
 }
 
 /// The fields, and the zone below them.
@@ -195,14 +190,13 @@ fn messages_of(schedule: &Schedule) -> String {
 
 fn buttons(visitor: &Visitor, schedule: &Schedule) -> Markup {
     let id = &schedule.schedule_id;
-    let path = |action: &str| format!("{}/{action}", page_of(id));
+    let page = page_of(id);
     let run = format!("Publish what {id} publishes, once, now? Its times stay as they are.");
     let delete = format!("Delete the schedule {id}? It never fires again. Messages that it has made go on.");
     html! {
-        (view::button(visitor, &path("run"), "Run now", Some(&run), &[]))
-        @if schedule.is_paused { (view::button(visitor, &path("resume"), "Resume", None, &[])) }
-        @else { (view::button(visitor, &path("pause"), "Pause", None, &[])) }
-        (view::button(visitor, &path("delete"), "Delete", Some(&delete), &[]))
+        (view::button(visitor, &format!("{page}/run"), "Run now", Some(&run), &[]))
+        (view::pause_button(visitor, &page, schedule.is_paused))
+        (view::button(visitor, &format!("{page}/delete"), "Delete", Some(&delete), &[]))
     }
 }
 

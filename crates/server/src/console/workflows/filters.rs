@@ -1,6 +1,6 @@
 //! Which runs: the forms of the lists, and what a bulk cancel understands of them.
 
-use crate::console::filters::{Form, choice, field};
+use crate::console::filters::{Field, Form, choice, field};
 use crate::console::visitor::Problem;
 
 pub(super) use crate::console::filters::Filters;
@@ -26,49 +26,36 @@ const CALLBACK_STATES: &[(&str, &str)] = &[
     ("CALLBACK_CANCELED", "cancelled"),
 ];
 
+/// Fields of both forms: what is asked for most, and the others.
+const NAMES: &[Field] = &[
+    field("workflowRunId", "Run id", "wfr_…"),
+    field("label", "Label", ""),
+    field("workflowUrl", "URL, exactly", "https://…"),
+];
+const OTHERS: &[Field] = &[
+    field("host", "Host", "app.example.com"),
+    field("path", "Path", "/api/order"),
+    field("flowControlKey", "Flow-control key", ""),
+    field("callerIp", "Triggered from", "10.0.0.7"),
+    field("workflowCreatedAt", "Created at (Unix ms)", "1767225600000"),
+    field("fromDate", "Created from (UTC)", ""),
+    field("toDate", "Created to (UTC)", ""),
+];
 const HINT: &str = "Several values with commas mean “or”.";
 
 /// Of `/v2/workflows/logs`.
 pub(super) const RUNS: Form = Form {
     path: super::PATH,
-    common: &[
-        choice("state", "State", STATES),
-        field("workflowRunId", "Run id", "wfr_…"),
-        field("label", "Label", ""),
-        field("workflowUrl", "URL, exactly", "https://…"),
-    ],
-    others: &[
-        field("host", "Host", "app.example.com"),
-        field("path", "Path", "/api/order"),
-        field("flowControlKey", "Flow-control key", ""),
-        field("callerIp", "Triggered from", "10.0.0.7"),
-        field("messageId", "Message id of a step", "msg_…"),
-        field("workflowCreatedAt", "Created at (Unix ms)", "1767225600000"),
-        field("fromDate", "Created from (UTC)", ""),
-        field("toDate", "Created to (UTC)", ""),
-    ],
+    common: &[&[choice("state", "State", STATES)], NAMES],
+    others: &[OTHERS, &[field("messageId", "Message id of a step", "msg_…")]],
     hint: HINT,
 };
 
 /// Of `/v2/workflows/dlq`.
 pub(super) const FAILED: Form = Form {
     path: super::FAILED_PATH,
-    common: &[
-        field("workflowRunId", "Run id", "wfr_…"),
-        field("label", "Label", ""),
-        field("workflowUrl", "URL, exactly", "https://…"),
-        field("responseStatus", "Last status", "500"),
-    ],
-    others: &[
-        choice("failureFunctionState", "Failure callback", CALLBACK_STATES),
-        field("host", "Host", "app.example.com"),
-        field("path", "Path", "/api/order"),
-        field("flowControlKey", "Flow-control key", ""),
-        field("callerIp", "Triggered from", "10.0.0.7"),
-        field("workflowCreatedAt", "Created at (Unix ms)", "1767225600000"),
-        field("fromDate", "Created from (UTC)", ""),
-        field("toDate", "Created to (UTC)", ""),
-    ],
+    common: &[NAMES, &[field("responseStatus", "Last status", "500")]],
+    others: &[&[choice("failureFunctionState", "Failure callback", CALLBACK_STATES)], OTHERS],
     hint: HINT,
 };
 

@@ -14,6 +14,7 @@ mod waits;
 
 use super::{Desk, view};
 use crate::console::form::Fields;
+use crate::console::view::counted;
 use crate::console::visitor::{query, segment};
 use axum::Router;
 use axum::routing::{get, post};
@@ -67,11 +68,6 @@ fn cut(text: &str) -> Markup {
 /// A state of a run or a step, without the word for which of them it is.
 fn state(name: &str) -> Markup {
     view::state(name.trim_start_matches("RUN_").trim_start_matches("STEP_"))
-}
-
-/// `1 run`, `2 runs`.
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
