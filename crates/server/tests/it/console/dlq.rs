@@ -78,6 +78,8 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
     expect_texts(&page, &[&letters[0], &letters[1], &letters[2], "order 1001 is locked", "data-select-all=\"dlqIds\""]);
     expect_texts(&page, &["Delete all that match the filter for good, not only those of this page? There are 3."]);
     assert!(!page.contains(&letters[3]));
+    let page = browser.see(&format!("{entries}&cursor=1-1")).await;
+    expect_texts(&page, &["not only those of this page? There are at least 0."]);
     let page = browser.see("/console/dlq/entries?responseStatus=0&label=red").await;
     expect_texts(&page, &[&letters[3], "no answer", "the connection was closed", "label red"]);
     for (query, text) in
