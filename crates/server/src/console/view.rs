@@ -190,7 +190,7 @@ pub(super) fn empty(what: &str, hint: &Markup) -> Markup {
 
 /// A command to copy.
 pub(super) fn command(command: &str) -> Markup {
-    html! { pre { (command) } button type="button" data-copy=(command) { "Copy" } }
+    html! { p { code { (command) } } p { button type="button" data-copy=(command) { "Copy" } } }
 }
 
 /// The way to the next page of a list.
