@@ -66,7 +66,7 @@ async fn the_address_of_the_model_is_told_to_nobody() {
 #[tokio::test]
 async fn everybody_sees_what_the_publisher_wrote() {
     let (model, receiver) = (Receiver::start().await, Receiver::start().await);
-    model.script(PATH, [Reply::status(500)]);
+    model.script(PATH, [Reply::status(500), Reply::status(200)]);
     let server = TestServer::with(Setup { mode: Mode::Dev, ..with_model(model.address()) }).await;
     let callback = receiver.url("/callback");
     let headers = [("Upstash-Callback", callback.as_str()), ("Upstash-Retries", "0")];
