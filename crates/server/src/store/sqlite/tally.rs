@@ -66,8 +66,8 @@ impl Snapshot<'_> {
     fn live_messages(&self, tenant: TenantId, max: u64) -> Outcome<(u64, bool)> {
         let mut statement = self.connection.prepare_cached(LIVE_MESSAGES)?;
         let (own, all) = statement.query_row(params![tenant.0, int(max)], counts)?;
-        if all < max {
-            return Ok((own, false));
+        if all < max || own == max {
+            return Ok((own, all == max));
         }
         let (mut messages, mut room) = (0, max);
         let mut has_more = false;
@@ -81,7 +81,7 @@ impl Snapshot<'_> {
                 room -= rows;
             }
         }
-        Ok((messages, has_more || room == 0))
+        Ok((messages.max(own), has_more || room == 0))
     }
 
     /// The lines of a tenant among the first `max` of all, and whether there are more. Each is found behind the one before
@@ -168,5 +168,12 @@ mod tests {
             assert_eq!(snapshot.live_messages(TenantId(1), max).unwrap(), expected, "own rows up to {max}");
         }
         assert_eq!(snapshot.live_messages(TenantId(2), 5).unwrap(), (0, false), "it has none");
+        for seq in 12..12 + LINES_MAX as i64 {
+            connection.execute(row, params![seq, 3, seq]).unwrap();
+        }
+        connection.execute(row, params![-1, 4, i64::MAX - 1]).unwrap();
+        connection.execute(row, params![i64::MAX, 5, i64::MAX]).unwrap();
+        let [old, new] = [4, 5].map(|tenant| snapshot.live_messages(TenantId(tenant), 5).unwrap());
+        assert_eq!((old, new), ((1, true), (0, true)), "behind all lines that are looked at");
     }
 }

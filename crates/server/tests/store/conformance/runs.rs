@@ -275,7 +275,7 @@ pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(stor
     let two = counted(rig.tenant, 2);
     assert_eq!((two.dead_letters, two.more_live_messages), (2, true), "a message and a step are looked at");
     // Behind more messages of others than are looked at.
-    let in_queue = |n: u64| (n % 2 == 0).then(|| format!("queue {}", n % 4));
+    let in_queue = |n: u64| n.is_multiple_of(2).then(|| format!("queue {}", n % 4));
     for n in 0..20 {
         rig.publish_with(T0, |message| (message.tenant, message.spec.queue) = (other, in_queue(n)));
     }
