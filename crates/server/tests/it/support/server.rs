@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) settings: Settings,
     /// Started by hand, at [`START_MS`]; `false` takes the system's clock.
     pub(crate) manual_clock: bool,
+    /// Knows no name unless a test says otherwise.
+    pub(crate) resolver: Arc<dyn Resolve>,
 }
 
 impl Setup {
@@ -66,7 +68,7 @@ impl Setup {
             shutdown_grace: Some("1s".to_owned()),
             ..Settings::default()
         };
-        Setup { mode: Mode::Dev, backend: Backend::Journal, settings, manual_clock: true }
+        Setup { mode: Mode::Dev, backend: Backend::Journal, settings, manual_clock: true, resolver: Arc::new(NoNames) }
     }
 
     /// As `posthaste serve` runs, with loopback allowed as a private network would be.
@@ -140,7 +142,7 @@ impl TestServer {
         settings.data_dir = Some(dir.path().to_owned());
         let config = Config::resolve(setup.mode, settings).expect("the settings are valid");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(NoNames) };
+        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: setup.resolver.clone() };
         let server = Server::start(config, parts, listener).await.expect("the server starts");
         TestServer { address: server.address, server: Some(server), setup, store, dir, clock }
     }
@@ -194,6 +196,18 @@ impl TestServer {
     pub(crate) async fn restart_with(mut self, change: impl FnOnce(&mut Settings)) -> TestServer {
         change(&mut self.setup.settings);
         self.restart().await
+    }
+
+    /// Makes the bodies of all messages unreadable: whoever reads one fails.
+    pub(crate) fn ruin_bodies(&self) {
+        let database = rusqlite::Connection::open(self.dir.path().join("posthaste.db")).expect("there is a database");
+        let named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'message_*'";
+        let mut tables = database.prepare(named).expect("the database can be read");
+        let tables = tables.query_map([], |row| row.get::<_, String>(0)).expect("the database can be read");
+        for table in tables {
+            let table = table.expect("a table has a name");
+            database.execute(&format!("UPDATE {table} SET body = 0"), []).expect("the database can be changed");
+        }
     }
 
     /// A second server that takes the data from this one, as a mistake or a failover would.
