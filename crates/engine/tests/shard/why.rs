@@ -3,6 +3,7 @@
 use crate::world::{Action, CAPS, How, New, NewFlow, World};
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::Live;
+use posthaste_engine::shard::Output;
 use posthaste_engine::why::{AtDestination, Busy, Obstacle, Position, Room};
 
 /// For so long after it was full a shard does not ask for more.
@@ -139,7 +140,10 @@ fn who_may_not_have_a_share_follows_whoever_leaves_it() {
         let Obstacle::Destination(busy) = world.obstacle(nth) else { panic!("{:?}", world.obstacle(nth)) };
         assert_eq!(busy.busy, Busy::Share);
     }
-    world.act(&Action::End { which: 2, how: How::Ok });
+    let mut out = Output::default();
+    world.end(2, How::Ok, &mut out);
+    assert_eq!(out.effects.len(), 1, "at once, and not when it is looked at again");
+    world.settle(out);
     assert_eq!(world.in_flight.len(), 3, "the first has its share and no room, so the second has it");
 }
 
