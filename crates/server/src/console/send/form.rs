@@ -1,7 +1,8 @@
 //! The form: what can be typed, and the request that it stands for.
 
-use super::super::Visitor;
-use super::super::visitor::segment;
+use super::super::form::{METHODS, header_lines};
+use super::super::visitor::{Problem, segment};
+use super::super::{Visitor, view};
 use super::HERE;
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -71,9 +72,6 @@ impl Default for Fields {
     }
 }
 
-/// The methods of a delivery.
-const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "GET"];
-
 impl Fields {
     /// The path of the API that publishes it. A URL goes encoded as a whole: its query is its own.
     pub(super) fn path(&self) -> String {
@@ -89,7 +87,7 @@ impl Fields {
     }
 
     /// The headers that say how; or what is wrong with the lines that were typed.
-    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, String> {
+    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, Problem> {
         let mut flow = Vec::new();
         for (name, value) in
             [("parallelism", &self.flow_parallelism), ("rate", &self.flow_rate), ("period", &self.flow_period)]
@@ -118,12 +116,8 @@ impl Fields {
         ];
         let said = said.into_iter().map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         let mut headers: Vec<(String, String)> = said.filter(|(_, value)| !value.is_empty()).collect();
-        for (index, line) in self.headers.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let number = index + 1;
-            let (name, value) =
-                line.split_once(':').ok_or_else(|| format!("line {number} of the headers is not Name: value"))?;
-            headers.push((format!("Upstash-Forward-{}", name.trim()), value.trim().to_owned()));
-        }
+        let forwarded = header_lines(&self.headers)?.into_iter();
+        headers.extend(forwarded.map(|(name, value)| (format!("Upstash-Forward-{name}"), value)));
         Ok(headers)
     }
 
@@ -172,7 +166,6 @@ fn unix_seconds(text: &str) -> String {
 }
 
 pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Markup {
-    let why_not = (!visitor.may_act()).then_some("a read-only token may only look");
     html! {
         form.card.fields #send-form method="post" action=(HERE) data-preview="retry-plan" data-from="/console/send/plan" {
             (input("destination", "Destination", &fields.destination, "https://…, the name of a URL group, or api/llm"))
@@ -206,7 +199,7 @@ pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Marku
             div { button type="submit" name="do" value="plan" formnovalidate { "Show the attempts" } }
             (more(fields))
             div.actions {
-                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[why_not] { "Send" }
+                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Send" }
             }
         }
     }
@@ -297,7 +290,7 @@ mod tests {
             ("Upstash-Forward-x-two", "a:b"),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(fields.headers(), Ok(expected.to_vec()));
+        assert_eq!(fields.headers().unwrap(), expected);
         let queued = Fields { destination: "my-group.v_1".into(), queue: "a/b".into(), ..Fields::default() };
         assert_eq!(queued.path(), "/v2/enqueue/a%2Fb/my-group.v_1");
         let api = Fields { destination: "api/llm".into(), ..Fields::default() };
@@ -309,7 +302,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_or_left_to_the_api() {
         let fields = Fields { headers: "X-One: 1\nnonsense".into(), ..Fields::default() };
-        assert_eq!(fields.headers(), Err("line 2 of the headers is not Name: value".to_owned()));
+        assert!(fields.headers().unwrap_err().text.contains("\"nonsense\" is not a header"));
         for text in ["1794830400", "tomorrow", ""] {
             assert_eq!(unix_seconds(text), text);
         }
