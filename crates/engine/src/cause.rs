@@ -1,7 +1,7 @@
 //! Why dead letters died, told so that those that died of the same have the same cause.
 //!
 //! A cause is the destination without what names a single order or customer, the status or the kind of error, and the
-//! text of the answer without numbers, ids and quotations. [`Cause::of`] never fails, whatever a receiver has answered,
+//! text of the answer without numbers, ids and quotations; a status that it tells of stays. [`Cause::of`] never fails, whatever a receiver has answered,
 //! and reads a bounded part of it. Its [`CauseId`] selects the same dead letters as long as these rules stay.
 
 use crate::event::{DeadLetter, Response};
@@ -25,6 +25,8 @@ const QUOTED_BYTES_MAX: usize = 300;
 const ID_CHARS_MIN: usize = 8;
 /// Fewest digits that make a part of a path more than a version or a name.
 const PATH_DIGITS_MIN: usize = 3;
+/// Words that a status follows.
+const STATUS_WORDS: [&str; 3] = ["status", "code", "http"];
 /// What stands for an id or a quotation, and for what is cut.
 const LEFT_OUT: char = '…';
 /// What stands for a number.
@@ -213,7 +215,7 @@ fn place_of(url: &str) -> String {
 pub fn normalised(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(READ_BYTES_MAX)];
     let mut out = Bounded::new(CAUSE_TEXT_CHARS_MAX);
-    let (mut rest, mut before) = (text.trim(), ' ');
+    let (mut rest, mut before, mut tells_status) = (text.trim(), ' ', false);
     while let Some(c) = rest.chars().next() {
         let mut taken = c.len_utf8();
         if c.is_whitespace() || c.is_control() {
@@ -232,9 +234,19 @@ pub fn normalised(text: &str) -> String {
             }
             taken += inside + close.len_utf8();
             before = close;
+            tells_status = false;
         } else if is_of_word(c) {
             taken = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
-            push_word(&mut out, &rest[..taken]);
+            let word = &rest[..taken];
+            if tells_status && is_status(word) && out.left >= word.len() {
+                out.push_str(word);
+            } else {
+                push_word(&mut out, word);
+            }
+            // Between the word and the number there may be a version: `HTTP/1.1 503`.
+            let is_version = word.len() == 1 && is_number(word);
+            tells_status =
+                STATUS_WORDS.iter().any(|name| word.eq_ignore_ascii_case(name)) || tells_status && is_version;
             before = 'x';
         } else {
             out.push(c);
@@ -276,6 +288,11 @@ fn push_word(out: &mut Bounded, word: &str) {
     out.push(LEFT_OUT);
 }
 
+/// Whether a word is a number that can be an HTTP status.
+fn is_status(word: &str) -> bool {
+    word.len() == 3 && is_number(word) && word.parse().is_ok_and(|status: u16| (100..600).contains(&status))
+}
+
 fn digits(text: &str) -> usize {
     text.chars().filter(|c| c.is_numeric()).count()
 }
@@ -295,6 +312,14 @@ fn is_id(word: &str) -> bool {
     let is_hex = characters.iter().all(char::is_ascii_hexdigit);
     let changes = characters.windows(2).filter(|pair| pair[0].is_numeric() != pair[1].is_numeric()).count();
     is_hex || changes >= 2
+}
+
+/// Whether a short word is made by a machine: digits mixed with letters of hexadecimal numbers, but not a code like
+/// `E11000`.
+fn is_short_id(word: &str) -> bool {
+    let is_hex = |text: &str| text.chars().all(|c| c.is_ascii_hexdigit()) && digits(text) > 0;
+    let is_code = word.starts_with(|c: char| c.is_ascii_uppercase()) && is_number(&word[1..]);
+    is_hex(word.strip_prefix("0x").unwrap_or(word)) && !is_code
 }
 
 /// A text that grows to so many characters and no further.
@@ -324,16 +349,24 @@ impl Bounded {
         text.chars().for_each(|c| self.push(c));
     }
 
-    /// Digits that follow one another become one mark.
+    /// Digits that follow one another become one mark, and so do hexadecimal numbers.
     fn push_numbers(&mut self, text: &str) {
-        let mut was_digit = false;
-        for c in text.chars() {
-            match c.is_numeric() {
-                true if was_digit => {}
-                true => self.push(NUMBER),
-                false => self.push(c),
+        for part in text.split_inclusive(|c: char| !c.is_alphanumeric()) {
+            let word = part.trim_end_matches(|c: char| !c.is_alphanumeric());
+            if is_short_id(word) {
+                self.push(NUMBER);
+                self.push_str(&part[word.len()..]);
+                continue;
             }
-            was_digit = c.is_numeric();
+            let mut was_digit = false;
+            for c in part.chars() {
+                match c.is_numeric() {
+                    true if was_digit => {}
+                    true => self.push(NUMBER),
+                    false => self.push(c),
+                }
+                was_digit = c.is_numeric();
+            }
         }
     }
 
@@ -390,6 +423,54 @@ mod tests {
             ("{\"a\":1}", "{\"…\":#}"),
         ] {
             assert_eq!(normalised(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn hexadecimal_numbers_are_left_out_as_a_whole() {
+        for (text, expected) in [
+            ("session 7f3a expired", "session # expired"),
+            ("session 1234 expired", "session # expired"),
+            ("session AB12 expired", "session # expired"),
+            ("req-7f3a and job_0a, trace 9f:0b:77", "req-# and job_#, trace #:#:#"),
+            ("at 0x1f of 0x7ffe12ab", "at # of …"),
+            ("7f3g is none", "#f#g is none"),
+            ("a bad face fed a dead beef cafe", "a bad face fed a dead beef cafe"),
+            ("code E11000, line A7", "code E#, line A#"),
+            ("sha256 and utf8", "sha# and utf#"),
+            ("०१ab", "#ab"),
+        ] {
+            assert_eq!(normalised(text), expected, "{text}");
+        }
+        assert_eq!(place_of("https://example.org/o/7f3a12"), "https://example.org/o/#");
+    }
+
+    #[test]
+    fn statuses_stay() {
+        for (text, expected) in [
+            ("upstream answered with status 503", "upstream answered with status 503"),
+            ("Status Code: 429", "Status Code: 429"),
+            ("got HTTP/1.1 502 from 10.0.0.1", "got HTTP/#.# 502 from #.#.#.#"),
+            ("{code=404}", "{code=404}"),
+            ("order 503 has status new", "order # has status new"),
+            ("status of order 503", "status of order #"),
+            ("status 4040, code 999, code 99", "status #, code #, code #"),
+            ("status 503 of 503", "status 503 of #"),
+            ("status \"new\" 503", "status \"…\" #"),
+        ] {
+            assert_eq!(normalised(text), expected, "{text}");
+        }
+    }
+
+    /// However long a text is, as much is read of it as has room in a cause: time is bounded.
+    #[test]
+    fn of_long_texts_a_bounded_part_is_read() {
+        for piece in ["\"", "'a", "“", "7f3a-", "status 503 ", "<title>", " ", "{\"error\":", "ключ "] {
+            let long = format!("x{}! and its end", piece.repeat(1_000_000));
+            let read = &long[..long.floor_char_boundary(READ_BYTES_MAX)];
+            assert_eq!(normalised(&long), normalised(read), "{piece}");
+            let of = |text: &str| Cause::of("http://a.example/", &answered(500, text.as_bytes())).text;
+            assert_eq!(of(&long), normalised(read), "{piece}");
         }
     }
 
@@ -483,7 +564,9 @@ mod tests {
                 let cause = Cause::of(&url, &letter);
                 prop_assert!(cause.text.chars().count() <= CAUSE_TEXT_CHARS_MAX);
                 prop_assert!(cause.destination.chars().count() <= CAUSE_URL_CHARS_MAX);
-                prop_assert!(!cause.text.chars().any(|c| c.is_control() || c.is_numeric()));
+                prop_assert!(!cause.text.chars().any(char::is_control));
+                let mut numbers = cause.text.split(|c: char| !c.is_numeric()).filter(|number| !number.is_empty());
+                prop_assert!(numbers.all(is_status), "{}", cause.text);
                 prop_assert_eq!(Cause::of(&url, &letter).id(), cause.id());
             }
         }

@@ -59,11 +59,16 @@ pub(crate) fn failed(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Ou
     out.ops.push(Op::Bury(DeadLetter { dlq_id, tenant, id, retried, error, response }));
 }
 
-/// A success is logged by its status and duration alone.
+/// A success is logged by its status and its times alone.
 fn delivered_detail(outcome: Outcome) -> EventDetail {
     let status = outcome.result.map_or(0, |response| response.status);
     let response = Some(Arc::new(Response { status, ..Response::default() }));
-    EventDetail { response, duration_ms: Some(outcome.duration_ms), phases: outcome.phases, ..EventDetail::default() }
+    let (phases, reused_first_byte_us) = match outcome.phases {
+        Some(phases) if phases.reused && phases.first_byte_us.is_some() => (None, phases.first_byte_us),
+        phases => (phases, None),
+    };
+    let duration_ms = Some(outcome.duration_ms);
+    EventDetail { response, duration_ms, phases, reused_first_byte_us, ..EventDetail::default() }
 }
 
 /// The whole answer, and what a log line keeps of it.

@@ -9,6 +9,7 @@ use crate::workflow::Change;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -106,6 +107,10 @@ pub struct EventDetail {
     /// What the time of the attempt was spent on: of every failed one, and of a success on a new connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<Box<Phases>>,
+    /// Most messages are delivered on a connection that is open: then this is [`Phases::first_byte_us`], and all that is
+    /// stored of the phases. Lines of older versions lack it.
+    #[serde(rename = "re", default, skip_serializing_if = "Option::is_none")]
+    pub reused_first_byte_us: Option<u64>,
 }
 
 /// What the time of one attempt was spent on, in microseconds, as far as it came. Names are short: many are stored.
@@ -135,6 +140,13 @@ impl EventDetail {
     /// Nothing to store.
     pub fn is_empty(&self) -> bool {
         *self == EventDetail::default()
+    }
+
+    /// What the time of the attempt was spent on, if that is known.
+    pub fn phases(&self) -> Option<Cow<'_, Phases>> {
+        let reused = |micros| Phases { reused: true, first_byte_us: Some(micros), ..Phases::default() };
+        let phases = self.phases.as_deref().map(Cow::Borrowed);
+        phases.or_else(|| self.reused_first_byte_us.map(reused).map(Cow::Owned))
     }
 }
 
@@ -287,11 +299,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stored_before_is_still_read_and_the_usual_line_is_no_longer() {
+    fn what_was_stored_before_is_still_read_and_the_usual_line_is_short() {
         let usual = r#"{"response":{"status":200},"duration_ms":3}"#;
         let detail: EventDetail = serde_json::from_str(usual).unwrap();
-        assert_eq!((detail.duration_ms, &detail.phases), (Some(3), &None));
+        assert_eq!((detail.duration_ms, detail.phases()), (Some(3), None));
         assert_eq!(serde_json::to_string(&detail).unwrap(), usual);
+        let detail = EventDetail { reused_first_byte_us: Some(845), ..detail };
+        let text = serde_json::to_string(&detail).unwrap();
+        assert_eq!(text, r#"{"response":{"status":200},"duration_ms":3,"re":845}"#);
+        assert_eq!(serde_json::from_str::<EventDetail>(&text).unwrap(), detail);
+        let reused = Phases { reused: true, first_byte_us: Some(845), ..Phases::default() };
+        assert_eq!(detail.phases().as_deref(), Some(&reused));
         let phases = Phases {
             address: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
             connect_us: Some(12),

@@ -22,8 +22,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Messages that the lane of a flow-control key may hold in a full shard.
 const FLOW_FLOOR: usize = 8;
-/// Lanes whose bodies do not fit that are passed over at once; the others have their turn the next time.
+/// Lanes whose bodies do not fit that are passed over at once; the others have their turn [`PASSED_PAUSE_MS`] later.
 const PASSED_MAX: usize = 64;
+/// How long lanes wait that come after as many as are passed over at once.
+const PASSED_PAUSE_MS: u64 = 10;
 
 /// The caps of a shard. [`Settings::default`] takes them from [`limits`].
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +81,6 @@ pub(crate) struct Lanes {
     tenants: HashMap<TenantId, Tenant>,
     /// Tenants with a lane that may start something, in turn.
     turn: VecDeque<TenantId>,
-    /// Lanes that stand in their tenants' `runnable`.
-    runnable: usize,
     /// Lanes that have room for what they spilled.
     appetite: Appetite<LaneKey>,
     in_flight: u32,
@@ -91,6 +91,10 @@ pub(crate) struct Lanes {
     opens: BTreeSet<(Timestamp, LaneKey)>,
     /// When [`Lanes::wake`] was last called.
     last_wake: Timestamp,
+    /// How often [`Lanes::next`] was called.
+    rounds: u64,
+    /// When it must be called again: not every lane had its turn.
+    goes_on_at: Option<Timestamp>,
 }
 
 /// What [`Lanes::next`] found.
@@ -141,6 +145,8 @@ struct Line {
     opens_at: Option<Timestamp>,
     /// Stands in its tenant's `crowd` with this many under way.
     crowded: Option<u32>,
+    /// The round in which it was last passed over, because its first does not fit.
+    passed_in: u64,
 }
 
 #[derive(Debug, Default)]
@@ -178,13 +184,14 @@ impl Lanes {
             lines: BTreeMap::new(),
             tenants: HashMap::new(),
             turn: VecDeque::new(),
-            runnable: 0,
             appetite: Appetite::default(),
             in_flight: 0,
             in_flight_bytes: 0,
             flows: Flows::default(),
             opens: BTreeSet::new(),
             last_wake: Timestamp(0),
+            rounds: 0,
+            goes_on_at: None,
         }
     }
 
@@ -262,34 +269,54 @@ impl Lanes {
     /// The next message that may start, if any. `ready` knows which waiting messages still exist; `held` is
     /// how many are in RAM.
     pub(crate) fn next(&mut self, ready: impl Fn(Seq) -> Option<Live>, held: usize, now: Timestamp) -> Option<Next> {
+        self.rounds += 1;
+        self.goes_on_at = None;
+        let mut had_their_turn = Vec::new();
+        let next = self.look(ready, held, now, &mut had_their_turn);
+        self.turn.extend(had_their_turn);
+        next
+    }
+
+    /// One round of [`Lanes::next`]. Tenants none of whose lanes fits leave the turn, so that they are looked at once.
+    fn look(
+        &mut self,
+        ready: impl Fn(Seq) -> Option<Live>,
+        held: usize,
+        now: Timestamp,
+        had_their_turn: &mut Vec<TenantId>,
+    ) -> Option<Next> {
         let mut passed = 0;
-        while self.in_flight < self.settings.in_flight_max && passed < self.runnable.min(PASSED_MAX) {
+        while self.in_flight < self.settings.in_flight_max {
             let tenant_id = *self.turn.front()?;
             let tenant = self.tenants.get(&tenant_id).expect("a tenant in turn exists");
             let key = *tenant.runnable.front().expect("a tenant in turn has a runnable lane");
             let line = line_of(&mut self.lines, key);
+            if line.passed_in == self.rounds {
+                if !self.pass_on(tenant_id) {
+                    had_their_turn.extend(self.turn.pop_front());
+                }
+                continue;
+            }
+            if passed == PASSED_MAX {
+                self.goes_on_at = Some(now.plus_millis(PASSED_PAUSE_MS));
+                return None;
+            }
             let Some(live) = line.waiting.front().and_then(|&seq| ready(seq)) else {
                 line.waiting.pop_front();
-                self.end_turn(key, now);
+                self.skip_turn(key, now);
                 continue;
             };
-            let bytes = u64::from(live.body_bytes);
-            let in_all = self.in_flight_bytes + bytes;
-            // A tenant with nothing under way need not wait for the others, up to twice the bound.
-            let spare = if tenant.in_flight == 0 { self.settings.in_flight_bytes_max } else { 0 };
-            let own = tenant.in_flight_bytes + bytes;
-            if (self.in_flight > 0 && in_all > self.settings.in_flight_bytes_max + spare)
-                || (tenant.in_flight > 0 && own > self.settings.tenant_in_flight_bytes_max)
-            {
+            if !self.fits(tenant, &live) {
                 // Large bodies wait for room without holding up others.
-                self.end_turn(key, now);
+                line_of(&mut self.lines, key).passed_in = self.rounds;
+                self.skip_turn(key, now);
                 passed += 1;
                 continue;
             }
             if self.is_closed(key, &live, now) {
                 let waits_for_bytes = matches!(key.1, Lane::Origin(_)) && self.has_place(key);
                 line_of(&mut self.lines, key).waits_for_bytes = waits_for_bytes.then_some(live.id.seq);
-                self.end_turn(key, now);
+                self.skip_turn(key, now);
                 continue;
             }
             line_of(&mut self.lines, key).waiting.pop_front();
@@ -300,7 +327,7 @@ impl Lanes {
                 self.end_turn(key, now);
                 return Some(Next::Start(live, generation));
             };
-            self.end_turn(key, now);
+            self.skip_turn(key, now);
             if !self.push_into(other, &live, held, now) {
                 return Some(Next::Spilled(live));
             }
@@ -330,13 +357,14 @@ impl Lanes {
         self.tidy(key);
     }
 
-    /// A place of a tenant has become free: whoever waits for its share with the least under way may have it.
+    /// A place of a tenant is free: whoever waits for its share with the least under way may have it.
     fn thin_out(&mut self, id: TenantId, now: Timestamp) {
-        let first = self.tenants.get(&id).and_then(|tenant| tenant.crowd.first());
-        if let Some((in_flight, key)) = first
-            && self.has_share(key, in_flight)
-        {
+        let first = |lanes: &Lanes| lanes.tenants.get(&id).and_then(|tenant| tenant.crowd.first());
+        while let Some((_, key)) = first(self).filter(|(in_flight, key)| self.has_share(*key, *in_flight)) {
             self.queue(key, now);
+            if self.lines.get(&key).is_some_and(|line| line.queued) {
+                break;
+            }
         }
     }
 
@@ -368,7 +396,7 @@ impl Lanes {
 
     /// When [`Lanes::wake`] is needed next.
     pub(crate) fn next_wake(&self) -> Option<Timestamp> {
-        self.opens.first().map(|(time, _)| *time)
+        self.opens.first().map(|(time, _)| *time).into_iter().chain(self.goes_on_at).min()
     }
 
     /// A lane that has room for what it spilled, the first key that it lacks, and how many it asks for.
@@ -428,6 +456,16 @@ impl Lanes {
         live.flow.map_or(0, |flow| self.flows.start((live.tenant, flow), now))
     }
 
+    /// Whether the bodies under way of its tenant, and of all, leave room for that of a message.
+    fn fits(&self, tenant: &Tenant, live: &Live) -> bool {
+        let bytes = u64::from(live.body_bytes);
+        let (own, in_all) = (tenant.in_flight_bytes + bytes, self.in_flight_bytes + bytes);
+        // A tenant with nothing under way need not wait for the others, up to twice the bound.
+        let spare = if tenant.in_flight == 0 { self.settings.in_flight_bytes_max } else { 0 };
+        (self.in_flight == 0 || in_all <= self.settings.in_flight_bytes_max + spare)
+            && (tenant.in_flight == 0 || own <= self.settings.tenant_in_flight_bytes_max)
+    }
+
     /// The other lane whose capacity a message needs: both for one with a flow-control key.
     fn other_lane(&self, key: LaneKey, live: &Live) -> Option<LaneKey> {
         match key.1 {
@@ -471,12 +509,29 @@ impl Lanes {
         line_of(&mut self.lines, key).queued = false;
         tenant.queued = false;
         tenant.runnable.pop_front();
-        self.runnable -= 1;
         self.turn.pop_front();
         self.queue(key, now);
         self.queue_tenant(tenant_id);
         self.feed(key);
         self.tidy(key);
+    }
+
+    /// The lane at the front of the turn has had it, and left the place that it could have taken.
+    fn skip_turn(&mut self, key: LaneKey, now: Timestamp) {
+        self.end_turn(key, now);
+        self.thin_out(key.0, now);
+    }
+
+    /// The first lane of a tenant that was not passed over in this round is the next one; false if there is none.
+    fn pass_on(&mut self, id: TenantId) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return false };
+        let was_passed = |key: &LaneKey| self.lines.get(key).is_some_and(|line| line.passed_in == self.rounds);
+        let passed = tenant.runnable.iter().take_while(|key| was_passed(key)).count();
+        let has_next = passed < tenant.runnable.len();
+        if has_next {
+            tenant.runnable.rotate_left(passed);
+        }
+        has_next
     }
 
     /// Puts a lane in line if it has something waiting and may start it.
@@ -502,7 +557,6 @@ impl Lanes {
             Err(Blocked::Until(time)) => self.open_at(key, time),
             Ok(()) => {
                 line_of(&mut self.lines, key).queued = true;
-                self.runnable += 1;
                 self.tenants.entry(key.0).or_default().runnable.push_back(key);
                 self.queue_tenant(key.0);
             }

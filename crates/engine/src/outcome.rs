@@ -10,8 +10,7 @@ pub struct Outcome {
     pub result: Result<Response, AttemptError>,
     /// How long the attempt took.
     pub duration_ms: u64,
-    /// What that time was spent on; `None` when there is nothing to tell, as of a success on a connection that was
-    /// open already.
+    /// What that time was spent on; `None` when there is nothing to tell.
     pub phases: Option<Box<Phases>>,
 }
 

@@ -255,6 +255,13 @@ impl Queues {
         Some(InQueue { name, paused, changed_at, parallelism, taken: line.slots.len(), position })
     }
 
+    /// Whether what a queue has in the store is left there until a full shard has room.
+    pub(crate) fn waits_for_room(&self, id: QueueId) -> bool {
+        let Some(line) = self.queues.get(&id) else { return false };
+        let has_free_slot = !line.queue.paused && line.slots.len() < line.queue.parallelism as usize;
+        has_free_slot && line.stored.is_some() && line.joins_at.is_none()
+    }
+
     /// Everybody who is in a slot.
     pub(crate) fn members(&self, id: QueueId) -> Vec<Seq> {
         self.queues.get(&id).map(|line| line.slots.values().flatten().copied().collect()).unwrap_or_default()

@@ -122,6 +122,10 @@ pub enum Room {
     Server(u32),
     /// Bodies under way of the tenant, or of all, leave no room for its own.
     Bytes,
+    /// They leave none for that of the first in its line, which nobody passes.
+    BytesOfFirst,
+    /// RAM holds as many messages as it may: this one is in the store only.
+    Memory,
 }
 
 /// What became of a message that has ended.
@@ -265,6 +269,13 @@ pub fn waiting_sentence(
         }
         Obstacle::Room(Room::Bytes) => {
             "it waits for room: the bodies under way leave too little for its own".to_owned()
+        }
+        Obstacle::Room(Room::BytesOfFirst) => {
+            "it waits for room: the bodies under way leave too little for that of the first in its line".to_owned()
+        }
+        Obstacle::Room(Room::Memory) => {
+            "it waits for room: the server has as many messages in memory as it may, and reads this one later"
+                .to_owned()
         }
         Obstacle::Attempt => {
             let since =

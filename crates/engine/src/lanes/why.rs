@@ -1,20 +1,41 @@
 //! What a message that is due waits for in its lane.
 
-use super::{Lane, LaneKey, Lanes, first_lane, origin_lane};
+use super::{Lane, LaneKey, Lanes, Tenant, first_lane, origin_lane};
 use crate::message::Live;
 use crate::why::{AtDestination, Busy, Obstacle, Position, Room};
+use posthaste_wire::id::Seq;
 use posthaste_wire::time::Timestamp;
 
 impl Lanes {
-    /// What stands in the way of a message; `None` if it is in no lane.
-    pub(crate) fn obstacle(&mut self, live: &Live, now: Timestamp) -> Option<Obstacle> {
-        let (key, position) =
-            [first_lane(live), origin_lane(live)].into_iter().find_map(|key| Some((key, self.position(key, live)?)))?;
-        let obstacle = match key.1 {
-            Lane::Flow(flow) => self.flows.outlook((key.0, flow), position, now).map(Obstacle::Flow),
-            Lane::Origin(_) => self.busy(key, live, position).map(Obstacle::Destination),
-        };
-        Some(obstacle.or_else(|| self.room(live).map(Obstacle::Room)).unwrap_or(Obstacle::Nothing))
+    /// What stands in the way of a message; `None` if it is in no lane. `ready` knows which waiting messages still
+    /// exist.
+    pub(crate) fn obstacle(
+        &mut self,
+        live: &Live,
+        ready: impl Fn(Seq) -> Option<Live>,
+        now: Timestamp,
+    ) -> Option<Obstacle> {
+        let mut found: Vec<(LaneKey, Position)> = [first_lane(live), origin_lane(live)]
+            .into_iter()
+            .filter_map(|key| Some((key, self.position(key, live)?)))
+            .collect();
+        // The lane that it waits in tells more than one that may have left it to the store.
+        found.sort_by_key(|(_, position)| matches!(position, Position::Beyond(_)));
+        let &(key, _) = found.first()?;
+        for (key, position) in found {
+            let obstacle = match key.1 {
+                Lane::Flow(flow) => self.flows.outlook((key.0, flow), position, now).map(Obstacle::Flow),
+                Lane::Origin(_) => self.busy(key, live, position).map(Obstacle::Destination),
+            };
+            if obstacle.is_some() {
+                return obstacle;
+            }
+        }
+        let room = self.room(live).or_else(|| {
+            let first = self.lines.get(&key)?.waiting.iter().find_map(|seq| ready(*seq))?;
+            self.room(&first).map(|_| Room::BytesOfFirst)
+        });
+        Some(room.map_or(Obstacle::Nothing, Obstacle::Room))
     }
 
     /// The place of a message in a lane, which is short; behind its end if it was left to the store.
@@ -45,18 +66,14 @@ impl Lanes {
     }
 
     fn room(&self, live: &Live) -> Option<Room> {
-        let (settings, bytes) = (&self.settings, u64::from(live.body_bytes));
-        let tenant = self.tenants.get(&live.tenant)?;
-        if tenant.in_flight >= settings.tenant_in_flight_max {
+        let nobody = Tenant::default();
+        let tenant = self.tenants.get(&live.tenant).unwrap_or(&nobody);
+        if tenant.in_flight >= self.settings.tenant_in_flight_max {
             Some(Room::Tenant(tenant.in_flight))
-        } else if self.in_flight >= settings.in_flight_max {
+        } else if self.in_flight >= self.settings.in_flight_max {
             Some(Room::Server(self.in_flight))
-        } else if tenant.in_flight_bytes + bytes > settings.tenant_in_flight_bytes_max
-            || self.in_flight_bytes + bytes > settings.in_flight_bytes_max
-        {
-            Some(Room::Bytes)
         } else {
-            None
+            (!self.fits(tenant, live)).then_some(Room::Bytes)
         }
     }
 }

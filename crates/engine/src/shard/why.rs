@@ -2,8 +2,8 @@
 
 use super::{Shard, Stage};
 use crate::message::Live;
-use crate::why::{Obstacle, Waiting};
-use posthaste_wire::id::{MessageId, TenantId};
+use crate::why::{Obstacle, Room, Waiting};
+use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
 impl Shard {
@@ -21,7 +21,7 @@ impl Shard {
             _ if self.draining => Obstacle::Stopping,
             Some(Stage::Timed) => Obstacle::Time,
             Some(Stage::Queued | Stage::Paused) => self.in_queue(&live),
-            Some(Stage::Ready) => self.lanes.obstacle(&live, now).unwrap_or(Obstacle::Nothing),
+            Some(Stage::Ready) => self.in_lane(&live, now).unwrap_or(Obstacle::Nothing),
             None => self.why_stored(&live, now),
         };
         Waiting { due: live.due, retried: live.retried, cancel_requested: live.cancel_requested, obstacle }
@@ -31,12 +31,26 @@ impl Shard {
     fn why_stored(&mut self, live: &Live, now: Timestamp) -> Obstacle {
         match live.place {
             Some(place) if place.turn.at <= now || live.is_due(now) || live.retried > 0 => self.in_queue(live),
-            None if live.due <= now => self.lanes.obstacle(live, now).unwrap_or(Obstacle::Nothing),
+            None if live.due <= now => self.in_lane(live, now).unwrap_or_else(|| {
+                if live.due_key() > self.loaded { Obstacle::Room(Room::Memory) } else { Obstacle::Nothing }
+            }),
             _ => Obstacle::Time,
         }
     }
 
+    fn in_lane(&mut self, live: &Live, now: Timestamp) -> Option<Obstacle> {
+        let held = &self.held;
+        let is_ready = |seq: Seq| held.get(&seq).filter(|held| held.stage == Stage::Ready).map(|held| held.live);
+        self.lanes.obstacle(live, is_ready, now)
+    }
+
     fn in_queue(&self, live: &Live) -> Obstacle {
-        live.place.and_then(|place| self.queues.standing(live, place)).map_or(Obstacle::Nothing, Obstacle::Queue)
+        let Some(place) = live.place else { return Obstacle::Nothing };
+        let Some(queue) = self.queues.standing(live, place) else { return Obstacle::Nothing };
+        // Whoever waits in RAM takes a free slot at once.
+        if queue.position.is_some() && self.queues.waits_for_room((live.tenant, place.queue)) {
+            return Obstacle::Room(Room::Memory);
+        }
+        Obstacle::Queue(queue)
     }
 }

@@ -86,6 +86,14 @@ fn every_obstacle_has_its_sentence() {
             "it waits for room: all 9 deliveries that the server may have are under way",
         ),
         (waiting(Obstacle::Room(Room::Bytes)), "it waits for room: the bodies under way leave too little for its own"),
+        (
+            waiting(Obstacle::Room(Room::BytesOfFirst)),
+            "it waits for room: the bodies under way leave too little for that of the first in its line",
+        ),
+        (
+            waiting(Obstacle::Room(Room::Memory)),
+            "it waits for room: the server has as many messages in memory as it may, and reads this one later",
+        ),
         (retried(Obstacle::Attempt), "its 2nd attempt is under way, for 1.2 s"),
         (
             Waiting { cancel_requested: true, ..waiting(Obstacle::Attempt) },

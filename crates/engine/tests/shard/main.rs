@@ -94,8 +94,6 @@ proptest! {
         let mut world = World::new();
         for action in &actions {
             world.act(action);
-        }
-        if !actions.iter().any(|action| matches!(action, Action::ClockBack { .. })) {
             world.check_obstacles();
         }
         world.heal();

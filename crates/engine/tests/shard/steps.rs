@@ -122,3 +122,20 @@ fn a_cancel_of_messages_passes_steps_by() {
     assert_eq!(rig.shard.cancel(&[*live], T0, &mut rig.out), 0);
     assert!(rig.taken().0.is_empty());
 }
+
+#[test]
+fn what_fits_is_started_soon_however_many_lanes_before_it_do_not_fit() {
+    let mut rig = Rig::new();
+    let to = |number, body_bytes| Step { origin: Origin(number), body_bytes, ..step(number, 0) };
+    let large: Vec<Step> = (1..=300).map(|number| to(number, 60)).collect();
+    assert_eq!(rig.decide(&large, &[], T0).1.len(), 1, "the first leaves 10 bytes to the others");
+    let (mut now, mut started) = (T0, rig.decide(&[to(301, 5)], &[], T0).1);
+    while started.is_empty() {
+        now = rig.shard.next_wake();
+        assert!(now.millis_since(T0) < 100, "nobody wakes it");
+        rig.shard.wake(now, &mut rig.out);
+        started = rig.taken().1;
+    }
+    assert_eq!(started[0].body_bytes, 5);
+    assert!(now > T0, "there are more lanes than are looked at once");
+}

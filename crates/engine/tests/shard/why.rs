@@ -1,9 +1,13 @@
 //! What a message is said to wait for is what it waits for.
 
-use crate::world::{Action, How, New, NewFlow, World};
+use crate::world::{Action, CAPS, How, New, NewFlow, World};
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::Live;
-use posthaste_engine::why::{Busy, Obstacle, Position, Room};
+use posthaste_engine::shard::Output;
+use posthaste_engine::why::{AtDestination, Busy, Obstacle, Position, Room};
+
+/// For so long after it was full a shard does not ask for more.
+const FULL_PAUSE_MS: u64 = 1_000;
 
 impl World {
     /// What the `nth` live message waits for.
@@ -12,7 +16,7 @@ impl World {
         self.shard.why(&row, self.now).obstacle
     }
 
-    /// What is said of every live message fits the model.
+    /// What is said of every live message is true by the books of the model.
     pub(crate) fn check_obstacles(&mut self) {
         let rows: Vec<Live> = self.live.values().copied().collect();
         for row in rows {
@@ -20,16 +24,65 @@ impl World {
             let is_under_way = self.in_flight.iter().any(|live| live.id == row.id);
             assert_eq!(why.obstacle == Obstacle::Attempt, is_under_way, "{row:?}: {why:?}");
             assert_eq!((why.due, why.retried), (row.due, row.retried));
-            match &why.obstacle {
-                Obstacle::Time => assert!(row.due > self.now, "{row:?}"),
-                Obstacle::Queue(_) => assert!(row.place.is_some(), "{row:?}"),
-                Obstacle::Flow(_) => assert!(row.flow.is_some(), "{row:?}"),
-                Obstacle::Stopping => panic!("nobody stops it"),
-                // Nothing: a full shard has not read it yet, or others have their turn before it.
-                Obstacle::Destination(_) | Obstacle::Room(_) | Obstacle::Attempt | Obstacle::Nothing => {}
-            }
+            assert!(self.stands_in_the_way(&why.obstacle, &row), "{row:?}: {why:?}");
         }
     }
+
+    fn stands_in_the_way(&self, obstacle: &Obstacle, row: &Live) -> bool {
+        let of_tenant = || self.in_flight.iter().filter(|live| live.tenant == row.tenant);
+        let there = || of_tenant().filter(|live| live.origin == row.origin);
+        let waits = |other: &Live| {
+            other.due <= self.latest.max(self.now) && self.in_flight.iter().all(|live| live.id != other.id)
+        };
+        let waiting = || self.live.values().filter(|other| other.tenant == row.tenant && waits(other));
+        let (own, tenant_left) = (there().count(), CAPS.tenant_in_flight_max as usize - of_tenant().count());
+        match obstacle {
+            Obstacle::Time => row.due > self.now,
+            // Books of turns are kept only while the clock goes ahead.
+            Obstacle::Queue(queue) => row
+                .place
+                .is_some_and(|place| queue.paused || !self.went_back_at.is_empty() || !self.queue_lets(row, place)),
+            Obstacle::Flow(flow) => {
+                let book = &self.flows[&(row.tenant, row.flow.expect("it has a key"))];
+                let limits = book.flow.as_ref().expect("a key with messages is stored");
+                let is_full = limits.parallelism.is_some_and(|max| book.counted.len() >= max as usize);
+                limits.paused || is_full || (limits.rate.is_some() && flow.opens_at > Some(self.now))
+            }
+            Obstacle::Destination(AtDestination { busy: Busy::Full, .. }) => own == CAPS.origin_in_flight_max as usize,
+            Obstacle::Destination(AtDestination { busy: Busy::Share, .. }) => own > 0 && own >= tenant_left,
+            Obstacle::Destination(AtDestination { busy: Busy::Bytes, .. }) => {
+                let left = CAPS.origin_in_flight_bytes_max.checked_sub(bytes(there()));
+                let mut to_it = waiting().filter(|other| other.origin == row.origin);
+                own > 0 && to_it.any(|other| left < Some(u64::from(other.body_bytes)))
+            }
+            Obstacle::Room(Room::Tenant(_)) => tenant_left == 0,
+            Obstacle::Room(Room::Server(_)) => self.in_flight.len() == CAPS.in_flight_max as usize,
+            Obstacle::Room(Room::Bytes) => !self.has_room_for(row),
+            Obstacle::Room(Room::BytesOfFirst) => {
+                let is_before =
+                    |other: &&Live| other.id != row.id && (other.origin == row.origin || row.flow.is_some());
+                self.has_room_for(row) && waiting().filter(is_before).any(|other| !self.has_room_for(other))
+            }
+            Obstacle::Room(Room::Memory) => self.now.millis_since(self.full_at) <= FULL_PAUSE_MS,
+            Obstacle::Attempt => true,
+            // Nobody stops it; and whatever may start is started before anybody asks.
+            Obstacle::Stopping | Obstacle::Nothing => false,
+        }
+    }
+
+    /// Whether the bodies under way leave room for this one, its destination aside.
+    fn has_room_for(&self, row: &Live) -> bool {
+        let of_tenant = || self.in_flight.iter().filter(|live| live.tenant == row.tenant);
+        let is_alone = of_tenant().next().is_none();
+        let own = bytes(of_tenant().chain([row]));
+        let in_all = bytes(self.in_flight.iter().chain([row]));
+        let max = CAPS.in_flight_bytes_max * if is_alone { 2 } else { 1 };
+        (is_alone || own <= CAPS.tenant_in_flight_bytes_max) && (self.in_flight.is_empty() || in_all <= max)
+    }
+}
+
+fn bytes<'a>(rows: impl Iterator<Item = &'a Live>) -> u64 {
+    rows.map(|row| u64::from(row.body_bytes)).sum()
 }
 
 fn publish(new: New) -> Action {
@@ -61,6 +114,37 @@ fn rooms() {
     }
     let waiting = world.in_flight.len();
     assert!(matches!(world.obstacle(waiting), Obstacle::Room(Room::Tenant(count)) if count as usize == waiting));
+}
+
+#[test]
+fn behind_a_body_that_does_not_fit() {
+    let mut world = World::new();
+    for (origin, bytes) in [(2, 0), (0, 19), (0, 52), (0, 0)] {
+        world.act(&Action::Publish(New { origin, bytes, ..New::default() }));
+    }
+    let (first, second) = (world.obstacle(2), world.obstacle(3));
+    assert!(matches!(first, Obstacle::Destination(AtDestination { busy: Busy::Bytes, .. })), "{first:?}");
+    assert_eq!(second, Obstacle::Room(Room::BytesOfFirst));
+}
+
+#[test]
+fn who_may_not_have_a_share_follows_whoever_leaves_it() {
+    let mut world = World::new();
+    for (origin, bytes) in [(0, 30), (1, 30), (2, 1)] {
+        world.act(&Action::Publish(New { origin, bytes, ..New::default() }));
+    }
+    for (origin, bytes) in [(0, 30), (1, 1)] {
+        world.act(&Action::Publish(New { origin, bytes, ..New::default() }));
+    }
+    for nth in [3, 4] {
+        let Obstacle::Destination(busy) = world.obstacle(nth) else { panic!("{:?}", world.obstacle(nth)) };
+        assert_eq!(busy.busy, Busy::Share);
+    }
+    let mut out = Output::default();
+    world.end(2, How::Ok, &mut out);
+    assert_eq!(out.effects.len(), 1, "at once, and not when it is looked at again");
+    world.settle(out);
+    assert_eq!(world.in_flight.len(), 3, "the first has its share and no room, so the second has it");
 }
 
 #[test]

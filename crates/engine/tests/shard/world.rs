@@ -83,13 +83,13 @@ pub(crate) enum How {
 
 /// What the model knows of a flow-control key.
 #[derive(Debug, Default)]
-struct FlowBook {
+pub(crate) struct FlowBook {
     /// The limits as last stored.
-    flow: Option<Flow>,
+    pub flow: Option<Flow>,
     /// When deliveries started under the present rate, by a clock that never goes back.
     starts: Vec<u64>,
     /// Deliveries under way that still count.
-    counted: HashSet<Seq>,
+    pub counted: HashSet<Seq>,
 }
 
 /// The world around a shard.
@@ -102,12 +102,14 @@ pub(crate) struct World {
     pub latest: Timestamp,
     last_seq: Seq,
     /// The last message before each time the clock went back.
-    went_back_at: Vec<Seq>,
+    pub went_back_at: Vec<Seq>,
+    /// When RAM was last as full as it may be.
+    pub full_at: Timestamp,
     pub messages: HashMap<Seq, Arc<Message>>,
     pub live: BTreeMap<Seq, Live>,
     keys: HashMap<(TenantId, DedupKey), (MessageId, Timestamp)>,
     pub queues: BTreeMap<(TenantId, String), Queue>,
-    flows: HashMap<(TenantId, FlowKey), FlowBook>,
+    pub flows: HashMap<(TenantId, FlowKey), FlowBook>,
     /// Who has started in a queue since the last restart.
     has_slot: HashSet<(TenantId, Place)>,
     pub events: Vec<Event>,
@@ -127,6 +129,7 @@ impl World {
             latest: Timestamp(1_000_000_000),
             last_seq: Seq::MIN,
             went_back_at: Vec::new(),
+            full_at: Timestamp(0),
             messages: HashMap::new(),
             live: BTreeMap::new(),
             keys: HashMap::new(),
@@ -316,6 +319,9 @@ impl World {
             self.apply(op);
         }
         self.shard.committed(self.now);
+        if self.shard.held() >= CAPS.held_max {
+            self.full_at = self.now;
+        }
         for Effect::Start { live, message } in out.effects {
             let row = *self.live.get(&live.id.seq).expect("only live messages start");
             assert!(row.due <= self.now.max(self.latest), "started before it was due");
@@ -387,11 +393,14 @@ impl World {
             let is_first = self.has_slot.insert((live.tenant, place));
             let before = self.live.values().filter(|row| row.tenant == live.tenant).filter_map(|row| row.place);
             let before = before.filter(|other| other.queue == place.queue && other.turn < place.turn);
-            // After a clock went back, a delayed message may have its slot before another joins with an earlier time.
+            // After a clock went back, a delayed message may have its slot before another joins with an earlier time;
+            // while the clock lags behind positions, so may one that was delayed by less than the lag.
             let was_delayed = place.turn.at > place.turn.seq.time();
+            let clock_lagged = was_delayed && self.messages[&live.id.seq].not_before < place.turn.at;
             let counts = |other: &Place| {
                 other.turn.at <= self.now
                     && (is_first || self.has_slot.contains(&(live.tenant, *other)))
+                    && !(clock_lagged && live.id.seq < other.turn.seq)
                     && !(was_delayed
                         && self.went_back_at.iter().any(|seq| live.id.seq <= *seq && *seq < other.turn.seq))
             };
@@ -510,7 +519,7 @@ impl World {
     }
 
     /// Whether it is among the first of its queue.
-    fn queue_lets(&self, row: &Live, place: Place) -> bool {
+    pub(crate) fn queue_lets(&self, row: &Live, place: Place) -> bool {
         let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
         let rows = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
         let before = rows.filter(|other| other.queue == place.queue && other.turn < place.turn);

@@ -155,9 +155,9 @@ pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, 
         put(&mut object, "body", base64(body));
     }
     put_detail(&mut object, &event.detail);
-    if let Some(phases) = &event.detail.phases {
+    if let Some(phases) = event.detail.phases() {
         let address = phases.address.filter(|address| spec.api.is_none() && may_be_told(*address, mode));
-        put(&mut object, "connection", connection(phases, address));
+        put(&mut object, "connection", connection(&phases, address));
     }
     object.into()
 }

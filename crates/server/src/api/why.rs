@@ -10,7 +10,7 @@ use axum::extract::{Path, Request, State};
 use posthaste_engine::event::{Event, State as Stage};
 use posthaste_engine::limits::LOG_PAGE_MAX;
 use posthaste_engine::message::{Live, Message};
-use posthaste_engine::why::{self, Answer, Ending, InFlow, InQueue, Obstacle, Position, Subject, Waiting};
+use posthaste_engine::why::{self, Answer, Ending, InFlow, InQueue, Obstacle, Position, Room, Subject, Waiting};
 use posthaste_engine::workflow::Part;
 use posthaste_wire::destination;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
@@ -34,7 +34,7 @@ pub(super) async fn get(
     let record = app.read(move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
     let Some(live) = record.live else { return Ok(Json(of_ended(&record, app.clock.now()))) };
     let waiting = app.core.why(live).await?;
-    if waiting.obstacle == Obstacle::Nothing {
+    if matches!(waiting.obstacle, Obstacle::Nothing | Obstacle::Room(Room::Memory)) {
         // It may have ended since it was read.
         let again = app.read(move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
         if again.live.is_none() {

@@ -17,8 +17,9 @@ use posthaste_engine::workflow::{Part, StepRef};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -64,13 +65,12 @@ impl Attempts {
         let keys = self.keys.of(message.tenant)?;
         let this = self.clone();
         let task = async move {
-            let started = Instant::now();
             let room = AnswerRoom::new(this.answers.clone(), message.tenant);
             crash_point("attempt_started");
             tokio::select! {
-                outcome = this.attempt(&live, &message, stored, (&keys, nonce), &room) => {
+                (outcome, took) = this.attempt(&live, &message, stored, (&keys, nonce), &room) => {
                     crash_point("attempt_answered");
-                    this.report(&live, &message, &outcome, started.elapsed());
+                    this.report(&live, &message, &outcome, took);
                     this.core.ended(message, outcome, room.into_taken());
                 }
                 () = this.abandon.cancelled() => {
@@ -82,6 +82,7 @@ impl Attempts {
         Ok(())
     }
 
+    /// How it ended, and how long it took: from when there was something to send, without the wait for room.
     async fn attempt(
         &self,
         live: &Live,
@@ -89,7 +90,7 @@ impl Attempts {
         stored: Option<StepRef>,
         (keys, nonce): (&SigningKeys, [u8; 20]),
         room: &AnswerRoom,
-    ) -> Outcome {
+    ) -> (Outcome, Duration) {
         let read;
         let message = match stored {
             None => message,
@@ -98,9 +99,10 @@ impl Attempts {
                     read = Message { body, ..Message::clone(message) };
                     &read
                 }
-                Err(outcome) => return outcome,
+                Err(outcome) => return (outcome, Duration::ZERO),
             },
         };
+        let begun = Instant::now();
         let attempt = Attempt {
             message,
             retried: live.retried,
@@ -111,13 +113,14 @@ impl Attempts {
             needs_body: message.spec.callback.is_some() || message.spec.workflow.is_some(),
             room,
         };
-        match message.spec.api.as_deref() {
+        let outcome = match message.spec.api.as_deref() {
             None => self.deliverer.attempt(&attempt).await,
             Some(api) => match self.llm.as_ref().filter(|_| api == API_LLM) {
                 Some(llm) => Box::pin(llm.attempt(&attempt)).await,
                 None => no_upstream(api),
             },
-        }
+        };
+        (outcome, room.spent_since(begun))
     }
 
     /// What of a run is sent, or how the attempt ends without it. Its ops are committed, so the store has all of it.

@@ -129,6 +129,11 @@ impl AnswerRoom {
         self.reserved.get().map_or(Duration::ZERO, |reserved| reserved.waited)
     }
 
+    /// How long an attempt has taken that began then: without that wait, which is not the receiver's time.
+    pub fn spent_since(&self, begun: Instant) -> Duration {
+        begun.elapsed().saturating_sub(self.waited())
+    }
+
     /// What was taken, to be given back when the answer is needed no more.
     pub fn into_taken(self) -> Vec<OwnedSemaphorePermit> {
         self.reserved.into_inner().map(|reserved| reserved.taken).unwrap_or_default()
@@ -173,5 +178,20 @@ mod tests {
         drop(held);
         assert!(taken(&budget, 6, "a.example").is_some());
         assert_eq!(budget.shares.lock().unwrap().len(), 2, "the others are forgotten");
+    }
+
+    #[tokio::test]
+    async fn the_wait_for_room_is_not_counted() {
+        const RECEIVER: &str = "a.example";
+        let budget = Arc::new(AnswerBudget::default());
+        let held: Vec<_> =
+            (0..ORIGIN_ANSWERS_BYTES_MAX / LONG).map(|_| taken(&budget, 1, RECEIVER).expect("there is room")).collect();
+        let begun = Instant::now();
+        let room = AnswerRoom::new(budget, TenantId(1));
+        let receiver = Authority::from_static(RECEIVER);
+        let (is_there, ()) = tokio::join!(room.reserve(&receiver, LONG, ANSWER_ROOM_PATIENCE), async { drop(held) });
+        assert!(is_there && room.waited() > Duration::ZERO);
+        let spent = room.spent_since(begun);
+        assert!(spent + room.waited() <= begun.elapsed(), "{spent:?} beside {:?}", room.waited());
     }
 }

@@ -44,7 +44,7 @@ use pool::{Connection, Key, Pool};
 use posthaste_engine::event::{Phases, Response};
 use posthaste_engine::limits;
 use posthaste_engine::message::Message;
-use posthaste_engine::outcome::{AttemptError, Outcome, Verdict};
+use posthaste_engine::outcome::{AttemptError, Outcome};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use posthaste_wire::time::Timestamp;
@@ -174,15 +174,10 @@ impl Deliverer {
         let timeout = Duration::from_millis(attempt.timeout_ms).min(self.timeout_max);
         let mut phases = Phases::default();
         let result = self.exchange(attempt, started + timeout, &mut phases).await;
-        // As users see it next to the timeout: without what was not the receiver's time.
-        let took = started.elapsed().saturating_sub(attempt.room.waited());
-        let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let mut outcome = Outcome { result, duration_ms, phases: None };
-        // Most messages are delivered on a connection that is open: they need not store more for it.
-        if !phases.reused || outcome.verdict() != Verdict::Success {
-            outcome.phases = Some(Box::new(phases)).filter(|phases| **phases != Phases::default());
-        }
-        outcome
+        // As users see it next to the timeout.
+        let duration_ms = u64::try_from(attempt.room.spent_since(started).as_millis()).unwrap_or(u64::MAX);
+        let phases = (phases != Phases::default()).then(|| Box::new(phases));
+        Outcome { result, duration_ms, phases }
     }
 
     /// Notes in `phases` how far it came, also if it fails or is given up.

@@ -109,7 +109,7 @@ fn outcome(line: &Line) -> Markup {
             @if let Some(error) = &line.error { span.state.bad { "no answer" } " " (error) }
         }
         @if let Some(connection) = &line.connection { (phases(connection, line.duration.unwrap_or(0))) }
-        @else { p.hint { "On a connection that was open already." } }
+        @else if is_good { p.hint { "On a connection that was open already." } }
         @if !line.response_headers.is_empty() { (headers("Answer's headers", &line.response_headers)) }
         @if let Some(body) = &line.response_body { (view::text("Answer's body", body)) }
     }

@@ -126,6 +126,22 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
 }
 
 #[tokio::test]
+async fn a_delivery_on_an_open_connection_tells_how_long_its_answer_took() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    for (told, untold) in [("connect ", "connection reused"), ("connection reused", "connect ")] {
+        let id = server.publish_with(&receiver.url("/"), &[], "").await;
+        server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+        let page = browser.see(&page_of(&id)).await;
+        let (_, attempt) = page.split_once("Attempt 1").expect("an attempt");
+        expect_texts(attempt, &[told, "first byte "]);
+        assert!(!attempt.contains(untold), "{attempt}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn a_message_tells_its_story() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
