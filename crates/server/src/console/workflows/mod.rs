@@ -1,7 +1,8 @@
 //! Workflows: runs, one run step by step, runs that have failed, and events.
 //!
-//! `data` is what the API answers; `waits` and `spans` say what a run waits for and when its steps were; the others are pages.
+//! `data` is what the API answers; `again` is a piece of forms; `waits` and `spans` say what a run waits for and when its steps were; the others are pages.
 
+mod again;
 mod data;
 mod events;
 mod failed;
@@ -70,6 +71,7 @@ fn state(name: &str) -> Markup {
 }
 
 /// What a form says; names may stand in it several times.
+#[derive(Default)]
 struct Fields(Vec<(String, String)>);
 
 impl Fields {

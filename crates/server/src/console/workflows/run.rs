@@ -99,6 +99,7 @@ fn story(visitor: &Visitor, run: &Run, which: &Which) -> Markup {
         @if let Some(cause) = run.cause().filter(|_| !run.goes_on()) {
             p.problem #cause { "It failed: " (cause) }
         }
+        @if let Some(dlq_id) = &run.dlq_id { (super::failed::with_other_settings(visitor, dlq_id)) }
         section.card { h2 { "Run" } (facts(run, now)) }
         section.card {
             h2 { "Steps" }
