@@ -44,7 +44,7 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
 }
 
 /// The page of a run. Ids are given by strangers and may hold anything; one may have several runs.
-fn run_path(id: &str, created_at: Option<u64>) -> String {
+pub(super) fn run_path(id: &str, created_at: Option<u64>) -> String {
     let which = created_at.map(|at| format!("?{}", query(&[("createdAt", &at.to_string())])));
     format!("{PATH}/runs/{}{}", segment(id), which.unwrap_or_default())
 }

@@ -152,6 +152,14 @@ async fn a_step_that_is_retried_later_is_retried_now() {
         "<rect class=\"failure\"",
     ];
     expect_texts(&page, &told);
+    expect_texts(&page, &[&format!("href=\"/console/messages/{id}\"")]);
+    // The message of a step leads to its run, and offers nothing that only its run can do.
+    let message = browser.see(&format!("/console/messages/{id}")).await;
+    let its_run = "It is a step of a workflow: <a href=\"/console/workflows/runs/wfr_1?createdAt=";
+    expect_texts(&message, &["its 2nd attempt of 2 is due in 60 min", its_run, "Send now"]);
+    for gone in [">Cancel<", "Copy as curl", "Publish the same again"] {
+        assert!(!message.contains(gone), "{gone}");
+    }
     let fields = [("messageId", id.as_str()), ("next", "/console/workflows/runs/wfr_1")];
     assert_eq!(browser.press("/console/workflows/retry", &fields).await, "It is due now.");
     assert_eq!(receiver.next().await.header("Upstash-Retried"), Some("1"));
@@ -207,7 +215,8 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     let page = browser.see("/console/workflows/failed").await;
     expect_texts(&page, &["wfr_4", "500: boom", "Resume", "Restart", "Delete", "<span class=\"quiet\">none</span>"]);
     let run = browser.see("/console/workflows/runs/wfr_4").await;
-    expect_texts(&run, &["It failed: 500 Internal Server Error", "Resume", "Restart"]);
+    let again = format!("name=\"dlqId\" value=\"{}\"", ids[4]);
+    expect_texts(&run, &["It failed: 500 Internal Server Error", "Resume", "Restart", "Retry this step", &again]);
     let answer = browser.send("/console/workflows/failed/resume", &[("dlqId", &ids[4])]).await;
     let new = answer.header("location").expect("it leads to the new run").to_owned();
     assert!(new.starts_with("/console/workflows/runs/wfr_") && !new.contains("wfr_4?"), "{new}");
