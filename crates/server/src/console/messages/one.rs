@@ -125,7 +125,7 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
     let (why, now) = (&story.why, visitor.now());
     let has_ended = why.ended_at.is_some();
     html! {
-        div.title {
+        div.title #head {
             h1 { "Message" } (view::state(&why.state))
             code { (story.id) }
             div.actions {
@@ -136,10 +136,10 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
             }
         }
         // Only what lives changes.
-        div #story data-refresh=[(!has_ended).then_some("2000")] {
+        div #story data-refresh=[(!has_ended).then_some("2000")] data-also="head caused" {
             p #why.(mood(&why.state)) role="status" { (why.sentence) }
             @if let Some(dlq_id) = &why.dlq_id {
-                p { "Its dead letter is " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } "." }
+                p { "Its dead letter is " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } ": from there it is sent again, as it is or changed." }
             }
             div.columns {
                 section.card aria-labelledby="about" { h2 #about { "About" } (facts(story, now)) }
@@ -147,8 +147,10 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
             }
         }
         section.card aria-labelledby="request" { h2 #request { "Request" } (request::show(story)) }
-        @if !story.callbacks.is_empty() {
-            section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks it caused" } (caused(&story.callbacks, now)) }
+        div #caused {
+            @if !story.callbacks.is_empty() {
+                section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks it caused" } (caused(&story.callbacks, now)) }
+            }
         }
         // A step is published by its run alone.
         @if story.run.is_none() {

@@ -41,14 +41,14 @@ pub(super) fn is_setting(name: &str) -> bool {
 }
 
 /// The fields, with what was filled in before, and buttons below them; folded unless something was filled in.
-pub(super) fn settings(fields: &Fields, buttons: &Markup) -> Markup {
+pub(super) fn settings(before: Option<&Fields>, buttons: &Markup) -> Markup {
     let input = |name: &str, label: &str, example: &str| {
         html! {
-            label { (label) input name=(name) value=(fields.one(name)) placeholder=(example) autocomplete="off" spellcheck="false"; }
+            label { (label) input name=(name) value=(before.map_or("", |fields| fields.one(name))) placeholder=(example) autocomplete="off" spellcheck="false"; }
         }
     };
     html! {
-        details open[!headers(fields).is_empty()] {
+        details open[before.is_some_and(|fields| !headers(fields).is_empty())] {
             summary { "Resume or restart with other settings" }
             div.settings {
                 @for (name, _, label, example) in SETTINGS { (input(name, label, example)) }

@@ -102,7 +102,7 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
                     span.quiet { "With those that are ticked:" }
                     (many_buttons(visitor, false))
                 }
-                (again::settings(&Fields::default(), &html! {}))
+                (again::settings(None, &html! {}))
             }
         }
         (view::pager(FAILED_PATH, &filters.pairs(), found.cursor.as_deref()))
@@ -137,7 +137,7 @@ pub(super) fn with_other_settings(visitor: &Visitor, dlq_id: &str) -> Markup {
         form.card.fields #again method="post" action={ (FAILED_PATH) "/resume" } {
             input type="hidden" name="dlqId" value=(dlq_id);
             input type="hidden" name="next" value=(visitor.here);
-            (again::settings(&Fields::default(), &again_buttons(visitor)))
+            (again::settings(None, &again_buttons(visitor)))
         }
     }
 }
@@ -240,7 +240,7 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
                 input type="hidden" name="matching" value="true";
                 input type="hidden" name="next" value=(back);
                 div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Leave them" } }
-                (again::settings(&Fields::default(), &html! {}))
+                (again::settings(None, &html! {}))
             }
         }
         @if count > 0 { div.scroll { (table(&visitor, &found.messages, false)) } }
@@ -254,20 +254,20 @@ pub(super) async fn act(visitor: Visitor, Path(name): Path<String>, form: RawFor
     let settings = again::headers(&fields);
     let order = Order { action, settings: settings.iter().map(|(name, value)| (*name, value.as_str())).collect() };
     match order.carry_out(&visitor, &fields, &form).await {
-        Err(problem) if !order.settings.is_empty() => Ok(not_so(&visitor, &fields, &problem)),
+        Err(problem) if !order.settings.is_empty() => Ok(refused(&visitor, &form, &problem)),
         done => done,
     }
 }
 
 /// What the API refuses, beside what was filled in.
-fn not_so(visitor: &Visitor, fields: &Fields, problem: &Problem) -> Response {
-    let meant = fields.0.iter().filter(|(name, _)| !again::is_setting(name));
+fn refused(visitor: &Visitor, form: &RawForm, problem: &Problem) -> Response {
+    let meant = url::form_urlencoded::parse(&form.0).filter(|(name, _)| !again::is_setting(name));
     let body = html! {
         div.title { h1 { "Begin failed runs again" } }
         p.problem role="alert" { (problem.text) }
         form.card.fields method="post" action={ (FAILED_PATH) "/resume" } {
             @for (name, value) in meant { input type="hidden" name=(name) value=(value); }
-            (again::settings(fields, &again_buttons(visitor)))
+            (again::settings(Some(&Fields::read(form)), &again_buttons(visitor)))
         }
     };
     (problem.status, view::page(&visitor.frame("Begin failed runs again"), &body)).into_response()

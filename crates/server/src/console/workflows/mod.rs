@@ -71,7 +71,6 @@ fn state(name: &str) -> Markup {
 }
 
 /// What a form says; names may stand in it several times.
-#[derive(Default)]
 struct Fields(Vec<(String, String)>);
 
 impl Fields {

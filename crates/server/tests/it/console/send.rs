@@ -144,6 +144,26 @@ async fn the_test_receiver_is_a_button_away_and_shows_what_came_as_text() {
 }
 
 #[tokio::test]
+async fn what_was_done_is_told_once() {
+    let server = TestServer::start().await;
+    let page = |fetched: Option<&'static str>| {
+        let request = server.get("/console/send").without("Authorization");
+        let request = request.header("Cookie", "posthaste-tenant=tenant-a; posthaste-flash=It%20is%20done");
+        fetched.into_iter().fold(request, |request, what| request.header("Sec-Fetch-Dest", what)).send()
+    };
+    for fetched in [None, Some("document")] {
+        let answer = page(fetched).await;
+        assert!(answer.text().contains("<p class=\"flash\" role=\"status\">It is done</p>"));
+        let cookie = answer.header("set-cookie").expect("it is taken away");
+        assert!(cookie.starts_with("posthaste-flash=;") && cookie.ends_with("Max-Age=0"), "{cookie}");
+    }
+    assert_eq!(page(Some("empty")).await.header("set-cookie"), None, "a piece of a page tells nothing");
+    let other = server.get("/console/send").without("Authorization").header("Cookie", "posthaste-tenant=tenant-a");
+    assert_eq!(other.send().await.header("set-cookie"), None);
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn a_read_only_visitor_may_look_and_not_send() {
     let mut setup = Setup::serve();
     setup.settings.console_receiver = Some(true);
