@@ -119,7 +119,9 @@ BOUNDS = {
     "server/src/pulse.rs": r"pub const",
     "server/src/receiver/mod.rs": r"const",
     "server/src/receiver/script.rs": r"(?:pub\(super\) )?const",
+    "server/src/sse.rs": r"(?:pub\(crate\) )?const",
     "server/src/store/journal/mod.rs": r"const",
+    "server/src/store/sqlite/tally.rs": r"const",
 }
 #: Not bounds but units and pauses.
 NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "HEARTBEAT_EVERY", "LINE_BYTES", "RETAINED_BYTES", "TRANSACTION_BYTES"}

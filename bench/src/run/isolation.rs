@@ -228,7 +228,8 @@ fn compared(trouble: Trouble, arms: &Arms) -> Vec<Figure> {
         figures.push(server(&format!("{percentile}, with ÷ without"), ratio(together, alone)));
         let compared = server(&format!("{percentile}, with ÷ at another server"), ratio(together, apart));
         figures.push(match trouble {
-            Trouble::BadReceivers => compared.goal(goal::BESIDE_BAD_RATIO),
+            Trouble::BadReceivers if percentile == "p50" => compared.goal(goal::BESIDE_BAD_RATIO),
+            Trouble::BadReceivers => compared.goal(goal::BESIDE_BAD_P99_RATIO),
             Trouble::DeadDestinations => compared.goal(goal::BESIDE_DEAD_RATIO),
             Trouble::Flood => compared.goal(goal::BESIDE_FLOOD_RATIO),
         });

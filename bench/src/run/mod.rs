@@ -3,9 +3,10 @@
 //! Starts a sink, the signed durable relay and the server as children, each server on a fresh data
 //! directory, lets them do the same work in turn, and reports medians beside their goals. Start at
 //! [`main`]; what is measured is in [`scenario`], [`delayed`], [`keyed`], [`schedules`], [`fanout`],
-//! [`isolation`], [`overload`], [`workflows`] and [`peers`], the goals are in [`figure`].
+//! [`isolation`], [`overload`], [`workflows`], [`console`] and [`peers`], the goals are in [`figure`].
 
 mod child;
+mod console;
 mod delayed;
 mod fanout;
 mod figure;
@@ -119,12 +120,14 @@ enum Scenario {
     Overload,
     /// 1,000 durable runs of five steps, and 100,000 that sleep.
     Workflows,
+    /// The console's pages on top of a million messages, and what live charts cost.
+    Console,
     /// Other durable systems under the load of `saturation` and `rate`.
     Peers,
 }
 
 impl Scenario {
-    const ALL: [Scenario; 13] = [
+    const ALL: [Scenario; 14] = [
         Scenario::Saturation,
         Scenario::Publish,
         Scenario::Rate,
@@ -137,6 +140,7 @@ impl Scenario {
         Scenario::Isolation,
         Scenario::Overload,
         Scenario::Workflows,
+        Scenario::Console,
         Scenario::Peers,
     ];
 }
@@ -283,6 +287,7 @@ async fn compare(args: &Args) -> Result<Outcome> {
             Scenario::Isolation => isolation::measure(&mut bench).await,
             Scenario::Overload => overload::measure(&mut bench).await,
             Scenario::Workflows => workflows::measure(&mut bench, &args.peers_dir).await,
+            Scenario::Console => console::measure(&mut bench).await,
             Scenario::Peers => peers::measure(&mut bench, &args.peers_dir).await,
         };
         match found {

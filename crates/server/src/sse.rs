@@ -8,12 +8,17 @@ use http_body::Frame;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What a stream of events is.
 pub(crate) const CONTENT_TYPE: &str = "text/event-stream";
 /// A line that means nothing, so that everybody on the way knows that the stream goes on.
 pub(crate) const HEARTBEAT: &str = ": still here\n\n";
+/// Bytes of events that a reader is given at once, so that a slow one can be told from one that has stopped.
+pub(crate) const FRAME_BYTES_MAX: usize = 64 * 1024;
+/// How long a reader may take for what it was given before; then the stream ends.
+pub(crate) const READER_PATIENCE: Duration = Duration::from_secs(30);
 /// Most bytes of an event that is read; a longer one is passed over.
 const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -38,6 +43,20 @@ pub(crate) fn response(events: mpsc::Receiver<Bytes>) -> Response {
     // Proxies that gather an answer before they pass it on would make a live stream a late one.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+/// Nobody reads any more, or nobody may.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// Hands a text to the reader as fast as it reads, if that is not slower than `patience` allows.
+pub(crate) async fn hand_over(out: &mpsc::Sender<Bytes>, text: String, patience: Duration) -> Result<(), Gone> {
+    let mut rest = Bytes::from(text);
+    while !rest.is_empty() {
+        let frame = rest.split_to(rest.len().min(FRAME_BYTES_MAX));
+        out.send_timeout(frame, patience).await.map_err(|_| Gone)?;
+    }
+    Ok(())
 }
 
 struct Events(mpsc::Receiver<Bytes>);

@@ -31,8 +31,8 @@ const CALLER_GROUPS_MAX: u64 = 4_096;
 pub(crate) struct Allowances {
     /// Messages per day.
     pub(super) messages: Allowance,
-    /// Requests per second.
-    pub(super) requests: Allowance,
+    /// Requests per second; a page of the console is one.
+    pub(crate) requests: Allowance,
     /// Wrong URLs of webhooks per second.
     pub(super) hook_misses: Allowance<CallerGroup>,
     /// Wrong tokens at the console per minute.
@@ -92,7 +92,7 @@ struct Used {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted {
     /// How many there may be in a window.
-    pub(super) limit: u64,
+    pub(crate) limit: u64,
     /// How many are left; fewer than were asked for.
     pub(super) remaining: u64,
     /// When the next window begins.
@@ -103,7 +103,7 @@ pub(crate) struct Exhausted {
 
 impl Exhausted {
     /// Seconds until the next window, at least one.
-    pub(super) fn wait_seconds(&self) -> u64 {
+    pub(crate) fn wait_seconds(&self) -> u64 {
         self.reset.millis_since(self.now).div_ceil(1_000).max(1)
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn identify(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Gran
         false => None,
     };
     let grant = known.ok_or_else(ApiError::unauthenticated)?;
-    // Whoever has used up his requests still wants to see why.
+    // The console has counted the page that this is asked for.
     if !grant.is_own && !is_publish(uri.path()) {
         app.allowances.requests.take(grant.tenant, 1, now).map_err(ApiError::burst_quota)?;
     }

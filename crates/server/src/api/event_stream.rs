@@ -10,7 +10,7 @@ use super::shape;
 use crate::app::App;
 use crate::config::Mode;
 use crate::core::Tail;
-use crate::sse;
+use crate::sse::{self, Gone, READER_PATIENCE};
 use crate::store::{EventFilter, Part, StoreError};
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -42,10 +42,6 @@ const STREAM_LIFE: Duration = Duration::from_secs(3_600);
 const STREAM_BODY_BYTES: usize = 4 * 1024;
 /// Lines are sent as soon as they have this size, before more are made: one line may be larger, but never two.
 const PIECE_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of lines that a reader is given at once, so that a slow one can be told from one that has stopped.
-const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// How long a reader may take for what it was given before; then the stream ends.
-const READER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a single line cannot be chosen by.
 const OF_PAGES: [&str; 4] = ["cursor", "count", "order", "groupBy"];
@@ -90,23 +86,14 @@ struct Out {
     patience: Duration,
 }
 
-/// Nobody reads any more, or nobody may.
-#[derive(Debug, PartialEq, Eq)]
-struct Gone;
-
 impl Out {
-    /// Hands a text to the reader as fast as it reads. A reader that has stopped keeps nothing and no place.
+    /// A reader that has stopped keeps nothing and no place.
     async fn send(&mut self, text: String) -> Result<(), Gone> {
-        let mut rest = Bytes::from(text);
-        while !rest.is_empty() {
-            let frame = rest.split_to(rest.len().min(FRAME_BYTES_MAX));
-            tokio::select! {
-                () = self.stopping.cancelled() => return Err(Gone),
-                () = &mut self.end => return Err(Gone),
-                sent = self.sender.send_timeout(frame, self.patience) => sent.map_err(|_| Gone)?,
-            }
+        tokio::select! {
+            () = self.stopping.cancelled() => Err(Gone),
+            () = &mut self.end => Err(Gone),
+            sent = sse::hand_over(&self.sender, text, self.patience) => sent,
         }
-        Ok(())
     }
 }
 
@@ -270,6 +257,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sse::FRAME_BYTES_MAX;
     use posthaste_engine::event::{EventDetail, State};
     use posthaste_engine::message::MessageSpec;
     use posthaste_wire::id::Seq;

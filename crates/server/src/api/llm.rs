@@ -41,10 +41,11 @@ impl LlmUpstream {
     }
 }
 
-/// Where messages to this built-in API go.
-pub(super) fn url_of(app: &App, destination: &str) -> Result<String, ApiError> {
+/// Whether messages to this built-in API go anywhere. They name it as their publisher did: where that leads is between the
+/// operator and the model, and is looked up when they are sent.
+pub(super) fn check_destination(app: &App, destination: &str) -> Result<(), ApiError> {
     match (destination, &app.config.llm) {
-        ("api/llm", Some(upstream)) => Ok(upstream.url.clone()),
+        ("api/llm", Some(_)) => Ok(()),
         ("api/llm", None) => Err(ApiError::invalid(
             "invalid destination: api/llm leads nowhere on this server; the operator can set llm_url, or publish to the URL of the model",
         )),

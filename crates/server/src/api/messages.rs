@@ -9,7 +9,7 @@ use super::shape;
 use crate::app::App;
 use crate::bulk::{Range, cancel_piece};
 use crate::core::HastenRefused;
-use crate::store::Filter;
+use crate::store::{Filter, Part};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -46,7 +46,7 @@ pub(super) async fn get(
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let absent = || ApiError::not_found(format!("message {id} not found"));
     let message_id: MessageId = id.parse().map_err(|_| absent())?;
-    let record = app.read(move |store| store.message(tenant, message_id)).await?.ok_or_else(absent)?;
+    let record = app.read(move |store| store.message(tenant, message_id, Part::Whole)).await?.ok_or_else(absent)?;
     let now = app.clock.now();
     if record.ended_at.is_some_and(|ended_at| now.millis_since(ended_at) > ENDED_GRACE_MS) {
         return Err(absent());

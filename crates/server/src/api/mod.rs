@@ -38,7 +38,7 @@ mod url_groups;
 mod why;
 mod workflow;
 
-pub(crate) use allowance::Allowances;
+pub(crate) use allowance::{Allowances, Exhausted};
 pub(crate) use body::{BodyBudget, read_form};
 pub(crate) use bulk_actions::stored_filter;
 pub(crate) use caller::{Peer, caller as address_of_caller};

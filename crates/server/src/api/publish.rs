@@ -253,7 +253,10 @@ impl Places {
         let (url, api) = match destination {
             Destination::Url(url) => (url, None),
             Destination::Group(name) => return Err(no_group(&name)),
-            Destination::Api(name) => (llm::url_of(app, &name)?, Some(API_LLM)),
+            Destination::Api(name) => {
+                llm::check_destination(app, &name)?;
+                (name, Some(API_LLM))
+            }
         };
         let endpoints = vec![Endpoint { url, name: None }];
         Ok(Places { topic: None, api, default_headers: Vec::new(), endpoints })
@@ -478,7 +481,7 @@ pub(super) fn refused_destination(refusal: &egress::Refusal) -> ApiError {
     ApiError::invalid(format!("invalid destination url: {refusal}{hint}"))
 }
 
-/// The lane that messages to this URL wait in.
+/// The lane that messages to this URL wait in. Those to a built-in API, which has no origin, share one.
 pub(super) fn origin_of(app: &App, tenant: TenantId, url: &str) -> Origin {
     match app.config.egress.targets.parse(url) {
         Ok(target) => Origin::of(tenant, &target.origin),

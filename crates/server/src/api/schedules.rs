@@ -9,7 +9,7 @@ use super::{cron, shape};
 use crate::app::App;
 use crate::clock::random;
 use crate::core::messages_of;
-use crate::store::{MessageRecord, Store, StoreError};
+use crate::store::{MessageRecord, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, StatusCode};
@@ -105,7 +105,7 @@ async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, Api
     let bytes = messages.first().map_or(0, |message| message.body.len());
     let room = app.body_budget.take(tenant, bytes).await;
     let room = room.ok_or_else(|| ApiError::overloaded("too many bytes are waiting to be stored; try again later"))?;
-    let urls: Vec<String> = messages.iter().map(|message| message.spec.url.clone()).collect();
+    let urls: Vec<String> = messages.iter().map(|message| shape::url_of(&message.spec).into_owned()).collect();
     let accepted = store(app, tenant, messages, room.into()).await?;
     let made =
         accepted.iter().zip(urls).map(|(accepted, url)| json!({ "messageId": accepted.id.to_string(), "url": url }));
@@ -199,7 +199,7 @@ fn absent(id: &str) -> ApiError {
 fn last_states(store: &dyn Store, schedule: &Schedule) -> Result<Vec<(MessageId, &'static str)>, StoreError> {
     let mut states = Vec::new();
     for id in &schedule.state.last_messages {
-        if let Some(record) = store.message(schedule.tenant, *id)? {
+        if let Some(record) = store.message(schedule.tenant, *id, Part::Head)? {
             states.push((*id, state_name(&record)));
         }
     }

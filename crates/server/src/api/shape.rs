@@ -13,6 +13,7 @@ use posthaste_wire::id::MessageId;
 use posthaste_wire::redact;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 
 /// A JSON object.
@@ -23,7 +24,7 @@ pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
     let spec = &message.spec;
     let mut object = Object::new();
     put(&mut object, "messageId", message.id.to_string());
-    put(&mut object, "url", spec.url.as_str());
+    put(&mut object, "url", url_of(spec));
     put(&mut object, "method", spec.method.as_str());
     put(&mut object, "maxRetries", spec.retries);
     put(&mut object, "notBefore", message.not_before.as_millis());
@@ -62,6 +63,14 @@ pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>) -
         put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", kept_body(response));
     }
     object.into()
+}
+
+/// Where a message goes, in the words of its publisher; earlier releases have stored where a built-in API led.
+pub(super) fn url_of(spec: &MessageSpec) -> Cow<'_, str> {
+    match &spec.api {
+        Some(api) => format!("api/{api}").into(),
+        None => spec.url.as_str().into(),
+    }
 }
 
 /// A.3: a schedule. `last_states` tells what became of the messages of its last firing.
@@ -124,7 +133,7 @@ pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, 
     put(&mut object, "time", event.at.as_millis());
     put(&mut object, "state", event.state.name());
     put(&mut object, "messageId", event.id.to_string());
-    put(&mut object, "url", spec.url.as_str());
+    put(&mut object, "url", url_of(spec));
     put(&mut object, "method", spec.method.as_str());
     put(&mut object, "maxRetries", spec.retries);
     put(&mut object, "callerIP", spec.caller_ip.as_str());

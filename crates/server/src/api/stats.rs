@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Dead letters, runs, and messages of all tenants that have not ended are counted up to here; of more it is told that there
-/// are at least so many.
+/// Dead letters, runs, and messages that have not ended are counted up to here; of more it is told that there are at least
+/// so many.
 const COUNTED_MAX: u64 = 10_000;
 /// How long the core may take to answer; then the answer is 503.
 const CORE_PATIENCE: Duration = Duration::from_secs(5);

@@ -2,9 +2,9 @@
 
 use super::auth::{Access, authorize};
 use super::error::ApiError;
-use super::shape::{Object, put};
+use super::shape::{Object, put, url_of};
 use crate::app::App;
-use crate::store::{EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
+use crate::store::{self, EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use posthaste_engine::event::{Event, State as Stage};
@@ -55,7 +55,9 @@ struct Known {
 }
 
 fn known(store: &dyn Store, tenant: TenantId, id: MessageId) -> Result<Option<Known>, StoreError> {
-    let Some(MessageRecord { message, live, .. }) = store.message(tenant, id)? else { return Ok(None) };
+    let Some(MessageRecord { message, live, .. }) = store.message(tenant, id, store::Part::Head)? else {
+        return Ok(None);
+    };
     let events = lines(store, tenant, id, live.is_some())?;
     let dlq_id = events.last().and_then(|event| event.detail.dlq_id.as_deref()?.parse::<DlqId>().ok());
     let in_dlq = match dlq_id {
@@ -89,10 +91,8 @@ fn subject<'a>(message: &Message, destination: &'a str) -> Subject<'a> {
 
 /// Where a message goes, without the secrets that a path may hold.
 fn origin(message: &Message) -> String {
-    match &message.spec.api {
-        Some(api) => format!("api/{api}"),
-        None => destination::origin(&message.spec.url).unwrap_or_else(|| message.spec.url.clone()),
-    }
+    let url = url_of(&message.spec);
+    destination::origin(&url).unwrap_or_else(|| url.into_owned())
 }
 
 fn begun(known: &Known, sentence: String, state: &str, waits_for: &str) -> Object {

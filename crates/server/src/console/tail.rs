@@ -2,7 +2,8 @@
 
 use super::visitor::{Problem, query};
 use super::{Desk, Visitor, view};
-use crate::sse;
+use crate::clock::Clock;
+use crate::sse::{self, READER_PATIENCE};
 use axum::Router;
 use axum::extract::Query;
 use axum::http::Method;
@@ -14,6 +15,7 @@ use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Lines that the page begins with.
@@ -237,7 +239,8 @@ async fn stream(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Resp
     let answer = visitor.desk.api.serve(visitor.request(Method::GET, &target, &[], Vec::new())?).await;
     let (sender, receiver) = mpsc::channel(1);
     if answer.status().is_success() {
-        tokio::spawn(pass_on(answer, visitor.desk.clone(), sender));
+        let clock = visitor.desk.app.clock.clone();
+        tokio::spawn(async move { pass_on(answer, &clock, &sender, READER_PATIENCE).await });
     } else {
         let bytes = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let said: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -249,8 +252,8 @@ async fn stream(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Resp
     Ok(sse::response(receiver))
 }
 
-/// Until either end is gone.
-async fn pass_on(answer: Response, desk: Arc<Desk>, out: mpsc::Sender<Bytes>) {
+/// Until either end is gone. A browser that has stopped to read is: if it comes back, it asks again.
+async fn pass_on(answer: Response, clock: &Clock, out: &mpsc::Sender<Bytes>, patience: Duration) {
     let mut body = answer.into_body();
     let mut reader = sse::Reader::default();
     loop {
@@ -260,8 +263,8 @@ async fn pass_on(answer: Response, desk: Arc<Desk>, out: mpsc::Sender<Bytes>) {
         };
         let Some(Ok(frame)) = frame else { return };
         let events = reader.read(frame.data_ref().map_or(&[], |bytes| &bytes[..]));
-        let text = rows(&events, desk.app.clock.now()).unwrap_or_else(|| sse::HEARTBEAT.to_owned());
-        if out.send(Bytes::from(text)).await.is_err() {
+        let text = rows(&events, clock.now()).unwrap_or_else(|| sse::HEARTBEAT.to_owned());
+        if sse::hand_over(out, text, patience).await.is_err() {
             return;
         }
     }
@@ -305,5 +308,21 @@ mod tests {
         let later = rows(&[line("ACTIVE", "b")], now.plus_millis(86_400_000)).unwrap();
         assert!(later.contains("2026-11-16 </span>12:00:00.123"), "{later}");
         assert_eq!(rows(&[sse::Event { name: "other".into(), data: String::new() }], now), None);
+    }
+
+    #[tokio::test]
+    async fn a_browser_that_has_stopped_to_read_ends_its_stream() {
+        let (lines, of_the_api) = mpsc::channel(2);
+        for _ in 0..2 {
+            lines.send(Bytes::from(sse::HEARTBEAT)).await.unwrap();
+        }
+        let (sender, mut browser) = mpsc::channel(1);
+        let (clock, patience) = (Clock::manual(Timestamp(0)), Duration::from_millis(20));
+        let passing = pass_on(sse::response(of_the_api), &clock, &sender, patience);
+        tokio::time::timeout(Duration::from_secs(10), passing).await.expect("it does not wait for ever");
+        assert!(lines.is_closed(), "the API's stream has ended too");
+        drop(sender);
+        assert_eq!(browser.recv().await.as_deref(), Some(sse::HEARTBEAT.as_bytes()));
+        assert_eq!(browser.recv().await, None, "so that it asks again");
     }
 }

@@ -3,7 +3,7 @@
 use super::session::Identity;
 use super::view::{self, Frame};
 use super::{Desk, ROOT};
-use crate::api::Peer;
+use crate::api::{Exhausted, Peer};
 use crate::tenants::Scope;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -49,11 +49,24 @@ impl FromRequestParts<Arc<Desk>> for Visitor {
             let next = if parts.method == Method::GET { here.as_str() } else { ROOT };
             return Err(Redirect::to(&format!("{ROOT}/login?{}", query(&[("next", next)]))).into_response());
         };
+        // A page is one request, however many answers of the API it is made of.
+        let now = desk.app.clock.now();
+        desk.app.allowances.requests.take(tenant, 1, now).map_err(used_up)?;
         let host = parts.headers.get(header::HOST).cloned().unwrap_or(HeaderValue::from_static("localhost"));
         let flash = view::flash_of(&parts.headers);
         let peer = parts.extensions.get::<Peer>().cloned();
         Ok(Visitor { desk: desk.clone(), tenant, scope, here, host, peer, flash })
     }
+}
+
+/// The page that says so to a tenant who has asked for too much in this second.
+fn used_up(exhausted: Exhausted) -> Response {
+    let wait = HeaderValue::from(exhausted.wait_seconds());
+    let text = format!(
+        "This tenant has used up its requests of this second; {} are allowed, and a page is one. Wait a second, and reload.",
+        view::number(exhausted.limit)
+    );
+    ([(header::RETRY_AFTER, wait)], Problem { status: StatusCode::TOO_MANY_REQUESTS, text }).into_response()
 }
 
 pub(super) fn identity(desk: &Desk, headers: &HeaderMap) -> Option<Identity> {

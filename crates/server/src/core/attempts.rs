@@ -147,7 +147,7 @@ impl Attempts {
             tracing::debug!(msg.id = %id, tenant, retried, status, duration_ms, "delivered");
             return;
         }
-        let origin = posthaste_wire::destination::origin(&message.spec.url).unwrap_or_default();
+        let origin = posthaste_wire::destination::origin(&message.spec.url).unwrap_or_else(|| message.spec.url.clone());
         match &outcome.result {
             Ok(_) => tracing::info!(msg.id = %id, tenant, retried, origin, status, duration_ms, "attempt failed"),
             Err(error) => {

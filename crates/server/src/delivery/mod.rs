@@ -193,8 +193,10 @@ impl Deliverer {
         phases: &mut Phases,
     ) -> Result<Response, AttemptError> {
         let target = self.target(&attempt.message.spec.url)?;
-        let authorization = self.upstream.as_ref().and_then(|upstream| upstream.authorization.as_ref());
-        let prepared = Prepared::signed(attempt, Ours { region: &self.region, authorization }).await?;
+        let upstream = self.upstream.as_ref();
+        let authorization = upstream.and_then(|upstream| upstream.authorization.as_ref());
+        let url = upstream.map_or(&attempt.message.spec.url, |upstream| &upstream.url);
+        let prepared = Prepared::signed(attempt, Ours { region: &self.region, url, authorization }).await?;
         let key = Key::new(attempt.message.tenant, &target);
         let Ok(sent) = timeout_at(deadline, self.send(&key, &target, &prepared, phases)).await else {
             self.pool.retire(&key);

@@ -44,6 +44,8 @@ pub(super) enum Prepared<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Ours<'a> {
     pub(super) region: &'a HeaderValue,
+    /// Where it goes, as the signature tells: of an upstream the message knows only the name.
+    pub(super) url: &'a str,
     /// Belongs to an upstream: it wins over what the publisher says.
     pub(super) authorization: Option<&'a HeaderValue>,
 }
@@ -51,7 +53,7 @@ pub(super) struct Ours<'a> {
 impl<'a> Prepared<'a> {
     /// Signs.
     pub(super) async fn signed(attempt: &'a Attempt<'a>, ours: Ours<'a>) -> Result<Prepared<'a>, AttemptError> {
-        let signature = value(sign(attempt).await?, "signature")?;
+        let signature = value(sign(attempt, ours.url).await?, "signature")?;
         Ok(Prepared::Signed { attempt, signature, ours })
     }
 
@@ -149,9 +151,9 @@ fn forward(published: &[(String, String)], headers: &mut HeaderMap) -> Result<()
     Ok(())
 }
 
-async fn sign(attempt: &Attempt<'_>) -> Result<String, AttemptError> {
+async fn sign(attempt: &Attempt<'_>, url: &str) -> Result<String, AttemptError> {
     let claims = Claims {
-        url: &attempt.message.spec.url,
+        url,
         issued_at: attempt.now,
         expires_at: attempt.now.plus_millis(signature::LIFETIME_SECONDS * 1_000),
         jwt_id: &format!("jwt_{}", hex(&attempt.nonce)),

@@ -12,6 +12,7 @@ pub(crate) use signed::SignatureCheck;
 
 use crate::app::App;
 use crate::http::{HungUp, Serve};
+use crate::store::Part;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -224,7 +225,7 @@ impl Receiver {
     async fn hidden(&self, tenant: TenantId, id: Option<MessageId>, signature: &SignatureCheck) -> RedactFields {
         let all = || RedactFields { body: true, all_headers: true, ..RedactFields::default() };
         let Some(id) = id.filter(|_| signature.is_ours()) else { return RedactFields::default() };
-        match self.app.read(move |store| store.message(tenant, id)).await {
+        match self.app.read(move |store| store.message(tenant, id, Part::Head)).await {
             Ok(Some(record)) => record.message.spec.redact.clone(),
             Ok(None) | Err(_) => all(),
         }

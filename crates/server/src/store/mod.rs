@@ -80,8 +80,8 @@ pub trait Store: Send + Sync {
     /// creation time. The live row of a message that names a queue or a flow-control key must name it too.
     fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError>;
 
-    /// A message with what is known of its end, as long as its history is kept.
-    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError>;
+    /// A message, or its head, with what is known of its end, as long as its history is kept.
+    fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<MessageRecord>, StoreError>;
 
     /// One page of log lines. Dates compare with the event time.
     fn list_events(
@@ -234,8 +234,8 @@ pub trait Store: Send + Sync {
     /// How many runs go on, of all tenants. Walks an index of them all: for the start of a process.
     fn live_runs(&self) -> Result<u64, StoreError>;
 
-    /// How much a tenant has of what people look after, each counted up to `max`: indexes are read, and the first `max`
-    /// messages of all tenants that have not ended.
+    /// How much a tenant has of what people look after, each counted up to `max`. The cost does not grow with what others
+    /// have; where others have messages for very many destinations or queues, it is told that there may be more.
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError>;
 
     /// How much is stored; cheap enough for every scrape of the metrics.
@@ -423,7 +423,7 @@ pub struct Tally {
     pub live_runs: u64,
     /// Messages that have not ended, steps of runs not counted.
     pub live_messages: u64,
-    /// So many messages of all tenants have not ended that not all were looked at: there may be more.
+    /// Not all messages and steps were looked at, because they are many: there may be more.
     pub more_live_messages: bool,
 }
 

@@ -1,5 +1,6 @@
 //! Quotas that an operator sets: what is refused, with which words, and for whom.
 
+use crate::console::Browser;
 use crate::support::server::TOKEN_B;
 use crate::support::{Answer, Request, Setup, TestServer};
 use posthaste::config::Settings;
@@ -97,6 +98,33 @@ async fn requests_are_counted_by_tenant_and_second() {
     server.get("/health").expect(200).await;
     server.advance(1_000).await;
     server.get("/v2/queues").expect(200).await;
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn a_page_of_the_console_is_one_request() {
+    let server = server(|settings| settings.api_requests_per_second = Some(2)).await;
+    let id = server.publish_with(NOWHERE, &[("Upstash-Delay", "1h")], "").await;
+    let browser = Browser::open(&server);
+    // It is made of several answers of the API.
+    browser.see(&format!("/console/messages/{id}")).await;
+    server.get("/v2/queues").expect(200).await;
+    let refused = browser.look("/console/messages").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    let page = refused.text();
+    assert!(page.contains("2 are allowed") && page.contains("<h1>429 Too Many Requests</h1>"), "{page}");
+    browser.refused("/console/queues", &[("name", "q")], 429).await;
+    server.get("/v2/queues").expect(429).await.error();
+    // What is no page is not counted, nor are others.
+    let style = page.split('"').find(|text| text.ends_with("/console.css")).expect("the page has a style");
+    browser.see(style).await;
+    Browser::of_tenant(&server, "tenant-b").see("/console").await;
+    server.advance(1_000).await;
+    for path in ["/console/queues", "/console/messages"] {
+        browser.see(path).await;
+    }
+    assert_eq!(browser.look("/console").await.status, 429, "a page uses up requests too");
+    server.get("/v2/queues").expect(429).await.error();
     server.finish_with_pending().await;
 }
 

@@ -87,6 +87,25 @@ async fn what_became_of_the_last_messages_is_told() {
 }
 
 #[tokio::test]
+async fn what_became_of_the_last_messages_is_told_without_reading_their_bodies() {
+    for backend in [Backend::Sqlite, Backend::Journal] {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        let id = server.schedule_with(&receiver.url("/"), &[EVERY_MINUTE], "a body").await;
+        server.advance(MINUTE).await;
+        let message = last_message_is(&server, &id, "SUCCESS").await;
+        assert_eq!(server.message(&message).await["body"], "a body");
+        server.ruin_bodies();
+        server.get(&format!("/v2/messages/{message}")).expect(500).await.error();
+        let shown = server.get("/v2/schedules").expect(200).await.json()[0].clone();
+        for shown in [shown, server.schedule(&id).await] {
+            assert_eq!(last_states(&shown), [(message.clone(), json!("SUCCESS"))], "{backend:?}");
+        }
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn a_group_is_resolved_when_the_schedule_fires() {
     for backend in Backend::ALL {
         let server = TestServer::with(Setup::dev().on(backend)).await;

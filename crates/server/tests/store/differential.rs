@@ -10,7 +10,9 @@ use crate::support::*;
 use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Store, StoreError};
+use posthaste::store::{
+    Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Part, Store, StoreError,
+};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, State};
 use posthaste_engine::flow::Flow;
@@ -402,7 +404,7 @@ impl Pair {
             }
             Step::Log { state, next_due, .. } => {
                 // The engine writes lines only for messages that it has; a line needs its message.
-                if self.both(|store| store.message(message.tenant, message.id)).unwrap().is_some() {
+                if self.both(|store| store.message(message.tenant, message.id, Part::Whole)).unwrap().is_some() {
                     let next_due = next_due.map(|delay| self.now.plus_millis(delay));
                     let detail = EventDetail { next_due, ..EventDetail::default() };
                     let event = Event { tenant: message.tenant, id: message.id, at: self.now, state: *state, detail };
@@ -493,7 +495,7 @@ impl Pair {
         let ids: Vec<_> = rows.iter().map(|live| live.id).collect();
         self.both(|store| store.load_messages(&ids)).expect("every live message is there");
         for message in &self.messages {
-            self.both(|store| store.message(message.tenant, message.id)).unwrap();
+            self.both(|store| store.message(message.tenant, message.id, Part::Whole)).unwrap();
         }
         for letter in &self.letters {
             self.both(|store| store.dead_letter(letter.tenant, letter.dlq_id)).unwrap();

@@ -7,7 +7,7 @@ use crate::support::*;
 use posthaste::store::journal::frame::Seal;
 use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore, frame};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Counts, Durability, Retention, ShardId, Store, StoreError};
+use posthaste::store::{Counts, Durability, Part, Retention, ShardId, Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DedupKey, Message};
 use posthaste_engine::retry::Next;
@@ -113,7 +113,7 @@ fn a_message_that_has_ended_leaves_only_its_history() {
     rig.fail(&buried, T0, Some(500));
     let store = files.copy().open();
     assert_eq!(store.counts().unwrap(), Counts { live: 0, dead_letters: 1 });
-    assert_eq!(store.message(rig.tenant, message.id).unwrap().unwrap().ended_at, Some(T0));
+    assert_eq!(store.message(rig.tenant, message.id, Part::Whole).unwrap().unwrap().ended_at, Some(T0));
     assert_eq!(store.last_seq().unwrap(), buried.id.seq);
 }
 
@@ -319,7 +319,7 @@ fn a_database_that_falls_back_is_brought_up_again() {
     std::fs::remove_file(cut.directory.path().join("posthaste.db-shm")).unwrap();
     let store = cut.open();
     assert_eq!(ids(&store), published);
-    assert!(store.message(rig.tenant, last.id).unwrap().unwrap().ended_at.is_some());
+    assert!(store.message(rig.tenant, last.id, Part::Whole).unwrap().unwrap().ended_at.is_some());
 }
 
 /// Commits, questions, retention and the thread that applies, all at once.

@@ -5,7 +5,7 @@ use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Asker, Retention, RunFilter, Store, StoreError};
+use posthaste::store::{Asker, Part, Retention, RunFilter, Store, StoreError};
 use posthaste_engine::event::{Op, Response, State};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::retry::Next;
@@ -101,7 +101,7 @@ fn a_step_keeps_its_message_while_it_lives_or_is_told_of() {
     rig.deliver(&told, T0);
     let letter = rig.fail(&buried, T0, Some(500));
     assert_eq!(rig.story().len(), 2);
-    assert_eq!(store.message(rig.tenant, told.id).unwrap().unwrap().final_state, Some(State::Delivered));
+    assert_eq!(store.message(rig.tenant, told.id, Part::Whole).unwrap().unwrap().final_state, Some(State::Delivered));
     assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, buried);
     assert_eq!(store.load_messages(&[lives.entries[0].id]).unwrap().len(), 1);
     // It ends when its message is in the database already.

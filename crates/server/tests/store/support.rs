@@ -107,7 +107,7 @@ pub(crate) fn live(message: &Message) -> Live {
     Live {
         id: message.id,
         tenant: message.tenant,
-        origin: Origin(u64::MAX),
+        origin: Origin(u64::MAX - u64::from(message.tenant.0)),
         body_bytes: u32::try_from(message.body.len()).unwrap(),
         due: message.not_before,
         retried: 0,

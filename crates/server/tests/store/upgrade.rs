@@ -4,7 +4,7 @@ use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Asker, Counts, Filter, RunFilter, SigningKeys, Store};
+use posthaste::store::{Asker, Counts, Filter, Part, RunFilter, SigningKeys, Store};
 use posthaste_engine::event::{Op, Response, State};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_engine::retry::Next;
@@ -105,7 +105,7 @@ fn a_file_of_format_1_keeps_everything() {
         let lane = (TENANT, Lane::Origin(Origin(u64::MAX - 1)));
         assert_eq!(store.load(SHARD, &due(Some(lane), DueKey::MIN, Timestamp::MAX, 9)).unwrap(), [file.rows[1]]);
         for row in &file.rows {
-            let record = store.message(TENANT, row.id).unwrap().unwrap();
+            let record = store.message(TENANT, row.id, Part::Whole).unwrap().unwrap();
             assert_eq!((record.message.as_ref(), record.live), (&message(row), Some(*row)));
         }
         let letter = store.dead_letter(TENANT, DlqId { at: T0, n: dead_id().seq.0 }).unwrap().unwrap();

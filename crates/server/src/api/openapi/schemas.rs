@@ -93,7 +93,10 @@ fn stats() -> Value {
     let storage = [("bytes", whole()), ("freeBytes", whole()), ("diskLow", boolean()), ("takesWrites", boolean())];
     let messages = [
         ("live", json!({ "type": "integer", "description": "Messages that have not ended." })),
-        ("liveHasMore", boolean()),
+        (
+            "liveHasMore",
+            json!({ "type": "boolean", "description": "There may be more than that: not all were looked at." }),
+        ),
         ("inFlight", json!({ "type": "integer", "description": "Attempts under way." })),
         ("waiting", json!({ "type": "integer", "description": "Messages that are due and not under way." })),
         ("waitingHasMore", boolean()),

@@ -159,7 +159,7 @@ fn figures(stats: &Stats) -> Markup {
             (figure("Delivered", &rate(&seconds.delivered), "", &in_five(&seconds.delivered), Some("/console/messages?state=DELIVERED")))
             (figure("Failed attempts", &rate(&seconds.failed), if failed > 0 { "warn" } else { "" }, &in_five(&seconds.failed), Some("/console/messages?state=ERROR")))
             (figure("Due to delivered", &latency(|latency| latency.p50), "", &html! { "p99 " (latency(|latency| latency.p99)) " · 5 min" }, None))
-            (figure("Backlog", &plus(messages.live, messages.live_has_more), "", &html! {
+            (figure("Backlog", &backlog(messages), "", &html! {
                 (view::number(messages.in_flight)) " under way · "
                 (view::number(messages.waiting)) @if messages.waiting_has_more { "+" } " due"
                 @if let Some(due) = messages.oldest_due { ", oldest " (view::time(Timestamp(due), now)) }
@@ -209,6 +209,14 @@ fn in_five(figures: &[u32]) -> Markup {
 
 fn plus(number: u64, has_more: bool) -> String {
     format!("{}{}", view::number(number), if has_more { "+" } else { "" })
+}
+
+/// Of so many messages that none of this tenant's was met, "at least none" would be read as none.
+fn backlog(messages: &Messages) -> String {
+    match messages.live {
+        0 if messages.live_has_more => "unknown".to_owned(),
+        live => plus(live, messages.live_has_more),
+    }
 }
 
 fn at_least(counted: &Counted) -> String {
@@ -311,6 +319,16 @@ mod tests {
             assert_eq!(rate(&figures(&last)), expected, "{last:?}");
         }
         assert_eq!(rate(&[]), "0.0/s");
+    }
+
+    #[test]
+    fn a_backlog_that_was_not_found_is_not_called_none() {
+        for (live, live_has_more, expected) in
+            [(0, false, "0"), (7, false, "7"), (7, true, "7+"), (10_000, true, "10\u{2009}000+"), (0, true, "unknown")]
+        {
+            let messages = Messages { live, live_has_more, ..Messages::default() };
+            assert_eq!(backlog(&messages), expected);
+        }
     }
 
     #[test]

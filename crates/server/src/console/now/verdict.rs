@@ -117,6 +117,7 @@ fn well(stats: &Stats) -> Verdict {
     let lists = [&seconds.published, &seconds.delivered, &seconds.failed];
     if lists.iter().all(|list| sum(list) == 0) {
         let rest = match stats.messages.live {
+            0 if stats.messages.live_has_more => "; how many messages wait for their time is unknown".to_owned(),
             0 => String::new(),
             live => {
                 let at_least = if stats.messages.live_has_more { "at least " } else { "" };
@@ -225,6 +226,12 @@ mod tests {
                 Good,
                 "All is quiet: nothing was published or delivered in the last 5 minutes; at least 10\u{2009}000 messages \
                  wait for their time",
+            ),
+            (
+                with(quiet(), |stats| stats.messages.live_has_more = true),
+                Good,
+                "All is quiet: nothing was published or delivered in the last 5 minutes; how many messages wait for their \
+                 time is unknown",
             ),
             (
                 with(quiet(), |stats| stats.messages.partial = true),

@@ -145,8 +145,8 @@ impl Store for JournalStore {
         self.settled()?.match_live(tenant, filter, after, max)
     }
 
-    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError> {
-        self.settled()?.message(tenant, id)
+    fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<MessageRecord>, StoreError> {
+        self.settled()?.message(tenant, id, part)
     }
 
     fn list_events(

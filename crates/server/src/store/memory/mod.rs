@@ -140,7 +140,7 @@ impl Store for MemoryStore {
         Ok(found)
     }
 
-    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError> {
+    fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<MessageRecord>, StoreError> {
         let model = self.model();
         let Some(message) = model.message(id).filter(|message| message.tenant == tenant) else {
             return Ok(None);
@@ -152,7 +152,7 @@ impl Store for MemoryStore {
         }
         let end = lines.filter(|event| event.state.is_final()).map(|event| (event.at, event.state)).next_back();
         let (ended_at, final_state) = end.filter(|_| live.is_none()).unzip();
-        Ok(Some(MessageRecord { message, live, ended_at, final_state }))
+        Ok(Some(MessageRecord { message: part.of(message), live, ended_at, final_state }))
     }
 
     fn list_events(
@@ -421,15 +421,16 @@ impl Store for MemoryStore {
         let dead = model.dead_letters.keys().filter(|(owner, _)| *owner == tenant).map(|(_, dlq_id)| dlq_id.at);
         let runs = || model.runs.values().filter(|run| run.tenant == tenant);
         let failed = || runs().filter_map(|run| run::dlq_place_of(run)).map(|dlq_id| dlq_id.at);
-        let looked = model.live.values().take(usize::try_from(max).unwrap_or(usize::MAX));
+        let own = model.live.values().filter(|(_, live)| live.tenant == tenant);
+        let looked = own.clone().take(usize::try_from(max).unwrap_or(usize::MAX));
         Ok(Tally {
             dead_letters: (dead.clone().count() as u64).min(max),
             oldest_dead_letter: dead.min(),
             failed_runs: (failed().count() as u64).min(max),
             oldest_failed_run: failed().min(),
             live_runs: (runs().filter(|run| run.state == RunState::Started).count() as u64).min(max),
-            live_messages: looked.filter(|(_, live)| live.tenant == tenant && !live.is_step).count() as u64,
-            more_live_messages: model.live.len() as u64 >= max,
+            live_messages: looked.filter(|(_, live)| !live.is_step).count() as u64,
+            more_live_messages: own.count() as u64 >= max,
         })
     }
 

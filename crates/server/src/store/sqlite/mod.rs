@@ -295,8 +295,8 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.match_live(tenant, filter, after, max))
     }
 
-    fn message(&self, tenant: TenantId, id: MessageId) -> Result<Option<MessageRecord>, StoreError> {
-        self.read(|snapshot| snapshot.message(tenant, id))
+    fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<MessageRecord>, StoreError> {
+        self.read(|snapshot| snapshot.message(tenant, id, part))
     }
 
     fn list_events(

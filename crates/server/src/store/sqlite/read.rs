@@ -101,11 +101,8 @@ impl Snapshot<'_> {
     }
 
     /// A message is readable as long as it lives or has a log line, whatever table its row is in.
-    pub(super) fn message(&self, tenant: TenantId, id: MessageId) -> Outcome<Option<MessageRecord>> {
-        let found = self.find_message(id.seq, codec::message)?;
-        let Some(message) = found.filter(|message| message.id == id && message.tenant == tenant).map(Arc::new) else {
-            return Ok(None);
-        };
+    pub(super) fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Outcome<Option<MessageRecord>> {
+        let Some(message) = self.message_of(tenant, id, part)? else { return Ok(None) };
         if let Some(live) = self.find_live(tenant, &[id])?.pop() {
             return Ok(Some(MessageRecord { message, live: Some(live), ended_at: None, final_state: None }));
         }

@@ -1,9 +1,10 @@
 //! The operator's language model: `api/llm` as a destination, and requests that are passed on to it.
 
-use crate::support::server::READ_ONLY;
+use crate::support::jwt;
+use crate::support::server::{CURRENT_KEY, READ_ONLY};
 use crate::support::{Receiver, Reply, Request, Setup, TestServer, within};
 use posthaste::config::Mode;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -59,6 +60,34 @@ async fn the_address_of_the_model_is_told_to_nobody() {
     let lines = server.events_of(&id).await;
     let connection = lines.iter().find_map(|line| line.get("connection")).expect("the attempt has connected");
     assert!(connection.get("connectMicros").is_some() && connection.get("address").is_none(), "{connection}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn everybody_sees_what_the_publisher_wrote() {
+    let (model, receiver) = (Receiver::start().await, Receiver::start().await);
+    model.script(PATH, [Reply::status(500), Reply::status(200)]);
+    let server = TestServer::with(Setup { mode: Mode::Dev, ..with_model(model.address()) }).await;
+    let callback = receiver.url("/callback");
+    let headers = [("Upstash-Callback", callback.as_str()), ("Upstash-Retries", "0")];
+    let id = server.publish_with("api/llm", &headers, BODY).await;
+    let claims = jwt::verify(model.next().await.header("upstash-signature").expect("it is signed"), CURRENT_KEY);
+    assert_eq!(claims.expect("a signature")["sub"], model.url(PATH), "the model itself is told its own place");
+    let letter = server.dead_letter_of(&id).await;
+    let told: Value = serde_json::from_str(&receiver.next().await.text()).expect("a callback is JSON");
+    let schedule = [("Upstash-Callback", callback.as_str()), ("Upstash-Cron", "0 0 1 1 *")];
+    let schedule = server.schedule_with("api/llm", &schedule, BODY).await;
+    let run = server.post(&format!("/v2/schedules/{schedule}/run")).expect(201).await.json()["messages"][0].clone();
+    receiver.next().await;
+    let lines = server.events("url=api/llm").await;
+    assert!(lines.iter().any(|line| line["messageId"] == id) && lines.len() > 3, "{lines:?}");
+    for shown in lines.iter().chain([&server.message(&id).await, &letter, &told, &run]) {
+        assert_eq!(shown["url"], "api/llm", "{shown}");
+    }
+    for path in ["/v2/logs", "/v2/dlq", "/v2/dlq/causes", "/v2/schedules", &format!("/v2/messages/{id}/why")] {
+        let text = server.get(path).expect(200).await.text();
+        assert!(text.contains("api/llm") && !text.contains(&model.address().to_string()), "{path}: {text}");
+    }
     server.finish().await;
 }
 

@@ -196,6 +196,18 @@ impl TestServer {
         self.restart().await
     }
 
+    /// Makes the bodies of all messages unreadable: whoever reads one fails.
+    pub(crate) fn ruin_bodies(&self) {
+        let database = rusqlite::Connection::open(self.dir.path().join("posthaste.db")).expect("there is a database");
+        let named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'message_*'";
+        let mut tables = database.prepare(named).expect("the database can be read");
+        let tables = tables.query_map([], |row| row.get::<_, String>(0)).expect("the database can be read");
+        for table in tables {
+            let table = table.expect("a table has a name");
+            database.execute(&format!("UPDATE {table} SET body = 0"), []).expect("the database can be changed");
+        }
+    }
+
     /// A second server that takes the data from this one, as a mistake or a failover would.
     pub(crate) async fn start_another_on_the_same_data(&self) -> TestServer {
         let dir = TempDir::new().expect("a temporary directory can be made");

@@ -18,8 +18,11 @@ pub(super) fn a_published_message_is_live_and_readable(store: &dyn Store) {
         message.not_before = T0.plus_millis(DAY);
         message.spec.labels = vec!["a \"quoted\" label".into()];
     });
-    let record = store.message(rig.tenant, message.id).unwrap().unwrap();
+    let record = store.message(rig.tenant, message.id, Part::Whole).unwrap().unwrap();
     assert_eq!((record.message.as_ref(), record.live, record.ended_at), (message.as_ref(), Some(live(&message)), None));
+    let head = store.message(rig.tenant, message.id, Part::Head).unwrap().unwrap();
+    let expected = Message { body: Bytes::new(), ..Message::clone(&message) };
+    assert_eq!((head.message.as_ref(), head.live, head.ended_at), (&expected, record.live, None));
     assert_eq!(store.load_messages(&[message.id]).unwrap(), [Arc::clone(&message)]);
     assert_eq!(store.find_live(rig.tenant, &[message.id]).unwrap(), [live(&message)]);
     assert_eq!(rig.story(), [(message.id, State::Created)]);
@@ -70,7 +73,7 @@ pub(super) fn an_update_replaces_only_the_live_row(store: &dyn Store) {
     let message = rig.publish(T0);
     let row = Live { due: T0.plus_millis(MINUTE), retried: 2, cancel_requested: true, ..live(&message) };
     rig.commit(&[Op::Update(row)]).unwrap();
-    let record = store.message(rig.tenant, message.id).unwrap().unwrap();
+    let record = store.message(rig.tenant, message.id, Part::Whole).unwrap().unwrap();
     assert_eq!((record.live, record.message), (Some(row), message));
     assert_eq!(store.load(SHARD, &due(None, DueKey::MIN, T0, 9)).unwrap(), []);
     assert_eq!(store.load(SHARD, &due(None, DueKey::MIN, row.due, 9)).unwrap(), [row]);
@@ -83,8 +86,11 @@ pub(super) fn a_message_ends_at_its_final_line(store: &dyn Store) {
         let end = T0.plus_millis(at);
         rig.commit(&[line(&message, end, State::Active), Op::Remove { id: message.id }, line(&message, end, state)])
             .unwrap();
-        let record = store.message(rig.tenant, message.id).unwrap().unwrap();
-        assert_eq!((record.live, record.ended_at), (None, Some(end)), "{state:?}");
+        for part in [Part::Whole, Part::Head] {
+            let record = store.message(rig.tenant, message.id, part).unwrap().unwrap();
+            let end = (None, Some(end), Some(state));
+            assert_eq!((record.live, record.ended_at, record.final_state), end, "{part:?}");
+        }
         assert_eq!(store.find_live(rig.tenant, &[message.id]).unwrap(), []);
     }
     assert_eq!(rig.live_ids(), []);
@@ -94,13 +100,13 @@ pub(super) fn an_ended_message_is_readable_while_it_has_log_lines(store: &dyn St
     let rig = Rig::new(store);
     let silent = rig.draft(T0, |_| {});
     rig.commit(&[inserted(&silent)]).unwrap();
-    assert!(store.message(rig.tenant, silent.id).unwrap().is_some());
+    assert!(store.message(rig.tenant, silent.id, Part::Whole).unwrap().is_some());
     rig.commit(&[Op::Remove { id: silent.id }]).unwrap();
-    assert_eq!(store.message(rig.tenant, silent.id).unwrap(), None);
+    assert_eq!(store.message(rig.tenant, silent.id, Part::Whole).unwrap(), None);
 
     let open_end = rig.publish(T0);
     rig.commit(&[Op::Remove { id: open_end.id }]).unwrap();
-    assert_eq!(store.message(rig.tenant, open_end.id).unwrap().unwrap().ended_at, None);
+    assert_eq!(store.message(rig.tenant, open_end.id, Part::Whole).unwrap().unwrap().ended_at, None);
 }
 
 pub(super) fn a_failed_message_is_kept_whole_as_a_dead_letter(store: &dyn Store) {
@@ -137,7 +143,7 @@ pub(super) fn a_forged_id_finds_nothing(store: &dyn Store) {
         MessageId { seq: Seq::MAX, tag: 0 },
         MessageId { seq: Seq::MIN, tag: 0 },
     ] {
-        assert_eq!(store.message(rig.tenant, forged).unwrap(), None);
+        assert_eq!(store.message(rig.tenant, forged, Part::Whole).unwrap(), None);
         assert_eq!(store.find_live(rig.tenant, &[forged, message.id]).unwrap(), [live(&message)]);
         let filter = Filter { ids: vec![forged], ..Filter::default() };
         assert_eq!(store.match_live(rig.tenant, &filter, Seq::MIN, 9).unwrap(), []);

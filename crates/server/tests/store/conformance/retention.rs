@@ -2,7 +2,7 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Asker, Counts, Filter, Retention, RunFilter, Store, StoreError};
+use posthaste::store::{Asker, Counts, Filter, Part, Retention, RunFilter, Store, StoreError};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{Op, State};
 use posthaste_engine::limits;
@@ -21,7 +21,7 @@ pub(super) fn log_lines_go_when_their_bucket_is_old_enough(store: &dyn Store) {
     assert_eq!(rig.story().len(), 2);
     assert!(retain_all(store, DAY, DAY, last_moment.plus_millis(1)) > 0);
     assert_eq!(rig.story(), []);
-    assert_eq!(store.message(rig.tenant, message.id).unwrap(), None);
+    assert_eq!(store.message(rig.tenant, message.id, Part::Whole).unwrap(), None);
     assert_eq!(retain_all(store, DAY, DAY, last_moment.plus_millis(1)), 0);
 }
 
@@ -41,14 +41,14 @@ pub(super) fn live_messages_survive_retention_again_and_again(store: &dyn Store)
     }
     assert_eq!(rig.story(), [], "the lines of their creation are long gone");
     let now = T0.plus_millis(60 * DAY);
-    assert_eq!(store.message(rig.tenant, delayed[0].id).unwrap().unwrap().message, delayed[0]);
+    assert_eq!(store.message(rig.tenant, delayed[0].id, Part::Whole).unwrap().unwrap().message, delayed[0]);
     let filter = Filter { paths: vec!["/hook".into()], ..Filter::default() };
     assert_eq!(store.match_live(rig.tenant, &filter, Seq::MIN, 99).unwrap().len(), 20);
 
     // They still end like any other: delivered, failed, canceled.
     rig.deliver(&delayed[0], now);
     let letter = rig.fail(&delayed[1], now, Some(500));
-    assert_eq!(store.message(rig.tenant, delayed[0].id).unwrap().unwrap().ended_at, Some(now));
+    assert_eq!(store.message(rig.tenant, delayed[0].id, Part::Whole).unwrap().unwrap().ended_at, Some(now));
     assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, delayed[1]);
     assert_eq!(rig.story(), [(delayed[1].id, State::Failed), (delayed[0].id, State::Delivered)]);
     retain_all(store, DAY, DAY, now.plus_millis(30 * HOUR));
@@ -61,11 +61,11 @@ pub(super) fn a_message_stays_as_long_as_its_last_log_line(store: &dyn Store) {
     rig.deliver(&message, T0.plus_millis(6 * HOUR));
     retain_all(store, DAY, DAY, T0.plus_millis(30 * HOUR));
     assert_eq!(rig.story(), [(message.id, State::Delivered)]);
-    let record = store.message(rig.tenant, message.id).unwrap().unwrap();
+    let record = store.message(rig.tenant, message.id, Part::Whole).unwrap().unwrap();
     assert_eq!((record.message, record.ended_at), (Arc::clone(&message), Some(T0.plus_millis(6 * HOUR))));
     retain_all(store, DAY, DAY, T0.plus_millis(36 * HOUR));
     assert_eq!(rig.story(), []);
-    assert_eq!(store.message(rig.tenant, message.id).unwrap(), None);
+    assert_eq!(store.message(rig.tenant, message.id, Part::Whole).unwrap(), None);
 }
 
 pub(super) fn dead_letters_have_their_own_retention(store: &dyn Store) {
@@ -73,7 +73,7 @@ pub(super) fn dead_letters_have_their_own_retention(store: &dyn Store) {
     let message = rig.publish(T0);
     let letter = rig.fail(&message, T0, Some(500));
     retain_all(store, HOUR, 30 * DAY, T0.plus_millis(31 * DAY - 1));
-    assert_eq!((rig.story(), store.message(rig.tenant, message.id).unwrap()), (vec![], None));
+    assert_eq!((rig.story(), store.message(rig.tenant, message.id, Part::Whole).unwrap()), (vec![], None));
     assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, message);
     assert_eq!(store.counts().unwrap(), Counts { live: 0, dead_letters: 1 });
     retain_all(store, HOUR, 30 * DAY, T0.plus_millis(31 * DAY));

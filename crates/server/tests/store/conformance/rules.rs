@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use posthaste::store::{
-    Counts, Durability, Epoch, EventFilter, Filter, Order, PageRequest, ShardId, SigningKeys, Store, StoreError,
+    Counts, Durability, Epoch, EventFilter, Filter, Order, PageRequest, Part, ShardId, SigningKeys, Store, StoreError,
 };
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
@@ -25,7 +25,7 @@ pub(super) fn tenants_never_see_each_other(store: &dyn Store) {
     rig.commit(&[Op::Remember { tenant: rig.tenant, key, id: lives.id, expires }]).unwrap();
 
     let by_ids = Filter { ids: vec![lives.id, failed.id], ..Filter::default() };
-    assert_eq!(store.message(other, lives.id).unwrap(), None);
+    assert_eq!(store.message(other, lives.id, Part::Whole).unwrap(), None);
     assert_eq!(store.find_live(other, &[lives.id]).unwrap(), []);
     assert_eq!(store.dead_letter(other, letter.dlq_id).unwrap(), None);
     assert_eq!(store.find_dead_letters(other, &[letter.dlq_id]).unwrap(), []);
