@@ -260,6 +260,7 @@ async fn long_bodies_are_files() {
         for _ in 0..2 {
             let page = browser.see(&page_of(&id)).await;
             assert_eq!(page.contains(&body[..64 * 1024]), is_shown);
+            assert_eq!(page.contains("Download the body first"), !is_shown, "the command reads a file");
             let file = browser.look(&format!("{}/body", page_of(&id))).await;
             assert_eq!((file.status, file.text() == body), (200, true));
             let headers = ["content-type", "content-disposition", "x-content-type-options", "content-security-policy"];
