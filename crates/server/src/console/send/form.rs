@@ -162,7 +162,8 @@ impl Fields {
         ]
     }
 
-    /// Makes what is about to be tried end within seconds, where nothing else was said: nobody waits minutes for a first try.
+    /// Makes what is about to be tried end within seconds, where nothing else was said: nobody waits minutes for a
+    /// first try.
     pub(super) fn hurry(&mut self, script: &str) {
         let fill = |field: &mut String, value: &str| {
             if field.trim().is_empty() {

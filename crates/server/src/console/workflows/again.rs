@@ -3,8 +3,8 @@
 use super::Fields;
 use maud::{Markup, html};
 
-/// What can be chosen anew: field, header of the API, label, example. The names keep clear of those of filters, which may stand
-/// in the same form.
+/// What can be chosen anew: field, header of the API, label, example. The names keep clear of those of filters, which
+/// may stand in the same form.
 const SETTINGS: [(&str, &str, &str, &str); 5] = [
     ("withRetries", "Upstash-Retries", "Retries of each step", "as before"),
     ("withRetryDelay", "Upstash-Retry-Delay", "Wait before a retry, in ms", "as before; 1000 * (1 + retried)"),

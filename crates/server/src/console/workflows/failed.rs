@@ -98,11 +98,11 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
             div #failed.scroll { (table(visitor, &found.messages, true)) }
             form #selection.fields method="post" action={ (FAILED_PATH) "/resume" } {
                 input type="hidden" name="next" value=(visitor.here);
+                (again::settings(None, &html! {}))
                 div.actions {
                     span.quiet { "With those that are ticked:" }
                     (many_buttons(visitor, false))
                 }
-                (again::settings(None, &html! {}))
             }
         }
         (view::pager(FAILED_PATH, &filters.pairs(), found.cursor.as_deref()))
@@ -239,8 +239,8 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
                 (filters.hidden())
                 input type="hidden" name="matching" value="true";
                 input type="hidden" name="next" value=(back);
-                div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Leave them" } }
                 (again::settings(None, &html! {}))
+                div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Leave them" } }
             }
         }
         @if count > 0 { div.scroll { (table(&visitor, &found.messages, false)) } }
@@ -265,6 +265,7 @@ fn refused(visitor: &Visitor, form: &RawForm, problem: &Problem) -> Response {
     let body = html! {
         div.title { h1 { "Begin failed runs again" } }
         p.problem role="alert" { (problem.text) }
+        p { a href=(FAILED_PATH) { "To the failed runs" } }
         form.card.fields method="post" action={ (FAILED_PATH) "/resume" } {
             @for (name, value) in meant { input type="hidden" name=(name) value=(value); }
             (again::settings(Some(&Fields::read(form)), &again_buttons(visitor)))
