@@ -1,8 +1,9 @@
 //! Flow control: keys, their limits and what waits for them.
 
-use super::view::{self, ROWS_MAX};
+use super::form::Search;
+use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, query, segment};
-use super::{Desk, Visitor, back_to};
+use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
 use axum::extract::{Form, Query};
 use axum::http::{Method, StatusCode};
@@ -47,12 +48,6 @@ struct Global {
 }
 
 #[derive(Deserialize)]
-struct Filters {
-    #[serde(default)]
-    search: String,
-}
-
-#[derive(Deserialize)]
 struct Which {
     #[serde(default)]
     key: String,
@@ -75,7 +70,7 @@ fn page_of(key: &str) -> String {
     format!("{PAGE}/key?{}", query(&[("key", key)]))
 }
 
-async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Result<Response, Problem> {
+async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Result<Response, Problem> {
     let keys: Vec<Key> = visitor.get(&format!("/v2/flowControl?{}", query(&[("search", &search)]))).await?;
     let global: Global = visitor.get("/v2/globalParallelism").await?;
     let is_empty = keys.is_empty() && search.is_empty();
@@ -102,12 +97,7 @@ async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Re
         @if is_empty { (nothing()) } @else {
             (view::search(PAGE, "Key contains", &search))
             section #flow-list data-refresh=(REFRESH_MS) data-also="flow-figures" {
-                @if keys.is_empty() {
-                    (view::empty("No key holds this text", &html! { a href=(PAGE) { "Show all" } }))
-                } @else {
-                    (table(&visitor, &keys))
-                    (view::shown_of(keys.len(), keys.len()))
-                }
+                (view::found(PAGE, keys.len(), keys.len(), "No key holds this text", || table(&visitor, &keys)))
             }
         }
         (open_form())
@@ -116,38 +106,33 @@ async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Re
 }
 
 fn table(visitor: &Visitor, keys: &[Key]) -> Markup {
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Key" }
-                        th scope="col" { "State" }
-                        th.number scope="col" title="Due and not under way, whatever they wait for" { "Waiting" }
-                        th.number scope="col" { "Under way" }
-                        th.number scope="col" { "Rate" }
-                        th scope="col" { "Actions" }
+    let rows = html! {
+        @for key in keys.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" {
+                    a href=(page_of(&key.flow_control_key)) {
+                        code.cut title=(key.flow_control_key) { (key.flow_control_key) }
                     }
                 }
-                tbody {
-                    @for key in keys.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" {
-                                a href=(page_of(&key.flow_control_key)) {
-                                    code.cut title=(key.flow_control_key) { (key.flow_control_key) }
-                                }
-                            }
-                            td.tight { (states(key)) }
-                            td.number { (view::number(key.wait_list_size)) }
-                            td.number.tight { (of_max(key.parallelism_count, key.parallelism_max)) }
-                            td.number.tight { (rate(key)) }
-                            td.acts { div.actions { (quick_buttons(visitor, key)) } }
-                        }
-                    }
-                }
+                td.tight { (states(key)) }
+                td.number { (view::number(key.wait_list_size)) }
+                td.number.tight { (of_max(key.parallelism_count, key.parallelism_max)) }
+                td.number.tight { (rate(key)) }
+                td.acts { div.actions { (quick_buttons(visitor, key)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[
+            column("Key"),
+            column("State"),
+            numbers("Waiting", Some("Due and not under way, whatever they wait for")),
+            numbers("Under way", None),
+            numbers("Rate", None),
+            column("Actions"),
+        ],
+        &rows,
+    )
 }
 
 fn states(key: &Key) -> Markup {
@@ -200,11 +185,9 @@ fn nothing() -> Markup {
         "There are no flow-control keys",
         &html! {
             p { "A key is made by the first message that has it, and forgotten an hour after its last use:" }
-            @let command = "curl -X POST \"$QSTASH_URL/v2/publish/https://example.com\" \
+            (view::command("curl -X POST \"$QSTASH_URL/v2/publish/https://example.com\" \
                 -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Flow-Control-Key: mail-provider\" \
-                -H \"Upstash-Flow-Control-Value: rate=10, period=1m\" -d hello";
-            p { code { (command) } }
-            button type="button" data-copy=(command) { "Copy" }
+                -H \"Upstash-Flow-Control-Value: rate=10, period=1m\" -d hello"))
         },
     )
 }
@@ -274,7 +257,6 @@ async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem
         Err(problem) if problem.status == StatusCode::NOT_FOUND => None,
         Err(problem) => return Err(problem),
     };
-    let messages = format!("/console/messages?{}", query(&[("flowControlKey", key)]));
     let (entered, problem) = refused.unzip();
     let body = html! {
         p { a href=(PAGE) { "All keys" } }
@@ -285,14 +267,13 @@ async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem
         }
         @if let Some(found) = &found {
             div.cards #flow-key data-refresh="2000" { (figures(found, visitor.now())) }
-            p { a href=(messages) { "Messages with this key" } }
+            p { a href=(messages::listed_by("flowControlKey", key)) { "Messages with this key" } }
         } @else {
             p.note { "This key is not known: no message has it now. Pausing or pinning makes it." }
         }
         (pin_form(visitor, key, found.as_ref(), entered, problem.as_ref()))
     };
-    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    Ok((status, view::page(&visitor.frame("Flow control"), &body)).into_response())
+    Ok(view::answer(visitor, "Flow control", &body, problem.as_ref()))
 }
 
 fn figures(key: &Key, now: Timestamp) -> Markup {
@@ -366,14 +347,14 @@ fn pin_form(
                 "Pinned limits are not changed by messages, whatever they say. What is left empty is not pinned. "
                 "Pinning a rate forgets the starts so far."
             }
-            @if let Some(problem) = problem { p.problem role="alert" { (problem.text) } }
+            (view::alert(problem))
             form.fields.row method="post" action={ (PAGE) "/key" } {
                 input type="hidden" name="key" value=(key);
                 input type="hidden" name="action" value="pin";
                 label { "Parallelism" input type="number" name="parallelism" min="1" value=(shown.parallelism); }
                 label { "Rate" input type="number" name="rate" min="1" value=(shown.rate); }
                 label { "Period of the rate" input type="text" name="period" value=(shown.period) placeholder="1m"; }
-                div { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Pin" } }
+                div { (view::submit(visitor, "Pin")) }
             }
         }
     }

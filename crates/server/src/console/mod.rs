@@ -5,7 +5,9 @@
 
 mod assets;
 mod dlq;
+mod filters;
 mod flow_control;
+mod form;
 mod guard;
 mod login;
 mod messages;

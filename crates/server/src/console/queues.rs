@@ -1,12 +1,13 @@
 //! Queues: how far each is behind, and its settings.
 
-use super::view::{self, ROWS_MAX};
-use super::visitor::{Problem, query, segment};
-use super::{Desk, Visitor, back_to};
+use super::form::Back;
+use super::view::{self, ROWS_MAX, column, numbers};
+use super::visitor::{Problem, segment};
+use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
 use axum::extract::{Form, Path, Query};
-use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::Method;
+use axum::response::Response;
 use axum::routing::{get, post};
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
@@ -58,12 +59,6 @@ struct Parallelism {
     next: String,
 }
 
-#[derive(Deserialize)]
-struct Back {
-    #[serde(default)]
-    next: String,
-}
-
 async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Response, Problem> {
     render(&visitor, &filters, None).await
 }
@@ -98,8 +93,7 @@ async fn put_queue(visitor: &Visitor, name: &str, parallelism: u64, paused: bool
 }
 
 fn number(text: &str) -> Result<u64, Problem> {
-    let wrong = |_| Problem { status: StatusCode::BAD_REQUEST, text: format!("{text:?} is not a number of messages") };
-    text.trim().parse().map_err(wrong)
+    text.trim().parse().map_err(|_| Problem::refused(format!("{text:?} is not a number of messages")))
 }
 
 async fn act(
@@ -151,18 +145,12 @@ async fn render(
         @if all > 0 {
             (filter_form(filters))
             section #queue-list data-refresh="3000" {
-                @if found.is_empty() {
-                    (view::empty("No queue has such a name", &html! { a href=(PAGE) { "Show all" } }))
-                } @else {
-                    (table(visitor, &found))
-                    (view::shown_of(found.len(), all))
-                }
+                (view::found(PAGE, found.len(), all, "No queue has such a name", || table(visitor, &found)))
             }
         } @else { (nothing()) }
         (new_form(visitor, wanted, problem.as_ref()))
     };
-    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    Ok((status, view::page(&visitor.frame("Queues"), &body)).into_response())
+    Ok(view::answer(visitor, "Queues", &body, problem.as_ref()))
 }
 
 fn filter_form(filters: &Filters) -> Markup {
@@ -183,36 +171,31 @@ fn filter_form(filters: &Filters) -> Markup {
 
 fn table(visitor: &Visitor, queues: &[Queue]) -> Markup {
     let now = visitor.now();
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Queue" }
-                        th scope="col" { "State" }
-                        th.number scope="col" title="Messages that have not ended, those under way included" { "Lag" }
-                        th scope="col" { "Parallelism" }
-                        th scope="col" { "Made" }
-                        th scope="col" { "Changed" }
-                        th scope="col" { "Actions" }
-                    }
-                }
-                tbody {
-                    @for queue in queues.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" { code.cut title=(queue.name) { (queue.name) } }
-                            td.tight { (state(queue)) }
-                            td.number { a href=(messages_of(&queue.name)) { (view::number(queue.lag)) } }
-                            td.tight { (parallelism_form(visitor, queue)) }
-                            td.tight { (view::time(Timestamp(queue.created_at), now)) }
-                            td.tight { (view::time(Timestamp(queue.updated_at), now)) }
-                            td.acts { div.actions { (buttons(visitor, queue)) } }
-                        }
-                    }
-                }
+    let rows = html! {
+        @for queue in queues.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" { code.cut title=(queue.name) { (queue.name) } }
+                td.tight { (state(queue)) }
+                td.number { a href=(messages::listed_by("queueName", &queue.name)) { (view::number(queue.lag)) } }
+                td.tight { (parallelism_form(visitor, queue)) }
+                td.tight { (view::time(Timestamp(queue.created_at), now)) }
+                td.tight { (view::time(Timestamp(queue.updated_at), now)) }
+                td.acts { div.actions { (buttons(visitor, queue)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[
+            column("Queue"),
+            column("State"),
+            numbers("Lag", Some("Messages that have not ended, those under way included")),
+            column("Parallelism"),
+            column("Made"),
+            column("Changed"),
+            column("Actions"),
+        ],
+        &rows,
+    )
 }
 
 fn state(queue: &Queue) -> Markup {
@@ -221,10 +204,6 @@ fn state(queue: &Queue) -> Markup {
         (false, 0) => html! { span.state.off { "empty" } },
         (false, _) => html! { span.state.busy { "running" } },
     }
-}
-
-fn messages_of(name: &str) -> String {
-    format!("/console/messages?{}", query(&[("queueName", name)]))
 }
 
 fn parallelism_form(visitor: &Visitor, queue: &Queue) -> Markup {
@@ -239,7 +218,7 @@ fn parallelism_form(visitor: &Visitor, queue: &Queue) -> Markup {
 }
 
 fn buttons(visitor: &Visitor, queue: &Queue) -> Markup {
-    let path = |action: &str| format!("{PAGE}/{}/{action}", segment(&queue.name));
+    let path = format!("{PAGE}/{}", segment(&queue.name));
     let question = match queue.lag {
         0 => format!("Delete the queue {}? Its settings are lost; it has no messages.", queue.name),
         lag => format!(
@@ -248,9 +227,8 @@ fn buttons(visitor: &Visitor, queue: &Queue) -> Markup {
         ),
     };
     html! {
-        @if queue.paused { (view::button(visitor, &path("resume"), "Resume", None, &[])) }
-        @else { (view::button(visitor, &path("pause"), "Pause", None, &[])) }
-        (view::button(visitor, &path("delete"), "Delete", Some(&question), &[]))
+        (view::pause_button(visitor, &path, queue.paused))
+        (view::button(visitor, &format!("{path}/delete"), "Delete", Some(&question), &[]))
     }
 }
 
@@ -259,10 +237,8 @@ fn nothing() -> Markup {
         "There are no queues yet",
         &html! {
             p { "A queue delivers its messages in order. The first message makes it:" }
-            @let command = "curl -X POST \"$QSTASH_URL/v2/enqueue/orders/https://example.com\" \
-                -H \"Authorization: Bearer $QSTASH_TOKEN\" -d hello";
-            p { code { (command) } }
-            button type="button" data-copy=(command) { "Copy" }
+            (view::command("curl -X POST \"$QSTASH_URL/v2/enqueue/orders/https://example.com\" \
+                -H \"Authorization: Bearer $QSTASH_TOKEN\" -d hello"))
         },
     )
 }
@@ -273,7 +249,7 @@ fn new_form(visitor: &Visitor, wanted: Option<&Wanted>, problem: Option<&Problem
     html! {
         section.card {
             h2 { "Make a queue, or set one anew" }
-            @if let Some(problem) = problem { p.problem role="alert" { (problem.text) } }
+            (view::alert(problem))
             form.fields.row method="post" action=(PAGE) {
                 label { "Name" input type="text" name="queueName" required maxlength="256" value=(name); }
                 label { "Parallelism" input type="number" name="parallelism" min="1" required value=(parallelism); }
@@ -281,7 +257,7 @@ fn new_form(visitor: &Visitor, wanted: Option<&Wanted>, problem: Option<&Problem
                     input type="checkbox" name="paused" checked[wanted.is_some_and(|wanted| wanted.paused.is_some())];
                     " paused from the start"
                 }
-                div { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Store" } }
+                div { (view::submit(visitor, "Store")) }
             }
             p.hint { "Letters, digits, -, _ and . make a name. A queue of the same name gets these settings." }
         }

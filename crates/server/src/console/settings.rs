@@ -4,7 +4,7 @@ use super::visitor::Problem;
 use super::{Desk, Visitor, back_to, view};
 use axum::Router;
 use axum::extract::{Form, Query};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::response::Response;
 use axum::routing::{get, post};
 use maud::{Markup, html};
@@ -93,8 +93,8 @@ async fn show(visitor: Visitor, Query(Wanted { keys }): Query<Wanted>) -> Result
 /// The rotation, once the box is ticked: without a script nobody else asks.
 async fn rotate(visitor: Visitor, Form(Confirmed { confirmed }): Form<Confirmed>) -> Result<Response, Problem> {
     if confirmed != "yes" {
-        let text = "Tick the box that says that your receivers know the next key; nothing was rotated.".to_owned();
-        return Err(Problem { status: StatusCode::BAD_REQUEST, text });
+        let text = "Tick the box that says that your receivers know the next key; nothing was rotated.";
+        return Err(Problem::refused(text));
     }
     visitor.send(Method::POST, "/v2/keys/rotate", &[], Vec::new()).await?;
     let said = "The keys are rotated: what was the next key signs now. Give your receivers both keys, as shown below.";
@@ -151,7 +151,7 @@ fn rotation_card(visitor: &Visitor) -> Markup {
                 }
                 div {
                     button.danger type="submit" disabled[!visitor.may_act()]
-                        title=[(!visitor.may_act()).then_some("a read-only token may only look")] { "Rotate the keys" }
+                        title=[view::refusal(visitor)] { "Rotate the keys" }
                 }
             }
         }
@@ -235,6 +235,11 @@ fn configuration(settings: &Settings) -> Markup {
     }
 }
 
+/// The API has lengths of time as `31536000s`.
+fn seconds(value: &str) -> Option<u64> {
+    value.strip_suffix('s')?.parse().ok()
+}
+
 fn row(setting: &Setting) -> Markup {
     let value = setting.value.as_ref().map(|value| match value {
         Value::String(text) => text.clone(),
@@ -257,7 +262,10 @@ fn row(setting: &Setting) -> Markup {
         tr {
             th scope="row" { code { (setting.name) } }
             td {
-                @if let Some(value) = value { code { (value) } }
+                @if let Some(value) = value {
+                    @if let Some(seconds) = seconds(&value) { (view::in_words(seconds)) " " }
+                    code.quiet[seconds(&value).is_some()] { (value) }
+                }
                 @if let Some(note) = &setting.note { span.quiet { (note) } }
             }
             td.tight { @if source == "default" { span.quiet { (source) } } @else { (source) } }

@@ -1,12 +1,13 @@
 //! URL groups: their endpoints and default headers.
 
-use super::view::{self, ROWS_MAX};
+use super::form::{Search, header_lines};
+use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, query, segment};
-use super::{Desk, Visitor, back_to};
+use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
 use axum::extract::{Form, Path, Query};
 use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
@@ -43,12 +44,6 @@ struct Endpoint {
     url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Filters {
-    #[serde(default)]
-    search: String,
 }
 
 /// An endpoint as the forms say it, and in a new group the name of that.
@@ -90,8 +85,8 @@ fn send_to(name: &str) -> String {
     format!("/console/send?{}", query(&[("destination", name)]))
 }
 
-async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Response, Problem> {
-    render(&visitor, &filters.search, None).await
+async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Result<Response, Problem> {
+    render(&visitor, &search, None).await
 }
 
 async fn make(visitor: Visitor, Form(entered): Form<Entered>) -> Result<Response, Problem> {
@@ -104,7 +99,7 @@ async fn make(visitor: Visitor, Form(entered): Form<Entered>) -> Result<Response
 
 async fn add_to(visitor: &Visitor, group: &str, entered: &Entered) -> Result<(), Problem> {
     if group.is_empty() {
-        return Err(Problem { status: StatusCode::BAD_REQUEST, text: "the name of the group is empty".to_owned() });
+        return Err(Problem::refused("the name of the group is empty"));
     }
     let body = json!({ "endpoints": [entered.endpoint()] }).to_string().into_bytes();
     visitor.send(Method::POST, &format!("{}/endpoints", api_of(group)), &[], body).await.map(drop)
@@ -120,29 +115,23 @@ async fn render(visitor: &Visitor, search: &str, refused: Option<(&Entered, Prob
         @if all == 0 { (nothing()) } @else {
             (view::search(PAGE, "Name contains", search))
             section {
-                @if found.is_empty() {
-                    (view::empty("No group has such a name", &html! { a href=(PAGE) { "Show all" } }))
-                } @else {
-                    (table(visitor, &found))
-                    (view::shown_of(found.len(), all))
-                }
+                (view::found(PAGE, found.len(), all, "No group has such a name", || table(visitor, &found)))
             }
         }
         section.card {
             h2 { "Make a group, or add an endpoint to one" }
-            @if let Some(problem) = &problem { p.problem role="alert" { (problem.text) } }
+            (view::alert(problem.as_ref()))
             form.fields.row method="post" action=(PAGE) {
                 label {
                     "Group"
                     input type="text" name="group" required maxlength="256" value=(entered.map_or("", |e| &e.group));
                 }
                 (endpoint_fields(entered))
-                div { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Add" } }
+                div { (view::submit(visitor, "Add")) }
             }
         }
     };
-    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    Ok((status, view::page(&visitor.frame("URL groups"), &body)).into_response())
+    Ok(view::answer(visitor, "URL groups", &body, problem.as_ref()))
 }
 
 fn endpoint_fields(entered: Option<&Entered>) -> Markup {
@@ -160,34 +149,23 @@ fn endpoint_fields(entered: Option<&Entered>) -> Markup {
 
 fn table(visitor: &Visitor, groups: &[Group]) -> Markup {
     let now = visitor.now();
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Group" }
-                        th scope="col" { "Endpoints" }
-                        th.number scope="col" { "Default headers" }
-                        th scope="col" { "Changed" }
-                        th scope="col" { "Actions" }
-                    }
+    let rows = html! {
+        @for group in groups.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" {
+                    a href=(page_of(&group.name)) { code.cut title=(group.name) { (group.name) } }
                 }
-                tbody {
-                    @for group in groups.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" {
-                                a href=(page_of(&group.name)) { code.cut title=(group.name) { (group.name) } }
-                            }
-                            td { (view::number(group.endpoints.len() as u64)) ": " (first_endpoints(&group.endpoints)) }
-                            td.number { (view::number(group.headers.len() as u64)) }
-                            td.tight { (view::time(Timestamp(group.updated_at), now)) }
-                            td.acts { div.actions { (actions(visitor, group)) } }
-                        }
-                    }
-                }
+                td { (view::number(group.endpoints.len() as u64)) ": " (first_endpoints(&group.endpoints)) }
+                td.number { (view::number(group.headers.len() as u64)) }
+                td.tight { (view::time(Timestamp(group.updated_at), now)) }
+                td.acts { div.actions { (actions(visitor, group)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[column("Group"), column("Endpoints"), numbers("Default headers", None), column("Changed"), column("Actions")],
+        &rows,
+    )
 }
 
 /// The first few, by name or else by URL.
@@ -217,11 +195,9 @@ fn nothing() -> Markup {
         "There are no URL groups",
         &html! {
             p { "Make one below, or with the API:" }
-            @let command = "curl -X POST \"$QSTASH_URL/v2/topics/orders/endpoints\" \
+            (view::command("curl -X POST \"$QSTASH_URL/v2/topics/orders/endpoints\" \
                 -H \"Authorization: Bearer $QSTASH_TOKEN\" \
-                -d '{\"endpoints\": [{\"name\": \"billing\", \"url\": \"https://example.com/billing\"}]}'";
-            p { code { (command) } }
-            button type="button" data-copy=(command) { "Copy" }
+                -d '{\"endpoints\": [{\"name\": \"billing\", \"url\": \"https://example.com/billing\"}]}'"))
         },
     )
 }
@@ -274,19 +250,6 @@ async fn delete(visitor: Visitor, Path(name): Path<String>) -> Result<Response, 
     Ok(back_to(PAGE, &format!("The group {name} is gone.")))
 }
 
-/// `Name: value`, one on each line.
-pub(super) fn header_lines(text: &str) -> Result<Vec<(String, String)>, Problem> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let read = |line: &str| match line.split_once(':') {
-        Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.trim().to_owned())),
-        _ => {
-            let text = format!("{line:?} is not a header: write Name: value, one on each line");
-            Err(Problem { status: StatusCode::BAD_REQUEST, text })
-        }
-    };
-    lines.map(read).collect()
-}
-
 /// Headers as the API takes them: a list of values for each name.
 fn header_object(lines: Vec<(String, String)>) -> Map<String, Value> {
     let mut object: Map<String, Value> = Map::new();
@@ -328,21 +291,21 @@ async fn render_group(visitor: &Visitor, name: &str, refused: Option<Refused>) -
         }
         (endpoint_table(visitor, &group))
         p {
-            a href={ "/console/messages?" (query(&[("urlGroup", &group.name)])) } { "Messages to this group" }
+            a href=(messages::listed_by("urlGroup", &group.name)) { "Messages to this group" }
         }
         div.columns {
             section.card {
                 h2 { "Add an endpoint" }
-                @if let Some(problem) = &add_problem { p.problem role="alert" { (problem.text) } }
+                (view::alert(add_problem.as_ref()))
                 form.fields method="post" action={ (page_of(&group.name)) "/add" } {
                     (endpoint_fields(entered.as_ref()))
-                    div { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Add" } }
+                    div { (view::submit(visitor, "Add")) }
                 }
                 p.hint { "An endpoint of the same name or URL is changed." }
             }
             section.card {
                 h2 { "Default headers" }
-                @if let Some(problem) = &headers_problem { p.problem role="alert" { (problem.text) } }
+                (view::alert(headers_problem.as_ref()))
                 form.fields method="post" action={ (page_of(&group.name)) "/headers" } {
                     label {
                         "Name: value, one on each line"
@@ -354,8 +317,7 @@ async fn render_group(visitor: &Visitor, name: &str, refused: Option<Refused>) -
             }
         }
     };
-    let status = add_problem.or(headers_problem).map_or(StatusCode::OK, |problem| problem.status);
-    Ok((status, view::page(&visitor.frame("URL groups"), &body)).into_response())
+    Ok(view::answer(visitor, "URL groups", &body, add_problem.or(headers_problem).as_ref()))
 }
 
 fn endpoint_table(visitor: &Visitor, group: &Group) -> Markup {
@@ -407,8 +369,5 @@ mod tests {
         let object = header_object(lines);
         assert_eq!(json!(object), json!({ "Upstash-Forward-X": ["a: b", ""], "Upstash-Retries": ["5"] }));
         assert_eq!(header_lines(&header_text(&object)).unwrap().len(), 3);
-        for wrong in ["no colon", ": value", "A: b\n:"] {
-            assert_eq!(header_lines(wrong).unwrap_err().status, StatusCode::BAD_REQUEST, "{wrong}");
-        }
     }
 }

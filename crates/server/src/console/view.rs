@@ -1,6 +1,6 @@
 //! What pages share: the frame around them, times, states, texts that strangers wrote.
 
-use super::visitor::query;
+use super::visitor::{Problem, query};
 use super::{MENU, ROOT, Visitor, assets};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -136,6 +136,29 @@ pub(super) fn number(number: u64) -> String {
     groups.join("\u{2009}")
 }
 
+/// A length of time as people say it, to the second: `365 days`, `1 hour 30 minutes`.
+pub(super) fn in_words(seconds: u64) -> String {
+    let units = [("day", seconds / 86_400), ("hour", seconds / 3_600 % 24), ("minute", seconds / 60 % 60)];
+    let said = units.into_iter().chain([("second", seconds % 60)]).filter(|(_, count)| *count > 0);
+    let said: Vec<String> = said.map(|(unit, count)| counted(count as usize, unit)).collect();
+    if said.is_empty() { "0 seconds".to_owned() } else { said.join(" ") }
+}
+
+/// `1 run`, `2 runs`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// How many there are, if not all were looked at.
+pub(super) fn at_least(count: u64, is_all: bool) -> String {
+    format!("{}{}", if is_all { "" } else { "at least " }, number(count))
+}
+
+/// The same as a sentence.
+pub(super) fn there_are(count: u64, is_all: bool) -> String {
+    format!("There {} {}.", if count == 1 { "is" } else { "are" }, at_least(count, is_all))
+}
+
 /// A state of a message, a run or whatever has one.
 pub(super) fn state(name: &str) -> Markup {
     let kind = match name {
@@ -163,6 +186,11 @@ pub(super) fn text(title: &str, text: &str) -> Markup {
 /// What a list says when it is empty.
 pub(super) fn empty(what: &str, hint: &Markup) -> Markup {
     html! { div.empty { p { strong { (what) } } (hint) } }
+}
+
+/// A command to copy.
+pub(super) fn command(command: &str) -> Markup {
+    html! { p { code { (command) } } p { button type="button" data-copy=(command) { "Copy" } } }
 }
 
 /// The way to the next page of a list.
@@ -195,8 +223,53 @@ pub(super) fn search(path: &str, label: &str, given: &str) -> Markup {
     }
 }
 
+/// A column of a table.
+pub(super) struct Column {
+    name: &'static str,
+    /// Numbers stand below one another.
+    is_number: bool,
+    /// What it means, if the name does not say enough.
+    meaning: Option<&'static str>,
+}
+
+/// A column of texts.
+pub(super) const fn column(name: &'static str) -> Column {
+    Column { name, is_number: false, meaning: None }
+}
+
+/// A column of numbers.
+pub(super) const fn numbers(name: &'static str, meaning: Option<&'static str>) -> Column {
+    Column { name, is_number: true, meaning }
+}
+
+/// A table that scrolls to the side where it is too wide.
+pub(super) fn table(columns: &[Column], rows: &Markup) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        @for column in columns {
+                            th.number[column.is_number] scope="col" title=[column.meaning] { (column.name) }
+                        }
+                    }
+                }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// A list without pages: its table and how many of how many it shows, or what is said when nothing was found.
+pub(super) fn found(path: &str, count: usize, all: usize, nothing: &str, table: impl FnOnce() -> Markup) -> Markup {
+    match count {
+        0 => empty(nothing, &html! { a href=(path) { "Show all" } }),
+        count => html! { (table()) (shown_of(count, all)) },
+    }
+}
+
 /// How many of how many a list shows.
-pub(super) fn shown_of(found: usize, all: usize) -> Markup {
+fn shown_of(found: usize, all: usize) -> Markup {
     let shown = found.min(ROWS_MAX);
     html! {
         p.hint {
@@ -210,6 +283,22 @@ pub(super) fn shown_of(found: usize, all: usize) -> Markup {
 /// Whether buttons act, and the reason if they do not.
 pub(super) fn refusal(visitor: &Visitor) -> Option<&'static str> {
     (!visitor.may_act()).then_some("a read-only token may only look")
+}
+
+/// The button that sends a form.
+pub(super) fn submit(visitor: &Visitor, name: &str) -> Markup {
+    html! { button.primary type="submit" disabled[!visitor.may_act()] title=[refusal(visitor)] { (name) } }
+}
+
+/// A page with a form that is shown again if what it said was refused.
+pub(super) fn answer(visitor: &Visitor, title: &str, body: &Markup, problem: Option<&Problem>) -> Response {
+    let status = problem.map_or(StatusCode::OK, |problem| problem.status);
+    (status, page(&visitor.frame(title), body)).into_response()
+}
+
+/// Why a form was refused, if it was.
+pub(super) fn alert(problem: Option<&Problem>) -> Markup {
+    html! { @if let Some(problem) = problem { p.problem role="alert" { (problem.text) } } }
 }
 
 /// A button that acts: a form of its own. With a question, the script asks it first.
@@ -227,6 +316,12 @@ pub(super) fn button(
             button type="submit" disabled[!visitor.may_act()] title=[refusal(visitor)] { (name) }
         }
     }
+}
+
+/// The button that pauses what goes on, or lets go on what is paused; its action is behind the path.
+pub(super) fn pause_button(visitor: &Visitor, path: &str, is_paused: bool) -> Markup {
+    let (action, name) = if is_paused { ("resume", "Resume") } else { ("pause", "Pause") };
+    button(visitor, &format!("{path}/{action}"), name, None, &[])
 }
 
 /// The cookie that carries what was done to the next page.
@@ -291,6 +386,21 @@ mod tests {
         ] {
             assert_eq!(distance(at, now), expected);
         }
+        for (seconds, expected) in [
+            (0, "0 seconds"),
+            (1, "1 second"),
+            (30, "30 seconds"),
+            (5_400, "1 hour 30 minutes"),
+            (7_200, "2 hours"),
+            (86_401, "1 day 1 second"),
+            (31_536_000, "365 days"),
+        ] {
+            assert_eq!(in_words(seconds), expected);
+        }
+        assert_eq!(
+            (there_are(1, true), there_are(2_000, false)),
+            ("There is 1.".into(), "There are at least 2\u{2009}000.".into())
+        );
         assert_eq!(
             (number(0), number(1_000), number(12_345_678)),
             ("0".into(), "1\u{2009}000".into(), "12\u{2009}345\u{2009}678".into())

@@ -160,21 +160,20 @@ impl Visitor {
         headers: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Result<Request<Body>, Problem> {
-        let malformed = |text: String| Problem { status: StatusCode::BAD_REQUEST, text };
         let mut request = Request::builder().method(method).uri(path);
         let token = self.desk.app.tokens.own(self.tenant, self.scope);
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}")).header(header::HOST, &self.host);
         for (name, value) in headers {
             let name: HeaderName =
-                name.parse().map_err(|_| malformed(format!("{name:?} is not the name of a header")))?;
+                name.parse().map_err(|_| Problem::refused(format!("{name:?} is not the name of a header")))?;
             let value = HeaderValue::from_bytes(value.as_bytes());
-            request =
-                request.header(&name, value.map_err(|_| malformed(format!("the value of {name} cannot be sent")))?);
+            request = request
+                .header(&name, value.map_err(|_| Problem::refused(format!("the value of {name} cannot be sent")))?);
         }
         if let Some(peer) = &self.peer {
             request = request.extension(peer.clone());
         }
-        request.body(Body::from(body)).map_err(|error| malformed(format!("{path}: {error}")))
+        request.body(Body::from(body)).map_err(|error| Problem::refused(format!("{path}: {error}")))
     }
 }
 
@@ -195,6 +194,13 @@ pub(super) fn segment(text: &str) -> String {
 pub(super) struct Problem {
     pub(super) status: StatusCode,
     pub(super) text: String,
+}
+
+impl Problem {
+    /// What was asked for makes no sense.
+    pub(super) fn refused(text: impl Into<String>) -> Problem {
+        Problem { status: StatusCode::BAD_REQUEST, text: text.into() }
+    }
 }
 
 impl IntoResponse for Problem {

@@ -1,12 +1,13 @@
 //! What buttons of these pages do: send dead letters again, delete them, stop what goes on in the background.
 
+use super::super::form::{Fields, borrowed};
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, query, segment};
 use super::super::{Console, ROOT, back_to};
 use super::change;
 use super::selection::Selection;
 use axum::body::Bytes;
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
@@ -17,7 +18,7 @@ pub(super) struct Order {
     /// At most so many per second; empty for no limit.
     pub(super) rate: String,
     next: String,
-    fields: Vec<(String, String)>,
+    fields: Fields,
 }
 
 /// Which dead letters are meant.
@@ -43,10 +44,10 @@ impl Nothing {
 impl Order {
     /// From the fields of a form. A form in which nothing is ticked means nothing, never everything.
     pub(super) fn read(bytes: &[u8]) -> Result<Order, Nothing> {
-        let fields: Vec<(String, String)> = url::form_urlencoded::parse(bytes).into_owned().collect();
+        let fields = Fields::parse(bytes);
         let all = |wanted: &str| -> Vec<String> {
-            let values = fields.iter().filter(|(name, value)| name == wanted && !value.trim().is_empty());
-            values.map(|(_, value)| value.trim().to_owned()).collect()
+            let values = fields.all(wanted).map(str::trim).filter(|value| !value.is_empty());
+            values.map(str::to_owned).collect()
         };
         let last = |wanted: &str| all(wanted).pop();
         let next = last("next").unwrap_or_else(|| super::PATH.to_owned());
@@ -54,7 +55,7 @@ impl Order {
             (Some("one"), Some(id), _) => What::One(id),
             (Some("ticked"), _, ids) if !ids.is_empty() => What::Ticked(ids),
             (Some("ticked"), ..) => return Err(Nothing { next, said: "Nothing is ticked, and nothing was done." }),
-            (Some("all"), ..) => What::All(Selection::from_pairs(url::form_urlencoded::parse(bytes))),
+            (Some("all"), ..) => What::All(Selection::from_fields(Fields::parse(bytes))),
             _ => {
                 let said = "The form did not say which dead letters are meant: nothing was done.";
                 return Err(Nothing { next, said });
@@ -70,7 +71,7 @@ impl Order {
 
     /// The value of a field; empty if it is not there.
     pub(super) fn field(&self, wanted: &str) -> &str {
-        self.fields.iter().rfind(|(name, _)| name == wanted).map_or("", |(_, value)| value)
+        self.fields.last(wanted)
     }
 
     /// The query of the API that does this in the background.
@@ -90,8 +91,8 @@ pub(super) async fn retry(visitor: Visitor, body: Bytes) -> Result<Response, Pro
         Ok(order) => order,
         Err(nothing) => return Ok(nothing.back()),
     };
-    let changes = change::read(&order).map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text })?;
-    let headers: Vec<(&str, &str)> = changes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let changes = change::read(&order)?;
+    let headers = borrowed(&changes);
     let post = |path: String| send(&visitor, Method::POST, path, &headers);
     match &order.what {
         What::One(id) => {
@@ -142,11 +143,10 @@ pub(super) async fn delete(visitor: Visitor, body: Bytes) -> Result<Response, Pr
 }
 
 pub(super) async fn stop(visitor: Visitor, body: Bytes) -> Result<Response, Problem> {
-    let fields: Vec<(String, String)> = url::form_urlencoded::parse(&body).into_owned().collect();
-    let field = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).map_or("", |(_, value)| value);
-    let path = format!("/v2/bulkActions/{}", segment(field("id")));
+    let fields = Fields::parse(&body);
+    let path = format!("/v2/bulkActions/{}", segment(fields.one("id")));
     let action = send(&visitor, Method::DELETE, path, &[]).await?;
-    Ok(back_to(field("next"), &format!("Stopped; {} of {} are done.", action["processed"], action["total"])))
+    Ok(back_to(fields.one("next"), &format!("Stopped; {} of {} are done.", action["processed"], action["total"])))
 }
 
 async fn send(visitor: &Visitor, method: Method, path: String, headers: &[(&str, &str)]) -> Result<Value, Problem> {
@@ -173,13 +173,8 @@ pub(super) fn button(visitor: &Visitor, button: &Button<'_>) -> Markup {
     let (name, value) = button.field.unzip();
     html! {
         button.danger[button.is_danger] formaction=(button.action) name=[name] value=[value]
-            data-confirm=[button.question] disabled[!visitor.may_act()] title=[why_not(visitor)] { (button.name) }
+            data-confirm=[button.question] disabled[!visitor.may_act()] title=[view::refusal(visitor)] { (button.name) }
     }
-}
-
-/// Why buttons do nothing, if they do not.
-pub(super) fn why_not(visitor: &Visitor) -> Option<&'static str> {
-    (!visitor.may_act()).then_some("a read-only token may only look")
 }
 
 /// The field for the pace.

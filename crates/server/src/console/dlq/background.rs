@@ -3,7 +3,6 @@
 use super::super::view;
 use super::super::visitor::{Problem, Visitor};
 use super::PATH;
-use super::act::why_not;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
@@ -111,7 +110,7 @@ fn stop(visitor: &Visitor, action: &Action) -> Markup {
             form.inline method="post" action="/console/dlq/stop" {
                 input type="hidden" name="id" value=(action.action_id);
                 input type="hidden" name="next" value=(PATH);
-                button disabled[!visitor.may_act()] title=[why_not(visitor)] { "Stop" }
+                button disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Stop" }
             }
         }
     }

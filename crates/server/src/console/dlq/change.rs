@@ -1,5 +1,6 @@
 //! What a retry changes: the page that asks for it, and what was filled in.
 
+use super::super::form::{METHODS, header_lines, is_hidden};
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, segment};
 use super::act::{self, Order, What};
@@ -17,9 +18,6 @@ const SETTINGS: [(&str, &str, &str, &str); 5] = [
     ("timeout", "Upstash-Timeout", "Timeout", "as before; 30s, 5m"),
     ("label", "Upstash-Label", "Labels", "as before; separated by commas"),
 ];
-const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "GET", "DELETE"];
-/// How the API begins what it shows instead of a hidden value.
-const HIDDEN: &str = "REDACTED:";
 
 /// What is shown of a dead letter that is about to be sent again.
 #[derive(Deserialize)]
@@ -57,7 +55,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
             (headers(one.as_ref()))
             @if one.is_none() { (act::pace()) }
             div.actions {
-                button.primary disabled[!visitor.may_act()] title=[act::why_not(&visitor)] { "Retry" }
+                (view::submit(&visitor, "Retry"))
                 a.button href=(order.back()) { "Back" }
             }
         }
@@ -106,7 +104,7 @@ fn settings(one: Option<&Letter>) -> Markup {
 
 fn headers(one: Option<&Letter>) -> Markup {
     let known: Vec<(&str, &str)> = one.map(|letter| lines_of(letter)).unwrap_or_default();
-    let (hidden, shown): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, value)| value.starts_with(HIDDEN));
+    let (hidden, shown): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, value)| is_hidden(value));
     let text: Vec<String> = shown.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let text = text.join("\n");
     html! {
@@ -128,8 +126,8 @@ fn lines_of(letter: &Letter) -> Vec<(&str, &str)> {
     letter.header.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_str(), value.as_str()))).collect()
 }
 
-/// The headers of the request to the API; the text says what is wrong with what was filled in.
-pub(super) fn read(order: &Order) -> Result<Vec<(String, String)>, String> {
+/// The headers of the request to the API; the problem says what is wrong with what was filled in.
+pub(super) fn read(order: &Order) -> Result<Vec<(String, String)>, Problem> {
     let mut changes = Vec::new();
     for (field, header) in
         [("method", "Upstash-Method")].into_iter().chain(SETTINGS.map(|(field, header, ..)| (field, header)))
@@ -139,27 +137,18 @@ pub(super) fn read(order: &Order) -> Result<Vec<(String, String)>, String> {
             changes.push((header.to_owned(), value.to_owned()));
         }
     }
-    let (before, after) = (lines(order.field("headersBefore"))?, lines(order.field("headers"))?);
+    let (before, after) = (header_lines(order.field("headersBefore"))?, header_lines(order.field("headers"))?);
     let values = |of: &[(String, String)], wanted: &str| -> Vec<String> {
         let same = of.iter().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
         same.map(|(_, value)| value.clone()).collect()
     };
     if let Some((name, _)) = before.iter().find(|(name, _)| values(&after, name).is_empty()) {
-        return Err(format!("{name} cannot be taken away; leave it as it was, or give it another value"));
+        let text = format!("{name} cannot be taken away; leave it as it was, or give it another value");
+        return Err(Problem::refused(text));
     }
     let changed = after.iter().filter(|(name, _)| values(&before, name) != values(&after, name));
     changes.extend(changed.map(|(name, value)| (format!("Upstash-Forward-{name}"), value.clone())));
     Ok(changes)
-}
-
-fn lines(text: &str) -> Result<Vec<(String, String)>, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines
-        .map(|line| match line.split_once(':') {
-            Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.trim().to_owned())),
-            _ => Err(format!("{line:?} is not a header: write Name: value")),
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -170,7 +159,7 @@ mod tests {
         let mut form = url::form_urlencoded::Serializer::new(String::new());
         form.append_pair("what", "all").append_pair("headers", headers).append_pair("headersBefore", before);
         let form = format!("{}{more}", form.finish());
-        read(&Order::read(form.as_bytes()).map_err(|_| "nothing is meant")?)
+        read(&Order::read(form.as_bytes()).map_err(|_| "nothing is meant")?).map_err(|problem| problem.text)
     }
 
     #[test]

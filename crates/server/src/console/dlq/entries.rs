@@ -1,5 +1,6 @@
 //! Dead letters one by one, to be looked at, ticked, retried and deleted.
 
+use super::super::form::Fields;
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, query, segment};
 use super::selection::Selection;
@@ -36,25 +37,24 @@ impl Page {
 /// A dead letter as a line of the list.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Letter {
-    dlq_id: String,
-    message_id: String,
-    url: String,
-    method: String,
-    response_status: u16,
-    error: Option<String>,
-    response_body: Option<String>,
+pub(super) struct Letter {
+    pub(super) dlq_id: String,
+    pub(super) message_id: String,
+    pub(super) url: String,
+    pub(super) method: String,
+    pub(super) response_status: u16,
+    pub(super) error: Option<String>,
+    pub(super) response_body: Option<String>,
     #[serde(default)]
-    labels: Vec<String>,
-    queue_name: Option<String>,
+    pub(super) labels: Vec<String>,
+    pub(super) queue_name: Option<String>,
 }
 
 pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Markup, Problem> {
     let selection = Selection::from_query(raw.as_deref());
-    let cursor = url::form_urlencoded::parse(raw.as_deref().unwrap_or_default().as_bytes())
-        .find(|(name, _)| name == "cursor")
-        .map_or(String::new(), |(_, cursor)| cursor.into_owned());
-    let found = match page(&visitor, &selection, &cursor).await {
+    let fields = Fields::parse(raw.as_deref().unwrap_or_default().as_bytes());
+    let cursor = fields.one("cursor");
+    let found = match page(&visitor, &selection, cursor).await {
         Err(problem) if problem.status != StatusCode::BAD_REQUEST => return Err(problem),
         found => found,
     };
@@ -70,9 +70,9 @@ pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Ma
             Err(problem) => p.problem role="alert" { (problem.text) },
             Ok(page) if page.is_all() && cursor.is_empty() && page.messages.is_empty() => (nothing(&selection, false)),
             Ok(page) => {
-                (list(&visitor, &selection, page))
+                (list(&visitor, &selection, page, cursor.is_empty()))
                 @let mut pairs = selection.pairs();
-                @let () = pairs.push(("cursor", &cursor));
+                @let () = pairs.push(("cursor", cursor));
                 (view::pager(HERE, &pairs, page.cursor.as_deref()))
             }
         }
@@ -92,14 +92,15 @@ async fn page(visitor: &Visitor, selection: &Selection, cursor: &str) -> Result<
     }
 }
 
-fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
+fn list(visitor: &Visitor, selection: &Selection, page: &Page, is_first: bool) -> Markup {
     let button = |what, action, name, question: Option<&str>| {
         let is_danger = action == DELETE;
         act::button(visitor, &act::Button { action, name, field: Some(("what", what)), question, is_danger })
     };
     let matching = if selection.is_empty() { "all dead letters" } else { "all that match the filter" };
-    let send_all = format!("Send {matching} again, not only those of this page?");
-    let delete_all = format!("Delete {matching} for good, not only those of this page?");
+    let there_are = view::there_are(page.messages.len() as u64, is_first && page.is_all());
+    let send_all = format!("Send {matching} again, not only those of this page? {there_are}");
+    let delete_all = format!("Delete {matching} for good, not only those of this page? {there_are}");
     html! {
         form.selection #entries method="post" action="/console/dlq/retry" {
             (selection.hidden(&[]))

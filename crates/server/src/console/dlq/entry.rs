@@ -2,9 +2,9 @@
 
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, query, segment};
-use super::act::why_not;
-use super::entries::failed_at;
-use super::{Cause, Causes, ENTRIES, answer};
+use super::entries::{self, failed_at};
+use super::selection::Selection;
+use super::{Cause, Causes, ENTRIES, answer, place_and_text};
 use axum::extract::Path;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
@@ -14,10 +14,8 @@ use std::collections::BTreeMap;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Letter {
-    dlq_id: String,
-    message_id: String,
-    url: String,
-    method: String,
+    #[serde(flatten)]
+    line: entries::Letter,
     #[serde(default)]
     header: BTreeMap<String, Vec<String>>,
     body: Option<String>,
@@ -26,19 +24,13 @@ struct Letter {
     created_at: Timestamp,
     #[serde(rename = "callerIP")]
     caller_ip: String,
-    #[serde(default)]
-    labels: Vec<String>,
-    queue_name: Option<String>,
     topic_name: Option<String>,
     schedule_id: Option<String>,
     flow_control_key: Option<String>,
     callback: Option<String>,
     failure_callback: Option<String>,
-    response_status: u16,
-    error: Option<String>,
     #[serde(default)]
     response_header: BTreeMap<String, Vec<String>>,
-    response_body: Option<String>,
     response_body_base64: Option<String>,
 }
 
@@ -49,7 +41,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
     let body = html! {
         div.title {
             h1 { "Dead letter" }
-            span.mono.quiet { (letter.dlq_id) }
+            span.mono.quiet { (letter.line.dlq_id) }
             div.actions {
                 (view::button(&visitor, "/console/dlq/retry", "Retry", None, &[("what", "one"), ("id", &id)]))
                 a.button href=(change) { "Edit and retry" }
@@ -61,17 +53,17 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
             section.card { h2 { "The message" } (message(&visitor, &letter)) }
             section.card {
                 h2 { "Request" }
-                p.mono { (letter.method) " " (letter.url) }
+                p.mono { (letter.line.method) " " (letter.line.url) }
                 (headers(&letter.header))
                 (content(letter.body.as_deref(), letter.body_base64.as_deref()))
             }
             section.card {
                 h2 { "Last answer" }
-                @if let Some(error) = &letter.error { p.problem { (error) } }
-                @else { p { (answer(letter.response_status, None)) } }
+                @if let Some(error) = &letter.line.error { p.problem { (error) } }
+                @else { p { (answer(letter.line.response_status, None)) } }
                 (headers(&letter.response_header))
-                @if letter.response_status != 0 {
-                    (content(letter.response_body.as_deref(), letter.response_body_base64.as_deref()))
+                @if letter.line.response_status != 0 {
+                    (content(letter.line.response_body.as_deref(), letter.response_body_base64.as_deref()))
                 }
             }
         }
@@ -86,7 +78,7 @@ fn delete(visitor: &Visitor, id: &str) -> Markup {
             input type="hidden" name="what" value="one";
             input type="hidden" name="id" value=(id);
             input type="hidden" name="next" value=(ENTRIES);
-            button.danger disabled[!visitor.may_act()] title=[why_not(visitor)] { "Delete" }
+            button.danger disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Delete" }
         }
     }
 }
@@ -94,16 +86,14 @@ fn delete(visitor: &Visitor, id: &str) -> Markup {
 fn facts(visitor: &Visitor, letter: &Letter, cause: Option<&Cause>) -> Markup {
     html! {
         dl.facts {
-            @if let Some(at) = failed_at(&letter.dlq_id) {
+            @if let Some(at) = failed_at(&letter.line.dlq_id) {
                 dt { "Failed" } dd { (view::time_in_full(at, visitor.now())) }
             }
             dt { "Answer" }
-            dd { (answer(letter.response_status, cause.and_then(|cause| cause.error_class.as_deref()))) }
+            dd { (answer(letter.line.response_status, cause.and_then(|cause| cause.error_class.as_deref()))) }
             @if let Some(cause) = cause {
                 dt { "Cause" }
-                dd { a href=(format!("{ENTRIES}?{}", query(&[("cause", &cause.cause)]))) {
-                    (cause.destination) " · " @if cause.text.is_empty() { "no text" } @else { (cause.text) }
-                } }
+                dd { (place_and_text(cause, &Selection::default().with("cause", &cause.cause))) }
             }
             dt { "Retries allowed" } dd { (letter.max_retries) }
         }
@@ -112,8 +102,8 @@ fn facts(visitor: &Visitor, letter: &Letter, cause: Option<&Cause>) -> Markup {
 
 fn message(visitor: &Visitor, letter: &Letter) -> Markup {
     let optional = [
-        ("Labels", (!letter.labels.is_empty()).then(|| letter.labels.join(", "))),
-        ("Queue", letter.queue_name.clone()),
+        ("Labels", (!letter.line.labels.is_empty()).then(|| letter.line.labels.join(", "))),
+        ("Queue", letter.line.queue_name.clone()),
         ("URL group", letter.topic_name.clone()),
         ("Schedule", letter.schedule_id.clone()),
         ("Flow-control key", letter.flow_control_key.clone()),
@@ -122,8 +112,8 @@ fn message(visitor: &Visitor, letter: &Letter) -> Markup {
     ];
     html! {
         dl.facts {
-            dt { "Message" }
-            dd { a.mono href=(format!("/console/messages/{}", segment(&letter.message_id))) { (letter.message_id) } }
+            @let id = &letter.line.message_id;
+            dt { "Message" } dd { a.mono href={ "/console/messages/" (segment(id)) } { (id) } }
             dt { "Published" } dd { (view::time_in_full(letter.created_at, visitor.now())) }
             dt { "From" } dd.mono { (letter.caller_ip) }
             @for (name, value) in optional {

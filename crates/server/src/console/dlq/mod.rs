@@ -98,13 +98,14 @@ async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Markup, Pro
 fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
     let total: u64 = causes.causes.iter().map(|cause| cause.count).sum();
     let is_all = !causes.more && causes.left_out == 0;
-    let number = format!("{}{}", if is_all { "" } else { "more than " }, view::number(total));
+    let number = view::at_least(total, is_all);
+    let there_are = view::there_are(total, is_all);
     // Each group has its own button with this name.
     let cause = selection.cause().map(|cause| ("cause", cause));
     let (name, value) = cause.unzip();
     let matching = if selection.is_empty() { "" } else { " that match" };
-    let send_all = format!("Send all dead letters{matching} again? There are {number}.");
-    let delete_all = format!("Delete all dead letters{matching} for good? There are {number}.");
+    let send_all = format!("Send all dead letters{matching} again? {there_are}");
+    let delete_all = format!("Delete all dead letters{matching} for good? {there_are}");
     html! {
         form.selection #groups method="post" action="/console/dlq/retry" {
             (selection.hidden(&["cause"]))
@@ -112,7 +113,7 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
             input type="hidden" name="what" value="all";
             div.actions {
                 // The first button is the one that Enter presses: it must do no harm.
-                button formmethod="get" formaction=(ENTRIES) name=[name] value=[value] { "Show all " (number) }
+                button formmethod="get" formaction=(ENTRIES) name=[name] value=[value] { "Show all (" (number) ")" }
                 (act::pace())
                 (act::button(visitor, &act::Button {
                     action: "/console/dlq/retry", name: &format!("Retry all{matching}"), field: cause,
@@ -159,10 +160,7 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
             td.number { strong { (number) } }
             td.tight { (answer(cause.response_status, cause.error_class.as_deref())) }
             td {
-                a.cut.mono href=(of_cause.link(ENTRIES)) title=(cause.destination) { (cause.destination) }
-                @if cause.text.is_empty() { span.quiet { "no text" } } @else {
-                    span.cut title=(cause.text) { (cause.text) }
-                }
+                (place_and_text(cause, &of_cause))
                 @if cause.sample.text != cause.text && !cause.sample.text.is_empty() {
                     span.cut.hint title=(cause.sample.text) { "for example: " (cause.sample.text) }
                 }
@@ -184,6 +182,14 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// A cause in two lines: the destination, which leads to all its dead letters, and what was said.
+fn place_and_text(cause: &Cause, of_cause: &Selection) -> Markup {
+    html! {
+        a.cut.mono href=(of_cause.link(ENTRIES)) title=(cause.destination) { (cause.destination) }
+        @if cause.text.is_empty() { span.quiet { "no text" } } @else { span.cut title=(cause.text) { (cause.text) } }
     }
 }
 
@@ -216,8 +222,7 @@ fn nothing(selection: &Selection, is_cut: bool) -> Markup {
                 "A message comes here when its last retry has failed, or when its receiver forbids more. "
                 "To see one, publish to a place where nobody listens:"
             }
-            p { code { (command) } }
-            p { button type="button" data-copy=(command) { "Copy" } }
+            (view::command(command))
         },
     )
 }

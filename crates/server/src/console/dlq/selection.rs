@@ -1,9 +1,8 @@
 //! Which dead letters a page is about: the API's filters, as they stand in the address of the page.
 
+use super::super::form::{Fields, borrowed, date_shown, is_date, millis};
 use super::super::visitor::query;
 use maud::{Markup, html};
-use posthaste_wire::time::Timestamp;
-use std::borrow::Cow;
 
 /// The filters of the API: parameter, label, example.
 const FILTERS: [(&str, &str, &str); 12] = [
@@ -21,23 +20,19 @@ const FILTERS: [(&str, &str, &str); 12] = [
     ("cause", "Cause", "cause_…"),
 ];
 
-/// Filters that are times.
-const DATES: [&str; 2] = ["fromDate", "toDate"];
-
 /// Names and values, those of other things than filters too if a page asks for them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selection(Vec<(String, String)>);
 
 impl Selection {
     /// The filters in a query; what is empty or no filter is left out.
     pub(super) fn from_query(query: Option<&str>) -> Selection {
-        Selection::from_pairs(url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()))
+        Selection::from_fields(Fields::parse(query.unwrap_or_default().as_bytes()))
     }
 
-    pub(super) fn from_pairs<'a>(pairs: impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)>) -> Selection {
-        let is_filter = |name: &str| FILTERS.iter().any(|(filter, ..)| *filter == name);
-        let filters = pairs.filter(|(name, value)| is_filter(name) && !value.trim().is_empty());
-        Selection(filters.map(|(name, value)| (name.into_owned(), value.trim().to_owned())).collect())
+    pub(super) fn from_fields(fields: Fields) -> Selection {
+        let filter = |name: &str| FILTERS.iter().any(|(filter, ..)| *filter == name).then(|| name.to_owned());
+        Selection(fields.known(filter))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -61,7 +56,7 @@ impl Selection {
     }
 
     pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+        borrowed(&self.0)
     }
 
     /// A page about the same dead letters.
@@ -74,8 +69,8 @@ impl Selection {
         let pairs: Vec<(&str, String)> = self
             .0
             .iter()
-            .map(|(name, value)| match DATES.contains(&name.as_str()) {
-                true => (name.as_str(), millis(value).map_or_else(|| value.clone(), |millis| millis.to_string())),
+            .map(|(name, value)| match is_date(name) {
+                true => (name.as_str(), millis(value).map_or_else(|_| value.clone(), |millis| millis.to_string())),
                 false => (name.as_str(), value.clone()),
             })
             .collect();
@@ -106,8 +101,8 @@ impl Selection {
                     @for (name, label, example) in FILTERS {
                         @let value = self.value(name).unwrap_or_default();
                         label { (label)
-                            @if DATES.contains(&name) {
-                                input type="datetime-local" step="1" name=(name) value=(of_calendar(value));
+                            @if is_date(name) {
+                                input type="datetime-local" step="1" name=(name) value=(date_shown(value));
                             } @else {
                                 input type="text" name=(name) value=(value) placeholder=(example)
                                     spellcheck="false" autocomplete="off";
@@ -122,21 +117,6 @@ impl Selection {
             }
         }
     }
-}
-
-/// A time as the API has it: from Unix milliseconds, or from the date and time of UTC that browsers make.
-fn millis(text: &str) -> Option<u64> {
-    if let Ok(millis) = text.parse::<u64>() {
-        return Some(millis);
-    }
-    let at = text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
-    u64::try_from(at.timestamp().as_millisecond()).ok()
-}
-
-/// A time as browsers want it in a field; what is no time stays as it is.
-fn of_calendar(text: &str) -> String {
-    let at = millis(text).map(|millis| super::super::view::utc(Timestamp(millis)));
-    at.and_then(|at| at.split_once('.').map(|(start, _)| start.to_owned())).unwrap_or_else(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -161,12 +141,5 @@ mod tests {
             let selection = Selection::from_query(given);
             assert_eq!((selection.link("/x").as_str(), selection.of_api().as_str()), (link, of_api), "{given:?}");
         }
-    }
-
-    #[test]
-    fn times_go_to_the_calendar_and_back() {
-        assert_eq!(of_calendar("1794830400123"), "2026-11-16T12:00:00");
-        assert_eq!(millis(&of_calendar("1794830400000")), Some(1_794_830_400_000));
-        assert_eq!((of_calendar(""), of_calendar("soon")), (String::new(), "soon".to_owned()));
     }
 }

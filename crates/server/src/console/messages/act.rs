@@ -1,65 +1,54 @@
 //! What can be done to messages: each is one request to the API.
 
-use super::filters::Filters;
+use super::filters::{MESSAGES, for_cancel};
 use super::{PATH, path_of};
+use crate::console::filters::Filters;
+use crate::console::form::Fields;
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, back_to};
 use axum::extract::{Path, RawForm};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::response::Response;
 
-/// A form, with names that may stand in it several times.
-struct Form(Vec<(String, String)>);
-
-impl Form {
-    fn read(form: &RawForm) -> Form {
-        Form(url::form_urlencoded::parse(&form.0).into_owned().collect())
-    }
-
-    fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    /// The page that the form was on.
-    fn next(&self) -> &str {
-        self.all("next").next().unwrap_or(PATH)
-    }
+/// The page that a form was on.
+fn next(fields: &Fields) -> &str {
+    fields.all("next").next().unwrap_or(PATH)
 }
 
 pub(super) async fn cancel(visitor: Visitor, Path(id): Path<String>, form: RawForm) -> Result<Response, Problem> {
     visitor.send(Method::DELETE, &format!("/v2/messages/{}", segment(&id)), &[], Vec::new()).await?;
-    let form = Form::read(&form);
-    let next = form.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
+    let fields = Fields::read(&form);
+    let next = fields.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
     Ok(back_to(&next, &format!("Cancelled {id}")))
 }
 
 pub(super) async fn retry(visitor: Visitor, Path(id): Path<String>, form: RawForm) -> Result<Response, Problem> {
     visitor.send(Method::POST, &format!("/v2/messages/{}/retry", segment(&id)), &[], Vec::new()).await?;
-    let form = Form::read(&form);
-    let next = form.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
+    let fields = Fields::read(&form);
+    let next = fields.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
     Ok(back_to(&next, &format!("{id} is due now")))
 }
 
 pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
-    let form = Form::read(&form);
+    let fields = Fields::read(&form);
     // Without an id the API would be asked to cancel everything.
-    let ids: Vec<&str> = form.all("id").filter(|id| !id.trim().is_empty()).collect();
+    let ids: Vec<&str> = fields.all("id").filter(|id| !id.trim().is_empty()).collect();
     if ids.is_empty() {
-        return Ok(back_to(form.next(), "No message is ticked, so nothing was cancelled"));
+        return Ok(back_to(next(&fields), "No message is ticked, so nothing was cancelled"));
     }
     let path = format!("/v2/messages?{}", query(&[("messageIds", &ids.join(","))]));
     let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
     let cancelled = answer["cancelled"].as_u64().unwrap_or(0);
     let said = format!("Cancelled {cancelled} of {} messages; the others had ended", ids.len());
     let said = if cancelled as usize == ids.len() { format!("Cancelled {cancelled} messages") } else { said };
-    Ok(back_to(form.next(), &said))
+    Ok(back_to(next(&fields), &said))
 }
 
 pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
-    let filters = Filters::read(&String::from_utf8_lossy(&form.0));
-    let form = Form::read(&form);
-    let wanted = filters.for_cancel().map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text })?;
+    let filters = Filters::read(&MESSAGES, &String::from_utf8_lossy(&form.0));
+    let fields = Fields::read(&form);
+    let wanted = for_cancel(&filters)?;
     let answer = visitor.send(Method::DELETE, &format!("/v2/messages?{wanted}"), &[], Vec::new()).await?;
     let (matching, action) = (answer["cancelled"].as_u64().unwrap_or(0), answer["actionId"].as_str().unwrap_or(""));
-    Ok(back_to(form.next(), &format!("Cancelling {matching} messages in the background ({action})")))
+    Ok(back_to(next(&fields), &format!("Cancelling {matching} messages in the background ({action})")))
 }

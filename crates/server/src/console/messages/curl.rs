@@ -2,7 +2,8 @@
 
 use super::data::{About, Headers};
 use super::one::Story;
-use super::request::{Body, is_hidden};
+use super::request::Body;
+use crate::console::form::is_hidden;
 use posthaste_wire::encoding::base64;
 use std::fmt::Write as _;
 

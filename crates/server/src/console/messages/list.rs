@@ -1,12 +1,12 @@
 //! The list: what was published, newest happening first.
 
 use super::data::{Group, Grouped, Line};
-use super::filters::Filters;
+use super::filters::{MESSAGES, for_cancel};
 use super::{PATH, path_of};
+use crate::console::filters::Filters;
 use crate::console::visitor::{Problem, segment};
 use crate::console::{ROOT, Visitor, view};
 use axum::extract::RawQuery;
-use axum::http::StatusCode;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
@@ -18,10 +18,9 @@ const COUNT: usize = 50;
 const SCAN_LIMIT: &str = "5000";
 
 pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Markup, Problem> {
-    let filters = Filters::read(&query.unwrap_or_default());
+    let filters = Filters::read(&MESSAGES, &query.unwrap_or_default());
     let more = [("groupBy", "messageId"), ("count", &*COUNT.to_string()), ("trimBody", "0"), ("scanLimit", SCAN_LIMIT)];
-    let wanted = filters.for_api(&more).map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text });
-    let found = match wanted {
+    let found = match filters.for_api(&more) {
         Ok(wanted) => visitor.get::<Grouped>(&format!("/v2/logs?{wanted}")).await,
         Err(problem) => Err(problem),
     };
@@ -29,10 +28,10 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
     let body = html! {
         div.title {
             h1 { "Messages" }
-            div.actions { (cancel_matching(&visitor, &filters)) a.button href={ (ROOT) "/send" } { "Send one" } }
+            div.actions { (cancel_matching(&visitor, &filters, found.as_ref().ok())) a.button href={ (ROOT) "/send" } { "Send one" } }
         }
         (bulk_actions(&under_way))
-        section.card aria-label="Filters" { (filters.form(PATH)) }
+        section.card aria-label="Filters" { (filters.form()) }
         @match &found {
             Ok(found) => (listed(&visitor, &filters, found)),
             // What was asked for makes no sense: the form stays, so that it can be mended.
@@ -52,7 +51,7 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &Grouped) -> Markup {
                     data-confirm="Cancel the messages that are ticked? What is under way is let finish; nothing is sent again." {
                     input type="hidden" name="next" value=(visitor.here);
                     button.danger type="submit" disabled[!visitor.may_act()]
-                        title=[(!visitor.may_act()).then_some("a read-only token may only look")] { "Cancel ticked messages" }
+                        title=[view::refusal(visitor)] { "Cancel ticked messages" }
                 }
             }
         }
@@ -81,8 +80,7 @@ fn nothing(filters: &Filters, is_cut: bool) -> Markup {
         "No messages yet",
         &html! {
             p { "Publish one: " a href={ (ROOT) "/send" } { "with a form" } ", or with a command:" }
-            pre { (command) }
-            button type="button" data-copy=(command) { "Copy" }
+            (view::command(command))
         },
     )
 }
@@ -155,20 +153,20 @@ pub(super) fn waits_for_time(lines: &[Line], now: Timestamp) -> bool {
 }
 
 /// Cancels everything that the filters mean, with a question that says so.
-fn cancel_matching(visitor: &Visitor, filters: &Filters) -> Markup {
-    let wanted = filters.for_cancel();
+fn cancel_matching(visitor: &Visitor, filters: &Filters, found: Option<&Grouped>) -> Markup {
+    let wanted = for_cancel(filters);
+    let how_many = found.map_or(String::new(), |found| how_many(filters, found));
     let question = match filters.is_empty() {
-        true => "Cancel EVERY message of this tenant that has not ended, in all queues? There is no filter.".to_owned(),
+        true => format!(
+            "Cancel EVERY message of this tenant that has not ended, in all queues? There is no filter. {how_many}"
+        ),
         false => format!(
-            "Cancel every message that has not ended and matches: {}? Dates are compared with when a message was published.",
+            "Cancel every message that has not ended and matches {}? {how_many} Dates are compared with when a message \
+             was published.",
             filters.told()
         ),
     };
-    let reason = match &wanted {
-        _ if !visitor.may_act() => Some("a read-only token may only look"),
-        Err(text) => Some(text.as_str()),
-        Ok(_) => None,
-    };
+    let reason = view::refusal(visitor).or(wanted.as_ref().err().map(|problem| problem.text.as_str()));
     html! {
         form.inline method="post" action={ (PATH) "/cancel-matching" } data-confirm=(question) {
             (filters.hidden())
@@ -178,6 +176,17 @@ fn cancel_matching(visitor: &Visitor, filters: &Filters) -> Markup {
             }
         }
     }
+}
+
+/// How many of the messages that a cancel means the list shows. The log may have forgotten others, so it is no more than that.
+fn how_many(filters: &Filters, found: &Grouped) -> String {
+    let is_meant = |message: &&Group| {
+        let published = message.events.iter().map(|line| line.time).min();
+        !message.events.iter().any(Line::is_final) && published.is_some_and(|at| filters.cover(at))
+    };
+    let is_all = found.cursor.is_none() && filters.value("cursor").is_empty();
+    let count = found.messages.iter().filter(is_meant).count() as u64;
+    format!("The log has {} of them.", view::at_least(count, is_all))
 }
 
 /// Cancels that go on in the background.

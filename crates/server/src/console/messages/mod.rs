@@ -30,6 +30,11 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/messages/{id}/retry", post(act::retry))
 }
 
+/// The list of the messages that have a value in a filter.
+pub(super) fn listed_by(filter: &str, value: &str) -> String {
+    format!("{PATH}?{}", super::visitor::query(&[(filter, value)]))
+}
+
 /// The page of a message. What an id may hold needs no escape.
 fn path_of(id: &str) -> String {
     let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');

@@ -3,6 +3,7 @@
 use super::data::{Events, Message};
 use super::one::Story;
 use super::{SHOWN_BYTES_MAX, path_of, timeline};
+use crate::console::form::REDACTED;
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, view};
 use axum::extract::Path;
@@ -11,14 +12,6 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use posthaste_wire::encoding::{base64url_padded, from_base64};
 use posthaste_wire::signature::body_hash;
-
-/// What stands before the hash of a value that is hidden.
-const REDACTED: &str = "REDACTED:";
-
-/// Whether a value is hidden.
-pub(super) fn is_hidden(value: &str) -> bool {
-    value.starts_with(REDACTED)
-}
 
 /// The body of a message, as far as it is shown.
 pub(super) struct Body {

@@ -1,18 +1,16 @@
 //! Makes a schedule, or replaces one.
 
-use super::super::url_groups::header_lines;
+use super::super::form::{METHODS, borrowed, header_lines, is_hidden};
 use super::super::visitor::{Problem, Visitor};
 use super::super::{back_to, view};
 use super::{PAGE, Schedule, api_of, page_of, preview};
 use axum::extract::{Form, Query};
 use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use maud::{Markup, html};
 use posthaste_wire::destination::is_name;
 use serde::Deserialize;
 
-/// What stands in the place of a value that the API hides.
-const HIDDEN: &str = "REDACTED:";
 /// The page of the form.
 const NEW: &str = "/console/schedules/make/new";
 
@@ -48,7 +46,7 @@ impl Entered {
         let seconds = |seconds: Option<u64>| seconds.map_or(String::new(), |seconds| format!("{seconds}s"));
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let body = match (&schedule.body, &schedule.body_base64) {
-            (Some(body), _) if body.starts_with(HIDDEN) => {
+            (Some(body), _) if is_hidden(body) => {
                 untold.push("the body is hidden");
                 String::new()
             }
@@ -66,7 +64,7 @@ impl Entered {
         let mut headers = String::new();
         for (prefix, map) in all {
             for (name, value) in map.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value))) {
-                match value.starts_with(HIDDEN) {
+                match is_hidden(value) {
                     true => untold.push("values of headers are hidden"),
                     false if name == "Content-Type" => headers += &format!("{name}: {value}\n"),
                     false => headers += &format!("{prefix}{name}: {value}\n"),
@@ -161,11 +159,10 @@ pub(super) async fn make(visitor: Visitor, Form(entered): Form<Entered>) -> Resu
 
 async fn send(visitor: &Visitor, entered: &Entered) -> Result<String, Problem> {
     let lines = entered.lines()?;
-    let lines: Vec<(&str, &str)> = lines.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/v2/schedules/{}", checked_destination(&entered.destination)?);
     // Browsers end lines of a text with CR LF; what people type has LF.
     let body = entered.body.replace("\r\n", "\n").into_bytes();
-    let answer = visitor.send(Method::POST, &path, &lines, body).await?;
+    let answer = visitor.send(Method::POST, &path, &borrowed(&lines), body).await?;
     let id = answer["scheduleId"].as_str().map(str::to_owned);
     id.ok_or_else(|| Problem { status: StatusCode::BAD_GATEWAY, text: format!("the API made no schedule: {answer}") })
 }
@@ -176,8 +173,7 @@ fn checked_destination(text: &str) -> Result<&str, Problem> {
     if text.contains("://") || is_name(text) || text == "api/llm" {
         return Ok(text);
     }
-    let text = format!("{text:?} is no destination: write a URL, or the name of a URL group");
-    Err(Problem { status: StatusCode::BAD_REQUEST, text })
+    Err(Problem::refused(format!("{text:?} is no destination: write a URL, or the name of a URL group")))
 }
 
 async fn render(
@@ -200,7 +196,7 @@ async fn render(
                 @for text in untold { " Say again what is missing: " (text) "." }
             }
         }
-        @if let Some(problem) = &problem { p.problem role="alert" { (problem.text) } }
+        (view::alert(problem.as_ref()))
         form #schedule-form method="post" action=(PAGE) data-preview="preview" data-from=(NEW) {
             input type="hidden" name="from" value=(entered.from);
             div.columns {
@@ -209,13 +205,12 @@ async fn render(
             }
             section.card.fields { h2 { "How it is delivered" } (how(entered)) }
             div.actions {
-                button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Store the schedule" }
+                (view::submit(visitor, "Store the schedule"))
                 noscript { button type="submit" formmethod="get" formaction=(NEW) formnovalidate { "Preview" } }
             }
         }
     };
-    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    Ok((status, view::page(&visitor.frame("Schedules"), &body)).into_response())
+    Ok(view::answer(visitor, "Schedules", &body, problem.as_ref()))
 }
 
 /// The field whose value is previewed.
@@ -241,7 +236,6 @@ fn when(entered: &Entered) -> Markup {
 }
 
 fn what(entered: &Entered) -> Markup {
-    const METHODS: [&str; 5] = ["POST", "GET", "PUT", "PATCH", "DELETE"];
     html! {
         label {
             "Destination: a URL, or the name of a URL group"

@@ -5,9 +5,10 @@ mod form;
 mod one;
 mod preview;
 
-use super::view::{self, ROWS_MAX};
-use super::visitor::{Problem, query, segment};
-use super::{Desk, Visitor, back_to};
+use super::form::{Back, Search};
+use super::view::{self, ROWS_MAX, column};
+use super::visitor::{Problem, segment};
+use super::{Desk, Visitor, back_to, messages};
 use axum::Router;
 use axum::extract::{Form, Path, Query};
 use axum::http::Method;
@@ -73,18 +74,6 @@ struct Schedule {
     error: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Filters {
-    #[serde(default)]
-    search: String,
-}
-
-#[derive(Deserialize)]
-struct Back {
-    #[serde(default)]
-    next: String,
-}
-
 fn page_of(id: &str) -> String {
     format!("{PAGE}/{}", segment(id))
 }
@@ -98,7 +87,7 @@ fn plain(id: &str) -> String {
     if posthaste_wire::destination::is_name(id) { id.to_owned() } else { segment(id) }
 }
 
-async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Result<Response, Problem> {
+async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Result<Response, Problem> {
     let schedules: Vec<Schedule> = visitor.get("/v2/schedules?trimBody=0").await?;
     let all = schedules.len();
     let matches =
@@ -113,12 +102,7 @@ async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Re
         @if all == 0 { (nothing()) } @else {
             (view::search(PAGE, "Id or destination contains", &search))
             section #schedule-list data-refresh="5000" {
-                @if found.is_empty() {
-                    (view::empty("No schedule is like this", &html! { a href=(PAGE) { "Show all" } }))
-                } @else {
-                    (table(&visitor, &found))
-                    (view::shown_of(found.len(), all))
-                }
+                (view::found(PAGE, found.len(), all, "No schedule is like this", || table(&visitor, &found)))
             }
         }
     };
@@ -127,38 +111,33 @@ async fn show(visitor: Visitor, Query(Filters { search }): Query<Filters>) -> Re
 
 fn table(visitor: &Visitor, schedules: &[Schedule]) -> Markup {
     let now = visitor.now();
-    html! {
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th scope="col" { "Schedule" }
-                        th scope="col" { "Times" }
-                        th scope="col" { "Next" }
-                        th scope="col" { "Last" }
-                        th scope="col" { "Destination" }
-                        th scope="col" { "Actions" }
+    let rows = html! {
+        @for schedule in schedules.iter().take(ROWS_MAX) {
+            tr {
+                th.name scope="row" {
+                    a href=(page_of(&schedule.schedule_id)) {
+                        code.cut title=(schedule.schedule_id) { (schedule.schedule_id) }
                     }
                 }
-                tbody {
-                    @for schedule in schedules.iter().take(ROWS_MAX) {
-                        tr {
-                            th.name scope="row" {
-                                a href=(page_of(&schedule.schedule_id)) {
-                                    code.cut title=(schedule.schedule_id) { (schedule.schedule_id) }
-                                }
-                            }
-                            td { (expression(&schedule.cron)) }
-                            td.tight { (next(schedule, now)) }
-                            td { (last(schedule, now)) }
-                            td { code.cut.short title=(schedule.destination) { (schedule.destination) } }
-                            td.acts { div.actions { (buttons(visitor, schedule)) } }
-                        }
-                    }
-                }
+                td { (expression(&schedule.cron)) }
+                td.tight { (next(schedule, now)) }
+                td { (last(schedule, now)) }
+                td { code.cut.short title=(schedule.destination) { (schedule.destination) } }
+                td.acts { div.actions { (buttons(visitor, schedule)) } }
             }
         }
-    }
+    };
+    view::table(
+        &[
+            column("Schedule"),
+            column("Times"),
+            column("Next"),
+            column("Last"),
+            column("Destination"),
+            column("Actions"),
+        ],
+        &rows,
+    )
 }
 
 /// The fields, and the zone below them.
@@ -206,19 +185,18 @@ fn outcome(state: &str, count: u64) -> Markup {
 }
 
 fn messages_of(schedule: &Schedule) -> String {
-    format!("/console/messages?{}", query(&[("scheduleId", &schedule.schedule_id)]))
+    messages::listed_by("scheduleId", &schedule.schedule_id)
 }
 
 fn buttons(visitor: &Visitor, schedule: &Schedule) -> Markup {
     let id = &schedule.schedule_id;
-    let path = |action: &str| format!("{}/{action}", page_of(id));
+    let page = page_of(id);
     let run = format!("Publish what {id} publishes, once, now? Its times stay as they are.");
     let delete = format!("Delete the schedule {id}? It never fires again. Messages that it has made go on.");
     html! {
-        (view::button(visitor, &path("run"), "Run now", Some(&run), &[]))
-        @if schedule.is_paused { (view::button(visitor, &path("resume"), "Resume", None, &[])) }
-        @else { (view::button(visitor, &path("pause"), "Pause", None, &[])) }
-        (view::button(visitor, &path("delete"), "Delete", Some(&delete), &[]))
+        (view::button(visitor, &format!("{page}/run"), "Run now", Some(&run), &[]))
+        (view::pause_button(visitor, &page, schedule.is_paused))
+        (view::button(visitor, &format!("{page}/delete"), "Delete", Some(&delete), &[]))
     }
 }
 
@@ -227,10 +205,8 @@ fn nothing() -> Markup {
         "There are no schedules",
         &html! {
             p { a href={ (PAGE) "/make/new" } { "Make one" } ", or with the API:" }
-            @let command = "curl -X POST \"$QSTASH_URL/v2/schedules/https://example.com\" \
-                -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Cron: */5 * * * *\" -d tick";
-            p { code { (command) } }
-            button type="button" data-copy=(command) { "Copy" }
+            (view::command("curl -X POST \"$QSTASH_URL/v2/schedules/https://example.com\" \
+                -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Cron: */5 * * * *\" -d tick"))
         },
     )
 }

@@ -5,7 +5,7 @@ use super::super::{back_to, view};
 use super::{PAGE, Schedule, api_of, buttons, form, last, messages_of, next, outcome, page_of, preview};
 use axum::extract::{Form, Path, Query};
 use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
@@ -90,8 +90,7 @@ async fn render(
         @if let Some(body) = &schedule.body { section.card { (view::text("Body", body)) } }
         @if let Some(body) = &schedule.body_base64 { section.card { (view::text("Body, not text, as base64", body)) } }
     };
-    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
-    Ok((status, view::page(&visitor.frame("Schedules"), &body)).into_response())
+    Ok(view::answer(visitor, "Schedules", &body, problem.as_ref()))
 }
 
 fn times_form(
@@ -106,11 +105,11 @@ fn times_form(
         section.card {
             h2 { "Change the times" }
             p.hint { "Everything else stays as it is. What has fired does not fire again." }
-            @if let Some(problem) = problem { p.problem role="alert" { (problem.text) } }
+            (view::alert(problem))
             form.fields method="post" action={ (page) "/times" } data-preview="preview" data-from=(page) {
                 (form::expression_field(tried.unwrap_or(&schedule.cron)))
                 div.actions {
-                    button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Change" }
+                    (view::submit(visitor, "Change"))
                     noscript { button type="submit" formmethod="get" formaction=(page) { "Preview" } }
                 }
             }

@@ -1,7 +1,8 @@
 //! The form: what can be typed, and the request that it stands for.
 
-use super::super::Visitor;
-use super::super::visitor::segment;
+use super::super::form::{METHODS, header_lines};
+use super::super::visitor::{Problem, segment};
+use super::super::{Visitor, view};
 use super::HERE;
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -78,9 +79,6 @@ const QUICK_RETRY_DELAY_MS: &str = "1000";
 /// How long a first try waits for a receiver that hangs.
 const QUICK_TIMEOUT: &str = "3s";
 
-/// The methods of a delivery.
-const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "GET"];
-
 impl Fields {
     /// The path of the API that publishes it. A URL goes encoded as a whole: its query is its own.
     pub(super) fn path(&self) -> String {
@@ -96,7 +94,7 @@ impl Fields {
     }
 
     /// The headers that say how; or what is wrong with the lines that were typed.
-    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, String> {
+    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, Problem> {
         let mut flow = Vec::new();
         for (name, value) in
             [("parallelism", &self.flow_parallelism), ("rate", &self.flow_rate), ("period", &self.flow_period)]
@@ -125,15 +123,14 @@ impl Fields {
         ];
         let said = said.into_iter().map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         let mut headers: Vec<(String, String)> = said.filter(|(_, value)| !value.is_empty()).collect();
-        for (name, value) in lines(&self.headers, "headers")? {
-            headers.push((format!("Upstash-Forward-{name}"), value.to_owned()));
-        }
-        for (name, value) in lines(&self.options, "other options")? {
+        let forwarded = header_lines(&self.headers)?.into_iter();
+        headers.extend(forwarded.map(|(name, value)| (format!("Upstash-Forward-{name}"), value)));
+        for (name, value) in header_lines(&self.options)? {
             // Others say who asks, which is the visitor.
             if !name.get(..OPTION_START.len()).is_some_and(|start| start.eq_ignore_ascii_case(OPTION_START)) {
-                return Err(format!("{name} is not an option: those begin with {OPTION_START}"));
+                return Err(Problem::refused(format!("{name} is not an option: those begin with {OPTION_START}")));
             }
-            headers.push((name.to_owned(), value.to_owned()));
+            headers.push((name, value));
         }
         Ok(headers)
     }
@@ -190,17 +187,6 @@ impl Fields {
 /// How the names of options begin.
 const OPTION_START: &str = "Upstash-";
 
-/// Names and values, one a line; or which line is none.
-fn lines<'a>(text: &'a str, what: &str) -> Result<Vec<(&'a str, &'a str)>, String> {
-    let said = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    said.map(|(index, line)| {
-        let (name, value) =
-            line.split_once(':').ok_or_else(|| format!("line {} of the {what} is not Name: value", index + 1))?;
-        Ok((name.trim(), value.trim()))
-    })
-    .collect()
-}
-
 /// Anything else than a URL as it may stand in a path: what the API reads there is left as it is.
 fn in_path(text: &str) -> String {
     const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
@@ -213,7 +199,6 @@ fn unix_seconds(text: &str) -> String {
 }
 
 pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Markup {
-    let why_not = (!visitor.may_act()).then_some("a read-only token may only look");
     html! {
         form.card.fields #send-form method="post" action=(HERE) data-preview="retry-plan" data-from="/console/send/plan" {
             (input("destination", "Destination", &fields.destination, "https://…, the name of a URL group, or api/llm"))
@@ -247,7 +232,7 @@ pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Marku
             div { button type="submit" name="do" value="plan" formnovalidate { "Show the attempts" } }
             (more(fields))
             div.actions {
-                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[why_not] { "Send" }
+                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Send" }
             }
         }
     }
@@ -344,7 +329,7 @@ mod tests {
             ("Upstash-Forward-x-two", "a:b"),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(fields.headers(), Ok(expected.to_vec()));
+        assert_eq!(fields.headers().unwrap(), expected);
         let queued = Fields { destination: "my-group.v_1".into(), queue: "a/b".into(), ..Fields::default() };
         assert_eq!(queued.path(), "/v2/enqueue/a%2Fb/my-group.v_1");
         let api = Fields { destination: "api/llm".into(), ..Fields::default() };
@@ -356,16 +341,15 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_or_left_to_the_api() {
         let fields = Fields { headers: "X-One: 1\nnonsense".into(), ..Fields::default() };
-        assert_eq!(fields.headers(), Err("line 2 of the headers is not Name: value".to_owned()));
+        assert!(fields.headers().unwrap_err().text.contains("\"nonsense\" is not a header"));
         let with = |options: &str| Fields { options: options.into(), ..Fields::default() }.headers();
-        assert_eq!(with("Upstash-Retries 1"), Err("line 1 of the other options is not Name: value".to_owned()));
-        let forged = Err("Authorization is not an option: those begin with Upstash-".to_owned());
-        assert_eq!(with("Authorization: Bearer x"), forged, "it says who asks");
-        assert!(with("é: 1").is_err() && with(": 1").is_err());
-        let headers = with("\nupstash-callback-retries: 1\nUpstash-Callback-Forward-A: b:c");
-        let last: Vec<_> = headers.into_iter().flatten().skip(2).collect();
+        let forged = with("Authorization: Bearer x").unwrap_err();
+        assert_eq!(forged.text, "Authorization is not an option: those begin with Upstash-", "it says who asks");
+        assert!(with("é: 1").is_err() && with(": 1").is_err() && with("Upstash-Retries 1").is_err());
+        let headers = with("\nupstash-callback-retries: 1\nUpstash-Callback-Forward-A: b:c").unwrap();
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(last, [pair("upstash-callback-retries", "1"), pair("Upstash-Callback-Forward-A", "b:c")]);
+        let expected = [pair("upstash-callback-retries", "1"), pair("Upstash-Callback-Forward-A", "b:c")];
+        assert_eq!(headers[2..], expected);
         for text in ["1794830400", "tomorrow", ""] {
             assert_eq!(unix_seconds(text), text);
         }

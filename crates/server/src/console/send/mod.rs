@@ -4,11 +4,12 @@ mod form;
 mod plan;
 mod received;
 
+use super::form::borrowed;
 use super::visitor::{Problem, query, segment};
 use super::{Desk, Visitor, back_to, view};
 use axum::Router;
 use axum::extract::{Form, Query};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use form::Fields;
@@ -61,9 +62,9 @@ async fn act(visitor: Visitor, Form(mut fields): Form<Fields>) -> Response {
 
 /// Publishes what the form says, and leads back to a form that says it still.
 async fn send(visitor: &Visitor, fields: &Fields) -> Result<Response, Problem> {
-    let headers = fields.headers().map_err(|text| Problem { status: StatusCode::BAD_REQUEST, text })?;
-    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let answer = visitor.send(Method::POST, &fields.path(), &headers, fields.body.clone().into_bytes()).await?;
+    let headers = fields.headers()?;
+    let answer =
+        visitor.send(Method::POST, &fields.path(), &borrowed(&headers), fields.body.clone().into_bytes()).await?;
     let one = std::slice::from_ref(&answer);
     let messages = answer.as_array().map_or(one, Vec::as_slice);
     let ids: Vec<&str> = messages.iter().filter_map(|message| message["messageId"].as_str()).collect();
@@ -86,8 +87,7 @@ async fn send(visitor: &Visitor, fields: &Fields) -> Result<Response, Problem> {
 /// Makes the test receiver the destination.
 async fn use_receiver(visitor: &Visitor, fields: &mut Fields, script: Option<&str>) -> Result<(), Problem> {
     let script = script.map_or_else(|| fields.script(), str::to_owned);
-    let invalid =
-        |error: crate::receiver::InvalidScript| Problem { status: StatusCode::BAD_REQUEST, text: error.to_string() };
+    let invalid = |error: crate::receiver::InvalidScript| Problem::refused(error.to_string());
     script.parse::<crate::receiver::Script>().map_err(invalid)?;
     let receiver: TestReceiver = visitor.get("/v2/receiver").await?;
     fields.destination = format!("{}/{script}", receiver.url);
@@ -101,17 +101,16 @@ async fn page(visitor: &Visitor, mut fields: Fields, sent: &str, problem: Option
         fields.destination = format!("{}/200", receiver.url);
     }
     let plan = plan::of(visitor, &fields.retries, &fields.retry_delay).await;
-    let status = problem.as_ref().map_or(StatusCode::OK, |problem| problem.status);
     let body = html! {
         div.title { h1 { "Send" } span.quiet { "Publish a message, and see what becomes of it." } }
-        @if let Some(problem) = &problem { p.problem role="alert" { (problem.text) } }
+        (view::alert(problem.as_ref()))
         @if !sent.is_empty() { (links(sent)) }
         div.columns.uneven {
             (form::markup(visitor, &fields, &plan::markup(&plan)))
             (received::card(visitor, &fields, &receiver))
         }
     };
-    (status, view::page(&visitor.frame("Send"), &body)).into_response()
+    view::answer(visitor, "Send", &body, problem.as_ref())
 }
 
 /// Where the messages are that were sent just now.

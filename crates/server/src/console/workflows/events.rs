@@ -5,7 +5,7 @@ use super::{EVENTS_PATH, Fields, PATH, counted, cut, run_path, tabs};
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, back_to, view};
 use axum::extract::{Query, RawForm};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::response::Response;
 use maud::{Markup, html};
 use posthaste_engine::limits::{WAITERS_LISTED_MAX, WORKFLOW_NAME_BYTES_MAX};
@@ -80,7 +80,7 @@ fn form(visitor: &Visitor, event: &str) -> Markup {
                 label { "Event" input name="event" value=(event) required maxlength=(WORKFLOW_NAME_BYTES_MAX) autocomplete="off"; }
                 label { "Run (empty: all that wait for it now)" input name="run" placeholder="wfr_…" maxlength=(WORKFLOW_NAME_BYTES_MAX) autocomplete="off"; }
                 label { "Data" textarea name="data" placeholder="{\"approved\": true}" {} }
-                div.actions { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Notify" } }
+                div.actions { (view::submit(visitor, "Notify")) }
             }
         }
     }
@@ -90,7 +90,7 @@ pub(super) async fn notify(visitor: Visitor, form: RawForm) -> Result<Response, 
     let fields = Fields::read(&form);
     let (event, run) = (fields.one("event").trim(), fields.one("run").trim());
     if event.is_empty() {
-        return Err(Problem { status: StatusCode::BAD_REQUEST, text: "The event has no name.".to_owned() });
+        return Err(Problem::refused("The event has no name."));
     }
     let path = match run {
         "" => format!("/v2/notify/{}", segment(event)),

@@ -1,7 +1,7 @@
 //! The list of runs, newest first, and how to cancel some of them.
 
 use super::data::{Run, RunPage};
-use super::filters::{Filters, RUNS};
+use super::filters::{Filters, RUNS, for_cancel};
 use super::waits::waits_for;
 use super::{Fields, PATH, counted, cut, run_path, state, tabs};
 use crate::console::visitor::{Problem, query};
@@ -86,8 +86,7 @@ fn nothing(filters: &Filters) -> Markup {
     let command = "curl -X POST \"$QSTASH_URL/v2/trigger/http://localhost:3000/orders\" -H \"Authorization: Bearer $QSTASH_TOKEN\" -d '{\"id\": 1}'";
     let hint = html! {
         p { "Serve a workflow with " code { "@upstash/workflow" } " or " code { "upstash-workflow" } ", and trigger it:" }
-        pre { (command) }
-        button type="button" data-copy=(command) { "Copy" }
+        (view::command(command))
     };
     view::empty("No runs yet", &hint)
 }
@@ -139,7 +138,7 @@ fn shortened(text: &str) -> Markup {
 pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
     let filters = Filters::read(&RUNS, &asked.unwrap_or_default());
     let back = format!("{PATH}?{}", filters.without_page());
-    let found = match filters.for_cancel("1") {
+    let found = match for_cancel(&filters, "1") {
         Ok(_) => runs(&visitor, &filters, &[("state", "RUN_STARTED")], PAGES_COUNTED).await,
         Err(problem) => Err(problem),
     };
@@ -194,7 +193,7 @@ pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<R
 pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
     let fields = Fields::read(&form);
     let filters = Filters::read(&RUNS, &String::from_utf8_lossy(&form.0));
-    let wanted = filters.for_cancel(&BULK_CANCEL_COUNT_MAX.to_string())?;
+    let wanted = for_cancel(&filters, &BULK_CANCEL_COUNT_MAX.to_string())?;
     let mut all = 0;
     for round in 1..=CANCEL_ROUNDS_MAX {
         let cancelled = cancel(&visitor, &wanted).await?;

@@ -14,9 +14,10 @@ mod steps;
 mod waits;
 
 use super::{Desk, view};
+use crate::console::form::Fields;
+use crate::console::view::counted;
 use crate::console::visitor::{query, segment};
 use axum::Router;
-use axum::extract::RawForm;
 use axum::routing::{get, post};
 use maud::{Markup, html};
 use std::sync::Arc;
@@ -68,28 +69,6 @@ fn cut(text: &str) -> Markup {
 /// A state of a run or a step, without the word for which of them it is.
 fn state(name: &str) -> Markup {
     view::state(name.trim_start_matches("RUN_").trim_start_matches("STEP_"))
-}
-
-/// What a form says; names may stand in it several times.
-struct Fields(Vec<(String, String)>);
-
-impl Fields {
-    fn read(form: &RawForm) -> Fields {
-        Fields(url::form_urlencoded::parse(&form.0).into_owned().collect())
-    }
-
-    fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    fn one(&self, name: &str) -> &str {
-        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
-    }
-}
-
-/// `1 run`, `2 runs`.
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

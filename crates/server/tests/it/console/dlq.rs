@@ -69,14 +69,17 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
         &page,
         &[&pay, "order # is locked", "order 1003 is locked", ">500<", ">closed<", "<strong>3</strong>"],
     );
-    expect_texts(&page, &["Send 3 dead letters", "Show all 4", "href=\"/console/workflows?state=RUN_FAILED\""]);
+    expect_texts(&page, &["Send 3 dead letters", "Show all (4)", "href=\"/console/workflows?state=RUN_FAILED\""]);
     let cause = id_of(&causes(&server).await[0]).to_owned();
     let entries = format!("/console/dlq/entries?cause={cause}");
     expect_texts(&page, &[&entries, &cause, &format!("/console/dlq/{}", letters[2])]);
 
     let page = browser.see(&entries).await;
     expect_texts(&page, &[&letters[0], &letters[1], &letters[2], "order 1001 is locked", "data-select-all=\"dlqIds\""]);
+    expect_texts(&page, &["Delete all that match the filter for good, not only those of this page? There are 3."]);
     assert!(!page.contains(&letters[3]));
+    let page = browser.see(&format!("{entries}&cursor=1-1")).await;
+    expect_texts(&page, &["not only those of this page? There are at least 0."]);
     let page = browser.see("/console/dlq/entries?responseStatus=0&label=red").await;
     expect_texts(&page, &[&letters[3], "no answer", "the connection was closed", "label red"]);
     for (query, text) in
@@ -93,6 +96,8 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
         &page,
         &[&format!("/console/messages/{message}"), "the body", "order 1003 is locked", "X-Key", "old", &entries],
     );
+    let link = format!("<a class=\"cut mono\" href=\"{entries}\" title=\"{pay}\">{pay}</a>");
+    expect_texts(&page, &[&link, "<span class=\"cut\" title=\"order # is locked\">order # is locked</span>"]);
     assert_eq!(browser.look("/console/dlq/1-1").await.status, 404);
     server.finish().await;
 }

@@ -98,7 +98,12 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     assert_eq!(server.counts().live, 3);
 
     let page = browser.see(&next).await;
-    expect_texts(&page, &["Cancel every message that has not ended and matches: label = a?"]);
+    expect_texts(&page, &["Cancel every message that has not ended and matches Label: a? The log has 1 of them."]);
+    for (query, count) in
+        [("label=a,b", "2"), ("fromDate=2026-06-01T13%3A00", "0"), ("label=a,b&cursor=1-1", "at least 0")]
+    {
+        expect_texts(&browser.see(&format!("{PAGE}?{query}")).await, &[&format!("? The log has {count} of them.")]);
+    }
     let said = browser.press(&format!("{PAGE}/cancel-matching"), &[("label", "a"), ("next", &next)]).await;
     assert!(said.starts_with("Cancelling 1 messages in the background (bulk_"), "{said}");
     eventually("it is cancelled", || async { (server.counts().live == 2).then_some(()) }).await;
@@ -112,7 +117,10 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     let said = browser.press(&format!("{}/retry", page_of(&ids[3])), &[]).await;
     assert_eq!(said, format!("{} is due now", ids[3]));
     receiver.next().await;
-    expect_texts(&browser.see(PAGE).await, &["Cancel EVERY message of this tenant"]);
+    expect_texts(
+        &browser.see(PAGE).await,
+        &["Cancel EVERY message of this tenant", "There is no filter. The log has 1 of them."],
+    );
     browser.press(&format!("{PAGE}/cancel-matching"), &[]).await;
     server.finish().await;
 }

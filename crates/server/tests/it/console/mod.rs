@@ -2,6 +2,7 @@
 
 mod dlq;
 mod flow_control;
+mod hostile;
 mod messages;
 mod now;
 mod queues;

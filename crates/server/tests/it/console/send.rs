@@ -78,7 +78,7 @@ async fn what_the_api_refuses_is_told_beside_what_was_typed() {
         ("label", "\"><img src=x onerror=alert(3)>"),
     ];
     let answer = browser.refused("/console/send", &fields, 400).await;
-    assert!(answer.contains("line 1 of the headers is not Name: value"));
+    assert!(answer.contains("&quot;no colon&quot; is not a header: write Name: value"));
     let fields: Vec<(&str, &str)> = fields.into_iter().filter(|(name, _)| *name != "headers").collect();
     let page = browser.refused("/console/send", &fields, 400).await;
     assert!(page.contains("role=\"alert\"") && page.contains("invalid scheme"), "{page}");

@@ -48,6 +48,8 @@ async fn what_is_in_effect_is_shown_with_its_source_and_without_secrets() {
     assert!(page.contains("&lt;b&gt;NOWHERE-1&lt;/b&gt;") && !page.contains("<b>NOWHERE"), "{page}");
     assert!(page.contains("set, hidden here") && !page.contains("a-token-for-the-scraper"), "{page}");
     assert!(!page.contains(TOKEN) && !page.contains(READ_ONLY), "{page}");
+    let retention = "<code>dlq_retention</code></th><td>30 days <code class=\"quiet\">2592000s</code>";
+    assert!(page.contains(retention), "{page}");
     for text in [">ready<", env!("CARGO_PKG_VERSION"), "read_only_token", "not since the start", "href=\"/metrics\""] {
         assert!(page.contains(text), "{text} in {page}");
     }

@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) settings: Settings,
     /// Started by hand, at [`START_MS`]; `false` takes the system's clock.
     pub(crate) manual_clock: bool,
+    /// Knows no name unless a test says otherwise.
+    pub(crate) resolver: Arc<dyn Resolve>,
 }
 
 impl Setup {
@@ -66,7 +68,7 @@ impl Setup {
             shutdown_grace: Some("1s".to_owned()),
             ..Settings::default()
         };
-        Setup { mode: Mode::Dev, backend: Backend::Journal, settings, manual_clock: true }
+        Setup { mode: Mode::Dev, backend: Backend::Journal, settings, manual_clock: true, resolver: Arc::new(NoNames) }
     }
 
     /// As `posthaste serve` runs, with loopback allowed as a private network would be.
@@ -140,7 +142,7 @@ impl TestServer {
         settings.data_dir = Some(dir.path().to_owned());
         let config = Config::resolve(setup.mode, settings).expect("the settings are valid");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(NoNames) };
+        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: setup.resolver.clone() };
         let server = Server::start(config, parts, listener).await.expect("the server starts");
         TestServer { address: server.address, server: Some(server), setup, store, dir, clock }
     }
