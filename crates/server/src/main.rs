@@ -250,7 +250,8 @@ fn announce(mode: Mode, server: &Server) {
     tracing::info!(%address, data_dir = %server.app.config.data_dir.display(), "posthaste is running");
     if mode == Mode::Dev {
         let user = &DEV_USERS[0];
-        println!("Posthaste is running at http://{address}\n\nPaste into your .env:\n");
+        println!("Posthaste is running at http://{address}");
+        println!("Look at it, and try it, at http://{address}/console\n\nPaste into your .env:\n");
         println!("QSTASH_URL=http://{address}");
         println!("QSTASH_TOKEN={}", user.token);
         println!("QSTASH_CURRENT_SIGNING_KEY={}", user.current);

@@ -44,6 +44,38 @@ test("a receiver that fails twice is tried again, as the page foresees", async (
   await page.getByText("Nothing was received yet").waitFor();
 });
 
+test("what fails is seen failing, found, explained and sent again, without a reload and without code", async () => {
+  const { page, visitor } = it;
+  await visitor.open("/send");
+  await page.getByRole("button", { name: "500 twice, then 200" }).click();
+  // Nobody waits minutes for a first try.
+  await page.locator("#retry-plan").getByText(/Attempts at 0 s, 1 s, 2 s, 3 s/).waitFor();
+  await page.getByLabel("Retries", { exact: true }).fill("1");
+  await page.getByLabel("Wait before a retry, in ms").fill("3600000");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await visitor.said("The message is stored and on its way.");
+  await page.getByRole("link", { name: "Messages", exact: true }).click();
+  assert.equal(await page.locator("p.flash").count(), 0, "it is said once");
+  await page.locator("table a").first().click();
+  await page.locator("#head").getByText("retry", { exact: true }).waitFor();
+  const id = await page.locator("#head code").innerText();
+  await it.server.fetch(`/v2/messages/${id}/retry`, { method: "POST" });
+  await page.locator("#why").filter({ hasText: /In the DLQ: 500/i }).waitFor();
+  await page.locator("#head").getByText("failed", { exact: true }).waitFor();
+  assert.equal(await page.getByRole("button", { name: "Cancel" }).count(), 0, "there is nothing left to cancel");
+
+  await page.locator("#story").getByRole("link", { name: /^\d+-\d+$/ }).click();
+  await page.getByRole("link", { name: "Edit and retry" }).click();
+  await page.getByLabel("Retries", { exact: true }).fill("2");
+  await page.getByLabel("Delay of retries").fill("100");
+  await page.getByRole("button", { name: "Retry", exact: true }).click();
+  await page.locator("p.flash").waitFor();
+  await visitor.open("/messages");
+  await page.locator("table a").first().click();
+  await page.locator("#why").filter({ hasText: /delivered at the 3rd attempt/i }).waitFor();
+  await page.getByText("which was in the DLQ and was sent again as this one").waitFor();
+});
+
 test("what the API refuses is told, and what was typed stays", async () => {
   const { page, visitor } = it;
   await visitor.open("/send");

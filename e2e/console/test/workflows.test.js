@@ -76,6 +76,27 @@ test("a failed run says why, and goes on with the step that failed", async () =>
   assert.equal(await row(run).count(), 0);
 });
 
+test("a failed run is restarted with other settings", async () => {
+  const { page, visitor } = it;
+  isBroken = true;
+  const run = await it.trigger("/shaky", { body: {}, retries: 0 });
+  await it.reaches(run, "RUN_FAILED");
+  await visitor.open(`/workflows/runs/${run}`);
+  await page.getByText("Resume or restart with other settings").click();
+  const retries = page.getByLabel("Retries of each step");
+  await retries.fill("often");
+  await page.getByRole("button", { name: "Resume with these" }).click();
+  assert.match(await page.getByRole("alert").innerText(), /Upstash-Retries/i);
+  assert.equal(await retries.inputValue(), "often");
+  await retries.fill("7");
+  await page.getByLabel("Labels").fill("second-try");
+  isBroken = false;
+  await page.getByRole("button", { name: "Restart with these" }).click();
+  await visitor.said("Restarted: this is the new run.");
+  await page.locator("#run").getByText("done once, done at last").waitFor();
+  await page.getByRole("link", { name: "second-try" }).waitFor();
+});
+
 test("a run is cancelled; another is woken", async () => {
   const { page, visitor } = it;
   const [cancelled, woken] = [await it.trigger("/nap", { body: 1 }), await it.trigger("/nap", { body: 2 })];

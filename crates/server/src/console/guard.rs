@@ -3,6 +3,7 @@
 
 use super::Desk;
 use super::session::Identity;
+use super::view;
 use super::visitor::identity;
 use crate::api::read_form;
 use axum::body::Body;
@@ -39,6 +40,7 @@ const HEADERS: [(HeaderName, HeaderValue); 5] = [
 
 /// See the module's text.
 pub(super) async fn guard(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
+    let is_told = is_told(request.method(), request.headers());
     let mut response = match refusal(desk.is_open(), request.method(), request.headers()) {
         Some(text) => (StatusCode::FORBIDDEN, text).into_response(),
         None => admitted(&desk, request, next).await,
@@ -49,7 +51,18 @@ pub(super) async fn guard(State(desk): State<Arc<Desk>>, request: Request, next:
         headers.entry(name).or_insert(value);
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if is_told {
+        // The next page is about something else.
+        let [(name, value)] = view::flash("");
+        headers.append(name, value);
+    }
     response
+}
+
+/// Whether this page tells what was done: pieces that the script fetches do not.
+fn is_told(method: &Method, headers: &HeaderMap) -> bool {
+    let is_page = headers.get("sec-fetch-dest").is_none_or(|destination| destination == "document");
+    method == Method::GET && is_page && view::flash_of(headers).is_some()
 }
 
 /// The page, once the form is read and it is the visitor's turn.

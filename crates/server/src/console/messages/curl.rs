@@ -20,12 +20,23 @@ fn of(about: &About, body: &Body, address: &str) -> String {
     let destination = about.api.as_ref().map_or_else(|| about.url.clone(), |api| format!("api/{api}"));
     let target = quoted(&format!("{address}/v2/{place}/{destination}"));
     let (before, data) = data(body);
-    let mut command = format!("{before}curl -X POST {target} \\\n  -H \"Authorization: Bearer $QSTASH_TOKEN\"");
+    let as_it_is = if is_changed_by_curl(&destination) { " --globoff --path-as-is" } else { "" };
+    let mut command =
+        format!("{before}curl{as_it_is} -X POST {target} \\\n  -H \"Authorization: Bearer $QSTASH_TOKEN\"");
     for (name, value) in settings(about) {
         let _ = write!(command, " \\\n  -H {}", quoted(&format!("{name}: {value}")));
     }
+    // Otherwise curl names one for a body.
+    if !data.is_empty() && !about.header.keys().any(|name| name.eq_ignore_ascii_case("content-type")) {
+        command.push_str(" \\\n  -H 'Content-Type:'");
+    }
     let _ = write!(command, "{data}");
     command
+}
+
+/// Whether curl would take a part of it for a pattern, or shorten its path.
+fn is_changed_by_curl(url: &str) -> bool {
+    url.contains(['[', ']', '{', '}']) || url.contains("/.")
 }
 
 /// What is before the command and behind it, so that the body is sent.
@@ -137,9 +148,24 @@ mod tests {
         let with = |body: Vec<u8>| of(&about, &Body::new(body), "http://h");
         assert!(with(vec![]).ends_with("-H 'Upstash-Retries: 0'"));
         assert!(with(vec![]).starts_with("curl -X POST 'http://h/v2/enqueue/q/https://a.example/'"));
+        assert!(with(b"x".to_vec()).contains("-H 'Content-Type:' \\\n  --data-raw 'x'"));
         let binary = with(vec![255, 0, 1]);
         assert!(binary.starts_with("echo /wAB | base64 -d | curl") && binary.ends_with("--data-binary @-"));
         assert!(with(vec![b'a'; SHOWN_BYTES_MAX + 1]).ends_with("--data-binary @body.bin"));
         assert!(!with(b"REDACTED:abc".to_vec()).contains("REDACTED"));
+    }
+
+    #[test]
+    fn curl_leaves_urls_as_they_are() {
+        for (url, is_changed) in [
+            ("https://a.example/b?c=d", false),
+            ("https://a.example/?ids[]=1", true),
+            ("https://a.example/{b,c}", true),
+            ("https://a.example/b/../c", true),
+        ] {
+            let about = About { url: url.to_owned(), ..About::default() };
+            let command = of(&about, &Body::new(vec![]), "http://h");
+            assert_eq!(command.starts_with("curl --globoff --path-as-is -X POST"), is_changed, "{command}");
+        }
     }
 }

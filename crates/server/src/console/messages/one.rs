@@ -4,6 +4,7 @@ use super::data::{About, Events, Line, Message, Why};
 use super::request::{self, Body};
 use super::{PATH, SHOWN_BYTES_MAX, curl, path_of, timeline};
 use crate::console::visitor::{Problem, query, segment};
+use crate::console::workflows::run_path;
 use crate::console::{ROOT, Visitor, view};
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -12,6 +13,7 @@ use maud::{Markup, html};
 use posthaste_engine::limits::DEDUP_WINDOW_MS;
 use posthaste_wire::encoding::from_base64;
 use posthaste_wire::time::Timestamp;
+use serde_json::Value;
 
 /// Last log lines that are shown.
 const LINES_MAX: usize = 300;
@@ -32,6 +34,8 @@ pub(super) struct Story {
     why: Why,
     /// Messages that tell of its attempts.
     callbacks: Vec<Line>,
+    /// The page of the run whose step it is.
+    pub(super) run: Option<String>,
 }
 
 pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
@@ -75,6 +79,7 @@ async fn story(visitor: &Visitor, id: &str) -> Result<Story, Problem> {
     let not_before =
         message.as_ref().map(|message| message.not_before).or(created.and_then(|line| line.next_delivery_time));
     let callbacks = callbacks(visitor, id, &about, &events.events).await?;
+    let run = if events.events.is_empty() { run_of(visitor, id).await? } else { None };
     Ok(Story {
         id: id.to_owned(),
         about,
@@ -85,7 +90,16 @@ async fn story(visitor: &Visitor, id: &str) -> Result<Story, Problem> {
         body: Body::new(body),
         why,
         callbacks,
+        run,
     })
+}
+
+/// Where the run is that has this message, if there is one.
+async fn run_of(visitor: &Visitor, id: &str) -> Result<Option<String>, Problem> {
+    let wanted = query(&[("messageId", id), ("trimBody", "0")]);
+    let found: Value = visitor.get(&format!("/v2/workflows/logs?{wanted}")).await?;
+    let run = &found["runs"][0];
+    Ok(run["workflowRunId"].as_str().map(|id| run_path(id, run["workflowRunCreatedAt"].as_u64())))
 }
 
 /// The messages that tell of its attempts: each is made in the moment in which an attempt ends.
@@ -111,19 +125,21 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
     let (why, now) = (&story.why, visitor.now());
     let has_ended = why.ended_at.is_some();
     html! {
-        div.title {
+        div.title #head {
             h1 { "Message" } (view::state(&why.state))
             code { (story.id) }
             div.actions {
                 @if !has_ended { (actions(visitor, story)) }
-                button type="button" data-copy=(curl::command(story, &visitor.address())) { "Copy as curl" }
+                @if story.run.is_none() {
+                    button type="button" data-copy=(curl::command(story, &visitor.address())) { "Copy as curl" }
+                }
             }
         }
         // Only what lives changes.
-        div #story data-refresh=[(!has_ended).then_some("2000")] {
+        div #story data-refresh=[(!has_ended).then_some("2000")] data-also="head caused" {
             p #why.(mood(&why.state)) role="status" { (why.sentence) }
             @if let Some(dlq_id) = &why.dlq_id {
-                p { "Its dead letter is " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } "." }
+                p { "Its dead letter is " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } ": from there it is sent again, as it is or changed." }
             }
             div.columns {
                 section.card aria-labelledby="about" { h2 #about { "About" } (facts(story, now)) }
@@ -131,12 +147,18 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
             }
         }
         section.card aria-labelledby="request" { h2 #request { "Request" } (request::show(story)) }
-        @if !story.callbacks.is_empty() {
-            section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks it caused" } (caused(&story.callbacks, now)) }
+        div #caused {
+            @if !story.callbacks.is_empty() {
+                section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks it caused" } (caused(&story.callbacks, now)) }
+            }
         }
-        section.card {
-            details.text { summary { "Publish the same again" } pre tabindex="0" { (curl::command(story, &visitor.address())) } }
-            p.hint { "With the same settings; " code { "$QSTASH_TOKEN" } " is yours to set. What is hidden is left out, and so is the deduplication id." }
+        // A step is published by its run alone.
+        @if story.run.is_none() {
+            section.card {
+                details.text { summary { "Publish the same again" } pre tabindex="0" { (curl::command(story, &visitor.address())) } }
+                @if story.body.whole().is_none() { p.hint { "Download the body first: the command reads " code { "body.bin" } "." } }
+                p.hint { "With the same settings; " code { "$QSTASH_TOKEN" } " is yours to set. What is hidden is left out, and so is the deduplication id." }
+            }
         }
     }
 }
@@ -157,7 +179,8 @@ fn actions(visitor: &Visitor, story: &Story) -> Markup {
         @if why.waits_for == "time" && !is_queued {
             (view::button(visitor, &format!("{path}/retry"), "Send now", None, &[]))
         }
-        @if !why.cancel_requested {
+        // A step ends with its run.
+        @if !why.cancel_requested && story.run.is_none() {
             (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some("Cancel this message? What is under way is let finish; nothing is sent again."), &[]))
         }
     }

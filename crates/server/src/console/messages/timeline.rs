@@ -45,7 +45,12 @@ fn is_open(happening: &Happening<'_>) -> bool {
 
 pub(super) fn show(story: &Story, now: Timestamp) -> Markup {
     if story.lines.is_empty() {
-        return html! { p.quiet { "What happens to steps of workflows is told by their run." } };
+        return html! {
+            @match &story.run {
+                Some(run) => p { "It is a step of a workflow: " a href=(run) { "its run" } " tells what happens." },
+                None => p.quiet { "Its log is past its retention." },
+            }
+        };
     }
     html! {
         @if story.is_cut { p.hint { "Older lines are left out." } }

@@ -35,6 +35,7 @@ pub(super) struct Fields {
     flow_period: String,
     label: String,
     redact: String,
+    options: String,
     pub(super) script_status: String,
     pub(super) script_delay: String,
 }
@@ -66,11 +67,17 @@ impl Default for Fields {
             flow_period: empty(),
             label: empty(),
             redact: empty(),
+            options: empty(),
             script_status: "503".to_owned(),
             script_delay: "2s".to_owned(),
         }
     }
 }
+
+/// How long a first try waits before a retry.
+const QUICK_RETRY_DELAY_MS: &str = "1000";
+/// How long a first try waits for a receiver that hangs.
+const QUICK_TIMEOUT: &str = "3s";
 
 impl Fields {
     /// The path of the API that publishes it. A URL goes encoded as a whole: its query is its own.
@@ -118,6 +125,13 @@ impl Fields {
         let mut headers: Vec<(String, String)> = said.filter(|(_, value)| !value.is_empty()).collect();
         let forwarded = header_lines(&self.headers)?.into_iter();
         headers.extend(forwarded.map(|(name, value)| (format!("Upstash-Forward-{name}"), value)));
+        for (name, value) in header_lines(&self.options)? {
+            // Others say who asks, which is the visitor.
+            if !name.get(..OPTION_START.len()).is_some_and(|start| start.eq_ignore_ascii_case(OPTION_START)) {
+                return Err(Problem::refused(format!("{name} is not an option: those begin with {OPTION_START}")));
+            }
+            headers.push((name, value));
+        }
         Ok(headers)
     }
 
@@ -145,6 +159,22 @@ impl Fields {
         ]
     }
 
+    /// Makes what is about to be tried end within seconds, where nothing else was said: nobody waits minutes for a
+    /// first try.
+    pub(super) fn hurry(&mut self, script: &str) {
+        let fill = |field: &mut String, value: &str| {
+            if field.trim().is_empty() {
+                *field = value.to_owned();
+            }
+        };
+        if script.split(',').any(|answer| !answer.starts_with('2')) {
+            fill(&mut self.retry_delay, QUICK_RETRY_DELAY_MS);
+        }
+        if script.split(',').any(|answer| answer == "hang") {
+            fill(&mut self.timeout, QUICK_TIMEOUT);
+        }
+    }
+
     /// The answer of choice, as a script of the test receiver.
     pub(super) fn script(&self) -> String {
         match self.script_delay.trim() {
@@ -153,6 +183,9 @@ impl Fields {
         }
     }
 }
+
+/// How the names of options begin.
+const OPTION_START: &str = "Upstash-";
 
 /// Anything else than a URL as it may stand in a path: what the API reads there is left as it is.
 fn in_path(text: &str) -> String {
@@ -240,6 +273,12 @@ fn more(fields: &Fields) -> Markup {
             (input("label", "Label", &fields.label, "none"))
             (input("redact", "Hidden in answers of the API", &fields.redact, "body, header[Authorization]"))
         }
+        details open[is_said(&[&fields.options])] {
+            summary { "Other options" }
+            label { "As headers of the API, one a line"
+                textarea.short name="options" rows="2" spellcheck="false" placeholder="Upstash-Callback-Retries: 1" { "\n" (fields.options) }
+            }
+        }
     }
 }
 
@@ -303,16 +342,43 @@ mod tests {
     fn what_is_wrong_is_told_or_left_to_the_api() {
         let fields = Fields { headers: "X-One: 1\nnonsense".into(), ..Fields::default() };
         assert!(fields.headers().unwrap_err().text.contains("\"nonsense\" is not a header"));
+        let with = |options: &str| Fields { options: options.into(), ..Fields::default() }.headers();
+        let forged = with("Authorization: Bearer x").unwrap_err();
+        assert_eq!(forged.text, "Authorization is not an option: those begin with Upstash-", "it says who asks");
+        assert!(with("é: 1").is_err() && with(": 1").is_err() && with("Upstash-Retries 1").is_err());
+        let headers = with("\nupstash-callback-retries: 1\nUpstash-Callback-Forward-A: b:c").unwrap();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let expected = [pair("upstash-callback-retries", "1"), pair("Upstash-Callback-Forward-A", "b:c")];
+        assert_eq!(headers[2..], expected);
         for text in ["1794830400", "tomorrow", ""] {
             assert_eq!(unix_seconds(text), text);
         }
     }
 
     #[test]
+    fn a_first_try_takes_seconds_unless_something_else_is_said() {
+        let hurried = |script: &str, mut fields: Fields| {
+            fields.hurry(script);
+            (fields.retry_delay, fields.timeout)
+        };
+        let texts = |delay: &str, timeout: &str| (delay.to_owned(), timeout.to_owned());
+        assert_eq!(hurried("200", Fields::default()), texts("", ""));
+        assert_eq!(hurried("500,500,200", Fields::default()), texts("1000", ""));
+        assert_eq!(hurried("hang", Fields::default()), texts("1000", "3s"));
+        let said = Fields { retry_delay: "7".into(), timeout: "1h".into(), ..Fields::default() };
+        assert_eq!(hurried("hang", said), texts("7", "1h"));
+    }
+
+    #[test]
     fn bodies_and_headers_stay_out_of_urls() {
         let secret = "hidden".to_owned();
-        let fields =
-            Fields { body: secret.clone(), headers: secret.clone(), dedup_id: secret.clone(), ..Fields::default() };
+        let fields = Fields {
+            body: secret.clone(),
+            headers: secret.clone(),
+            options: secret.clone(),
+            dedup_id: secret.clone(),
+            ..Fields::default()
+        };
         assert!(fields.pairs().iter().all(|(_, value)| !value.contains(&secret)));
     }
 }

@@ -91,6 +91,7 @@ async fn use_receiver(visitor: &Visitor, fields: &mut Fields, script: Option<&st
     script.parse::<crate::receiver::Script>().map_err(invalid)?;
     let receiver: TestReceiver = visitor.get("/v2/receiver").await?;
     fields.destination = format!("{}/{script}", receiver.url);
+    fields.hurry(&script);
     Ok(())
 }
 

@@ -90,6 +90,7 @@ fn scripts(fields: &Fields, receiver: &TestReceiver) -> Markup {
             label { "after" input form="send-form" name="script_delay" value=(fields.script_delay) autocomplete="off"; }
             button type="submit" form="send-form" name="do" value="use" formnovalidate { "Use this answer" }
         }
+        p.hint { "So that nobody waits long, a choice that fails sets short waits on the left, unless you have said something else." }
         p.hint {
             "Its URL is yours alone until the server starts again: " code { (receiver.url) } " "
             button type="button" data-copy=(receiver.url) { "Copy" }

@@ -59,11 +59,14 @@ impl Run {
         failed.errors.last().map(|error| error.told() + &at)
     }
 
-    /// How many steps it has, and how many of them are done. The trigger is none, and what comes next is not known as one.
+    /// How many steps it has, and how many of them are done. The trigger is none, and what comes next is known once it has
+    /// told its name, by failing.
     pub(super) fn count(&self) -> (usize, usize) {
-        let known = self.steps.iter().filter(|group| group.kind != "next").flat_map(|group| &group.steps);
-        let known = known.filter(|step| !step.is_trigger());
-        known.fold((0, 0), |(all, done), step| (all + 1, done + usize::from(step.state == "STEP_SUCCESS")))
+        let steps = self.steps.iter().flat_map(|group| group.steps.iter().map(|step| (step, group.kind == "next")));
+        let known = steps.filter(|(step, is_next)| !step.is_trigger() && (!is_next || step.name().is_some()));
+        known
+            .map(|(step, _)| step)
+            .fold((0, 0), |(all, done), step| (all + 1, done + usize::from(step.state == "STEP_SUCCESS")))
     }
 }
 
@@ -299,6 +302,22 @@ mod tests {
         let step: Step = serde_json::from_value(step).unwrap();
         assert_eq!((step.sleep_for.as_deref(), step.wait_event_id.as_deref()), (Some("7"), Some("{\"a\":1}")));
         assert_eq!((step.call_url, step.call_response_status.as_deref()), (None, Some("200")));
+    }
+
+    #[test]
+    fn a_step_that_failed_is_known_and_not_done() {
+        let step = |name: &str, state: &str| json!({ "stepName": name, "stepId": 1, "state": state });
+        let run = |next: Value| {
+            let groups = json!([
+                { "type": "sequential", "steps": [{ "stepName": "init", "stepType": "Initial", "state": "STEP_SUCCESS" }] },
+                { "type": "sequential", "steps": [step("pay", "STEP_SUCCESS")] },
+                { "type": "next", "steps": [next] },
+            ]);
+            Run { steps: serde_json::from_value(groups).unwrap(), ..Run::default() }
+        };
+        assert_eq!(run(step("", "STEP_PROGRESS")).count(), (1, 1));
+        assert_eq!(run(step("charge", "STEP_FAILED")).count(), (2, 1));
+        assert_eq!(run(step("charge", "STEP_RETRY")).count(), (2, 1));
     }
 
     #[test]

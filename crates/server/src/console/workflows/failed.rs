@@ -1,5 +1,6 @@
 //! Runs that have failed: their DLQ.
 
+use super::again;
 use super::data::{Failed, FailedPage};
 use super::filters::{FAILED, Filters};
 use super::run::callback_state;
@@ -8,7 +9,7 @@ use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, back_to, view};
 use axum::extract::{Path, RawForm, RawQuery};
 use axum::http::{Method, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use posthaste_engine::limits::RUNS_AGAIN_MAX;
 use posthaste_wire::time::Timestamp;
@@ -95,8 +96,9 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
             (nothing(filters, found.cursor.is_some()))
         } @else {
             div #failed.scroll { (table(visitor, &found.messages, true)) }
-            form #selection method="post" action={ (FAILED_PATH) "/resume" } {
+            form #selection.fields method="post" action={ (FAILED_PATH) "/resume" } {
                 input type="hidden" name="next" value=(visitor.here);
+                (again::settings(None, &html! {}))
                 div.actions {
                     span.quiet { "With those that are ticked:" }
                     (many_buttons(visitor, false))
@@ -113,6 +115,29 @@ fn many_buttons(visitor: &Visitor, are_disabled: bool) -> Markup {
         @for (path, name, question) in MANY {
             button.danger[path == "delete"] type="submit" formaction={ (FAILED_PATH) "/" (path) } data-confirm=(question)
                 disabled[!visitor.may_act() || are_disabled] title=[view::refusal(visitor)] { (name) }
+        }
+    }
+}
+
+/// Buttons of a form whose settings are filled in.
+fn again_buttons(visitor: &Visitor) -> Markup {
+    html! {
+        div.actions {
+            @for (path, name) in [("resume", "Resume with these"), ("restart", "Restart with these")] {
+                button type="submit" formaction={ (FAILED_PATH) "/" (path) } disabled[!visitor.may_act()]
+                    title=[view::refusal(visitor)] { (name) }
+            }
+        }
+    }
+}
+
+/// A form that begins a failed run again with other settings.
+pub(super) fn with_other_settings(visitor: &Visitor, dlq_id: &str) -> Markup {
+    html! {
+        form.card.fields #again method="post" action={ (FAILED_PATH) "/resume" } {
+            input type="hidden" name="dlqId" value=(dlq_id);
+            input type="hidden" name="next" value=(visitor.here);
+            (again::settings(None, &again_buttons(visitor)))
         }
     }
 }
@@ -210,10 +235,11 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
             }
             p #hit { (if found.cursor.is_some() { "At least " } else { "" }) (counted(count, "failed run"))
                 (if count == 1 { " matches." } else { " match." }) }
-            form method="post" action={ (FAILED_PATH) "/resume" } {
+            form.fields method="post" action={ (FAILED_PATH) "/resume" } {
                 (filters.hidden())
                 input type="hidden" name="matching" value="true";
                 input type="hidden" name="next" value=(back);
+                (again::settings(None, &html! {}))
                 div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Leave them" } }
             }
         }
@@ -225,89 +251,121 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
 pub(super) async fn act(visitor: Visitor, Path(name): Path<String>, form: RawForm) -> Result<Response, Problem> {
     let Some(action) = Action::named(&name) else { return Ok(view::no_page().await) };
     let fields = Fields::read(&form);
-    let next = fields.one("next");
-    if !fields.one("matching").is_empty() {
-        let filters = Filters::read(&FAILED, &String::from_utf8_lossy(&form.0));
-        let (count, is_all) = act_on_matching(&visitor, action, &filters).await?;
-        let rest = if is_all { "" } else { " There are more: do it again." };
-        return Ok(back_to(next, &format!("{} {}.{rest}", action.done(), counted(count, "failed run"))));
-    }
-    let ids: Vec<&str> = fields.all("dlqId").collect();
-    if ids.is_empty() {
-        return Ok(back_to(next, "No failed run is ticked, so nothing was done."));
-    }
-    let begun = act_on(&visitor, action, &ids).await?;
-    match (&begun[..], &ids[..]) {
-        // There is one new run to look at.
-        ([run], [_]) if matches!(action, Action::Resume | Action::Restart) => {
-            let id = run["workflowRunId"].as_str().unwrap_or_default();
-            let path = run_path(id, run["workflowCreatedAt"].as_u64());
-            Ok(back_to(&path, &format!("{}: this is the new run.", action.done())))
-        }
-        ([_], [_]) if action == Action::Delete && next.starts_with(&format!("{PATH}/runs/")) => {
-            Ok(back_to(FAILED_PATH, "Deleted 1 failed run."))
-        }
-        _ => Ok(back_to(next, &format!("{} {}.", action.done(), counted(begun.len(), "failed run")))),
+    let settings = again::headers(&fields);
+    let order = Order { action, settings: settings.iter().map(|(name, value)| (*name, value.as_str())).collect() };
+    match order.carry_out(&visitor, &fields, &form).await {
+        Err(problem) if !order.settings.is_empty() => Ok(refused(&visitor, &form, &problem)),
+        done => done,
     }
 }
 
-/// Acts on these failed runs, and gives something for each on which it has acted.
-async fn act_on(visitor: &Visitor, action: Action, ids: &[&str]) -> Result<Vec<Value>, Problem> {
-    let mut done = Vec::new();
-    match action {
-        Action::Resume | Action::Restart => {
-            let verb = if action == Action::Resume { "resume" } else { "restart" };
-            for some in ids.chunks(RUNS_AGAIN_MAX) {
-                let path = format!("/v2/workflows/dlq/{verb}?{}", named(some));
-                let answer = visitor.send(Method::POST, &path, &[], Vec::new()).await?;
-                done.extend(answer["workflowRuns"].as_array().cloned().unwrap_or_default());
+/// What the API refuses, beside what was filled in.
+fn refused(visitor: &Visitor, form: &RawForm, problem: &Problem) -> Response {
+    let meant = url::form_urlencoded::parse(&form.0).filter(|(name, _)| !again::is_setting(name));
+    let body = html! {
+        div.title { h1 { "Begin failed runs again" } }
+        p.problem role="alert" { (problem.text) }
+        p { a href=(FAILED_PATH) { "To the failed runs" } }
+        form.card.fields method="post" action={ (FAILED_PATH) "/resume" } {
+            @for (name, value) in meant { input type="hidden" name=(name) value=(value); }
+            (again::settings(Some(&Fields::read(form)), &again_buttons(visitor)))
+        }
+    };
+    (problem.status, view::page(&visitor.frame("Begin failed runs again"), &body)).into_response()
+}
+
+/// What is done, and with which headers.
+struct Order<'a> {
+    action: Action,
+    settings: Vec<(&'a str, &'a str)>,
+}
+
+impl Order<'_> {
+    async fn carry_out(&self, visitor: &Visitor, fields: &Fields, form: &RawForm) -> Result<Response, Problem> {
+        let (action, next) = (self.action, fields.one("next"));
+        if !fields.one("matching").is_empty() {
+            let filters = Filters::read(&FAILED, &String::from_utf8_lossy(&form.0));
+            let (count, is_all) = self.on_matching(visitor, &filters).await?;
+            let rest = if is_all { "" } else { " There are more: do it again." };
+            return Ok(back_to(next, &format!("{} {}.{rest}", action.done(), counted(count, "failed run"))));
+        }
+        let ids: Vec<&str> = fields.all("dlqId").collect();
+        if ids.is_empty() {
+            return Ok(back_to(next, "No failed run is ticked, so nothing was done."));
+        }
+        let begun = self.on(visitor, &ids).await?;
+        match (&begun[..], &ids[..]) {
+            // There is one new run to look at.
+            ([run], [_]) if matches!(action, Action::Resume | Action::Restart) => {
+                let id = run["workflowRunId"].as_str().unwrap_or_default();
+                let path = run_path(id, run["workflowCreatedAt"].as_u64());
+                Ok(back_to(&path, &format!("{}: this is the new run.", action.done())))
             }
+            ([_], [_]) if action == Action::Delete && next.starts_with(&format!("{PATH}/runs/")) => {
+                Ok(back_to(FAILED_PATH, "Deleted 1 failed run."))
+            }
+            _ => Ok(back_to(next, &format!("{} {}.", action.done(), counted(begun.len(), "failed run")))),
         }
-        Action::Delete => {
-            let path = format!("/v2/workflows/dlq?{}", named(ids));
-            let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
-            done.resize(answer["deleted"].as_u64().unwrap_or_default() as usize, Value::Null);
-        }
-        Action::Callback | Action::CancelCallback => {
-            let method = if action == Action::Callback { Method::POST } else { Method::DELETE };
-            for id in ids {
-                let path = format!("/v2/workflows/dlq/callback/{}", segment(id));
-                match visitor.send(method.clone(), &path, &[], Vec::new()).await {
-                    Ok(answer) => done.push(answer),
-                    // So the API says that it has stopped.
-                    Err(Problem { status: StatusCode::FOUND, .. }) => done.push(Value::Null),
-                    // Of several, some may not have failed to be told of.
-                    Err(Problem { status: StatusCode::BAD_REQUEST, .. }) if ids.len() > 1 => {}
-                    Err(problem) => return Err(problem),
+    }
+
+    /// Acts on these failed runs, and gives something for each on which it has acted.
+    async fn on(&self, visitor: &Visitor, ids: &[&str]) -> Result<Vec<Value>, Problem> {
+        let mut done = Vec::new();
+        match self.action {
+            Action::Resume | Action::Restart => {
+                let verb = if self.action == Action::Resume { "resume" } else { "restart" };
+                for some in ids.chunks(RUNS_AGAIN_MAX) {
+                    let path = format!("/v2/workflows/dlq/{verb}?{}", named(some));
+                    let answer = visitor.send(Method::POST, &path, &self.settings, Vec::new()).await?;
+                    done.extend(answer["workflowRuns"].as_array().cloned().unwrap_or_default());
+                }
+            }
+            Action::Delete => {
+                let path = format!("/v2/workflows/dlq?{}", named(ids));
+                let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
+                done.resize(answer["deleted"].as_u64().unwrap_or_default() as usize, Value::Null);
+            }
+            Action::Callback | Action::CancelCallback => {
+                let method = if self.action == Action::Callback { Method::POST } else { Method::DELETE };
+                for id in ids {
+                    let path = format!("/v2/workflows/dlq/callback/{}", segment(id));
+                    match visitor.send(method.clone(), &path, &[], Vec::new()).await {
+                        Ok(answer) => done.push(answer),
+                        // So the API says that it has stopped.
+                        Err(Problem { status: StatusCode::FOUND, .. }) => done.push(Value::Null),
+                        // Of several, some may not have failed to be told of.
+                        Err(Problem { status: StatusCode::BAD_REQUEST, .. }) if ids.len() > 1 => {}
+                        Err(problem) => return Err(problem),
+                    }
                 }
             }
         }
+        Ok(done)
     }
-    Ok(done)
+
+    /// Acts on what matches, a page at a time: how many, and whether that was all. The list goes from new to old, so what
+    /// fails again meanwhile is not met again.
+    async fn on_matching(&self, visitor: &Visitor, filters: &Filters) -> Result<(usize, bool), Problem> {
+        let (mut count, mut cursor) = (0, String::new());
+        for _ in 0..ROUNDS_MAX {
+            let mut more = vec![("cursor", cursor.as_str()), ("count", COUNT)];
+            if self.action == Action::Callback {
+                more.push(("failureFunctionState", "CALLBACK_FAIL"));
+            }
+            let found = page(visitor, filters, &more).await?;
+            let ids: Vec<&str> = found.messages.iter().map(|run| run.dlq_id.as_str()).collect();
+            if !ids.is_empty() {
+                count += self.on(visitor, &ids).await?.len();
+            }
+            match found.cursor {
+                Some(next) => cursor = next,
+                None => return Ok((count, true)),
+            }
+        }
+        Ok((count, false))
+    }
 }
 
 fn named(ids: &[&str]) -> String {
     query(&ids.iter().map(|id| ("dlqIds", *id)).collect::<Vec<_>>())
-}
-
-/// Acts on what matches, a page at a time: how many, and whether that was all. The list goes from new to old, so what fails
-/// again meanwhile is not met again.
-async fn act_on_matching(visitor: &Visitor, action: Action, filters: &Filters) -> Result<(usize, bool), Problem> {
-    let (mut count, mut cursor) = (0, String::new());
-    for _ in 0..ROUNDS_MAX {
-        let mut more = vec![("cursor", cursor.as_str()), ("count", COUNT)];
-        if action == Action::Callback {
-            more.push(("failureFunctionState", "CALLBACK_FAIL"));
-        }
-        let found = page(visitor, filters, &more).await?;
-        let ids: Vec<&str> = found.messages.iter().map(|run| run.dlq_id.as_str()).collect();
-        if !ids.is_empty() {
-            count += act_on(visitor, action, &ids).await?.len();
-        }
-        match found.cursor {
-            Some(next) => cursor = next,
-            None => return Ok((count, true)),
-        }
-    }
-    Ok((count, false))
 }

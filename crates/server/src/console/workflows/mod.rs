@@ -1,7 +1,8 @@
 //! Workflows: runs, one run step by step, runs that have failed, and events.
 //!
-//! `data` is what the API answers; `waits` and `spans` say what a run waits for and when its steps were; the others are pages.
+//! `data` is what the API answers; `again` is a piece of forms; `waits` and `spans` say what a run waits for and when its steps were; the others are pages.
 
+mod again;
 mod data;
 mod events;
 mod failed;
@@ -44,7 +45,7 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
 }
 
 /// The page of a run. Ids are given by strangers and may hold anything; one may have several runs.
-fn run_path(id: &str, created_at: Option<u64>) -> String {
+pub(super) fn run_path(id: &str, created_at: Option<u64>) -> String {
     let which = created_at.map(|at| format!("?{}", query(&[("createdAt", &at.to_string())])));
     format!("{PATH}/runs/{}{}", segment(id), which.unwrap_or_default())
 }

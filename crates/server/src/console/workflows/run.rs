@@ -5,7 +5,7 @@ use super::steps::{self, STEPS_MAX, shown};
 use super::waits::{events, waits_for};
 use super::{FAILED_PATH, Fields, PATH, run_path, state, tabs};
 use crate::console::visitor::{Problem, query, segment};
-use crate::console::{Visitor, back_to, view};
+use crate::console::{ROOT, Visitor, back_to, view};
 use axum::extract::{Path, Query, RawForm};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
@@ -99,6 +99,7 @@ fn story(visitor: &Visitor, run: &Run, which: &Which) -> Markup {
         @if let Some(cause) = run.cause().filter(|_| !run.goes_on()) {
             p.problem #cause { "It failed: " (cause) }
         }
+        @if let Some(dlq_id) = &run.dlq_id { (super::failed::with_other_settings(visitor, dlq_id)) }
         section.card { h2 { "Run" } (facts(run, now)) }
         section.card {
             h2 { "Steps" }
@@ -156,7 +157,11 @@ fn facts(run: &Run, now: Timestamp) -> Markup {
                     } @else { (run.caller_ip.as_deref().unwrap_or("an unknown address")) }
                 }
                 @if let Some(key) = &run.flow_control_key {
-                    dt { "Flow control" } dd { a href={ (PATH) "?" (query(&[("flowControlKey", key)])) } { (key) } }
+                    dt { "Flow control" }
+                    dd {
+                        a href={ (ROOT) "/flow-control/key?" (query(&[("key", key)])) } { (key) } " · "
+                        a href={ (PATH) "?" (query(&[("flowControlKey", key)])) } { "runs under it" }
+                    }
                 }
                 @if let Some(dlq_id) = &run.dlq_id {
                     dt { "DLQ" }

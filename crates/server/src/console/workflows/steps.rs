@@ -4,7 +4,7 @@ use super::data::{Group, Run, Step, StepError};
 use super::run::TEXT_BYTES_MAX;
 use super::spans::{Span, WIDTH, of_group, place, spans};
 use super::{EVENTS_PATH, run_path, state};
-use crate::console::visitor::query;
+use crate::console::visitor::{query, segment};
 use crate::console::{Visitor, view};
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
@@ -35,7 +35,7 @@ pub(super) fn waterfall(visitor: &Visitor, run: &Run, from: usize, is_zoomed: bo
     let now = visitor.now();
     let spans = spans(run, now);
     let last = if is_zoomed { done_at(run, &spans).max(run.created_at + 1) } else { run.end(now) };
-    let chart = Chart { visitor, bounds: (run.created_at, last), now };
+    let chart = Chart { visitor, bounds: (run.created_at, last), now, dlq_id: run.dlq_id.as_deref() };
     let mut left_out = from;
     let mut left = STEPS_MAX;
     let mut rows = Vec::new();
@@ -70,6 +70,8 @@ struct Chart<'a> {
     /// When the axis begins and ends.
     bounds: (u64, u64),
     now: Timestamp,
+    /// The run has failed, and can be resumed.
+    dlq_id: Option<&'a str>,
 }
 
 impl Chart<'_> {
@@ -151,6 +153,12 @@ impl Chart<'_> {
 
     fn body(&self, step: &Step, span: &Span, kind: &str) -> Markup {
         html! {
+            @if let (Some(dlq_id), "STEP_FAILED") = (self.dlq_id, step.state.as_str()) {
+                div.actions {
+                    (view::button(self.visitor, "/console/workflows/failed/resume", "Retry this step", None, &[("dlqId", dlq_id)]))
+                    span.hint { "A new run takes over what is done, and goes on here." }
+                }
+            }
             @if step.can_go_now(self.now) {
                 @if let Some(id) = &step.message_id {
                     div.actions {
@@ -196,7 +204,14 @@ impl Chart<'_> {
                     @if let Some(url) = &step.invoked_url { dt { "at" } dd { code { (url) } } }
                 }
                 @if let Some(id) = &step.message_id {
-                    dt { (if kind == "next" { "Delivery" } else { "Message" }) } dd { code { (id) } }
+                    dt { (if kind == "next" { "Delivery" } else { "Message" }) }
+                    dd {
+                        code { (id) }
+                        // What it waits for is known for as long as it waits.
+                        @if step.next_delivery_time.is_some() || (kind == "next" && !ended) {
+                            " " a href={ "/console/messages/" (segment(id)) } { "what it waits for" }
+                        }
+                    }
                 }
             }
         }

@@ -221,6 +221,58 @@ fn pad(text: &str) -> String {
 }
 
 #[tokio::test]
+async fn what_is_copied_for_a_shell_publishes_the_same() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let told = receiver.url("/told");
+    let rich = [
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Upstash-Method", "PUT"),
+        ("Upstash-Retries", "7"),
+        ("Upstash-Retry-Delay", "1000 * (1 + retried)"),
+        ("Upstash-Timeout", "30s"),
+        ("Upstash-Label", "one,two"),
+        ("Upstash-Flow-Control-Key", "gently"),
+        ("Upstash-Flow-Control-Value", "parallelism=3, rate=7, period=1m"),
+        ("Upstash-Callback", &told),
+        ("Upstash-Callback-Forward-X-Told", "it's"),
+        ("Upstash-Failure-Callback", &told),
+        ("Upstash-Forward-X-Evil", HOSTILE),
+        ("Upstash-Forward-X-Shell", "$(touch x) `id` \\ 'a' \"b\" !"),
+    ];
+    let odd = receiver.url("/a/b;c?ids[]=1&set={x,y}&q='");
+    for (path, headers, body) in [
+        (format!("/v2/publish/{odd}"), &rich[..], "@it's \"me\" $HOME\n\\ % "),
+        (format!("/v2/enqueue/line.1/{odd}"), &[][..], "x"),
+        (format!("/v2/publish/{odd}"), &[("Content-Type", "a/b")], "\u{1}\u{0}"),
+        (format!("/v2/publish/{odd}"), &[("Upstash-Method", "GET")], ""),
+    ] {
+        let request = headers.iter().fold(server.post(&path), |request, (name, value)| request.header(name, *value));
+        let answer = request.body(body.to_owned()).expect(200).await.json();
+        let id = answer["messageId"].as_str().expect("an id").to_owned();
+        let page = browser.see(&page_of(&id)).await;
+        let command = page.split("data-copy=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a command");
+        let command = command.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
+        let run = command.clone();
+        let shell = move || std::process::Command::new("sh").arg("-c").arg(run).env("QSTASH_TOKEN", TOKEN).output();
+        let output = tokio::task::spawn_blocking(shell).await.expect("it does not panic").expect("a shell");
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let copy = answer["messageId"].as_str().unwrap_or_else(|| panic!("{command}\n{output:?}"));
+        let about = async |id: &str| {
+            let mut line = server.events(&format!("messageId={id}&state=CREATED")).await.remove(0);
+            for name in ["messageId", "time", "nextDeliveryTime"] {
+                line.as_object_mut().expect("an object").remove(name);
+            }
+            line
+        };
+        assert_eq!(about(copy).await, about(&id).await, "{command}");
+    }
+    eventually("all are delivered", || async { (server.counts().live == 0).then_some(()) }).await;
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn long_bodies_are_files() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
@@ -232,6 +284,7 @@ async fn long_bodies_are_files() {
         for _ in 0..2 {
             let page = browser.see(&page_of(&id)).await;
             assert_eq!(page.contains(&body[..64 * 1024]), is_shown);
+            assert_eq!(page.contains("Download the body first"), !is_shown, "the command reads a file");
             let file = browser.look(&format!("{}/body", page_of(&id))).await;
             assert_eq!((file.status, file.text() == body), (200, true));
             let headers = ["content-type", "content-disposition", "x-content-type-options", "content-security-policy"];

@@ -31,6 +31,7 @@ async fn a_form_with_every_option_becomes_a_message() {
         ("flow_period", "1m"),
         ("label", "blue"),
         ("redact", "header[X-Two]"),
+        ("options", "Upstash-Callback-Forward-X-Told: yes"),
     ];
     let sent = browser.send("/console/send", &fields).await;
     let back = location(&sent);
@@ -56,6 +57,7 @@ async fn a_form_with_every_option_becomes_a_message() {
     }
     assert_eq!((&message["maxRetries"], &message["timeout"], &message["rate"]), (&5.into(), &30.into(), &10.into()));
     assert_eq!(message["header"]["X-One"][0], "1");
+    assert_eq!(message["callbackHeader"]["X-Told"][0], "yes", "{message}");
     // The same once more is a duplicate, and the page says so.
     let again = browser.send("/console/send", &fields).await;
     assert!(again.header("set-cookie").expect("it says something").contains("Nothing%20new"), "{:?}", again.headers);
@@ -116,6 +118,7 @@ async fn the_test_receiver_is_a_button_away_and_shows_what_came_as_text() {
     assert!(page.contains(&format!("value=\"{url}/200\"")) && page.contains("Nothing was received yet"), "{page}");
     let page = browser.refused("/console/send", &[("do", "use:500,500,200"), ("body", "kept")], 200).await;
     assert!(page.contains(&format!("value=\"{url}/500,500,200\"")) && page.contains("kept"), "{page}");
+    assert!(page.contains("Attempts at 0 s, 1 s, 2 s, 3 s"), "a first try takes seconds: {page}");
     let choice = [("do", "use"), ("script_status", "418"), ("script_delay", "3s")];
     let page = browser.refused("/console/send", &choice, 200).await;
     assert!(page.contains(&format!("value=\"{url}/418+3s\"")), "{page}");
@@ -141,6 +144,26 @@ async fn the_test_receiver_is_a_button_away_and_shows_what_came_as_text() {
 }
 
 #[tokio::test]
+async fn what_was_done_is_told_once() {
+    let server = TestServer::start().await;
+    let page = |fetched: Option<&'static str>| {
+        let request = server.get("/console/send").without("Authorization");
+        let request = request.header("Cookie", "posthaste-tenant=tenant-a; posthaste-flash=It%20is%20done");
+        fetched.into_iter().fold(request, |request, what| request.header("Sec-Fetch-Dest", what)).send()
+    };
+    for fetched in [None, Some("document")] {
+        let answer = page(fetched).await;
+        assert!(answer.text().contains("<p class=\"flash\" role=\"status\">It is done</p>"));
+        let cookie = answer.header("set-cookie").expect("it is taken away");
+        assert!(cookie.starts_with("posthaste-flash=;") && cookie.ends_with("Max-Age=0"), "{cookie}");
+    }
+    assert_eq!(page(Some("empty")).await.header("set-cookie"), None, "a piece of a page tells nothing");
+    let other = server.get("/console/send").without("Authorization").header("Cookie", "posthaste-tenant=tenant-a");
+    assert_eq!(other.send().await.header("set-cookie"), None);
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn a_read_only_visitor_may_look_and_not_send() {
     let mut setup = Setup::serve();
     setup.settings.console_receiver = Some(true);
@@ -148,6 +171,9 @@ async fn a_read_only_visitor_may_look_and_not_send() {
     let reader = Browser::log_in(&server, READ_ONLY).await;
     let page = reader.see("/console/send").await;
     assert!(page.contains("value=\"send\" disabled"), "{page}");
+    let forged = format!("Authorization: Bearer {TOKEN}");
+    let fields = [("do", "send"), ("destination", "https://example.com/"), ("options", &forged)];
+    assert!(reader.refused("/console/send", &fields, 400).await.contains("Authorization is not an option"));
     let fields = [("do", "send"), ("destination", "https://example.com/"), ("body", "kept")];
     let page = reader.refused("/console/send", &fields, 403).await;
     assert!(page.contains("read-only token") && page.contains("kept"), "{page}");

@@ -152,6 +152,14 @@ async fn a_step_that_is_retried_later_is_retried_now() {
         "<rect class=\"failure\"",
     ];
     expect_texts(&page, &told);
+    expect_texts(&page, &[&format!("href=\"/console/messages/{id}\"")]);
+    // The message of a step leads to its run, and offers nothing that only its run can do.
+    let message = browser.see(&format!("/console/messages/{id}")).await;
+    let its_run = "It is a step of a workflow: <a href=\"/console/workflows/runs/wfr_1?createdAt=";
+    expect_texts(&message, &["its 2nd attempt of 2 is due in 60 min", its_run, "Send now"]);
+    for gone in [">Cancel<", "Copy as curl", "Publish the same again"] {
+        assert!(!message.contains(gone), "{gone}");
+    }
     let fields = [("messageId", id.as_str()), ("next", "/console/workflows/runs/wfr_1")];
     assert_eq!(browser.press("/console/workflows/retry", &fields).await, "It is due now.");
     assert_eq!(receiver.next().await.header("Upstash-Retried"), Some("1"));
@@ -207,10 +215,11 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     let page = browser.see("/console/workflows/failed").await;
     expect_texts(&page, &["wfr_4", "500: boom", "Resume", "Restart", "Delete", "<span class=\"quiet\">none</span>"]);
     let run = browser.see("/console/workflows/runs/wfr_4").await;
-    expect_texts(&run, &["It failed: 500 Internal Server Error", "Resume", "Restart"]);
+    let again = format!("name=\"dlqId\" value=\"{}\"", ids[4]);
+    expect_texts(&run, &["It failed: 500 Internal Server Error", "Resume", "Restart", "Retry this step", &again]);
     let answer = browser.send("/console/workflows/failed/resume", &[("dlqId", &ids[4])]).await;
     let new = answer.header("location").expect("it leads to the new run").to_owned();
-    assert!(new.starts_with("/console/workflows/runs/wfr_") && !new.contains("wfr_4"), "{new}");
+    assert!(new.starts_with("/console/workflows/runs/wfr_") && !new.contains("wfr_4?"), "{new}");
     expect_texts(&browser.see(&new).await, &["<span class=\"state busy\">started</span>"]);
     let next = ("next", "/console/workflows/failed");
     let none = browser.press("/console/workflows/failed/restart", &[next]).await;
@@ -227,6 +236,93 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     let gone = browser.refused("/console/workflows/failed/resume", &[("dlqId", ids[0].as_str())], 404).await;
     expect_texts(&gone, &["not found"]);
     assert_eq!(browser.send("/console/workflows/failed/burn", &[next]).await.status, 404);
+    server.finish_with_pending().await;
+}
+
+/// What the console can choose anew for a run that begins again, `retryDelay` aside.
+const OTHERWISE: [(&str, &str); 7] = [
+    ("withRetries", "2"),
+    ("withRetryDelay", "3600000"),
+    ("withLabel", "second,try"),
+    ("withFlowKey", "gently"),
+    ("withFlowRate", "7"),
+    ("withFlowPeriod", "1m"),
+    ("withFlowParallelism", "3"),
+];
+
+#[tokio::test]
+async fn a_failed_run_begins_again_with_other_settings() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/told", [Reply::status(200)]);
+    let failed = server.failed_run(&receiver, "wfr_1", "/bad", labelled("first")).await;
+    let dlq_id = failed["dlqId"].as_str().expect("an id").to_owned();
+    let browser = Browser::open(&server);
+    let page = browser.see("/console/workflows/runs/wfr_1").await;
+    expect_texts(&page, &["Resume or restart with other settings", "Resume with these", "name=\"withRetries\""]);
+    // What the API refuses, it says, and what was typed stays.
+    let wrong = [("dlqId", dlq_id.as_str()), ("withRetries", "many"), ("withLabel", HOSTILE), ("next", "/console")];
+    let page = browser.refused("/console/workflows/failed/resume", &wrong, 400).await;
+    let refusal = server.post(&format!("/v2/workflows/dlq/resume/{dlq_id}")).header("Upstash-Retries", "many");
+    let refusal = refusal.expect(400).await.json()["error"].as_str().expect("a text").replace('"', "&quot;");
+    let value = format!("name=\"withLabel\" value=\"{ESCAPED}\"");
+    let meant = format!("name=\"dlqId\" value=\"{dlq_id}\"");
+    expect_texts(&page, &[&refusal, "<details open>", "value=\"many\"", &value, &meant]);
+    assert_eq!(page.matches("name=\"withRetries\"").count(), 1, "once, or the old value would win");
+    assert_eq!(server.failed_runs("").await.len(), 1, "nothing has begun");
+
+    let told = receiver.url("/told");
+    let fields = [&OTHERWISE[..], &[("dlqId", &dlq_id), ("withFailureCallback", &told), ("withDelay", "10s")]].concat();
+    let answer = browser.send("/console/workflows/failed/resume", &fields).await;
+    let new = super::location(&answer).to_owned();
+    let run = server.runs("state=RUN_STARTED").await.remove(0);
+    assert_eq!((&run["labels"], &run["flowControlKey"]), (&json!(["second", "try"]), &json!("gently")));
+    let step = &run["steps"][1]["steps"][0];
+    assert_eq!((&step["retries"], &step["retryDelay"]), (&json!(2), &json!("3600000")));
+    expect_texts(&browser.see(&new).await, &["It waits for its start in 10 s.", "second", "gently"]);
+    let key = server.get("/v2/flowControl/gently").expect(200).await.json();
+    assert_eq!((&key["rateMax"], &key["ratePeriod"], &key["parallelismMax"]), (&json!(7), &json!(60), &json!(3)));
+    let id = run["workflowRunId"].as_str().expect("an id");
+    for attempt in 1..=3 {
+        server.advance(if attempt == 1 { 10_000 } else { 2 * 3_600_000 }).await;
+        let failed = || async {
+            let run = server.runs(&format!("workflowRunId={id}")).await.remove(0);
+            let errors = run["steps"][1]["steps"][0]["errors"].as_array().map_or(0, Vec::len);
+            (errors == attempt).then_some(())
+        };
+        eventually("an attempt has failed", failed).await;
+    }
+    server.run_in(id, "RUN_FAILED").await;
+    eventually("somebody hears of it", || async { (receiver.count() == 5).then_some(()) }).await;
+    receiver.rewind();
+    assert_eq!(receiver.take(5).await[4].target, "/told");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn many_failed_runs_begin_again_with_other_settings() {
+    let server = TestServer::start().await;
+    let receiver = endpoint().await;
+    let mut ids = Vec::new();
+    for (n, label) in ["x", "x", "y", "y"].into_iter().enumerate() {
+        let failed = server.failed_run(&receiver, &format!("wfr_{n}"), &format!("/bad{n}"), labelled(label)).await;
+        ids.push(failed["dlqId"].as_str().expect("an id").to_owned());
+        receiver.script(&format!("/bad{n}"), [done()]);
+    }
+    let browser = Browser::open(&server);
+    for page in ["/console/workflows/failed", "/console/workflows/failed/all?label=x"] {
+        expect_texts(&browser.see(page).await, &["Resume or restart with other settings"]);
+    }
+    // Filters and settings of the same meaning are apart.
+    let matching = [&OTHERWISE[..], &[("label", "x"), ("matching", "true")]].concat();
+    assert_eq!(browser.press("/console/workflows/failed/restart", &matching).await, "Restarted 2 failed runs.");
+    let ticked = [&OTHERWISE[..], &[("dlqId", ids[2].as_str()), ("dlqId", &ids[3])]].concat();
+    assert_eq!(browser.press("/console/workflows/failed/resume", &ticked).await, "Resumed 2 failed runs.");
+    let runs = server.runs("state=RUN_STARTED").await;
+    assert_eq!(runs.len(), 4);
+    for run in runs {
+        assert_eq!((&run["labels"], &run["flowControlKey"]), (&json!(["second", "try"]), &json!("gently")), "{run}");
+    }
     server.finish_with_pending().await;
 }
 
