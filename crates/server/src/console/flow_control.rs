@@ -143,6 +143,7 @@ fn states(key: &Key) -> Markup {
             span.state.off title="Messages do not change the parallelism" { "parallelism pinned" } " "
         }
         @if !key.is_paused && key.wait_list_size > 0 { span.state.busy { "waiting" } }
+        @if !key.is_paused && key.wait_list_size == 0 && key.parallelism_count == 0 { span.state.off { "idle" } }
     }
 }
 
@@ -273,7 +274,7 @@ async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem
         }
         (pin_form(visitor, key, found.as_ref(), entered, problem.as_ref()))
     };
-    Ok(view::answer(visitor, "Flow control", &body, problem.as_ref()))
+    Ok(view::answer(visitor, &format!("Key {key}"), &body, problem.as_ref()))
 }
 
 fn figures(key: &Key, now: Timestamp) -> Markup {
@@ -297,7 +298,8 @@ fn figures(key: &Key, now: Timestamp) -> Markup {
         }
         div.card.figure {
             span.quiet { "Counted since" }
-            strong { (view::time(Timestamp(key.rate_period_start.saturating_mul(1_000)), now)) }
+            // Starts of a high rate are remembered in steps, by the end of each: that may be to come.
+            strong { (view::time(Timestamp(key.rate_period_start.saturating_mul(1_000)).min(now), now)) }
             span.hint { "the first of these starts, or when the key began to count" }
         }
     }
@@ -363,6 +365,19 @@ fn pin_form(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_counts_in_steps_counts_since_now_at_the_latest() {
+        let key = serde_json::json!({
+            "flowControlKey": "k", "waitListSize": 0, "parallelismMax": 0, "parallelismCount": 0, "rateMax": 1_000_000,
+            "rateCount": 1, "ratePeriod": 604_800, "ratePeriodStart": 1_000, "isPaused": false,
+            "isPinnedParallelism": false, "isPinnedRate": false,
+        });
+        let key: Key = serde_json::from_value(key).unwrap();
+        let shown = |now: u64| figures(&key, Timestamp(now)).into_string();
+        assert!(shown(910_000).contains(">now<") && !shown(910_000).contains(">in "), "{}", shown(910_000));
+        assert!(shown(1_012_000).contains(">12 s ago<"));
+    }
 
     #[test]
     fn what_is_asked_of_the_api_names_the_key_whatever_it_holds() {

@@ -51,7 +51,7 @@ async fn show(State(desk): State<Arc<Desk>>, Query(Next { next }): Query<Next>) 
 fn form(next: &str, problem: Option<&str>) -> Markup {
     let body = html! {
         form.card.login method="post" action="/console/login" {
-            h1 { "Log in" }
+            h1 { "Log in to Posthaste" }
             @if let Some(problem) = problem {
                 p.problem role="alert" { (problem) }
             }

@@ -197,12 +197,12 @@ fn row(line: &Line, now: Timestamp) -> Markup {
         tr {
             td.tight { time datetime=(at) title=(at) { @if !today.starts_with(day) { span.day { (day) " " } } (clock) } }
             td.tight { (view::state(&line.state)) }
-            td { a.mono.cut href=(target) title=(line.message_id) { (line.message_id) } }
+            td { a.mono.cut.id href=(target) title=(line.message_id) { (line.message_id) } }
             td {
                 span.cut title=(line.url) { span.quiet { (line.method) } " " (line.url) }
             }
             td { span.cut.short title=(marks) { (marks) } }
-            td { (happened(line)) }
+            td { span.cut title=[line.error.as_ref()] { (happened(line)) } }
         }
     }
 }
@@ -213,7 +213,7 @@ fn happened(line: &Line) -> Markup {
     html! {
         @if let Some(status) = line.response_status.filter(|status| *status > 0) { "answered " (status) }
         @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
-        @if let Some(error) = &line.error { span.cut title=(error) { (error) } }
+        @if let Some(error) = &line.error { " " (error) }
         @if let Some(next) = line.next_delivery_time {
             @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }
             (view::time(Timestamp(next), at))
@@ -298,7 +298,7 @@ mod tests {
         let now = Timestamp(1_794_830_401_000);
         let gone = sse::Event { name: "missed".into(), data: "{\"count\":1200}".into() };
         let text = rows(&[line("CREATED", "https://a/<script>\nx"), line("ACTIVE", "b"), gone], now).unwrap();
-        let places = ["1\u{2009}200 lines were left out", ">active<", ">created<"].map(|part| text.find(part));
+        let places = ["1\u{202f}200 lines were left out", ">active<", ">created<"].map(|part| text.find(part));
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {text}");
         assert!(!text.contains("<script") && text.contains("&lt;script&gt;"), "{text}");
         assert!(text.contains("href=\"/console/messages/msg_%22%3C\""), "{text}");

@@ -155,7 +155,7 @@ fn table(visitor: &Visitor, groups: &[Group]) -> Markup {
                 th.name scope="row" {
                     a href=(page_of(&group.name)) { code.cut title=(group.name) { (group.name) } }
                 }
-                td { (view::number(group.endpoints.len() as u64)) ": " (first_endpoints(&group.endpoints)) }
+                td { (first_endpoints(&group.endpoints)) }
                 td.number { (view::number(group.headers.len() as u64)) }
                 td.tight { (view::time(Timestamp(group.updated_at), now)) }
                 td.acts { div.actions { (actions(visitor, group)) } }
@@ -174,7 +174,11 @@ fn first_endpoints(endpoints: &[Endpoint]) -> Markup {
     let names: Vec<&str> =
         endpoints.iter().take(SHOWN).map(|endpoint| endpoint.name.as_ref().unwrap_or(&endpoint.url).as_str()).collect();
     let (names, rest) = (names.join(", "), endpoints.len().saturating_sub(SHOWN));
-    html! { span.cut.beside title=(names) { (names) } @if rest > 0 { span.quiet { " and " (rest) " more" } } }
+    html! {
+        span.cut title=(names) {
+            (view::number(endpoints.len() as u64)) ": " (names) @if rest > 0 { span.quiet { " and " (rest) " more" } }
+        }
+    }
 }
 
 fn actions(visitor: &Visitor, group: &Group) -> Markup {
@@ -317,7 +321,7 @@ async fn render_group(visitor: &Visitor, name: &str, refused: Option<Refused>) -
             }
         }
     };
-    Ok(view::answer(visitor, "URL groups", &body, add_problem.or(headers_problem).as_ref()))
+    Ok(view::answer(visitor, &format!("Group {}", group.name), &body, add_problem.or(headers_problem).as_ref()))
 }
 
 fn endpoint_table(visitor: &Visitor, group: &Group) -> Markup {
@@ -335,7 +339,7 @@ fn endpoint_table(visitor: &Visitor, group: &Group) -> Markup {
                         };
                         tr {
                             td { @if name.is_empty() { span.quiet { "none" } } @else { span.cut title=(name) { (name) } } }
-                            td { code { (endpoint.url) } }
+                            td { code.cut title=(endpoint.url) { (endpoint.url) } }
                             td.tight {
                                 (view::button(
                                     visitor,

@@ -13,6 +13,8 @@ pub(super) struct Frame<'a> {
     pub(super) title: &'a str,
     /// Nobody, before the login.
     pub(super) visitor: Option<&'a Visitor>,
+    /// Whether the way to the pages is shown.
+    has_menu: bool,
     /// What was done just now.
     pub(super) flash: Option<&'a str>,
 }
@@ -20,7 +22,17 @@ pub(super) struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// A page for everybody.
     pub(super) fn outside(title: &'a str) -> Frame<'a> {
-        Frame { title, visitor: None, flash: None }
+        Frame { title, visitor: None, has_menu: false, flash: None }
+    }
+
+    /// A page that is not what was looked for, and leads on.
+    pub(super) fn lost(title: &'a str) -> Frame<'a> {
+        Frame { has_menu: true, ..Frame::outside(title) }
+    }
+
+    /// A page of a visitor.
+    pub(super) fn of(visitor: &'a Visitor, title: &'a str, flash: Option<&'a str>) -> Frame<'a> {
+        Frame { title, visitor: Some(visitor), has_menu: true, flash }
     }
 }
 
@@ -39,7 +51,7 @@ pub(super) fn page(frame: &Frame<'_>, body: &Markup) -> Markup {
             }
             body {
                 a.skip href="#main" { "Skip to the content" }
-                @if let Some(visitor) = frame.visitor { (head(visitor)) }
+                @if frame.has_menu { (head(frame.visitor)) }
                 main #main tabindex="-1" {
                     @if let Some(said) = frame.flash.filter(|said| !said.is_empty()) {
                         p.flash role="status" { (said) }
@@ -51,8 +63,8 @@ pub(super) fn page(frame: &Frame<'_>, body: &Markup) -> Markup {
     }
 }
 
-fn head(visitor: &Visitor) -> Markup {
-    let path = visitor.here.split('?').next().unwrap_or_default();
+fn head(visitor: Option<&Visitor>) -> Markup {
+    let path = visitor.map_or("", |visitor| visitor.here.split('?').next().unwrap_or_default());
     html! {
         header.top {
             a.brand href=(ROOT) { img src=(assets::path("icon.svg")) alt="" width="22" height="22"; "Posthaste" }
@@ -63,7 +75,7 @@ fn head(visitor: &Visitor) -> Markup {
                     a href=(target) aria-current=[is_here.then_some("page")] { (name) }
                 }
             }
-            div.who {
+            @if let Some(visitor) = visitor { div.who {
                 @if visitor.desk.is_open() {
                     form method="post" action="/console/tenant" data-submit-on-change {
                         label.quiet for="tenant" { "Tenant" }
@@ -78,7 +90,7 @@ fn head(visitor: &Visitor) -> Markup {
                     span { (visitor.tenant_name()) @if !visitor.may_act() { " · read-only" } }
                     form method="post" action="/console/logout" { button { "Log out" } }
                 }
-            }
+            } }
         }
     }
 }
@@ -86,7 +98,7 @@ fn head(visitor: &Visitor) -> Markup {
 /// There is no such page.
 pub(super) async fn no_page() -> Response {
     let body = html! { div.card { h1 { "There is no such page" } p { a href=(ROOT) { "To the first page" } } } };
-    (StatusCode::NOT_FOUND, page(&Frame::outside("Not found"), &body)).into_response()
+    (StatusCode::NOT_FOUND, page(&Frame::lost("Not found"), &body)).into_response()
 }
 
 /// A time, with how long ago it is or how long it will take; the script adds the visitor's own zone.
@@ -128,12 +140,12 @@ pub(super) fn duration(millis: u64) -> String {
     }
 }
 
-/// A number with thin spaces between thousands.
+/// A number with narrow spaces between thousands, at which no line breaks.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or("")).collect();
-    groups.join("\u{2009}")
+    groups.join("\u{202f}")
 }
 
 /// A length of time as people say it, to the second: `365 days`, `1 hour 30 minutes`.
@@ -181,6 +193,15 @@ pub(super) fn text(title: &str, text: &str) -> Markup {
             pre tabindex="0" { (text) }
         }
     }
+}
+
+/// Characters of a text that are shown at once; a longer one is scrolled in its place, by keys as well.
+const SHOWN_CHARS_MAX: usize = 300;
+
+/// A text that may be long where others follow: a URL, for example.
+pub(super) fn long(text: &str) -> Markup {
+    let is_long = text.chars().nth(SHOWN_CHARS_MAX).is_some();
+    html! { span class=[is_long.then_some("long")] tabindex=[is_long.then_some("0")] { (text) } }
 }
 
 /// What a list says when it is empty.
@@ -399,12 +420,19 @@ mod tests {
         }
         assert_eq!(
             (there_are(1, true), there_are(2_000, false)),
-            ("There is 1.".into(), "There are at least 2\u{2009}000.".into())
+            ("There is 1.".into(), "There are at least 2\u{202f}000.".into())
         );
         assert_eq!(
             (number(0), number(1_000), number(12_345_678)),
-            ("0".into(), "1\u{2009}000".into(), "12\u{2009}345\u{2009}678".into())
+            ("0".into(), "1\u{202f}000".into(), "12\u{202f}345\u{202f}678".into())
         );
+    }
+
+    #[test]
+    fn only_a_long_text_is_scrolled_in_its_place() {
+        assert_eq!(long("https://a/<b>").into_string(), "<span>https://a/&lt;b&gt;</span>");
+        let text = "ä".repeat(SHOWN_CHARS_MAX + 1);
+        assert_eq!(long(&text).into_string(), format!("<span class=\"long\" tabindex=\"0\">{text}</span>"));
     }
 
     #[test]

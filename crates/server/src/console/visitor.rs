@@ -114,7 +114,7 @@ impl Visitor {
 
     /// What is around a page.
     pub(super) fn frame<'a>(&'a self, title: &'a str) -> Frame<'a> {
-        Frame { title, visitor: Some(self), flash: self.flash.as_deref() }
+        Frame::of(self, title, self.flash.as_deref())
     }
 
     /// What the API answers to a GET.
@@ -212,6 +212,6 @@ impl IntoResponse for Problem {
                 p { a href=(ROOT) { "To the first page" } }
             }
         };
-        (self.status, view::page(&Frame::outside("Problem"), &body)).into_response()
+        (self.status, view::page(&Frame::lost("Problem"), &body)).into_response()
     }
 }

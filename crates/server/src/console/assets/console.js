@@ -82,7 +82,19 @@ function reveal(root) {
 // What is done to every piece of a page once it is there.
 function settle(root) {
   localTimes(root);
+  nameCells(root);
   reveal(root);
+}
+
+// Writes the name of its column into each cell: narrow windows show rows as a few lines without a head.
+function nameCells(root) {
+  for (const row of root.querySelectorAll(".scroll tbody > tr")) {
+    const names = row.closest("table").tHead?.rows[0]?.cells ?? [];
+    for (const cell of row.cells) {
+      const name = names[cell.cellIndex]?.textContent.trim();
+      if (name && cell.colSpan === 1) cell.dataset.label = name;
+    }
+  }
 }
 
 function localTimes(root) {
@@ -225,3 +237,5 @@ for (const element of document.querySelectorAll("[data-refresh][id]")) keepFresh
 for (const form of document.querySelectorAll("form[data-preview]")) preview(form);
 for (const element of document.querySelectorAll("[data-tail]")) tail(element);
 settle(document.body);
+const here = document.querySelector(".top nav a[aria-current]");
+if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 40;

@@ -47,7 +47,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
         form.card.fields #change method="post" action="/console/dlq/retry" {
             (meant(&order))
             @if let Some(letter) = &one {
-                p { "To " span.mono { (letter.method) " " (letter.url) } ". The destination and the body stay." }
+                p { "The destination and the body stay: " code { (view::long(&format!("{} {}", letter.method, letter.url))) } }
             } @else {
                 p { "What is left empty stays as each message has it. Destinations and bodies stay." }
             }

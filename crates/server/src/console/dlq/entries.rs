@@ -154,8 +154,8 @@ fn row(visitor: &Visitor, letter: &Letter) -> Markup {
             td.tight { (answer(letter.response_status, None)) }
             td { span.cut.mono title=(letter.url) { (letter.method) " " (letter.url) } }
             td { span.cut title=(said) { (said) } }
-            td { (letter.labels.join(", ")) @if let Some(queue) = &letter.queue_name { " " span.quiet { (queue) } } }
-            td { a.cut.mono.shorter href=(message) title=(letter.message_id) { (letter.message_id) } }
+            td { @for mark in letter.labels.iter().chain(&letter.queue_name) { span.cut.short title=(mark) { (mark) } } }
+            td { a.cut.mono.id href=(message) title=(letter.message_id) { (letter.message_id) } }
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
             section.card { h2 { "The message" } (message(&visitor, &letter)) }
             section.card {
                 h2 { "Request" }
-                p.mono { (letter.line.method) " " (letter.line.url) }
+                p { code { (view::long(&format!("{} {}", letter.line.method, letter.line.url))) } }
                 (headers(&letter.header))
                 (content(letter.body.as_deref(), letter.body_base64.as_deref()))
             }
@@ -68,7 +68,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
             }
         }
     };
-    Ok(view::page(&visitor.frame("Dead letter"), &body))
+    Ok(view::page(&visitor.frame(&format!("Dead letter {id}")), &body))
 }
 
 /// Like other buttons, but it leads to the list: this page is gone then.
@@ -117,7 +117,7 @@ fn message(visitor: &Visitor, letter: &Letter) -> Markup {
             dt { "Published" } dd { (view::time_in_full(letter.created_at, visitor.now())) }
             dt { "From" } dd.mono { (letter.caller_ip) }
             @for (name, value) in optional {
-                @if let Some(value) = value { dt { (name) } dd { (value) } }
+                @if let Some(value) = value { dt { (name) } dd { (view::long(&value)) } }
             }
         }
     }
@@ -127,7 +127,7 @@ fn headers(headers: &BTreeMap<String, Vec<String>>) -> Markup {
     html! {
         @if !headers.is_empty() {
             dl.facts.mono {
-                @for (name, values) in headers { @for value in values { dt { (name) } dd { (value) } } }
+                @for (name, values) in headers { @for value in values { dt { (name) } dd { (view::long(&value)) } } }
             }
         }
     }

@@ -96,7 +96,7 @@ impl Selection {
     pub(super) fn form(&self, path: &str) -> Markup {
         html! {
             details.card.text open[!self.is_empty()] {
-                summary { "Filter" @if !self.is_empty() { span.quiet { " · " (self.in_words()) } } }
+                summary { "Filters" @if !self.is_empty() { span.quiet { " · " (self.in_words()) } } }
                 form.filters #filter method="get" action=(path) {
                     @for (name, label, example) in FILTERS {
                         @let value = self.value(name).unwrap_or_default();
@@ -110,7 +110,7 @@ impl Selection {
                         }
                     }
                     div.actions {
-                        button.primary { "Filter" }
+                        button.primary { "Show" }
                         @if !self.is_empty() { a.button href=(path) { "Clear" } }
                     }
                 }

@@ -125,9 +125,9 @@ fn row(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
                     span.cut.hint title=(labels) { (labels) }
                 }
             }
-            td { @for name in queue_and_key { span.cut title=(name) { (name) } } }
+            td { @for name in queue_and_key { span.cut.short title=(name) { (name) } } }
             td.number { (attempts) span.quiet { " / " (u64::from(about.max_retries) + 1) } }
-            td { @if let Some(cause) = &cause { span.cut.cause title=(cause) { (cause) } } }
+            td { @if let Some(cause) = &cause { span.cut.short title=(cause) { (cause) } } }
             td.number.tight { (view::time(Timestamp(first.time), now)) }
             td.tight { div.actions { @if !has_ended { (row_actions(visitor, message, now)) } } }
         }

@@ -42,7 +42,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Res
     match story(&visitor, &id).await {
         Ok(story) => {
             let body = page(&visitor, &story);
-            Ok(view::page(&visitor.frame("Message"), &body).into_response())
+            Ok(view::page(&visitor.frame(&format!("Message {id}")), &body).into_response())
         }
         Err(problem) if problem.status == StatusCode::NOT_FOUND => Ok(absent(&visitor, &id)),
         Err(problem) => Err(problem),
@@ -191,7 +191,7 @@ fn facts(story: &Story, now: Timestamp) -> Markup {
     let list = |name: &str, value: &str| format!("{PATH}?{}", query(&[(name, value)]));
     html! {
         dl.facts {
-            dt { "Destination" } dd { (about.method) " " code { (about.url) } }
+            dt { "Destination" } dd { code { (view::long(&format!("{} {}", about.method, about.url))) } }
             @if let Some(at) = story.created_at { dt { "Published" } dd { (view::time_in_full(at, now)) " from " (about.caller_ip) } }
             @if let Some(at) = story.not_before.filter(|at| story.created_at.is_none_or(|created| *at > created)) {
                 dt { "Not before" } dd { (view::time_in_full(at, now)) }
@@ -216,7 +216,7 @@ fn facts(story: &Story, now: Timestamp) -> Markup {
             @if let Some(expression) = &about.retry_delay_expression { dt { "Retry delay" } dd { code { (expression) } } }
             @if let Some(millis) = about.timeout { dt { "Timeout" } dd { (view::duration(millis)) } }
             @for (name, url) in [("Callback", &about.callback), ("Failure callback", &about.failure_callback)] {
-                @if let Some(url) = url { dt { (name) } dd { code { (url) } } }
+                @if let Some(url) = url { dt { (name) } dd { code { (view::long(url)) } } }
             }
             @if let Some(source) = &about.source_message_id {
                 dt { "Caused by" } dd { a href=(path_of(source)) { (source) } " " span.quiet { (source_told(about)) } }
@@ -228,8 +228,8 @@ fn facts(story: &Story, now: Timestamp) -> Markup {
 }
 
 fn limits(about: &About) -> String {
-    let rate = about.rate.map(|rate| format!("{rate} per {} s", about.period.unwrap_or(1)));
-    let parallelism = about.parallelism.map(|max| format!("{max} at once"));
+    let rate = about.rate.map(|rate| format!("{} per {} s", view::number(rate.into()), about.period.unwrap_or(1)));
+    let parallelism = about.parallelism.map(|max| format!("{} at once", view::number(max.into())));
     [rate, parallelism].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -264,7 +264,7 @@ fn caused(lines: &[Line], now: Timestamp) -> Markup {
         div.scroll { table {
             thead { tr { th scope="col" { "Message" } th scope="col" { "Kind" } th scope="col" { "Destination" } th scope="col" { "Made" } } }
             tbody { @for line in lines { tr {
-                td { a.mono.cut href=(path_of(&line.message_id)) title=(line.message_id) { (line.message_id) } }
+                td { a.mono.cut.id href=(path_of(&line.message_id)) title=(line.message_id) { (line.message_id) } }
                 td { @if line.about.source_kind.as_deref() == Some("failureCallback") { "failure callback" } @else { "callback" } }
                 td { span.cut title=(line.about.url) { (line.about.url) } }
                 td { (view::time(Timestamp(line.time), now)) }

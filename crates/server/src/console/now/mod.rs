@@ -314,7 +314,7 @@ mod tests {
             (vec![0; 10], "0.0/s"),
             (vec![0, 0, 0, 0, 0, 0, 0, 0, 5, 99], "0.5/s"),
             (vec![100; 10], "90/s"),
-            (vec![20_000; 10], "18\u{2009}000/s"),
+            (vec![20_000; 10], "18\u{202f}000/s"),
         ] {
             assert_eq!(rate(&figures(&last)), expected, "{last:?}");
         }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_backlog_that_was_not_found_is_not_called_none() {
         for (live, live_has_more, expected) in
-            [(0, false, "0"), (7, false, "7"), (7, true, "7+"), (10_000, true, "10\u{2009}000+"), (0, true, "unknown")]
+            [(0, false, "0"), (7, false, "7"), (7, true, "7+"), (10_000, true, "10\u{202f}000+"), (0, true, "unknown")]
         {
             let messages = Messages { live, live_has_more, ..Messages::default() };
             assert_eq!(backlog(&messages), expected);

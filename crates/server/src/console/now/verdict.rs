@@ -224,7 +224,7 @@ mod tests {
             (
                 with(quiet(), |stats| (stats.messages.live, stats.messages.live_has_more) = (10_000, true)),
                 Good,
-                "All is quiet: nothing was published or delivered in the last 5 minutes; at least 10\u{2009}000 messages \
+                "All is quiet: nothing was published or delivered in the last 5 minutes; at least 10\u{202f}000 messages \
                  wait for their time",
             ),
             (
@@ -242,7 +242,7 @@ mod tests {
             (
                 busy(1_234, 0),
                 Good,
-                "All is well: 1\u{2009}234 delivered in the last minute, half of them within 12 ms of their time",
+                "All is well: 1\u{202f}234 delivered in the last minute, half of them within 12 ms of their time",
             ),
             (
                 with(busy(0, 0), |stats| stats.seconds.delivered[3] = 7),

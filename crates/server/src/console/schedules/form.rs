@@ -210,7 +210,7 @@ async fn render(
             }
         }
     };
-    Ok(view::answer(visitor, "Schedules", &body, problem.as_ref()))
+    Ok(view::answer(visitor, "New schedule", &body, problem.as_ref()))
 }
 
 /// The field whose value is previewed.

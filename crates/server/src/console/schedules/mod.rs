@@ -121,8 +121,8 @@ fn table(visitor: &Visitor, schedules: &[Schedule]) -> Markup {
                 }
                 td { (expression(&schedule.cron)) }
                 td.tight { (next(schedule, now)) }
-                td { (last(schedule, now)) }
-                td { code.cut.short title=(schedule.destination) { (schedule.destination) } }
+                td.tight { (last(schedule, now)) }
+                td { code.cut title=(schedule.destination) { (schedule.destination) } }
                 td.acts { div.actions { (buttons(visitor, schedule)) } }
             }
         }

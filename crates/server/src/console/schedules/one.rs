@@ -90,7 +90,7 @@ async fn render(
         @if let Some(body) = &schedule.body { section.card { (view::text("Body", body)) } }
         @if let Some(body) = &schedule.body_base64 { section.card { (view::text("Body, not text, as base64", body)) } }
     };
-    Ok(view::answer(visitor, "Schedules", &body, problem.as_ref()))
+    Ok(view::answer(visitor, &format!("Schedule {}", schedule.schedule_id), &body, problem.as_ref()))
 }
 
 fn times_form(
@@ -142,7 +142,7 @@ fn facts(schedule: &Schedule) -> Markup {
     html! {
         dl.facts {
             dt { "Expression" } dd { code { (schedule.cron) } }
-            @for (name, text) in texts { @if let Some(text) = text { dt { (name) } dd { code { (text) } } } }
+            @for (name, text) in texts { @if let Some(text) = text { dt { (name) } dd { code { (view::long(&text)) } } } }
             @for (name, headers) in headers { @if !headers.is_empty() { dt { (name) } dd { (header_list(headers)) } } }
         }
     }

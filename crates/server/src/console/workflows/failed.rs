@@ -177,7 +177,7 @@ fn row(visitor: &Visitor, run: &Failed, now: Timestamp, has_buttons: bool) -> Ma
                 td.tight { input type="checkbox" form="selection" name="dlqId" value=(run.dlq_id) aria-label={ "Tick " (run.id) }; }
             }
             td { a.mono.cut.id href=(run_path(&run.id, Some(run.created_at))) title=(run.id) { (run.id) } }
-            td { (cut(&run.url)) @for label in &run.labels { span.quiet { (label) } " " } }
+            td { (cut(&run.url)) @for label in &run.labels { span.cut.hint title=(label) { (label) } } }
             td.tight { @if let Some(at) = run.failed_at() { (view::time(at, now)) } }
             td { (cut(&run.cause())) }
             td.tight {

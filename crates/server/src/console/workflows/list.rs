@@ -119,7 +119,7 @@ fn row(run: &Run, now: Timestamp, has_boxes: bool) -> Markup {
             }
             td.tight { (state(&run.state)) }
             td { a.mono.cut.id href=(run_path(&run.id, Some(run.created_at))) title=(run.id) { (run.id) } }
-            td { (cut(&run.url)) @for label in &run.labels { span.quiet { (label) } " " } }
+            td { (cut(&run.url)) @for label in &run.labels { span.cut.hint title=(label) { (label) } } }
             td.tight { (view::time(Timestamp(run.created_at), now)) }
             td.number.tight { (view::duration(run.end(now) - run.created_at)) }
             td.number.tight title={ (done) " of " (all) " known steps are done" } { (done) " / " (all) }
@@ -131,7 +131,7 @@ fn row(run: &Run, now: Timestamp, has_boxes: bool) -> Markup {
 /// A text in a few lines at most.
 fn shortened(text: &str) -> Markup {
     let short: String = text.chars().take(TEXT_CHARS_MAX).collect();
-    html! { @if short.len() < text.len() { span title=(text) { (short) "…" } } @else { (text) } }
+    html! { span.lines title=[(short.len() < text.len()).then_some(text)] { (short) @if short.len() < text.len() { "…" } } }
 }
 
 /// Before many runs are cancelled: which.

@@ -145,7 +145,7 @@ fn facts(run: &Run, now: Timestamp) -> Markup {
     html! {
         div.columns {
             dl.facts {
-                dt { "URL" } dd { code { (run.url) } }
+                dt { "URL" } dd { code { (view::long(&run.url)) } }
                 @if !run.labels.is_empty() {
                     dt { "Labels" }
                     dd { @for label in &run.labels { a href={ (PATH) "?" (query(&[("label", label)])) } { (label) } " " } }

@@ -65,7 +65,8 @@ fn span(step: &Step, falls_asleep: bool, before: u64, (first, last): (u64, u64))
     let end = if step.is_trigger() { start } else { ended.map_or(last, within).max(start) };
     let attempt = attempted.map(|at| {
         let until = execution.and_then(|execution| execution.duration).map_or(end, |ms| at.saturating_add(ms));
-        (within(at), within(until))
+        // What is done was told before its attempt was answered: that is no time of the step.
+        (within(at).min(end), within(until).min(end))
     });
     Span { start, end, attempt, failures }
 }
@@ -131,6 +132,12 @@ mod tests {
         }
         assert_eq!(times(&told(json!("1d")), 99_000)[2], [(1_250, 3_500)], "somebody ended it");
         assert_eq!(spans(&told(json!(2)), Timestamp(99_000))[1][0].attempt, Some((1_100, 1_140)));
+        let answered_later = run(Some(9_000), json!([init(), step(1_110, 1_100)]));
+        assert_eq!(
+            spans(&answered_later, Timestamp(99_000))[1][0].attempt,
+            Some((1_100, 1_110)),
+            "as long as the step"
+        );
         let asleep = json!({ "stepId": 1, "state": "STEP_PROGRESS", "createdAt": 1_300, "sleepFor": 60,
             "nextDeliveryTime": 61_300 });
         let asleep = run(None, json!([init(), { "type": "sequential", "steps": [asleep] }]));

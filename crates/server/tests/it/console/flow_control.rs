@@ -21,7 +21,7 @@ async fn keys_are_shown_paused_pinned_and_reset() {
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
     let page = browser.see(PAGE).await;
-    expect_texts(&page, &["There are no flow-control keys", "of 1\u{2009}000 at most"]);
+    expect_texts(&page, &["There are no flow-control keys", "of 1\u{202f}000 at most"]);
     expect_texts(&page, &["id=\"flow-figures\" data-refresh=\"10000\""]);
 
     let headers =

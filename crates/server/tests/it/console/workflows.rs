@@ -101,7 +101,7 @@ async fn a_run_is_told_step_by_step_and_takes_an_event() {
     let page = browser.see("/console/workflows/runs/wfr_1").await;
     let told = [
         "It waits for the event order/7, which times out in 60 min.",
-        "Entries 2 of 10\u{2009}000",
+        "Entries 2 of 10\u{202f}000",
         "{&quot;order&quot;:7}",
         "charge",
         "wait for an event",

@@ -1,0 +1,126 @@
+// Every page with data as long and as much as the limits allow, in narrow and wide windows: nothing is wider than its place,
+// nothing covers another, and who has no mouse, or only a finger, gets on.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { story } from "../../workflow/js/support/story.js";
+import { extreme, extremeWorkflows } from "../support/extreme.js";
+import { isTooWide, picture } from "../support/look.js";
+import { PAGES } from "../support/pages.js";
+import { watched } from "../support/story.js";
+
+const it = watched(story(extremeWorkflows));
+
+let filled;
+
+/** Every page: name, path behind `/console`. */
+async function pages() {
+  filled ??= extreme(it);
+  return [...PAGES.map(([path, name]) => [name.toLowerCase().replaceAll(" ", "-"), path]), ...(await filled)];
+}
+
+/** Looks at every page in a window; `check` gives what is wrong with one. */
+async function look(options, check) {
+  const wrong = [];
+  const all = await pages();
+  const visitor = await it.browser.visitor(it.server.url, options);
+  try {
+    for (const [name, path] of all) {
+      await visitor.page.goto(`/console${path}`);
+      for (const fault of await check(visitor.page, name)) wrong.push(`${name}: ${fault}`);
+    }
+    visitor.innocent();
+  } finally {
+    await visitor.leave();
+  }
+  assert.deepEqual(wrong, []);
+}
+
+/** What is wider than its place or lies on another, as texts. */
+async function misplaced(page) {
+  const found = await page.evaluate(() => {
+    const told = (element) => `<${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 40)}`;
+    const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
+    const hidden = boxes.map((box) => `${told(box)} hides ${box.scrollWidth - box.clientWidth} pixels`);
+    // What can be pressed, from top to bottom.
+    const pressed = [...document.querySelectorAll("main :is(a, button, input, select, textarea, summary)")];
+    const places = pressed.map((element) => [element, element.getBoundingClientRect()]).filter(([element]) => element.checkVisibility());
+    places.sort(([, one], [, other]) => one.top - other.top);
+    const covered = [];
+    places.forEach(([element, place], index) => {
+      for (const [other, next] of places.slice(index + 1)) {
+        if (next.top > place.bottom - 1) break;
+        const isOn = Math.min(place.right, next.right) - Math.max(place.left, next.left) > 1;
+        if (isOn && !element.contains(other) && !other.contains(element)) covered.push(`${told(element)} lies on ${told(other)}`);
+      }
+    });
+    return [...hidden, ...covered.slice(0, 3)];
+  });
+  return (await isTooWide(page)) ? ["wider than the window", ...found] : found;
+}
+
+/** What is too small for a finger, as texts. */
+async function small(page) {
+  return await page.evaluate(() => {
+    const pressed = [...document.querySelectorAll("button, .button, .top nav a, select, input:not([type=hidden], [type=checkbox], [type=radio])")];
+    const places = pressed.filter((element) => element.checkVisibility()).map((element) => [element, element.getBoundingClientRect().height]);
+    return places.filter(([, height]) => height < 38).map(([element, height]) => `${element.outerHTML.slice(0, 80)} is ${height} high`).slice(0, 3);
+  });
+}
+
+test("on a telephone all is within its place, large enough for a finger, and each page says what it is", async () => {
+  const titles = new Map();
+  await look({ viewport: { width: 360, height: 800 }, hasTouch: true, isMobile: true }, async (page, name) => {
+    const title = await page.title();
+    const isOfAnother = titles.has(title) && !name.startsWith("no-such") && name !== "wrong-filter";
+    const twice = isOfAnother ? [`has the title of ${titles.get(title)}`] : [];
+    titles.set(title, name);
+    return [...(await misplaced(page)), ...(await small(page)), ...twice];
+  });
+});
+
+for (const width of [768, 1280]) {
+  test(`nothing is wider than its place or covers another, at ${width} pixels`, async () => {
+    await look({ viewport: { width, height: 900 }, colorScheme: width === 768 ? "dark" : "light" }, async (page, name) => {
+      // Not on a telephone: after a picture the browser believes in a mouse.
+      if (["messages", "run", "dlq-entries"].includes(name)) await picture(page, `extreme-${name}-${width}`);
+      return await misplaced(page);
+    });
+  });
+}
+
+test("who has no mouse sees where the keys are, and skips the menu", async () => {
+  const { page, visitor } = it;
+  await pages();
+  await page.setViewportSize({ width: 1280, height: 400 });
+  await visitor.open("/queues");
+  await page.keyboard.press("Tab");
+  const skip = page.getByRole("link", { name: "Skip to the content" });
+  assert.deepEqual(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+  assert.ok((await skip.boundingBox()).x >= 0, "it is seen");
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.closest("main") !== null), true, "behind the menu");
+  const walk = async (key, steps) => {
+    for (let n = 0; n < steps; n += 1) {
+      const [outline, isSeen] = await page.evaluate(() => {
+        const element = document.activeElement;
+        const { outlineStyle, outlineWidth } = getComputedStyle(element);
+        const { left, top, right, bottom } = element.getBoundingClientRect();
+        const corners = [[left + 3, top + 3], [right - 3, bottom - 3]].map(([x, y]) => document.elementFromPoint(x, y));
+        return [`${outlineStyle} ${outlineWidth}`, corners.every((there) => there && (element.contains(there) || there.contains(element)))];
+      });
+      assert.equal(outline, "solid 2px");
+      assert.ok(isSeen, `what has the focus is in the window and nothing is on it, ${key} ${n}`);
+      await page.keyboard.press(key);
+    }
+  };
+  await walk("Tab", 45);
+  // Upwards the header is in the way.
+  await walk("Shift+Tab", 45);
+});
+
+test("a row without a head says what its figures are", async () => {
+  await it.visitor.open("/queues");
+  assert.equal(await it.row("invoices-1").getByRole("cell").nth(1).getAttribute("data-label"), "Lag");
+});
