@@ -28,7 +28,7 @@ pub const HASTE: &str = "haste";
 
 /// Every crash point. Those that begin with `start_` and `stop_` are passed once in a life, `bulk_` in a bulk action,
 /// `schedule` when schedules fire, `run_` with runs of workflows, `retention_` when history is old.
-pub const ALL: [&str; 56] = [
+pub const ALL: [&str; 60] = [
     "start_locked",
     "start_file_made",
     "start_schema_ready",
@@ -46,7 +46,10 @@ pub const ALL: [&str; 56] = [
     "journal_next_segment",
     "journal_before_apply",
     "journal_applied",
+    "journal_flushed",
     "journal_released",
+    "journal_before_checkpoint",
+    "journal_checkpointed",
     "sqlite_before_commit",
     "sqlite_after_commit",
     "after_commit",
@@ -62,6 +65,7 @@ pub const ALL: [&str; 56] = [
     "after_flush",
     "page_loaded",
     "cancel_decided",
+    "queue_changed",
     "run_started",
     "run_appended",
     "run_waits",

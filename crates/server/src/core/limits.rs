@@ -2,6 +2,7 @@
 
 use super::run::Core;
 use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply};
+use crate::crash_point::crash_point;
 use posthaste_engine::flow::{FlowEdit, FlowInfo};
 use posthaste_engine::message::FlowSpec;
 use posthaste_wire::id::TenantId;
@@ -80,6 +81,7 @@ impl Core {
         if queue.paused != paused {
             let parallelism = queue.parallelism;
             self.shard.put_queue(tenant, name, parallelism, paused, now, &mut self.batch.out);
+            crash_point("queue_changed");
         }
         self.batch.answers.push(Box::new(move || reply.send(true)));
     }

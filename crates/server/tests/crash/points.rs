@@ -25,6 +25,20 @@ const SIGKILL: i32 = 9;
 const ELSEWHERE: [&str; 5] =
     ["schedule_fired", "schedules_committed", "before_retain", "after_retain", "retention_in_transaction"];
 
+/// Places that are passed a few times in a life, or once.
+const RARE: [&str; 10] = [
+    "page_loaded",
+    "journal_next_segment",
+    "journal_flushed",
+    "journal_released",
+    "journal_before_checkpoint",
+    "journal_checkpointed",
+    "queue_changed",
+    "run_waits",
+    "run_heard",
+    "run_cancelled",
+];
+
 /// What has to happen so that a place is passed.
 #[derive(Clone, Copy)]
 enum Stimulus {
@@ -131,7 +145,6 @@ fn stimuli(point: &str) -> Vec<Stimulus> {
 fn passing(point: &str, pass: u64, random: &mut Random) -> u64 {
     let is_rare = ["start_", "stop_", "bulk_"].iter().any(|prefix| point.starts_with(prefix))
         || point.ends_with("_flush")
-        || ["page_loaded", "journal_next_segment", "journal_released", "run_waits", "run_heard", "run_cancelled"]
-            .contains(&point);
+        || RARE.contains(&point);
     if is_rare { 1 } else { 1 + random.below(PASSINGS * pass) }
 }

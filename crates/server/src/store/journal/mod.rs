@@ -415,11 +415,14 @@ impl Shared {
     fn release(&self, applied: u64) -> Result<(), StoreError> {
         if lock(&self.log).would_release(applied) {
             self.database.flush().map_err(|error| self.fail(error.into()))?;
+            crash_point("journal_flushed");
             lock(&self.log).release(applied).map_err(|error| self.fail(error.into()))?;
         }
         if self.state().unmoved_bytes >= CHECKPOINT_BYTES {
             self.state().unmoved_bytes = 0;
+            crash_point("journal_before_checkpoint");
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
+            crash_point("journal_checkpointed");
         }
         Ok(())
     }
