@@ -57,9 +57,9 @@ impl Usage {
         Self {
             // utime, stime and those of reaped children
             cpu_s: stat[11..15].iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64,
-            rss_mb: field(&status, "VmRSS:") * 1024.0 / 1e6,
-            rss_peak_mb: field(&status, "VmHWM:") * 1024.0 / 1e6,
-            pss_mb: field(&read_proc(pid, "smaps_rollup"), "Pss:") * 1024.0 / 1e6,
+            rss_mb: megabytes(&status, "VmRSS:"),
+            rss_peak_mb: megabytes(&status, "VmHWM:"),
+            pss_mb: megabytes(&read_proc(pid, "smaps_rollup"), "Pss:"),
             written_mb: field(&read_proc(pid, "io"), "write_bytes:") / 1e6,
         }
     }
@@ -87,6 +87,11 @@ impl Usage {
     }
 }
 
+/// The resident set of one process, in megabytes; 0 when it is gone. Cheaper than all of [`Usage`].
+pub(crate) fn rss_mb(pid: u32) -> f64 {
+    megabytes(&read_proc(pid, "status"), "VmRSS:")
+}
+
 fn read_proc(pid: u32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
@@ -103,6 +108,11 @@ fn stat_fields(pid: u32) -> Option<Vec<u64>> {
 fn field(text: &str, name: &str) -> f64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
     value.unwrap_or(0.0)
+}
+
+/// The same of a size in KiB.
+fn megabytes(text: &str, name: &str) -> f64 {
+    field(text, name) * 1024.0 / 1e6
 }
 
 /// Busy CPU seconds of the whole machine: everything but idle and waiting for the disk. Stolen time counts

@@ -98,6 +98,11 @@ impl Child {
         Ok(seconds_between(start_ns, now_ns()))
     }
 
+    /// Ends the child at once, for one that would wait for what never ends and has nothing left to lose.
+    pub(super) async fn kill(mut self) -> Result<()> {
+        self.process.kill().await.with_context(|| format!("{} cannot be ended", self.name))
+    }
+
     fn signal(&self, signal: Signal) {
         // `id` is `None` once the child has been waited for, so that a reused id is never hit.
         let pid = self.process.id().and_then(|pid| Pid::from_raw(pid as i32));

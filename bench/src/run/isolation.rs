@@ -4,20 +4,30 @@
 //! at another server on the same machine, and with the trouble at the same server. Load, receivers and servers share the
 //! processors, so trouble anywhere on the machine is noticed; what counts is how much more is noticed of trouble at the
 //! same server. Destinations are addresses of one sink, and ports of bad receivers: as many origins.
+//!
+//! A machine is never the same twice, and the slowest one in a hundred is where that shows: so what is compared runs
+//! next to one another, is compared round by round, and the median of these ratios is told with the least and the most.
 
 use super::child::{Child, free_port, this_program, tied_command};
-use super::figure::{Figure, Rounds, delivered_per_s, goal, missing, ratio};
-use super::scenario::{AUTHORIZATION, Bench, RATE_PER_S, SINK_ADDRESSES, Side, Target};
+use super::figure::{Figure, Rounds, delivered_per_s, goal, missing, paired_ratios};
+use super::scenario::{AUTHORIZATION, Again, Bench, RATE_PER_S, SINK_ADDRESSES, Side, Target};
 use super::work::Work;
+use crate::clock::{now_ns, seconds_between};
 use crate::hostile::MORE_THAT_HANG;
-use crate::http::{get_ok, post};
+use crate::http::{Connection, get_ok, post, split_url};
 use crate::load::{Report, excerpt};
 use crate::stats::{Percentiles, median};
 use anyhow::{Context, Result, bail};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 const SCENARIO: &str = "isolation";
+/// How long each run is measured: 6,000 messages, so that the slowest one in a hundred are sixty.
+pub(super) const SECONDS: u32 = 12;
 /// Healthy destinations.
 const HEALTHY: u32 = 90;
 const _: () = assert!(HEALTHY <= SINK_ADDRESSES as u32);
@@ -25,7 +35,7 @@ const _: () = assert!(HEALTHY <= SINK_ADDRESSES as u32);
 const NOBODY: usize = 5;
 /// Messages that wait for each of those: more than may be under way to one destination.
 const DEAD_BACKLOG: u32 = 300;
-/// Messages per second to each kind of bad receiver, while the healthy ones are measured.
+/// Messages per second to each bad receiver, while the healthy ones are measured.
 const BAD_PER_S: u32 = 5;
 /// The second development user, as published for `qstash dev`.
 const OTHER_TENANT: &str = "Authorization: Bearer eyJVc2VySUQiOiJ0ZXN0VXNlcjEiLCJQYXNzd29yZCI6InRlc3RQYXNzd29yZCJ9";
@@ -44,6 +54,8 @@ enum Trouble {
 }
 
 impl Trouble {
+    const ALL: [Trouble; 3] = [Trouble::BadReceivers, Trouble::DeadDestinations, Trouble::Flood];
+
     fn name(self) -> &'static str {
         match self {
             Trouble::BadReceivers => "bad receivers",
@@ -53,99 +65,174 @@ impl Trouble {
     }
 }
 
-pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
-    let port = free_port()?;
-    let words = [this_program()?, "hostile".into(), format!("--port={port}")];
-    let hostile = Child::start("hostile", &words, port, "/", bench.work_path()).await?;
-    let ports: Vec<u16> = serde_json::from_slice(&get_ok(&hostile.base, "/").await?)?;
-    let mut figures = Vec::new();
-    for trouble in [Trouble::BadReceivers, Trouble::DeadDestinations, Trouble::Flood] {
-        let arms = rounds(bench, trouble, &ports, hostile.pid).await?;
-        figures.extend(compared(trouble, &arms));
-    }
-    hostile.stop().await?;
-    Ok(figures)
-}
-
 /// Where the trouble is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Place {
     Nowhere,
     /// At a second server on the same machine.
-    Elsewhere,
-    Here,
+    Elsewhere(Trouble),
+    Here(Trouble),
 }
 
-/// The reports of each place.
-#[derive(Default)]
-struct Arms {
-    nowhere: Rounds,
-    elsewhere: Rounds,
-    here: Rounds,
-}
-
-/// Each place in turn.
-async fn rounds(bench: &mut Bench, trouble: Trouble, hostile: &[u16], hostile_pid: u32) -> Result<Arms> {
-    let mut arms = Arms::default();
-    for round in 1..=bench.plan.rounds {
-        for place in [Place::Nowhere, Place::Elsewhere, Place::Here] {
-            let (reports, words) = match place {
-                Place::Nowhere => (&mut arms.nowhere, "without"),
-                Place::Elsewhere => (&mut arms.elsewhere, "another server with"),
-                Place::Here => (&mut arms.here, "with"),
-            };
-            let label = format!("isolation {round}/{}, {words} {}", bench.plan.rounds, trouble.name());
-            let mut target = bench.start(Side::Server).await?;
-            let other = if place == Place::Elsewhere { Some(bench.start(Side::Server).await?) } else { None };
-            // Dropping it ends it.
-            let beside = match place {
-                Place::Nowhere => Beside::Nothing,
-                _ => begin(bench, trouble, other.as_ref().unwrap_or(&target), hostile).await?,
-            };
-            let pids = [Some(hostile_pid), other.as_ref().map(|other| other.child.pid), beside.pid()];
-            target.beside.extend(pids.into_iter().flatten());
-            let healthy = healthy(bench);
-            reports.server.push(bench.measure(&mut target, &label, &healthy).await?);
-            drop(beside);
-            for target in [Some(target), other].into_iter().flatten() {
-                bench.stop(target).await;
-            }
+impl Place {
+    fn label(self) -> String {
+        match self {
+            Place::Nowhere => "without trouble".into(),
+            Place::Elsewhere(trouble) => format!("another server with {}", trouble.name()),
+            Place::Here(trouble) => format!("with {}", trouble.name()),
         }
     }
-    Ok(arms)
+}
+
+/// The bad receivers.
+struct Hostile {
+    child: Child,
+    ports: Vec<u16>,
+}
+
+/// The runs with one kind of trouble, in the order of the rounds.
+struct Arms {
+    elsewhere: Vec<Report>,
+    here: Vec<Report>,
+    again: Again,
+}
+
+pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
+    let port = free_port()?;
+    let words = [this_program()?, "hostile".into(), format!("--port={port}")];
+    let child = Child::start("hostile", &words, port, "/", bench.work_path()).await?;
+    let ports = serde_json::from_slice(&get_ok(&child.base, "/").await?)?;
+    let hostile = Hostile { child, ports };
+    let mut nowhere = Vec::new();
+    let mut again = Again::new(&bench.plan);
+    let mut troubles = Trouble::ALL
+        .map(|trouble| (trouble, Arms { elsewhere: Vec::new(), here: Vec::new(), again: Again::new(&bench.plan) }));
+    for round in 1..=bench.plan.rounds {
+        nowhere.extend(runs(bench, &hostile, round, [Place::Nowhere], &mut again).await?);
+        for (trouble, arms) in &mut troubles {
+            let (elsewhere, here) = (Place::Elsewhere(*trouble), Place::Here(*trouble));
+            // They take turns in being first, so that a machine that gets slower is unfair to each as often.
+            let reports = if round % 2 == 1 {
+                runs(bench, &hostile, round, [elsewhere, here], &mut arms.again).await?
+            } else {
+                let [here, elsewhere] = runs(bench, &hostile, round, [here, elsewhere], &mut arms.again).await?;
+                [elsewhere, here]
+            };
+            let [elsewhere, here] = reports;
+            arms.elsewhere.push(elsewhere);
+            arms.here.push(here);
+        }
+    }
+    hostile.child.stop().await?;
+    let mut figures = alone(&nowhere);
+    for (trouble, arms) in &troubles {
+        figures.extend(compared(*trouble, &nowhere, arms));
+    }
+    Ok(figures)
+}
+
+/// Runs next to one another, each on a fresh server; all of them again if others disturbed one.
+async fn runs<const N: usize>(
+    bench: &mut Bench,
+    hostile: &Hostile,
+    round: u32,
+    places: [Place; N],
+    again: &mut Again,
+) -> Result<[Report; N]> {
+    loop {
+        let mut reports = Vec::new();
+        for place in places {
+            let label = format!("isolation {round}/{}, {}", bench.plan.rounds, place.label());
+            reports.push(run(bench, hostile, place, &label).await?);
+        }
+        if again.is_due(&reports) {
+            continue;
+        }
+        reports.iter().for_each(|report| bench.keep(&report.label, Side::Server, report));
+        return reports.try_into().map_err(|_| anyhow::anyhow!("there is a report for each place"));
+    }
+}
+
+async fn run(bench: &mut Bench, hostile: &Hostile, place: Place, label: &str) -> Result<Report> {
+    let mut target = bench.start(Side::Server).await?;
+    let other = match place {
+        Place::Elsewhere(_) => Some(bench.start(Side::Server).await?),
+        Place::Nowhere | Place::Here(_) => None,
+    };
+    let beside = match place {
+        Place::Nowhere => Beside::Nothing,
+        Place::Elsewhere(trouble) | Place::Here(trouble) => {
+            begin(bench, trouble, other.as_ref().unwrap_or(&target), &hostile.ports).await?
+        }
+    };
+    let pids = [Some(hostile.child.pid), other.as_ref().map(|other| other.child.pid), beside.pid()];
+    target.beside.extend(pids.into_iter().flatten());
+    let healthy = healthy(bench);
+    let report = bench.load_warm(&mut target, label, &healthy).await?;
+    beside.end(label).await?;
+    // Asked to end, they would wait ten seconds for the receivers that hang; nothing more is wanted of them.
+    for target in [Some(target), other].into_iter().flatten() {
+        target.child.kill().await?;
+    }
+    Ok(report)
 }
 
 /// The load that is measured.
 fn healthy(bench: &Bench) -> Work {
-    let plain = Work::timed(bench.sink(), f64::from(bench.plan.seconds), RATE_PER_S);
+    let plain = Work::timed(bench.sink(), f64::from(bench.plan.isolation_seconds), RATE_PER_S);
     let port = bench.sink().rsplit(':').next().unwrap_or_default();
     Work { path: format!("/v2/publish/http://127.0.1.0x{{{{key}}}}:{port}/x"), keys: HEALTHY, ..plain }
 }
 
-/// What must be kept while the trouble lasts.
+/// What must be kept while the trouble lasts. Dropping it ends the trouble.
 enum Beside {
     Nothing,
-    Publisher(tokio::task::JoinHandle<()>),
+    Publishers(Publishers),
     Flood(Box<tokio::process::Child>),
+}
+
+/// Those who publish to bad receivers, and how much.
+struct Publishers {
+    tasks: JoinSet<()>,
+    published: Arc<AtomicU32>,
+    since_ns: u64,
+}
+
+impl Publishers {
+    fn start(base: &str, ports: &[u16]) -> Result<Self> {
+        let (mut tasks, published) = (JoinSet::new(), Arc::new(AtomicU32::new(0)));
+        for (place, port) in (0..).zip(ports) {
+            let first = Duration::from_secs(1) / BAD_PER_S * place / ports.len() as u32;
+            tasks.spawn(Publisher::new(base, *port, published.clone())?.run(first));
+        }
+        Ok(Self { tasks, published, since_ns: now_ns() })
+    }
 }
 
 impl Beside {
     fn pid(&self) -> Option<u32> {
         match self {
-            Beside::Nothing | Beside::Publisher(_) => None,
+            Beside::Nothing | Beside::Publishers(_) => None,
             Beside::Flood(child) => child.id(),
         }
     }
-}
 
-impl Drop for Beside {
-    fn drop(&mut self) {
+    /// Ends the trouble, and says how much of it there was: a server that got less of it is not comparable.
+    async fn end(self, label: &str) -> Result<()> {
         match self {
             Beside::Nothing => {}
-            Beside::Publisher(task) => task.abort(),
-            // Its command is killed when it is dropped; this does it at once.
-            Beside::Flood(child) => drop(child.start_kill()),
+            Beside::Publishers(Publishers { mut tasks, published, since_ns }) => {
+                tasks.shutdown().await;
+                let published = published.load(Relaxed);
+                if published == 0 {
+                    bail!("{label}: nothing was published to bad receivers");
+                }
+                let per_s = f64::from(published) / seconds_between(since_ns, now_ns());
+                eprintln!("{label}: {per_s:.1} messages/s to bad receivers");
+            }
+            Beside::Flood(mut child) => child.kill().await?,
         }
+        Ok(())
     }
 }
 
@@ -153,25 +240,15 @@ async fn begin(bench: &Bench, trouble: Trouble, target: &Target, hostile: &[u16]
     let base = target.child.base.clone();
     match trouble {
         Trouble::BadReceivers => {
-            let dead = free_port()?;
-            let urls: Vec<String> = hostile.iter().chain([&dead]).map(url).collect();
-            publish(&base, &urls, BAD_PER_S).await?;
-            Ok(Beside::Publisher(tokio::spawn(async move {
-                let mut ticks = tokio::time::interval(Duration::from_secs(1) / BAD_PER_S);
-                loop {
-                    ticks.tick().await;
-                    if let Err(error) = publish(&base, &urls, 1).await {
-                        eprintln!("isolation: {error:#}");
-                    }
-                }
-            })))
+            let ports = [hostile, &[free_port()?]].concat();
+            Ok(Beside::Publishers(Publishers::start(&base, &ports)?))
         }
         Trouble::DeadDestinations => {
             let mut urls: Vec<String> = hostile.iter().rev().take(MORE_THAT_HANG).map(url).collect();
             for _ in 0..NOBODY {
                 urls.push(url(&free_port()?));
             }
-            publish(&base, &urls, DEAD_BACKLOG).await?;
+            publish_backlog(&base, &urls).await?;
             Ok(Beside::Nothing)
         }
         Trouble::Flood => {
@@ -181,7 +258,7 @@ async fn begin(bench: &Bench, trouble: Trouble, target: &Target, hostile: &[u16]
                 format!("--url={base}/v2/publish/{}/x", bench.sink()),
                 format!("--header={OTHER_TENANT}"),
                 format!("--conns={FLOOD_CONNECTIONS}"),
-                format!("--duration={}", bench.plan.warm_up_seconds + f64::from(bench.plan.seconds) + 120.0),
+                format!("--duration={}", bench.plan.warm_up_seconds + f64::from(bench.plan.isolation_seconds) + 120.0),
             ];
             let child = tied_command(&words)?.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             Ok(Beside::Flood(Box::new(child)))
@@ -193,12 +270,64 @@ fn url(port: &u16) -> String {
     format!("http://127.0.0.1:{port}/")
 }
 
-/// Publishes so many messages to each of these, which will fail, twice each, and not for long.
-async fn publish(base: &str, urls: &[String], each: u32) -> Result<()> {
-    let headers =
-        serde_json::json!({ "Upstash-Retries": "1", "Upstash-Retry-Delay": "1000", "Upstash-Timeout": "30s" });
-    let item = |url: &String| serde_json::json!({ "destination": url, "headers": headers, "body": "trouble" });
-    let items: Vec<_> = (0..each).flat_map(|_| urls.iter().map(item)).collect();
+const TROUBLE: &str = "trouble";
+/// What is published to receivers that fail is tried twice, and not for long.
+const TROUBLE_HEADERS: [(&str, &str); 3] =
+    [("Upstash-Retries", "1"), ("Upstash-Retry-Delay", "1000"), ("Upstash-Timeout", "30s")];
+
+/// Publishes to one bad receiver, again and again. Each receiver has a publisher, and their turns are spread evenly:
+/// publishers know nothing of one another, so their messages do not come together. With a message to each receiver at
+/// the same moment, a few times a second, the slowest one in a hundred of the healthy ones would be those that met such
+/// a moment, and the figure would tell how long one takes, and not what a server with bad receivers is like.
+struct Publisher {
+    host: String,
+    connection: Option<Connection>,
+    request: Vec<u8>,
+    published: Arc<AtomicU32>,
+}
+
+impl Publisher {
+    fn new(base: &str, port: u16, published: Arc<AtomicU32>) -> Result<Self> {
+        let (host, _) = split_url(base)?;
+        let headers = TROUBLE_HEADERS.map(|(name, value)| format!("{name}: {value}\r\n")).concat();
+        let (path, length) = (format!("/v2/publish/{}", url(&port)), TROUBLE.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\n{AUTHORIZATION}\r\n{headers}Content-Length: {length}\r\n\r\n{TROUBLE}"
+        );
+        Ok(Self { host: host.to_owned(), connection: None, request: request.into_bytes(), published })
+    }
+
+    /// Goes on until it is aborted. What a slow answer held up is made up for, so that every server gets as much.
+    async fn run(mut self, first: Duration) {
+        let mut ticks = tokio::time::interval_at(Instant::now() + first, Duration::from_secs(1) / BAD_PER_S);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = self.publish().await {
+                eprintln!("isolation: {error:#}");
+            }
+        }
+    }
+
+    async fn publish(&mut self) -> Result<()> {
+        let mut open = match self.connection.take() {
+            Some(open) => open,
+            None => Connection::open(&self.host).await?,
+        };
+        let (status, body) = open.call(&self.request).await.context("publishing trouble")?;
+        self.connection = Some(open);
+        if !(200..300).contains(&status) {
+            bail!("publishing trouble was answered {status}: {}", excerpt(&body));
+        }
+        self.published.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}
+
+/// Publishes a backlog to each of these, which will fail.
+async fn publish_backlog(base: &str, urls: &[String]) -> Result<()> {
+    let headers = serde_json::Map::from_iter(TROUBLE_HEADERS.map(|(name, value)| (name.to_owned(), value.into())));
+    let item = |url: &String| serde_json::json!({ "destination": url, "headers": headers, "body": TROUBLE });
+    let items: Vec<_> = (0..DEAD_BACKLOG).flat_map(|_| urls.iter().map(item)).collect();
     let json = serde_json::to_vec(&items)?;
     let (status, body) = post(base, "/v2/batch", &[AUTHORIZATION], &json).await.context("publishing trouble")?;
     if status != 200 {
@@ -207,39 +336,60 @@ async fn publish(base: &str, urls: &[String], each: u32) -> Result<()> {
     Ok(())
 }
 
-/// One of the percentiles.
+/// One of the percentiles from publish to arrival.
 type Pick = fn(Percentiles) -> f64;
+const PICKS: [(&str, Pick); 2] = [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
 
-fn compared(trouble: Trouble, arms: &Arms) -> Vec<Figure> {
-    let name = trouble.name();
-    let Arms { nowhere, elsewhere, here } = arms;
-    let e2e = |rounds: &Rounds, pick: Pick| {
-        median(rounds.server.iter().filter_map(|report| report.delivery.as_ref()?.e2e.map(pick)))
-    };
-    let rate = |rounds: &Rounds| median(rounds.server.iter().filter_map(delivered_per_s));
-    let server = |what: &str, value: Option<f64>| Figure::server(SCENARIO, &format!("{name}: {what}"), value);
-    let mut figures = Vec::new();
-    let picks: [(&str, Pick); 2] = [("p50", |found| found.p50_ms), ("p99", |found| found.p99_ms)];
-    for (percentile, pick) in picks {
-        let [alone, apart, together] = [nowhere, elsewhere, here].map(|rounds| e2e(rounds, pick));
-        figures.push(server(&format!("publish to arrival {percentile} without, ms"), alone));
-        figures.push(server(&format!("publish to arrival {percentile}, trouble at another server, ms"), apart));
-        figures.push(server(&format!("publish to arrival {percentile} with, ms"), together));
-        figures.push(server(&format!("{percentile}, with ÷ without"), ratio(together, alone)));
-        let compared = server(&format!("{percentile}, with ÷ at another server"), ratio(together, apart));
-        figures.push(match trouble {
-            Trouble::BadReceivers if percentile == "p50" => compared.goal(goal::BESIDE_BAD_RATIO),
-            Trouble::BadReceivers => compared.goal(goal::BESIDE_BAD_P99_RATIO),
-            Trouble::DeadDestinations => compared.goal(goal::BESIDE_DEAD_RATIO),
-            Trouble::Flood => compared.goal(goal::BESIDE_FLOOD_RATIO),
-        });
-    }
-    figures.push(server("delivered/s, without ÷ with", ratio(rate(nowhere), rate(here))).goal(goal::BESIDE_BAD_RATIO));
-    let server_runs = [nowhere, elsewhere, here].map(|rounds| &rounds.server[..]).concat();
-    let all = Rounds { reference: Vec::new(), server: server_runs };
-    let mut missing = missing(&all, SCENARIO);
-    missing.name = format!("{name}: missing");
-    figures.push(missing);
-    figures.push(all.total(SCENARIO, &format!("{name}: publish errors"), |report: &Report| report.errors));
+fn e2e(report: &Report, pick: Pick) -> Option<f64> {
+    report.delivery.as_ref()?.e2e.map(pick)
+}
+
+fn median_e2e(reports: &[Report], pick: Pick) -> Option<f64> {
+    median(reports.iter().filter_map(|report| e2e(report, pick)))
+}
+
+/// What is found without trouble.
+fn alone(nowhere: &[Report]) -> Vec<Figure> {
+    const NAME: &str = "without trouble";
+    let mut figures: Vec<Figure> = PICKS
+        .map(|(percentile, pick)| {
+            let name = format!("{NAME}: publish to arrival {percentile}, ms");
+            Figure::server(SCENARIO, &name, median_e2e(nowhere, pick))
+        })
+        .into();
+    figures.extend(failures(NAME, nowhere.to_vec()));
     figures
+}
+
+fn compared(trouble: Trouble, nowhere: &[Report], arms: &Arms) -> Vec<Figure> {
+    let name = trouble.name();
+    let Arms { elsewhere, here, .. } = arms;
+    let server = |what: &str, value: Option<f64>| Figure::server(SCENARIO, &format!("{name}: {what}"), value);
+    let ratios = |what: &str, ratios: &[f64]| Figure::ratios(SCENARIO, &format!("{name}: {what}"), ratios);
+    let mut figures = Vec::new();
+    for (percentile, pick) in PICKS {
+        let value = |report: &Report| e2e(report, pick);
+        let apart = median_e2e(elsewhere, pick);
+        figures.push(server(&format!("publish to arrival {percentile}, trouble at another server, ms"), apart));
+        figures.push(server(&format!("publish to arrival {percentile} with, ms"), median_e2e(here, pick)));
+        let beside_none = paired_ratios(here, nowhere, value);
+        figures.push(ratios(&format!("{percentile}, with ÷ without"), &beside_none));
+        let beside_other = paired_ratios(here, elsewhere, value);
+        figures.push(ratios(&format!("{percentile}, with ÷ at another server"), &beside_other).goal(match trouble {
+            Trouble::BadReceivers => goal::BESIDE_BAD_RATIO,
+            Trouble::DeadDestinations => goal::BESIDE_DEAD_RATIO,
+            Trouble::Flood => goal::BESIDE_FLOOD_RATIO,
+        }));
+    }
+    let rates = paired_ratios(nowhere, here, delivered_per_s);
+    figures.push(ratios("delivered/s, without ÷ with", &rates).goal(goal::BESIDE_BAD_RATIO));
+    figures.extend(failures(name, [&elsewhere[..], here].concat()));
+    figures
+}
+
+/// What did not arrive, and what could not be published.
+fn failures(name: &str, reports: Vec<Report>) -> [Figure; 2] {
+    let all = Rounds { reference: Vec::new(), server: reports };
+    let missing = Figure { name: format!("{name}: missing"), ..missing(&all, SCENARIO) };
+    [missing, all.total(SCENARIO, &format!("{name}: publish errors"), |report: &Report| report.errors)]
 }

@@ -11,6 +11,7 @@ mod delayed;
 mod fanout;
 mod figure;
 mod fill;
+mod flood;
 mod isolation;
 mod keyed;
 mod machine;
@@ -19,6 +20,7 @@ mod peers;
 mod plot;
 mod scenario;
 mod schedules;
+mod slow_disk;
 mod work;
 mod workflow_apps;
 mod workflow_runs;
@@ -43,7 +45,7 @@ pub(crate) struct Args {
     /// Start this instead of the server: words split at spaces, with {bench}, {port}, {dir} and {sink} filled in.
     #[arg(long, hide = true)]
     server_command: Option<String>,
-    /// Seconds per measurement [default: 6].
+    /// Seconds per measurement [default: 6; 12 of `isolation`, 60 of `overload`].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
     /// How often relay and server take turns [default: 5].
@@ -116,7 +118,7 @@ enum Scenario {
     Fanout,
     /// Healthy destinations beside bad ones, dead ones, and a tenant who floods.
     Isolation,
-    /// Publishing far beyond what can be stored, to a slow receiver.
+    /// Publishing ten times what can be stored, to a slow receiver.
     Overload,
     /// 1,000 durable runs of five steps, and 100,000 that sleep.
     Workflows,
@@ -150,6 +152,8 @@ impl Scenario {
 struct Plan {
     scenarios: Vec<Scenario>,
     seconds: u32,
+    isolation_seconds: u32,
+    overload_seconds: u32,
     rounds: u32,
     warm_up_seconds: f64,
     /// Between a start (or a fill) and reading memory.
@@ -181,6 +185,7 @@ impl Plan {
             false => args.only.contains(scenario),
         };
         let smoke = args.smoke;
+        let seconds = |usual: u32| args.seconds.unwrap_or(if smoke { 1 } else { usual });
         let stored = match (smoke, args.all) {
             (true, _) => 20_000,
             (false, false) => 1_000_000,
@@ -188,7 +193,9 @@ impl Plan {
         };
         Self {
             scenarios: Scenario::ALL.into_iter().filter(asked).collect(),
-            seconds: args.seconds.unwrap_or(if smoke { 1 } else { 6 }),
+            seconds: seconds(6),
+            isolation_seconds: seconds(isolation::SECONDS),
+            overload_seconds: seconds(overload::SECONDS),
             rounds: args.rounds.unwrap_or(if smoke { 1 } else { 5 }),
             warm_up_seconds: if smoke { 0.2 } else { 1.0 },
             settle: Duration::from_secs(if smoke { 1 } else { 5 }),
@@ -403,12 +410,14 @@ mod tests {
     fn smoke_is_short_and_unjudged_but_flags_win() {
         let plan = Plan::new(&args("--smoke"));
         assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (1, 1, 20_000, false));
-        assert_eq!(plan.scenarios, Scenario::ALL[..12]);
+        assert_eq!(plan.scenarios, Scenario::ALL[..13]);
         assert_eq!((plan.workflow_runs, plan.sleeping_runs, plan.with_peers), (50, 500, false));
         let plan = Plan::new(&args("--smoke --seconds 2 --only idle,rate"));
         assert_eq!((plan.seconds, plan.scenarios), (2, vec![Scenario::Rate, Scenario::Idle]));
+        assert_eq!((plan.isolation_seconds, plan.overload_seconds), (2, 2));
         let plan = Plan::new(&args(""));
         assert_eq!((plan.seconds, plan.rounds, plan.stored, plan.judged), (6, 5, 1_000_000, true));
+        assert_eq!((plan.isolation_seconds, plan.overload_seconds), (12, 60));
     }
 
     #[test]

@@ -103,6 +103,11 @@ impl Bench {
 
     /// Starts one side on a data directory that may hold something. Every start has a port of its own.
     pub(super) async fn start_in(&self, side: Side, dir: TempDir) -> Result<Target> {
+        self.start_by(side, dir, &[]).await
+    }
+
+    /// The same with words in front of the command: those of a program that becomes the command.
+    pub(super) async fn start_by(&self, side: Side, dir: TempDir, before: &[String]) -> Result<Target> {
         const RELAY: &str = "{bench} ref --mode syncrelay --sign --port {port} --dest {sink}/x --file {dir}/relay.log";
         const APPEND: &str = "{bench} ref --mode sync --port {port} --file {dir}/append.log";
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
@@ -121,7 +126,7 @@ impl Bench {
             ("{sink}", self.sink().to_owned()),
         ];
         let words = template.iter().map(|word| words.iter().fold(word.clone(), |w, (from, to)| w.replace(from, to)));
-        let words: Vec<String> = words.collect();
+        let words: Vec<String> = before.iter().cloned().chain(words).collect();
         let child = Child::start(name, &words, port, "/ready", dir.path()).await?;
         Ok(Target { child, helpers: Vec::new(), beside: Vec::new(), side, dir })
     }
@@ -166,7 +171,8 @@ impl Bench {
         Ok(report)
     }
 
-    async fn load_warm(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
+    /// The same, not told or kept yet: it may have to be made again.
+    pub(super) async fn load_warm(&mut self, target: &mut Target, label: &str, work: &Work) -> Result<Report> {
         let seconds = self.plan.warm_up_seconds;
         let warm_up = match work.arrives {
             true => Work::timed(self.sink(), seconds, work.rate),
@@ -187,7 +193,7 @@ impl Bench {
     /// again, up to as many times as there are rounds.
     async fn rounds(&mut self, name: &str, reference: Side, work: &Work) -> Result<Rounds> {
         let mut rounds = Rounds::default();
-        let mut again = self.plan.rounds;
+        let mut again = Again::new(&self.plan);
         let mut round = 1;
         while round <= self.plan.rounds {
             let mut reports = Vec::new();
@@ -197,10 +203,7 @@ impl Bench {
                 reports.push((side, self.load_warm(&mut target, &label, work).await?, label));
                 self.stop(target).await;
             }
-            let is_noisy = reports.iter().any(|(_, report, _)| report.foreign_cpu_pct > goal::FOREIGN_CPU_PCT);
-            if is_noisy && again > 0 {
-                again -= 1;
-                eprintln!("{name} {round}/{}: disturbed by others, once more", self.plan.rounds);
+            if again.is_due(reports.iter().map(|(_, report, _)| report)) {
                 continue;
             }
             for (side, report, label) in reports {
@@ -279,6 +282,29 @@ fn summary(report: &Report) -> String {
     }
     text.push_str(&format!(", foreign CPU {}%", number(report.foreign_cpu_pct)));
     text
+}
+
+/// How often rounds that others disturbed may still be made again: as many times as there are rounds, so that a
+/// machine that is never quiet ends the measurement all the same, with a warning.
+pub(super) struct Again(u32);
+
+impl Again {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self(plan.rounds)
+    }
+
+    /// Whether the round that these are the runs of is to be made again; says so.
+    pub(super) fn is_due<'a>(&mut self, runs: impl IntoIterator<Item = &'a Report>) -> bool {
+        let noisy = runs.into_iter().find(|run| run.foreign_cpu_pct > goal::FOREIGN_CPU_PCT);
+        match noisy {
+            Some(run) if self.0 > 0 => {
+                self.0 -= 1;
+                eprintln!("{}: disturbed by others ({}% CPU), once more", run.label, number(run.foreign_cpu_pct));
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// How much CPU programs outside the measurement used, run by run.

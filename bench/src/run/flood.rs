@@ -1,0 +1,336 @@
+//! The publishers of `overload`: a closed loop that finds out how much the server can store, and an open loop that
+//! offers it more. Start at [`Flood::capacity`] and [`Flood::offer`].
+
+use super::scenario::{AUTHORIZATION, Bench, Target};
+use crate::clock::{NS_PER_S, now_ns, seconds_between};
+use crate::http::{Connection, split_url};
+use crate::load::excerpt;
+use crate::marker::{Marker, noise};
+use crate::template::Template;
+use anyhow::{Context, Result, bail};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Large, so that requests that wait would fill the memory of a server that does not bound them.
+const BODY_BYTES: usize = 32 * 1024;
+/// Connections of the closed loop: twice as many as the server stores of a tenant at once, so that the next are always
+/// waiting. Some may wait until they are refused, and come again at once.
+const CAPACITY_CONNECTIONS: u32 = 512;
+/// Connections of the open loop, at most; a message that is due when all are busy is not offered. The server takes
+/// 10,000.
+const CONNECTIONS_MAX: usize = 9_000;
+/// Connections at once that are open and not answered yet, so perhaps not accepted. The kernel keeps 1,024 of those for
+/// a server; of what is beyond, it forgets some and then resets them, which says nothing about the server. A message
+/// that would need one more is not offered.
+const FRESH_MAX: usize = 256;
+/// An idle connection is not used again after this time. The server closes those that are idle for 10 s, and who sends
+/// at that moment finds a connection that is broken for no reason of interest.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+/// How long the open loop sleeps when nothing is due.
+const TICK: Duration = Duration::from_millis(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the publishers share.
+pub(super) struct Flood {
+    pub(super) run: u32,
+    template: Template,
+    noise: Vec<u8>,
+    next: AtomicU32,
+}
+
+/// What became of the publishes.
+#[derive(Default)]
+pub(super) struct Totals {
+    /// The numbers of those that were answered 2xx.
+    pub(super) accepted: Vec<u32>,
+    /// From when they were due to that answer.
+    pub(super) latencies_ns: Vec<u64>,
+    /// With `Retry-After` and a text.
+    pub(super) refused: u64,
+    /// Refused in any other way.
+    pub(super) unclear: u64,
+    pub(super) broken: u64,
+    /// Due while all connections were busy.
+    pub(super) not_offered: u64,
+    /// The first of those that should not be.
+    pub(super) first_problem: Option<String>,
+    pub(super) seconds: f64,
+}
+
+/// What became of one.
+enum Answer {
+    Accepted { sequence: u32, took_ns: u64 },
+    Refused,
+    Unclear(String),
+    Broken(String),
+}
+
+impl Totals {
+    fn add(&mut self, answer: Answer) {
+        match answer {
+            Answer::Accepted { sequence, took_ns } => {
+                self.accepted.push(sequence);
+                self.latencies_ns.push(took_ns);
+            }
+            Answer::Refused => self.refused += 1,
+            Answer::Unclear(problem) => {
+                self.unclear += 1;
+                self.first_problem.get_or_insert(problem);
+            }
+            Answer::Broken(problem) => {
+                self.broken += 1;
+                self.first_problem.get_or_insert(problem);
+            }
+        }
+    }
+
+    pub(super) fn offered(&self) -> f64 {
+        self.accepted.len() as f64 + (self.refused + self.unclear + self.broken) as f64
+    }
+
+    pub(super) fn accepted_per_s(&self) -> f64 {
+        self.accepted.len() as f64 / self.seconds.max(1e-9)
+    }
+
+    fn checked(self) -> Result<Self> {
+        if self.accepted.is_empty() {
+            let problem = self.first_problem.as_deref().unwrap_or("no problem was told");
+            bail!("nothing was accepted: {} refused, {} broken, {problem}", self.refused, self.broken);
+        }
+        Ok(self)
+    }
+}
+
+/// The connections of the open loop that nobody uses, and since when; the next in turn is in front.
+#[derive(Default)]
+struct Pool {
+    idle: VecDeque<(Connection, u64)>,
+    /// Opened for a message that is not answered yet.
+    fresh: usize,
+}
+
+impl Pool {
+    /// A connection, or `Some(None)` for leave to open one while so many are busy; `None`: there is none to have.
+    fn take(&mut self, now: u64, busy: usize) -> Option<Option<Connection>> {
+        while let Some((connection, since_ns)) = self.idle.pop_front() {
+            if seconds_between(since_ns, now) < IDLE_MAX.as_secs_f64() {
+                return Some(Some(connection));
+            }
+        }
+        let may_open = busy < CONNECTIONS_MAX && self.fresh < FRESH_MAX;
+        self.fresh += usize::from(may_open);
+        may_open.then_some(None)
+    }
+
+    fn give_back(&mut self, connection: Option<Connection>, is_fresh: bool, now: u64) {
+        self.fresh -= usize::from(is_fresh);
+        self.idle.extend(connection.map(|connection| (connection, now)));
+    }
+}
+
+impl Flood {
+    pub(super) fn new(bench: &Bench, target: &Target) -> Result<Self> {
+        let url = format!("{}/v2/publish/{}/x", target.child.base, bench.sink());
+        split_url(&url)?;
+        let template = Template::new("POST", &url, &[AUTHORIZATION.to_owned()], "{{payload}}", BODY_BYTES)?;
+        let noise = noise(256 * 1024 + BODY_BYTES * 2);
+        Ok(Self { run: (now_ns() / 1_000_000) as u32, template, noise, next: AtomicU32::new(0) })
+    }
+
+    /// Closed loop: so many publishes are always open, and the next comes when one is answered.
+    pub(super) async fn capacity(self: &Arc<Self>, time: Duration) -> Result<Totals> {
+        let start_ns = now_ns();
+        let end_ns = start_ns + time.as_nanos() as u64;
+        let mut publishers = JoinSet::new();
+        for _ in 0..CAPACITY_CONNECTIONS {
+            let flood = self.clone();
+            publishers.spawn(async move {
+                let (mut answers, mut connection) = (Vec::new(), None);
+                while now_ns() < end_ns {
+                    let answer;
+                    (connection, answer) = flood.publish(connection.take(), now_ns()).await;
+                    answers.push(answer);
+                }
+                answers
+            });
+        }
+        let mut totals = Totals::default();
+        while let Some(answers) = publishers.join_next().await {
+            answers.context("a publisher ended early")?.into_iter().for_each(|answer| totals.add(answer));
+        }
+        totals.seconds = seconds_between(start_ns, now_ns());
+        totals.checked()
+    }
+
+    /// Open loop: message i is due at i/rate, whatever became of those before it. Connections take turns, so that none
+    /// is idle for long enough to be closed. Calls `each_second` meanwhile.
+    pub(super) async fn offer(
+        self: &Arc<Self>,
+        per_s: f64,
+        time: Duration,
+        mut each_second: impl FnMut(),
+    ) -> Result<Totals> {
+        let mut pool = self.connections((per_s as usize).min(CONNECTIONS_MAX)).await?;
+        let mut totals = Totals::default();
+        let mut under_way = JoinSet::new();
+        let (start_ns, mut next, mut second) = (now_ns(), 0_u64, 0_u64);
+        let end_ns = start_ns + time.as_nanos() as u64;
+        let interval_ns = NS_PER_S as f64 / per_s;
+        loop {
+            let now = now_ns().min(end_ns);
+            while let Some(done) = under_way.try_join_next() {
+                let (is_fresh, (connection, answer)) = done.context("a publisher ended early")?;
+                pool.give_back(connection, is_fresh, now);
+                totals.add(answer);
+            }
+            loop {
+                let due_ns = start_ns + (next as f64 * interval_ns) as u64;
+                if due_ns >= now {
+                    break;
+                }
+                next += 1;
+                match pool.take(now, under_way.len()) {
+                    Some(connection) => {
+                        let (flood, is_fresh) = (self.clone(), connection.is_none());
+                        under_way.spawn(async move { (is_fresh, flood.publish(connection, due_ns).await) });
+                    }
+                    None => totals.not_offered += 1,
+                }
+            }
+            if now >= start_ns + second * NS_PER_S {
+                second += 1;
+                each_second();
+            }
+            if now == end_ns {
+                break;
+            }
+            tokio::time::sleep(TICK).await;
+        }
+        totals.seconds = seconds_between(start_ns, now_ns());
+        while let Some(done) = under_way.join_next().await {
+            let (_, (_, answer)) = done.context("a publisher ended early")?;
+            totals.add(answer);
+        }
+        totals.checked()
+    }
+
+    /// So many connections that the server has accepted: each has got an answer.
+    async fn connections(&self, count: usize) -> Result<Pool> {
+        let mut pool = Pool::default();
+        while pool.idle.len() < count {
+            let mut opening = JoinSet::new();
+            for _ in pool.idle.len()..count.min(pool.idle.len() + FRESH_MAX) {
+                let host = self.template.host.clone();
+                opening.spawn(async move {
+                    let mut connection = Connection::open(&host).await?;
+                    connection.call(format!("GET /ready HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
+                    anyhow::Ok(connection)
+                });
+            }
+            while let Some(opened) = opening.join_next().await {
+                pool.idle.push_back((opened.context("a publisher ended early")??, now_ns()));
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Publishes one message, on a connection of its own if none is given; gives the connection back if it may be used
+    /// again.
+    async fn publish(&self, connection: Option<Connection>, due_ns: u64) -> (Option<Connection>, Answer) {
+        let sequence = self.next.fetch_add(1, Relaxed);
+        let mut template = self.template.clone();
+        let call = async {
+            let mut open = match connection {
+                Some(open) => open,
+                None => Connection::open(&template.host).await?,
+            };
+            let request = template.fill(Marker { run: self.run, sequence, sent_ns: due_ns }, &self.noise);
+            let answer = open.call(request).await?;
+            anyhow::Ok((open, answer))
+        };
+        match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
+            Ok(Ok((open, (200..300, _)))) => {
+                (Some(open), Answer::Accepted { sequence, took_ns: now_ns().saturating_sub(due_ns) })
+            }
+            Ok(Ok((open, (status, body)))) => {
+                let is_clear = [429, 503].contains(&status) && open.retry_after.is_some() && has_reason(&body);
+                let unclear = || Answer::Unclear(format!("{status}: {}", excerpt(&body)));
+                let answer = if is_clear { Answer::Refused } else { unclear() };
+                (Some(open), answer)
+            }
+            Ok(Err(error)) => (None, Answer::Broken(format!("{error:#}"))),
+            Err(_) => (None, Answer::Broken(format!("no answer in {ANSWER_TIMEOUT:?}"))),
+        }
+    }
+
+    /// How long each of a few publishes in a row took; the slowest counts.
+    pub(super) async fn probe(&self, publishes: usize) -> Result<f64> {
+        let mut template = self.template.clone();
+        let mut connection = Connection::open(&template.host).await?;
+        let mut slowest_ms: f64 = 0.0;
+        for _ in 0..publishes {
+            let sequence = self.next.fetch_add(1, Relaxed);
+            let start_ns = now_ns();
+            // Probes have a run of their own: they are not waited for.
+            let marker = Marker { run: self.run.wrapping_add(1), sequence, sent_ns: start_ns };
+            let (status, _) = connection.call(template.fill(marker, &self.noise)).await?;
+            let took_ms = if status < 300 { (now_ns() - start_ns) as f64 / 1e6 } else { f64::INFINITY };
+            slowest_ms = slowest_ms.max(took_ms);
+        }
+        Ok(slowest_ms)
+    }
+}
+
+/// `{"error": "…"}` with a text.
+fn has_reason(body: &[u8]) -> bool {
+    let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    json.is_some_and(|json| json["error"].as_str().is_some_and(|text| !text.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_needs_a_reason() {
+        assert!(has_reason(br#"{"error":"too many"}"#));
+        for body in [&b""[..], b"{}", br#"{"error":""}"#, br#"{"error":1}"#, b"too many"] {
+            assert!(!has_reason(body));
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_are_used_in_turn_until_they_are_old_and_few_are_opened_at_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let mut pool = Pool::default();
+        let since_ns = now_ns();
+        for _ in 0..2 {
+            pool.give_back(Some(Connection::open(&host).await.unwrap()), false, since_ns);
+        }
+        assert!(pool.take(since_ns + NS_PER_S, 0).unwrap().is_some());
+        let late_ns = since_ns + IDLE_MAX.as_nanos() as u64;
+        assert!(pool.take(late_ns, CONNECTIONS_MAX).is_none(), "the other is too old, and no more may be opened");
+        for _ in 0..FRESH_MAX {
+            assert!(pool.take(late_ns, 0).unwrap().is_none(), "one may be opened");
+        }
+        assert!(pool.take(late_ns, 0).is_none(), "so many have not been accepted yet");
+        pool.give_back(None, true, late_ns);
+        assert!(pool.take(late_ns, 0).unwrap().is_none());
+    }
+
+    #[test]
+    fn everything_that_was_offered_counts_and_the_first_problem_is_told() {
+        let mut totals = Totals { seconds: 2.0, ..Totals::default() };
+        let problems = [Answer::Broken("first".into()), Answer::Unclear("second".into())];
+        let accepted = [7, 9].map(|sequence| Answer::Accepted { sequence, took_ns: 5 });
+        problems.into_iter().chain(accepted).chain([Answer::Refused]).for_each(|answer| totals.add(answer));
+        assert_eq!((totals.offered(), totals.accepted_per_s()), (5.0, 1.0));
+        assert_eq!((totals.refused, totals.unclear, totals.broken), (1, 1, 1));
+        assert_eq!(totals.first_problem.as_deref(), Some("first"));
+        assert!(totals.checked().is_ok() && Totals::default().checked().is_err());
+    }
+}
