@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets. A new reader of foreign bytes gets a line here and a file in `targets/`.
-pub const TARGETS: [Target; 27] = [
+pub const TARGETS: [Target; 28] = [
     Target { name: "publish-headers", run: targets::publish_headers::run, seeds: seeds::publish_headers },
     Target { name: "destination", run: targets::destination::run, seeds: seeds::destination },
     Target { name: "duration", run: targets::duration::run, seeds: seeds::duration },
@@ -33,6 +33,7 @@ pub const TARGETS: [Target; 27] = [
     Target { name: "batch", run: targets::batch::run, seeds: seeds::batch },
     Target { name: "url-group", run: targets::url_group::run, seeds: seeds::url_group },
     Target { name: "filters", run: targets::filters::run, seeds: seeds::filters },
+    Target { name: "console", run: targets::console::run, seeds: seeds::console },
     Target { name: "ids", run: targets::ids::run, seeds: seeds::ids },
     Target { name: "caller", run: targets::caller::run, seeds: seeds::caller },
     Target { name: "signature", run: targets::signature::run, seeds: seeds::signature },

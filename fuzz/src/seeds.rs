@@ -158,6 +158,31 @@ pub fn filters() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Forms and queries of the console's pages; the first byte chooses the page.
+pub fn console() -> Vec<Vec<u8>> {
+    let dead_letters = [
+        "what=one&id=1686652644442-12&next=%2Fconsole%2Fdlq&method=PUT&retries=+5+",
+        "what=ticked&dlqIds=1-2&dlqIds=+3-4+&rate=10&headers=A%3A+2%0D%0AB%3A+x%3Ay&headersBefore=A%3A+1",
+        "what=all&label=a%2Cb&responseStatus=500&fromDate=2026-11-16T12%3A00&toDate=soon&cause=cause_1&rate=+",
+        "what=ticked&what=all&url=https%3A%2F%2Fx%2F%3Fa%3Db&next=https%3A%2F%2Fevil.example%2F",
+        "what=all&label=+&headers=no+header",
+    ];
+    let messages = [
+        "state=FAILED&messageId=msg_1&label=%22%3E%3Cimg%3E&host=a&queueName=q&flowControlKey=k&cursor=1-2&order=x",
+        "url=https%3A%2F%2Fx&path=%2F&urlGroup=g&scheduleId=s&callerIp=%3A%3A1&sourceMessageId=msg_2",
+        "fromDate=2026-11-16T12:00:00Z&toDate=1794830400123&fromDate=&label=%00",
+        "toDate=1969-01-01T00:00&unknown=1",
+    ];
+    let send = [
+        "do=send&destination=https%3A%2F%2Fx%2F%3Fa%3Db%23c&queue=q%2F1&method=PUT&content_type=a%2Fb&body=x&delay=5s",
+        "destination=..%2Fgroup+%3F&headers=A%3A+1%0D%0AB%3A%0A&options=Upstash-Retries%3A+5%0AAuthorization%3A+x",
+        "destination=api%2Fllm&not_before=2026-11-16T12:00:00Z&flow_key=k&flow_rate=1&flow_period=1m&redact=body",
+        "destination=HTTPS%3A%2F%2F%C3%A4&options=upstash-forward-x%3A+%0Ay%3A+1",
+    ];
+    let pages = [own(&dead_letters), own(&messages), own(&send)];
+    pages.into_iter().enumerate().flat_map(|(page, seeds)| behind(&[page as u8], seeds)).collect()
+}
+
 /// Ids and cursors.
 pub fn ids() -> Vec<Vec<u8>> {
     own(&[

@@ -20,6 +20,9 @@ pub mod api;
 
 mod console;
 
+#[doc(hidden)]
+pub use console::fuzzing as console_fuzzing;
+
 mod receiver;
 
 pub mod core;

@@ -1,8 +1,10 @@
-//! Bytes as text: base64 in the two alphabets the protocol uses, and values of headers that are not UTF-8.
+//! Bytes as text: base64 in the two alphabets the protocol uses, values of headers that are not UTF-8, and what is wrong with
+//! a JSON text.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
 use std::borrow::Cow;
+use std::fmt;
 
 /// Standard alphabet, padded: bodies inside JSON.
 pub fn base64(bytes: &[u8]) -> String {
@@ -95,9 +97,49 @@ fn escaped(c: char) -> Option<u8> {
     u32::from(c).checked_sub(ESCAPES).and_then(|byte| u8::try_from(byte).ok()).filter(|byte| !byte.is_ascii())
 }
 
+/// What is wrong with a JSON text, without what stands there: that may be a secret, and errors are logged and sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonError(String);
+
+impl From<serde_json::Error> for JsonError {
+    fn from(error: serde_json::Error) -> JsonError {
+        let text = error.to_string();
+        // The library quotes the value that it found: `invalid type: string "…", expected a map at line 1 column 9`.
+        let quoting = ["invalid type", "invalid value"].into_iter().find(|kind| text.starts_with(kind));
+        JsonError(match (quoting, text.rfind(", expected ")) {
+            (Some(kind), Some(expected)) => format!("{kind}{}", &text[expected..]),
+            _ => text,
+        })
+    }
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for JsonError {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_json_do_not_repeat_what_was_there() {
+        let error = |text: &str| {
+            let read = serde_json::from_str::<std::collections::BTreeMap<String, Option<u8>>>(text);
+            JsonError::from(read.unwrap_err()).to_string()
+        };
+        for (text, expected) in [
+            (r#""secret""#, "invalid type, expected a map at line 1 column 8"),
+            (r#"{"a":"secret, expected one"}"#, "invalid type, expected u8 at line 1 column 26"),
+            (r#"{"a":4711}"#, "invalid value, expected u8 at line 1 column 9"),
+            ("{", "EOF while parsing an object at line 1 column 1"),
+        ] {
+            assert_eq!(error(text), expected, "{text}");
+        }
+    }
     use proptest::prelude::*;
 
     #[test]

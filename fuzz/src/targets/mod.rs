@@ -3,6 +3,7 @@
 pub(crate) mod answer;
 pub(crate) mod batch;
 pub(crate) mod caller;
+pub(crate) mod console;
 pub(crate) mod cron;
 pub(crate) mod destination;
 pub(crate) mod duration;
@@ -35,6 +36,11 @@ const REFUSAL_BYTES_MAX: usize = 20 * 1024;
 /// A refusal says something, and not too much.
 fn check_refusal(text: &str) {
     assert!(!text.is_empty() && text.len() <= REFUSAL_BYTES_MAX, "a refusal of {} bytes", text.len());
+}
+
+/// The same for a page, which shows what was typed to whoever typed it: a few letters may need several.
+fn check_refusal_of(text: &str, typed: usize) {
+    assert!(!text.is_empty() && text.len() <= REFUSAL_BYTES_MAX + 16 * typed, "a refusal of {} bytes", text.len());
 }
 
 /// The first byte chooses, the rest is the input.

@@ -110,6 +110,7 @@ pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, now: Ti
         retries: call.retries.unwrap_or(run.config.retries),
         retry_delay: call.retry_delay.clone().or_else(|| run.config.retry_delay.clone()),
         flow: call.flow.clone().or_else(|| run.config.flow.clone()),
+        redact: run.config.redact.union(&call.redact),
         ..common(run, Part::FailureCall)
     };
     Message { id, tenant: run.tenant, created_at: now, not_before: now, spec, body: Bytes::new() }

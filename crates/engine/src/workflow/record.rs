@@ -8,6 +8,7 @@ use super::note::{Note, NoteKey, NoteKind, Told};
 use super::run::{EarlyEvent, Invoke, Run};
 use crate::event::Response;
 use bytes::Bytes;
+use posthaste_wire::encoding::JsonError;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub struct Record {
 #[derive(Debug)]
 pub struct Undecodable {
     kind: NoteKind,
-    source: serde_json::Error,
+    source: JsonError,
 }
 
 impl std::fmt::Display for Undecodable {
@@ -142,7 +143,7 @@ impl Record {
 }
 
 fn read<T: DeserializeOwned>(kind: NoteKind, data: &str) -> Result<T, Undecodable> {
-    serde_json::from_str(data).map_err(|source| Undecodable { kind, source })
+    serde_json::from_str(data).map_err(|error| Undecodable { kind, source: error.into() })
 }
 
 fn text(body: &Bytes) -> String {

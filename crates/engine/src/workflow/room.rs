@@ -86,6 +86,7 @@ impl Workflow {
         let Run { id, url, config, failure, .. } = &self.run;
         let texts = [Some(id), Some(url), config.retry_delay.as_ref(), Some(&config.caller_ip)];
         let texts = texts.into_iter().flatten().chain(&config.labels).chain(&config.redact.headers);
+        let texts = texts.chain(config.failure.iter().flat_map(|call| &call.redact.headers));
         let texts = texts.chain(config.flow.as_ref().map(|flow| &flow.key));
         let texts = texts.chain(failure.as_ref().and_then(|failure| failure.error.as_ref()));
         let told = config.failure.as_ref().map_or(0, |call| call.url.len() as u64 + header_bytes(&call.headers));

@@ -111,6 +111,9 @@ pub struct FailureCall {
     /// Its flow-control key; `None` means that of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
+    /// What API answers must hide of it, besides what those about the run hide.
+    #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+    pub redact: RedactFields,
 }
 
 /// Whether a run goes on, and if not, how it ended.

@@ -21,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::Destination;
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::publish::hops;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -210,8 +211,9 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Res
 
 /// The items, none of them read yet.
 pub(super) fn split(bytes: &[u8]) -> Result<Vec<&RawValue>, ApiError> {
-    let items: Vec<&RawValue> = serde_json::from_slice(bytes)
-        .map_err(|error| ApiError::invalid(format!("the batch is not a JSON array of objects: {error}")))?;
+    let items: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::invalid(format!("the batch is not a JSON array of objects: {}", JsonError::from(error)))
+    })?;
     if items.len() > BATCH_ITEMS_MAX {
         let text = format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len());
         return Err(ApiError::invalid(text));
@@ -225,7 +227,7 @@ pub(super) fn read_item(text: &str) -> Result<Item, ApiError> {
     if !text.trim_start().starts_with('{') {
         return Err(ApiError::invalid(wrong));
     }
-    serde_json::from_str(text).map_err(|error| ApiError::invalid(format!("{wrong}: {error}")))
+    serde_json::from_str(text).map_err(|error| ApiError::invalid(format!("{wrong}: {}", JsonError::from(error))))
 }
 
 fn prepare_item(

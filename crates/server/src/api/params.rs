@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use posthaste_engine::cause::CauseId;
 use posthaste_engine::event::State;
 use posthaste_engine::limits::{FILTER_VALUES_MAX, PAGE_SKIPS_MAX};
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
@@ -43,8 +44,9 @@ impl Params {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(params);
         }
-        let object: serde_json::Map<String, Value> = serde_json::from_slice(body)
-            .map_err(|error| ApiError::invalid(format!("the body is not a JSON object of filters: {error}")))?;
+        let object: serde_json::Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
+            ApiError::invalid(format!("the body is not a JSON object of filters: {}", JsonError::from(error)))
+        })?;
         // Some SDKs send null for what was not given; but if that is all, something was forgotten.
         if params.0.is_empty() && !object.is_empty() && object.values().all(Value::is_null) {
             return Err(ApiError::invalid("every filter is null; leave them out to mean all"));

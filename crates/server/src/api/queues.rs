@@ -13,6 +13,7 @@ use posthaste_engine::limits::KEY_BYTES_MAX;
 use posthaste_engine::message::QueueKey;
 use posthaste_engine::queue::Queue;
 use posthaste_wire::destination::is_name;
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::TenantId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -54,6 +55,7 @@ pub(super) async fn put(State(app): State<Arc<App>>, request: Request) -> Result
     // As an object first: a struct could be read from a list too.
     let object = serde_json::from_slice::<Map<String, Value>>(&body.bytes);
     let wanted = object.and_then(|object| serde_json::from_value::<Wanted>(object.into())).map_err(|error| {
+        let error = JsonError::from(error);
         ApiError::invalid(format!("the body is not a JSON object with queueName, parallelism and paused: {error}"))
     })?;
     let name = checked_name(wanted.queue_name)?;

@@ -12,6 +12,7 @@ use axum::extract::{Path, Request, State};
 use posthaste_engine::limits::{NAME_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, Endpoint, EndpointRef, Refused, UrlGroup};
 use posthaste_wire::destination::{check_url, is_name, without_fragment};
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish as options;
@@ -187,7 +188,8 @@ pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Map::new());
     }
-    serde_json::from_slice(bytes).map_err(|error| ApiError::invalid(format!("the body is not a JSON object: {error}")))
+    serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::invalid(format!("the body is not a JSON object: {}", JsonError::from(error))))
 }
 
 /// An endpoint as the SDKs send it.
@@ -202,7 +204,10 @@ pub(super) struct Item {
 /// The list of endpoints in a body, if it has one; an empty one is a mistake.
 pub(super) fn endpoints(body: &Map<String, Value>) -> Result<Option<Vec<Item>>, ApiError> {
     let Some(value) = body.get("endpoints") else { return Ok(None) };
-    let wrong = |error| ApiError::invalid(format!("endpoints must be a list of {{url, name}}: {error}"));
+    let wrong = |error| {
+        let error = JsonError::from(error);
+        ApiError::invalid(format!("endpoints must be a list of {{url, name}}: {error}"))
+    };
     // As objects first: a struct could be read from a list too.
     let objects: Vec<Map<String, Value>> = serde_json::from_value(value.clone()).map_err(wrong)?;
     let items = objects.into_iter().map(|object| serde_json::from_value(object.into()));

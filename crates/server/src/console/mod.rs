@@ -8,6 +8,8 @@ mod dlq;
 mod filters;
 mod flow_control;
 mod form;
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod login;
 mod messages;

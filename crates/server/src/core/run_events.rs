@@ -115,5 +115,6 @@ impl Core {
 
 fn notified_of(run: &Run, resolved: Resolved) -> Notified {
     let Resolved { wait, id } = resolved;
-    Notified { id: run.id.clone(), created_at: run.created_at, url: run.url.clone(), wait, message_id: id }
+    let (redact, url) = (run.config.redact.clone(), run.url.clone());
+    Notified { id: run.id.clone(), created_at: run.created_at, url, redact, wait, message_id: id }
 }

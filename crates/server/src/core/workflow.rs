@@ -7,6 +7,7 @@ use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 
 /// How many runs may lead to one, each invoking the next.
@@ -77,6 +78,8 @@ pub struct Notified {
     pub created_at: Timestamp,
     /// Where its steps are executed.
     pub url: String,
+    /// What its answers must hide.
+    pub redact: RedactFields,
     /// What it waited for.
     pub wait: Wait,
     /// The message that delivers the event.

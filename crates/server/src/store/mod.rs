@@ -32,6 +32,7 @@ use posthaste_engine::workflow::note::NoteKey;
 use posthaste_engine::workflow::run::{Run, Wait};
 use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -201,8 +202,8 @@ pub trait Store: Send + Sync {
     /// The runs that wait for an event, in the order of asking.
     fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError>;
 
-    /// The waits for an event in the order of asking, at most `max`, each with the URL of its run.
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError>;
+    /// The waits for an event in the order of asking, at most `max`.
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError>;
 
     /// Runs that go on, created behind `after`, and match, oldest first, at most `max`.
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError>;
@@ -330,6 +331,17 @@ pub struct DeadLetterRecord {
 
 /// Looks at a dead letter and its message without the body, and says whether to go on.
 pub type VisitDeadLetter<'a> = dyn FnMut(&DeadLetter, &Message) -> ControlFlow<()> + 'a;
+
+/// A run's wait for an event, with what is told of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedWait {
+    /// Where the run's steps are executed.
+    pub url: String,
+    /// What answers about the run must hide.
+    pub redact: RedactFields,
+    /// The wait.
+    pub wait: Wait,
+}
 
 /// A run in the DLQ, with what is shown of it there.
 #[derive(Clone, Debug, PartialEq, Eq)]

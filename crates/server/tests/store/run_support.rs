@@ -190,6 +190,7 @@ pub(crate) fn rich_run(new: &mut NewRun) {
         retries: Some(0),
         retry_delay: Some("1000".into()),
         flow: Some(flow_spec("other")),
+        redact: RedactFields { headers: vec!["B".into()], ..RedactFields::default() },
     };
     new.config = RunConfig {
         features: Features { detect_trigger: false, ..Features::OF_TRIGGER },

@@ -4,7 +4,7 @@ use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore};
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Asker, Counts, Filter, Part, RunFilter, SigningKeys, Store};
+use posthaste::store::{Asker, Counts, Filter, ListedWait, Part, RunFilter, SigningKeys, Store};
 use posthaste_engine::event::{Op, Response, State};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_engine::retry::Next;
@@ -12,6 +12,7 @@ use posthaste_engine::shard::Lane;
 use posthaste_engine::url_group::{Endpoint, UrlGroup};
 use posthaste_engine::workflow::Attempt;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
+use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::signature::SigningKey;
 use posthaste_wire::time::Timestamp;
@@ -323,7 +324,9 @@ fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
         assert_eq!((rig.stored(run).as_ref(), &rig.record(run)), (Some(run), record));
     }
     assert_eq!(rig.list_failed(&RunFilter::default(), &latest(9)).entries, [runs[2].clone()]);
-    assert_eq!(store.waits(TENANT, "event", 9).unwrap(), [(runs[0].run.url.clone(), runs[0].waits[0].clone())]);
+    let Run { url, config, .. } = runs[0].run.clone();
+    let listed = ListedWait { url, redact: config.redact, wait: runs[0].waits[0].clone() };
+    assert_eq!(store.waits(TENANT, "event", 9).unwrap(), [listed]);
     rig.wait(&mut runs[0], T0, "early", 7);
     let last: Value = serde_json::from_slice(rig.record(&runs[0]).bodies.last().unwrap()).unwrap();
     assert_eq!(last["out"], "AP8=");

@@ -49,7 +49,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             .route("/v2/workflows/runs/{*run}")
             .with(&[RUN])
             .answers(200, "All of them, the oldest first.", list_of("RunEntry"))
-            .errors(&[404]),
+            // A reader does not get those of a run that hides something.
+            .errors(&[403, 404]),
         Endpoint::new(
             "DELETE",
             "/v2/workflows/runs/{run}",

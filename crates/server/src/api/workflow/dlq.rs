@@ -348,5 +348,6 @@ fn failure_call(callback: &CallbackOptions) -> FailureCall {
         retries: options.retries,
         retry_delay: options.retry_delay.clone(),
         flow: flow_spec(options),
+        redact: options.redact.clone().unwrap_or_default(),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn cleaned<'a>(lines: &[Line<'a>], receiver: Receiver) -> Vec<Line<'a
 }
 
 /// The prefix and the name of a header to send on.
-fn forwarded_name(name: &str) -> Option<(&'static str, &str)> {
+pub(super) fn forwarded_name(name: &str) -> Option<(&'static str, &str)> {
     let prefixes = [header::FORWARD_PREFIX, CALLBACK_FORWARD, FAILURE_FORWARD];
     let prefix = prefixes.into_iter().find(|prefix| has_prefix(name, prefix))?;
     Some((prefix, &name[prefix.len()..]))

@@ -66,7 +66,7 @@ pub(super) fn split(rest: &str) -> Option<(&str, &str)> {
 /// A run that an event has reached.
 fn notified_json(notified: &Notified) -> Value {
     json!({
-        "waiter": waiter_json(&notified.url, &notified.wait),
+        "waiter": waiter_json(&notified.url, &notified.redact, &notified.wait),
         "messageId": notified.message_id.to_string(),
         "workflowRunId": notified.id,
         "workflowCreatedAt": notified.created_at.as_millis(),

@@ -140,7 +140,7 @@ pub(super) fn failed_run(failed_run: &FailedRun, trim_body: Option<usize>) -> Op
     }
     if let Some(call) = &run.config.failure {
         put(&mut object, "failureCallback", call.url.as_str());
-        put(&mut object, "failureCallbackHeader", shaper.sent(&call.headers));
+        put(&mut object, "failureCallbackHeader", shaper.sent_to(&call.headers, &call.redact));
     }
     if let Some(call) = &failure.call {
         put(&mut object, "failureFunctionState", call_state(call.state));
@@ -281,7 +281,7 @@ impl Shaper<'_> {
         self.sent_to(headers, &RedactFields::default())
     }
 
-    /// Headers that another run got, which hides some of them as well.
+    /// Headers for somebody who hides some of them as well.
     fn sent_to(&self, headers: &[(String, String)], other: &RedactFields) -> Value {
         let own = &self.run.config.redact;
         sent_headers(headers, |name| own.hides_header(name) || other.hides_header(name))

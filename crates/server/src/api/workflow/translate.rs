@@ -15,6 +15,7 @@ use bytes::Bytes;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::entry::Call;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig, StepText, Trigger};
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::publish::{self as options, CallbackOptions, PublishLimits, PublishOptions};
 use posthaste_wire::rejection::Rejection;
@@ -201,6 +202,7 @@ fn failure_call(callback: &CallbackOptions) -> FailureCall {
         retries: options.retries,
         retry_delay: options.retry_delay.clone(),
         flow: flow_spec(options),
+        redact: options.redact.clone().unwrap_or_default(),
     }
 }
 
@@ -251,8 +253,9 @@ fn invoke(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<St
     if protocol.depth >= bounds.depth_max {
         return Err(Rejection::quota(DEPTH_QUOTA, bounds.depth_max.into()));
     }
-    let envelope: Envelope = serde_json::from_slice(&item.body)
-        .map_err(|error| Rejection::invalid(format!("the body does not say which step invokes: {error}")))?;
+    let envelope: Envelope = serde_json::from_slice(&item.body).map_err(|error| {
+        Rejection::invalid(format!("the body does not say which step invokes: {}", JsonError::from(error)))
+    })?;
     let headers = headers::deliverable(lists(envelope.headers))?;
     let created_at = envelope.workflow_run_created_at.as_u64().filter(|millis| *millis > 0).map(Timestamp);
     let max = bounds.limits.url_bytes_max;

@@ -16,6 +16,7 @@ use posthaste_engine::limits::WORKFLOW_WAIT_MS_DEFAULT;
 use posthaste_engine::workflow::WaitFor;
 use posthaste_engine::workflow::run::StepText;
 use posthaste_wire::duration::{Units, parse_duration_in};
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::rejection::Rejection;
 use serde::Deserialize;
@@ -55,8 +56,9 @@ pub(super) fn read(
     bounds: &Bounds<'_>,
 ) -> Result<(RunKey, WaitFor), Rejection> {
     let event = checked_name("the event id", event)?;
-    let body: Body = serde_json::from_slice(body)
-        .map_err(|error| Rejection::invalid(format!("the body does not say which step waits: {error}")))?;
+    let body: Body = serde_json::from_slice(body).map_err(|error| {
+        Rejection::invalid(format!("the body does not say which step waits: {}", JsonError::from(error)))
+    })?;
     let (timeout, timeout_ms) = duration(&body.timeout, bounds.limits.delay_ms_max)?;
     let mut headers = headers::deliverable(lists(body.timeout_headers))?;
     let in_body = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(header::WORKFLOW_RUN_ID));

@@ -75,7 +75,7 @@ impl Order {
     }
 
     /// The query of the API that does this in the background.
-    fn in_background(&self) -> String {
+    pub(super) fn in_background(&self) -> String {
         let terms = query(&[("async", "true"), ("rate", &self.rate)]);
         match &self.what {
             What::One(id) => format!("{}&{terms}", query(&[("dlqIds", id)])),

@@ -7,6 +7,7 @@ mod background;
 mod change;
 mod entries;
 mod entry;
+pub(super) mod fuzzing;
 mod selection;
 
 use super::visitor::Problem;

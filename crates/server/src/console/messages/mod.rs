@@ -4,6 +4,7 @@ mod act;
 mod curl;
 mod data;
 mod filters;
+pub(super) mod fuzzing;
 mod list;
 mod one;
 mod request;

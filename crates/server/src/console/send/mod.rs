@@ -1,6 +1,7 @@
 //! Send: a message with any option that the API has, when it would be tried again, and a receiver to try it on.
 
 mod form;
+pub(super) mod fuzzing;
 mod plan;
 mod received;
 

@@ -2,8 +2,8 @@
 
 use super::super::{
     Asker, BoxError, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
-    MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
-    Tally, VisitDeadLetter, lock,
+    ListedWait, MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store,
+    StoreError, Tally, VisitDeadLetter, lock,
 };
 use super::{JournalStore, SqliteStore};
 use crate::store::run::{Body, Parts};
@@ -19,7 +19,7 @@ use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::NoteKey;
-use posthaste_engine::workflow::run::{RunState, Wait};
+use posthaste_engine::workflow::run::RunState;
 use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -327,7 +327,7 @@ impl Store for JournalStore {
         self.settled()?.waiters(tenant, event)
     }
 
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
         self.settled()?.waits(tenant, event, max)
     }
 

@@ -9,9 +9,9 @@ mod runs;
 
 use super::page::{Bounds, PageBuilder};
 use super::{
-    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, MessageRecord,
-    Order, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, Tally,
-    VisitDeadLetter,
+    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
+    MessageRecord, Order, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store,
+    StoreError, Tally, VisitDeadLetter,
 };
 use super::{absent, duplicate_window_counts, run};
 use bytes::Bytes;
@@ -27,7 +27,7 @@ use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::NoteKey;
-use posthaste_engine::workflow::run::{Run, RunState, Wait};
+use posthaste_engine::workflow::run::{Run, RunState};
 use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -371,7 +371,7 @@ impl Store for MemoryStore {
         Ok(self.model().waiters_for(tenant, event))
     }
 
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
         self.model().waits(tenant, event, max)
     }
 

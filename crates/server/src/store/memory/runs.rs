@@ -3,11 +3,11 @@
 use super::model::{Model, broken};
 use crate::store::page::{Bounds, PageBuilder};
 use crate::store::run::{Body, Parts, StoredNote, dlq_place_of, is_expired, is_same_run};
-use crate::store::{BoxError, FailedRun, Order, Page, PageRequest, Retention, RunFilter, StoreError};
+use crate::store::{BoxError, FailedRun, ListedWait, Order, Page, PageRequest, Retention, RunFilter, StoreError};
 use bytes::Bytes;
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
-use posthaste_engine::workflow::run::{Run, RunState, Wait};
+use posthaste_engine::workflow::run::{Run, RunState};
 use posthaste_engine::workflow::{Change, Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -97,14 +97,14 @@ impl Model {
         FailedRun::restored(run.clone(), first, failed, &notes.collect::<Vec<_>>()).map(Some).map_err(corrupt)
     }
 
-    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
         let mut found = Vec::new();
         for waiter in self.waiters_for(tenant, event) {
             let run = self.runs.get(&waiter.run).filter(|run| run.tenant == tenant);
             let key = NoteKey { kind: NoteKind::Wait, n: waiter.timer.seq.0 };
             if let (Some(run), Some(note)) = (run, self.notes.get(&(waiter.run, key))) {
                 let wait = serde_json::from_str(&note.data).map_err(|error| corrupt(error.into()))?;
-                found.push((run.url.clone(), wait));
+                found.push(ListedWait { url: run.url.clone(), redact: run.config.redact.clone(), wait });
             }
         }
         found.truncate(max);

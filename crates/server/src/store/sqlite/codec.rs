@@ -6,6 +6,7 @@ use super::error::{Failure, Outcome};
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, EventDetail, State};
 use posthaste_engine::message::{FlowKey, Live, Message, MessageSpec, Origin, Place, QueueKey, Turn};
+use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::{MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::Row;
@@ -39,7 +40,7 @@ pub(super) fn to_json<T: Serialize>(what: &'static str, value: &T) -> Outcome<St
 
 /// What a JSON text says.
 pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Outcome<T> {
-    serde_json::from_str(text).map_err(|error| Failure::corrupt(what, error))
+    serde_json::from_str(text).map_err(|error| Failure::corrupt(what, JsonError::from(error)))
 }
 
 /// The JSON in a column.

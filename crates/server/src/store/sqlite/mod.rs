@@ -30,9 +30,9 @@ pub(super) use run_parts::Scope;
 pub(super) use workflow::Premises;
 
 use super::{
-    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, MessageRecord,
-    Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, Tally,
-    VisitDeadLetter, lock,
+    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
+    MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
+    Tally, VisitDeadLetter, lock,
 };
 use crate::crash_point::crash_point;
 use bytes::Bytes;
@@ -47,7 +47,6 @@ use posthaste_engine::shard::Load;
 use posthaste_engine::url_group::{Edit, Refused, UrlGroup};
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::NoteKey;
-use posthaste_engine::workflow::run::Wait;
 use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -457,7 +456,7 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.waiters(tenant, event))
     }
 
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<(String, Wait)>, StoreError> {
+    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
         self.read(|snapshot| snapshot.waits(tenant, event, max))
     }
 

@@ -5,8 +5,8 @@ use super::codec::{self, bits, int, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
 use super::write::Writer;
-use crate::store::FailedRun;
 use crate::store::run::{Body, Parts, StoredNote, page_bytes};
+use crate::store::{FailedRun, ListedWait};
 use bytes::Bytes;
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
@@ -172,12 +172,14 @@ impl Snapshot<'_> {
         }
     }
 
-    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Outcome<Vec<(String, Wait)>> {
+    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Outcome<Vec<ListedWait>> {
         let mut statement = self.connection.prepare_cached(WAITS)?;
         let mut rows = statement.query(params![tenant.0, event, int(max as u64)])?;
         let mut waits = Vec::new();
         while let Some(row) = rows.next()? {
-            waits.push((row.get(0)?, codec::json("note", row, 1)?));
+            let redact: Option<String> = row.get(1)?;
+            let redact = redact.map(|text| codec::from_json("run", &text)).transpose()?.unwrap_or_default();
+            waits.push(ListedWait { url: row.get(0)?, redact, wait: codec::json("note", row, 2)? });
         }
         Ok(waits)
     }
@@ -229,7 +231,8 @@ pub(super) const ENTRY_COLUMNS: &str = "idx, seq, tag, delivery, gist, terms";
 const NOTE_COLUMNS: &str = "kind, n, data, length(body)";
 
 /// The waits for an event, with the URLs of their runs.
-pub(super) const WAITS: &str = "SELECT json_extract(run.data, '$.url'), note.data FROM waiter
+pub(super) const WAITS: &str =
+    "SELECT json_extract(run.data, '$.url'), json_extract(run.data, '$.config.redact'), note.data FROM waiter
     JOIN run ON run.no = waiter.run AND run.tenant = waiter.tenant
     JOIN run_note AS note ON note.run = waiter.run AND note.kind = 1 AND note.n = waiter.seq
     WHERE waiter.tenant = ?1 AND waiter.event = ?2 ORDER BY waiter.seq LIMIT ?3";

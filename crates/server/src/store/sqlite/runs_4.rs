@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_engine::workflow::entry::{Entry, Terms};
 use posthaste_engine::workflow::note::NoteKind;
 use posthaste_engine::workflow::run::number_of;
-use posthaste_wire::encoding::from_base64;
+use posthaste_wire::encoding::{JsonError, from_base64};
 use posthaste_wire::id::MessageId;
 use rusqlite::{Connection, params};
 use serde::de::DeserializeOwned;
@@ -83,7 +83,7 @@ fn put_note(connection: &Connection, run: i64, note: &Note) -> Outcome<()> {
 }
 
 fn from_json<T: DeserializeOwned>(value: Value) -> Outcome<T> {
-    serde_json::from_value(value).map_err(|error| Failure::corrupt("entry", error))
+    serde_json::from_value(value).map_err(|error| Failure::corrupt("entry", JsonError::from(error)))
 }
 
 struct Note {

@@ -125,6 +125,19 @@ async fn a_batch_is_about_messages_or_about_runs() {
 }
 
 #[tokio::test]
+async fn steps_of_a_run_that_hides_something_are_not_for_readers() {
+    let server = TestServer::start().await;
+    let hiding = start_at(APP, "wfr_b", json!({ "upstash-redact-fields": "body" }));
+    server.batch(json!([start("wfr_a"), hiding])).expect(200).await;
+    let fetch = |id: &str| server.get(&format!("/v2/workflows/runs/{id}"));
+    fetch("wfr_a").token(READ_ONLY).expect(200).await;
+    fetch("wfr_b").token(READ_ONLY).expect(403).await;
+    fetch("wfr_b").expect(200).await;
+    fetch("wfr_b").token(TOKEN_B).expect(404).await;
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
 async fn a_body_in_a_run_may_be_any_json() {
     let server = TestServer::start().await;
     let mut item = start("wfr_a");

@@ -42,6 +42,11 @@ impl<'a> Browser<'a> {
         browser
     }
 
+    /// What says who it is.
+    pub(crate) fn cookie(&self) -> &str {
+        &self.cookie
+    }
+
     /// A page that is there.
     pub(crate) async fn see(&self, path: &str) -> String {
         let answer = self.look(path).await;

@@ -20,6 +20,9 @@ const VECTORS: &str = include_str!("../../../../../vectors/api-inputs.json");
 /// How many cases there are, so that none is lost with a new version of the file.
 const CASES: usize = 280;
 
+/// What says where they are.
+const PAGE: &str = include_str!("../../../../../docs/reliability/hostile-input.md");
+
 /// Cases that need a process or a disk of their own: the source of the test that runs each, and its name.
 const ELSEWHERE: [(&str, &str, &str); 5] = [
     ("lim-disk-95", include_str!("../../crash/full.rs"), "falls_below_its_reserve"),
@@ -105,6 +108,18 @@ fn every_case_is_run_once() {
     }
     let plain = cases().iter().filter(|case| case.is_plain()).count();
     assert_eq!(plain + seen.len(), CASES);
+    let counted = [
+        ("`table`", plain),
+        ("`raw`", raw::IDS.len()),
+        ("`limits`", limits::IDS.len()),
+        ("`slow`", slow::IDS.len()),
+        ("`console`", console::IDS.len()),
+        ("other suites", ELSEWHERE.len()),
+        ("`absent`", absent::ids().count()),
+    ];
+    for (place, count) in counted {
+        assert!(PAGE.contains(&format!("| {place} | {count} |")), "the page does not say that {place} has {count}");
+    }
     for (id, source, test) in ELSEWHERE {
         assert!(source.contains(&format!("fn {test}(")), "{id}: the test {test} is gone");
     }

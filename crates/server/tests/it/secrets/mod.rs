@@ -1,16 +1,24 @@
 //! Secrets stay where they belong. Every secret of a run is a random text of its own, and everything that the server
-//! says or leaves behind is searched for all of them.
+//! says or leaves behind is searched for all of them, in plain and as base64 and the like.
 //!
-//! `server` looks at one in this process: log at the finest level, metrics, answers, errors, pages, data files. `process` looks
-//! at the command: what it prints, also when it cannot start.
+//! `server` looks at one in this process: log at the finest level, metrics, answers, streams, errors, pages, deliveries, data
+//! files. What goes in is in `messages` and `runs`, what is looked at in `reading`. `process` looks at the command: what it
+//! prints, also when it cannot start.
 
+mod messages;
 mod process;
+mod reading;
+mod runs;
 mod server;
 
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 /// A secret, and where it may be found.
+#[derive(Clone, Debug)]
 struct Secret {
     text: String,
     allowed: &'static [Place],
@@ -22,11 +30,15 @@ enum Place {
     Log,
     Metrics,
     Error,
-    /// Answers to the owner, errors not among them; what shows the signing keys is not either.
+    /// Answers and streams for the owner, errors not among them; what shows the signing keys is not either.
     Answer,
+    /// All that another tenant can see.
+    Others,
     OpenApi,
     /// Pages of the console, but for the one that shows the signing keys.
     Console,
+    /// What receivers get.
+    Delivery,
     /// The data directory.
     Files,
     /// What is printed of values, as a panic or a careless log line would.
@@ -40,13 +52,92 @@ fn canary(kind: &str) -> String {
     format!("canary-{kind}-{random:016x}")
 }
 
+/// Makes secrets, and remembers where each may be found.
+#[derive(Default)]
+struct Mint {
+    secrets: Vec<Secret>,
+}
+
+/// What tenants may see of their own messages.
+const OWN: &[Place] = &[Place::Answer, Place::Console, Place::Delivery, Place::Files];
+/// What is kept for deliveries and never shown.
+const HIDDEN: &[Place] = &[Place::Delivery, Place::Files];
+
+impl Mint {
+    fn add(&mut self, text: String, allowed: &'static [Place]) -> String {
+        self.secrets.push(Secret { text: text.clone(), allowed });
+        text
+    }
+
+    /// One that nobody may ever see.
+    fn never(&mut self, kind: &str) -> String {
+        self.add(canary(kind), &[])
+    }
+
+    /// A part of a message that its owner is shown.
+    fn own(&mut self, kind: &str) -> String {
+        self.add(canary(kind), OWN)
+    }
+
+    /// A part of a message that is hidden, or not.
+    fn part(&mut self, kind: &str, is_hidden: bool) -> String {
+        match is_hidden {
+            true => self.add(canary(&format!("hidden-{kind}")), HIDDEN),
+            false => self.own(kind),
+        }
+    }
+
+    /// Those that may be found in exactly these places.
+    fn allowed_in(&self, places: &[Place]) -> Vec<&Secret> {
+        self.secrets.iter().filter(|secret| secret.allowed == places).collect()
+    }
+}
+
+/// How many bytes of a secret are looked for first.
+const START_BYTES: usize = 7;
+
+/// Where a text holds each of the secrets, in whatever writing. Most of them begin alike, so that a text is read a few times
+/// and not once for each.
+fn places_in(text: &str, secrets: &[&Secret]) -> Vec<Option<usize>> {
+    let mut begun: HashMap<&str, Vec<usize>> = HashMap::new();
+    let mut places = Vec::new();
+    for secret in secrets {
+        let start = &secret.text[..START_BYTES];
+        let candidates = begun.entry(start).or_insert_with(|| {
+            writings(start).iter().flat_map(|writing| text.match_indices(writing.as_str()).map(|(at, _)| at)).collect()
+        });
+        let writings = writings(&secret.text);
+        let is_here = |at: &usize| writings.iter().any(|it| text.as_bytes()[*at..].starts_with(it.as_bytes()));
+        places.push(candidates.iter().copied().find(is_here));
+    }
+    places
+}
+
+/// The ways in which a text may be written down: as it is, as base64 wherever it stands in what was encoded, as bytes.
+fn writings(text: &str) -> Vec<String> {
+    let bytes = text.as_bytes();
+    let decimal: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut writings = vec![text.to_owned(), decimal.join(", "), decimal.join(","), hex];
+    for before in 0..3 {
+        let all = [&vec![0; before], bytes].concat();
+        // Letters that also say something of the neighbours are left out.
+        let known = (before * 8).div_ceil(6)..all.len() * 8 / 6;
+        writings.extend(
+            [STANDARD_NO_PAD.encode(&all), URL_SAFE_NO_PAD.encode(&all)].map(|it| it[known.clone()].to_owned()),
+        );
+    }
+    writings
+}
+
 /// Searches what was found in places for secrets that may not be there; says which, and around what.
 fn leaks(secrets: &[Secret], found: &[(Place, String)]) -> Vec<String> {
     let mut leaks = Vec::new();
     for (place, text) in found {
-        for secret in secrets.iter().filter(|secret| !secret.allowed.contains(place)) {
-            if let Some(at) = text.find(&secret.text) {
-                let around: String = text[..at].chars().rev().take(80).collect::<Vec<_>>().into_iter().rev().collect();
+        let forbidden: Vec<&Secret> = secrets.iter().filter(|secret| !secret.allowed.contains(place)).collect();
+        for (secret, at) in forbidden.iter().zip(places_in(text, &forbidden)) {
+            if let Some(at) = at {
+                let around: String = text[..at].chars().rev().take(160).collect::<Vec<_>>().into_iter().rev().collect();
                 leaks.push(format!("{} is in {place:?}, behind {around:?}", secret.text));
             }
         }
@@ -65,4 +156,9 @@ fn a_planted_leak_is_found_and_what_is_allowed_is_none() {
     assert_eq!(found(Place::Files, format!("\0{token}\0{header}")), 1);
     assert_eq!(found(Place::Answer, header), 1);
     assert_eq!(found(Place::Output, "nothing to see".to_owned()), 0);
+    for before in ["", "a", "ab", "abc"] {
+        let encoded = STANDARD_NO_PAD.encode(format!("{before}{token}?~"));
+        assert_eq!(found(Place::Log, format!("body={encoded}")), 1, "{before}");
+    }
+    assert_eq!(found(Place::Log, format!("{:?}", token.as_bytes())), 1);
 }

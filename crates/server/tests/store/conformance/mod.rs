@@ -97,7 +97,7 @@ claims! {
         the_first_entry_can_be_replaced
         a_name_finds_its_newest_run
         waiters_are_found_in_the_order_of_asking
-        waits_are_listed_with_the_urls_of_their_runs
+        waits_are_listed_with_what_their_runs_say
         what_a_run_keeps_is_read_back
         a_failure_is_read_back_with_its_answers
         what_is_not_there_cannot_change

@@ -2,7 +2,7 @@
 
 use crate::run_support::*;
 use crate::support::*;
-use posthaste::store::{Asker, Order, PageRequest, Part, RunFilter, Store, StoreError, Tally};
+use posthaste::store::{Asker, ListedWait, Order, PageRequest, Part, RunFilter, Store, StoreError, Tally};
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::Message;
 use posthaste_engine::retry::Next;
@@ -11,6 +11,7 @@ use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{Run, Trigger};
 use posthaste_engine::workflow::{Attempt, Change, Overrides, Waiter, Workflow};
 use posthaste_wire::id::{MessageId, Seq};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::Features;
 use std::sync::Arc;
@@ -126,18 +127,28 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     assert_eq!(store.waiters(other, "event").unwrap().len(), 1);
 }
 
-pub(super) fn waits_are_listed_with_the_urls_of_their_runs(store: &dyn Store) {
+pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
-    let mut runs = ["a", "b"].map(|id| rig.start_with(id, T0, |new| new.url = format!("https://{id}.example/\u{e4}'")));
+    let mut runs = ["a", "b"].map(|id| {
+        rig.start_with(id, T0, |new| {
+            new.url = format!("https://{id}.example/\u{e4}'");
+            // One of them hides something.
+            if id == "b" {
+                new.config.redact = RedactFields::parse("body, header[A]").unwrap();
+            }
+        })
+    });
     for (which, event, step) in [(1, "event", 1), (0, "event", 1), (1, "Event", 2), (0, "event", 3)] {
         rig.wait(&mut runs[which], T0, event, step);
     }
     let mut foreign = rig.start_with("a", T0, |new| new.tenant = other);
     rig.wait(&mut foreign, T0, "event", 1);
     let listed = |event: &str, max: usize| store.waits(rig.tenant, event, max).unwrap();
-    let wait =
-        |runs: &[Workflow; 2], run: usize, wait: usize| (runs[run].run.url.clone(), runs[run].waits[wait].clone());
+    let wait = |runs: &[Workflow; 2], run: usize, wait: usize| {
+        let Workflow { run, waits, .. } = &runs[run];
+        ListedWait { url: run.url.clone(), redact: run.config.redact.clone(), wait: waits[wait].clone() }
+    };
     let all = [wait(&runs, 1, 0), wait(&runs, 0, 0), wait(&runs, 0, 1)];
     assert_eq!(listed("event", 9), all);
     assert_eq!((listed("event", 2), listed("none", 9)), (all[..2].to_vec(), vec![]));

@@ -5,7 +5,7 @@ use crate::api::workflow::shape::{self, View};
 use posthaste_engine::message::FlowSpec;
 use posthaste_engine::outcome::ErrorClass;
 use posthaste_engine::retry::Next;
-use posthaste_engine::workflow::run::{Invoker, RunConfig, StepText};
+use posthaste_engine::workflow::run::{FailureCall, Invoker, RunConfig, StepText};
 use posthaste_wire::redact::{self, RedactFields};
 use serde_json::{Value, json};
 
@@ -409,6 +409,18 @@ fn no_answer_has_a_status_and_its_words() {
         let error = &only(&log, 1)["errors"][0];
         assert_eq!((&error["error"], &error["status"]), (&json!("nobody there"), &json!(0)));
     }
+}
+
+#[test]
+fn who_hears_of_a_failure_may_hide_more_than_the_run() {
+    let failure = FailureCall {
+        url: "http://app:3000/failed".into(),
+        headers: vec![("X-Key".to_owned(), "secret".to_owned()), ("X-A".to_owned(), "a".to_owned())],
+        redact: RedactFields::parse("header[X-Key]").unwrap(),
+        ..FailureCall::default()
+    };
+    let letter = Story::with(RunConfig { failure: Some(failure), ..config() }).fails(0).letter().unwrap();
+    assert_eq!(letter["failureCallbackHeader"], json!({ "X-Key": [redact::mark(b"secret")], "X-A": ["a"] }));
 }
 
 #[test]
