@@ -104,6 +104,18 @@ pub const LOG_RESPONSE_BYTES_MAX: usize = 16 * 1024;
 pub const RESPONSE_HEADER_BYTES_MAX: usize = 64 * 1024;
 /// Most headers in a receiver's answer; over it the attempt fails.
 pub const RESPONSE_HEADERS_MAX: usize = 100;
+/// Most interim (1xx) answers before the real one; over it the attempt fails. They do not extend its timeout either. On HTTP/2
+/// one more may go unnoticed, and all attempts of the connection fail.
+pub const RESPONSE_INTERIM_MAX: u32 = 16;
+/// Frames without a byte of a body that a receiver may send on an HTTP/2 connection on which nothing else happens; with one
+/// more the connection is closed, and its attempts have failed.
+pub const CONTROL_FRAMES_MAX: u32 = 1_000;
+/// After this long there may be as many again.
+pub const CONTROL_FRAMES_REFILL_MS: u64 = 60_000;
+/// Bytes exchanged on the connection, requests of ours and bodies of answers, for which there may be one more at once.
+pub const CONTROL_FRAME_BYTES: usize = 32;
+/// Most of them that there may be at once for that; bytes beyond it allow no more.
+pub const CONTROL_FRAMES_SAVED_MAX: u32 = 50_000;
 /// How long the body of a 2xx answer is read before it is dropped.
 pub const RESPONSE_BODY_GRACE_MS: u64 = 5_000;
 
@@ -179,6 +191,7 @@ const _: () = {
     );
     assert!(WORKFLOW_WAIT_MS_DEFAULT <= DELAY_MS_MAX && WORKFLOW_CANCEL_COUNT_DEFAULT <= BULK_CANCEL_COUNT_MAX);
     assert!(LOG_RESPONSE_BYTES_MAX <= RESPONSE_BYTES_MAX);
+    assert!(CONTROL_FRAMES_MAX <= CONTROL_FRAMES_SAVED_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
     assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX as usize <= LANE_HELD_MAX / 2);

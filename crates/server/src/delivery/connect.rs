@@ -5,6 +5,7 @@
 
 use super::egress::EgressPolicy;
 use super::failure::{self, failure};
+use super::frames::Framed;
 use super::pool::Connection;
 use super::resolve::Resolve;
 use super::stream::{Activity, Transport, Watched};
@@ -130,17 +131,19 @@ impl Connector {
 
     async fn over_http1(&self, transport: Transport) -> Result<Connection, AttemptError> {
         let activity = Arc::new(Activity::default());
-        let stream = TokioIo::new(Watched { transport, activity: Some(activity.clone()) });
+        let stream = TokioIo::new(Watched { transport, activity: activity.clone() });
         let (sender, connection) = self.http1.handshake(stream).await.map_err(|error| failure::exchange(&error))?;
         tokio::spawn(connection);
         Ok(Connection::Http1 { sender, activity })
     }
 
     async fn over_http2(&self, transport: Transport) -> Result<Connection, AttemptError> {
-        let stream = TokioIo::new(Watched { transport, activity: None });
-        let (sender, connection) = self.http2.handshake(stream).await.map_err(|error| failure::exchange(&error))?;
+        let stream = Framed::new(transport);
+        let flooded = stream.flooded();
+        let (sender, connection) =
+            self.http2.handshake(TokioIo::new(stream)).await.map_err(|error| failure::exchange(&error))?;
         tokio::spawn(connection);
-        Ok(Connection::Http2 { sender })
+        Ok(Connection::Http2 { sender, flooded })
     }
 }
 

@@ -44,12 +44,12 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
         return failure(ErrorClass::Protocol, "the answer's headers are too large");
     }
     if error.is_parse() {
-        return failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)));
+        return not_http(root(error));
     }
     if let Some(io) = find::<io::Error>(error) {
-        // What hyper says of chunks that make no sense.
+        // What hyper says of chunks that make no sense, and `frames` of a flood.
         if matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) {
-            return failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {io}"));
+            return not_http(io);
         }
         return failure(ErrorClass::Closed, format!("the connection broke before the answer: {}", io.kind()));
     }
@@ -59,7 +59,12 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
     if unprocessed(error) {
         return failure(ErrorClass::Closed, "the receiver closed the connection before it looked at the request");
     }
-    failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {}", root(error)))
+    not_http(root(error))
+}
+
+/// An answer that breaks the rules of HTTP, or our bounds on what comes along with it.
+pub(super) fn not_http(why: &dyn Error) -> AttemptError {
+    failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {why}"))
 }
 
 /// The receiver has not looked at the request for certain: it was never sent, or HTTP/2 says so.

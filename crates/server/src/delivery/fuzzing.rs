@@ -2,6 +2,7 @@
 
 use super::answer_room::{AnswerPatience, AnswerRoom};
 use super::connect::http1_builder;
+use super::frames::Framed;
 use super::pool::Connection;
 use super::response::{self, Ending, Wanted};
 use super::stream::Activity;
@@ -39,14 +40,15 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let deadline = Instant::now() + asked.patience;
-    let stream = TokioIo::new(stream);
     let mut connection = if asked.http2 {
-        let opened = http2_builder().handshake(stream).await;
+        let stream = Framed::new(stream);
+        let flooded = stream.flooded();
+        let opened = http2_builder().handshake(TokioIo::new(stream)).await;
         let (sender, driver) = opened.map_err(|error| failure::exchange(&error))?;
         tokio::spawn(driver);
-        Connection::Http2 { sender }
+        Connection::Http2 { sender, flooded }
     } else {
-        let opened = http1_builder().handshake(stream).await;
+        let opened = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, driver) = opened.map_err(|error| failure::exchange(&error))?;
         tokio::spawn(driver);
         Connection::Http1 { sender, activity: Arc::new(Activity::default()) }

@@ -17,6 +17,8 @@ mod connect;
 
 mod stream;
 
+mod frames;
+
 mod pool;
 
 mod request;

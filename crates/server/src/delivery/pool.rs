@@ -4,6 +4,7 @@
 //! taken and given back; an HTTP/2 connection is shared by everyone with its key.
 
 use super::failure;
+use super::frames::{Flood, Flooded};
 use super::stream::{Activity, Interim};
 use super::target::Target;
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use posthaste_engine::outcome::AttemptError;
 use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -45,7 +46,7 @@ pub(super) enum Connection {
     /// Nobody else has it meanwhile.
     Http1 { sender: http1::SendRequest<Full<Bytes>>, activity: Arc<Activity> },
     /// Others may have it at the same time.
-    Http2 { sender: http2::SendRequest<Full<Bytes>> },
+    Http2 { sender: http2::SendRequest<Full<Bytes>>, flooded: Flooded },
 }
 
 /// A request without an answer.
@@ -70,7 +71,7 @@ impl Connection {
             biased;
             answer = self.exchange(request) => answer,
             () = interim.flooded() => Err(Unanswered {
-                error: failure::failure(ErrorClass::Protocol, "too many interim answers"),
+                error: failure::not_http(&Flood::Interim),
                 untouched: false,
             }),
         }
@@ -88,12 +89,18 @@ impl Connection {
                     unanswered(error, untouched)
                 })
             }
-            Connection::Http2 { sender } => {
-                sender.ready().await.map_err(|error| unanswered(error, true))?;
-                let answer = sender.send_request(request).await;
-                answer.map_err(|error| {
-                    let untouched = failure::unprocessed(&error);
-                    unanswered(error, untouched)
+            Connection::Http2 { sender, flooded } => {
+                let answer = match sender.ready().await {
+                    Ok(()) => sender.send_request(request).await.map_err(|error| {
+                        let untouched = failure::unprocessed(&error);
+                        unanswered(error, untouched)
+                    }),
+                    Err(error) => Err(unanswered(error, true)),
+                };
+                // A request that was not yet sent when we left a flood only hears that the connection is closed.
+                answer.map_err(|unanswered| match flooded.get() {
+                    Some(flood) => Unanswered { error: failure::not_http(flood), ..unanswered },
+                    None => unanswered,
                 })
             }
         }
@@ -130,6 +137,7 @@ struct Idle {
 
 struct Shared {
     sender: http2::SendRequest<Full<Bytes>>,
+    flooded: Flooded,
     used: Instant,
 }
 
@@ -147,7 +155,7 @@ impl Pool {
         if let Some(shared) = &mut entry.shared {
             if !shared.sender.is_closed() {
                 shared.used = now;
-                return Some(Connection::Http2 { sender: shared.sender.clone() });
+                return Some(Connection::Http2 { sender: shared.sender.clone(), flooded: shared.flooded.clone() });
             }
             entry.shared = None;
         }
@@ -178,8 +186,8 @@ impl Pool {
 
     /// Lets others use an HTTP/2 connection at the same time.
     pub(super) fn share(self: &Arc<Self>, key: &Key, connection: &Connection) {
-        let Connection::Http2 { sender } = connection else { return };
-        let shared = Shared { sender: sender.clone(), used: Instant::now() };
+        let Connection::Http2 { sender, flooded } = connection else { return };
+        let shared = Shared { sender: sender.clone(), flooded: flooded.clone(), used: Instant::now() };
         let mut waiting = self.lock();
         let entry = waiting.by_key.entry(key.clone()).or_default();
         // Of several opened at the same time the first stays; the others end with their request.

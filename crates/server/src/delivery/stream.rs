@@ -1,5 +1,7 @@
-//! The bytes of one connection, plain or encrypted, and what was seen on it.
+//! The bytes of one connection, plain or encrypted, and what was seen of them on HTTP/1. What is counted on HTTP/2 is in
+//! `frames`.
 
+use posthaste_engine::limits;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,9 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::client::TlsStream;
-
-/// Most interim (1xx) answers before the real one. They do not extend the timeout either.
-const INTERIM_MAX: u32 = 16;
 
 /// What was seen on an HTTP/1 connection since the current request began. It has one request at a time;
 /// on HTTP/2 bytes say nothing about any one of its requests.
@@ -32,7 +31,7 @@ impl Activity {
     }
 }
 
-/// The interim answers to one request. hyper tells of them on HTTP/1 only.
+/// The interim answers to one request. hyper tells of them on HTTP/1 only; on HTTP/2 `frames` counts them.
 #[derive(Debug, Default)]
 pub(super) struct Interim {
     count: AtomicU32,
@@ -42,7 +41,7 @@ pub(super) struct Interim {
 impl Interim {
     /// An interim answer came in.
     pub(super) fn add(&self) {
-        if self.count.fetch_add(1, Ordering::AcqRel) == INTERIM_MAX {
+        if self.count.fetch_add(1, Ordering::AcqRel) == limits::RESPONSE_INTERIM_MAX {
             self.flooded.notify_one();
         }
     }
@@ -59,31 +58,18 @@ pub(super) enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A transport that tells its [`Activity`], if it has one, about every byte received.
-pub(super) struct Watched {
-    pub(super) transport: Transport,
-    pub(super) activity: Option<Arc<Activity>>,
-}
-
-impl AsyncRead for Watched {
+impl AsyncRead for Transport {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = match &mut self.transport {
+        match &mut *self {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        };
-        if buffer.filled().len() > before
-            && let Some(activity) = &self.activity
-        {
-            activity.answered.store(true, Ordering::Release);
         }
-        polled
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for Transport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
+        match &mut *self {
             Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Transport::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
@@ -94,30 +80,73 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
+        match &mut *self {
             Transport::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Transport::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.transport {
+        match self {
             Transport::Plain(stream) => stream.is_write_vectored(),
             Transport::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
+        match &mut *self {
             Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Transport::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
+        match &mut *self {
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+/// A transport of HTTP/1 that tells its [`Activity`] about every byte received.
+pub(super) struct Watched {
+    pub(super) transport: Transport,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.transport).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.activity.answered.store(true, Ordering::Release);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.transport).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.transport).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.transport.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }

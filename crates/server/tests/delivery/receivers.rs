@@ -3,8 +3,8 @@
 //! What becomes of the message is tested in `receivers`, the test beside this one.
 
 use crate::cases::{
-    Answer, Expect, Fails, Truncated, body_cases, bytes, connection_and_header_cases, entry, floods, head,
-    marker_cases, status_cases, then_hangs,
+    Answer, Expect, Fails, GZIP_BOMB_BYTES, Truncated, body_cases, bytes, connection_and_header_cases, entry, floods,
+    gzip_bomb, head, marker_cases, sends_a_gzip_bomb, status_cases, then_hangs,
 };
 use crate::script::{OK, Receiver, Step, answer, send};
 use crate::support::{ScriptedDns, attempt, attempt_within, config, deliverer, message};
@@ -13,6 +13,9 @@ use posthaste_engine::limits;
 use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
 use std::net::TcpListener as StdListener;
 use std::time::Duration;
+
+/// How long an attempt may take at most: longer than any timeout in these tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What came out of an attempt.
 pub(crate) fn expect_of(outcome: &Outcome) -> Expect {
@@ -36,21 +39,28 @@ pub(crate) fn assert_counts(id: &str, outcome: &Outcome) {
 
 /// Long enough for anything but a receiver that hangs.
 fn timeout_for(script: &[Step]) -> u64 {
-    if script.iter().any(|step| matches!(step, Step::Hang)) { 300 } else { 10_000 }
+    if script.iter().any(Step::hangs) { 300 } else { 10_000 }
+}
+
+/// An attempt that ends whatever the receiver does. Without its own timeout it would wait here, not for ever.
+async fn attempt_in_time(id: &str, receiver: &Receiver, timeout_ms: u64, needs_body: bool) -> Outcome {
+    let (deliverer, message) = (deliverer(), message(&receiver.url("/")));
+    let attempt = attempt_within(&deliverer, &message, timeout_ms, needs_body);
+    tokio::time::timeout(PATIENCE, attempt).await.unwrap_or_else(|_| panic!("{id}: the attempt has no end"))
 }
 
 async fn assert_all(cases: Vec<(&'static str, Vec<Step>, Expect)>) {
     for (id, script, expected) in cases {
         let timeout_ms = timeout_for(&script);
         let receiver = Receiver::start(vec![script.clone()]).await;
-        let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), timeout_ms, false).await;
+        let outcome = attempt_in_time(id, &receiver, timeout_ms, false).await;
         assert_eq!(expect_of(&outcome), expected, "{id}: {outcome:?}");
         assert_counts(id, &outcome);
         assert_eq!(receiver.connections(), 1, "{id}: a fresh connection is never retried");
 
         if entry(id)["needs_body"].as_str().is_some_and(|text| text.starts_with("retry")) {
             let receiver = Receiver::start(vec![script]).await;
-            let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), timeout_ms, true).await;
+            let outcome = attempt_in_time(id, &receiver, timeout_ms, true).await;
             assert_eq!(outcome.verdict(), Verdict::Failure, "{id}, body needed: {outcome:?}");
             assert!(outcome.result.is_err(), "{id}, body needed: {outcome:?}");
         }
@@ -151,6 +161,8 @@ async fn interim_answers_are_limited() {
     let receiver = Receiver::start(vec![floods(interim, interim.repeat(100).into())]).await;
     let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
     assert_eq!(expect_of(&outcome), Fails(ErrorClass::Protocol));
+    let error = outcome.result.unwrap_err();
+    assert_eq!(error.message, "the answer is not valid HTTP: too many interim answers");
 }
 
 #[tokio::test]
@@ -190,6 +202,19 @@ async fn answers_are_kept_up_to_the_limit() {
     assert_eq!(kept(500, max + 1, true).await, Ok((max, true)));
     assert_eq!(kept(200, max, true).await, Ok((max, false)));
     assert_eq!(kept(200, max + 1, true).await, Err(ErrorClass::Protocol));
+}
+
+/// `gzip-bomb` of the catalogue, when its body is the point. That the server's memory stays small is measured in `isolation`
+/// of the tests of `receivers`.
+#[tokio::test]
+async fn a_compressed_answer_is_kept_as_it_came() {
+    let bomb = gzip_bomb();
+    assert_eq!(bomb.last_chunk(), Some(&GZIP_BOMB_BYTES.to_le_bytes()), "what it says to expand to");
+    let receiver = Receiver::start(vec![sends_a_gzip_bomb()]).await;
+    let outcome = attempt_within(&deliverer(), &message(&receiver.url("/")), 10_000, true).await;
+    let response = outcome.result.unwrap();
+    assert!(response.headers.contains(&("Content-Encoding".to_owned(), "gzip".to_owned())), "{:?}", response.headers);
+    assert!(response.body == bomb && !response.truncated, "{} bytes instead of {}", response.body.len(), bomb.len());
 }
 
 #[tokio::test]

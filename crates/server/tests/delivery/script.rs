@@ -4,11 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+/// Often enough that a limit which starts anew with each byte never ends an attempt of these tests.
+const DRIP_EVERY: Duration = Duration::from_millis(20);
 
 /// What a receiver does on one connection, in order. At the end it closes the connection.
 #[derive(Clone, Debug)]
@@ -27,6 +31,8 @@ pub(crate) enum Step {
     Tell(Arc<Notify>),
     /// Sends these bytes again and again until the other side goes away.
     Flood(Vec<u8>),
+    /// Sends these bytes one at a time, [`DRIP_EVERY`], the last one again and again until the other side goes away.
+    Drip(Vec<u8>),
     /// Closes with RST.
     Reset,
     /// Sends a fatal alert of TLS past the encryption.
@@ -39,6 +45,13 @@ pub(crate) enum Step {
 
 pub(crate) fn send(text: &str) -> Step {
     Step::Send(text.as_bytes().to_vec())
+}
+
+impl Step {
+    /// It ends only when the other side goes away.
+    pub(crate) fn hangs(&self) -> bool {
+        matches!(self, Step::Hang | Step::Drip(_))
+    }
 }
 
 /// Reads a request and answers with this text.
@@ -176,9 +189,8 @@ async fn follow<S: Wire>(mut stream: S, script: Vec<Step>, received: &Mutex<Vec<
             }
             Step::Alert => stream.bare().write_all(&[0x15, 3, 3, 0, 2, 2, 80]).await?,
             Step::Tell(reached) => reached.notify_one(),
-            Step::Flood(bytes) => loop {
-                stream.write_all(&bytes).await?;
-            },
+            Step::Flood(bytes) => while stream.write_all(&bytes).await.is_ok() {},
+            Step::Drip(bytes) => drip(&mut stream, &bytes).await,
             // Dropping the stream closes it; with a linger time of zero, by a reset.
             Step::Reset | Step::Vanish => return Ok(()),
             Step::Hang => {
@@ -187,6 +199,16 @@ async fn follow<S: Wire>(mut stream: S, script: Vec<Step>, received: &Mutex<Vec<
         }
     }
     stream.shutdown().await
+}
+
+async fn drip<S: Wire>(stream: &mut S, bytes: &[u8]) {
+    let mut ticks = tokio::time::interval(DRIP_EVERY);
+    for byte in bytes.iter().chain(bytes.last().into_iter().cycle()) {
+        ticks.tick().await;
+        if stream.write_all(&[*byte]).await.is_err() || stream.flush().await.is_err() {
+            return;
+        }
+    }
 }
 
 pub(crate) async fn read_request<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Received> {

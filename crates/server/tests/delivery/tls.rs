@@ -1,7 +1,7 @@
 //! TLS and HTTP/2: who is trusted, and what receivers do to us once they are.
 
 use crate::cases::Expect;
-use crate::receivers::{assert_counts, expect_of};
+use crate::receivers::{PATIENCE, assert_counts, expect_of};
 use crate::script::{OK, Receiver, Step, answer, send};
 use crate::secure_cases::{
     Authority, SecureCase, WEAK_AUTHORITY, certificate_cases, early_hints, frame, handshake_cases, http2_cases,
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// A client that trusts this authority, and the weak one, and finds `hook.example` on loopback.
 pub(crate) fn trusting(authority: &Authority) -> Deliverer {
@@ -89,8 +90,11 @@ async fn broken_handshakes_and_certificates_count_as_the_catalogue_says() {
     let ours = Authority::new();
     for case in handshake_cases().into_iter().chain(certificate_cases(&ours)) {
         let id = case.id;
-        let (receiver, outcome) = attempt_secure(&ours, case, 10_000).await;
+        let (receiver, outcome) = attempt_secure(&ours, case).await;
         assert_counts(id, &outcome);
+        if ["tls-hang", "tls-drip"].contains(&id) {
+            assert_eq!(outcome.result.unwrap_err().message, "TLS handshake timed out after 500ms", "{id}");
+        }
         let is_trusted = ["tls-alert-after-request", "tls-close-no-notify"].contains(&id);
         assert_eq!(receiver.received().len(), usize::from(is_trusted), "{id}: what an untrusted receiver gets");
     }
@@ -101,14 +105,17 @@ async fn broken_handshakes_and_certificates_count_as_the_catalogue_says() {
 }
 
 /// One attempt with a receiver; its outcome is exactly what the case expects.
-async fn attempt_secure(ours: &Authority, case: SecureCase, timeout_ms: u64) -> (Receiver, Outcome) {
+async fn attempt_secure(ours: &Authority, case: SecureCase) -> (Receiver, Outcome) {
     let SecureCase { id, acceptor, script, expect, by_address } = case;
     let receiver = match acceptor {
         Some(acceptor) => Receiver::start_tls(vec![script], acceptor).await,
         None => Receiver::start(vec![script]).await,
     };
     let url = if by_address { format!("https://{}/", receiver.address) } else { url(&receiver) };
-    let outcome = attempt_within(&trusting(ours), &message(&url), timeout_ms, false).await;
+    let timeout_ms = if expect == Expect::Fails(ErrorClass::Timeout) { 300 } else { 10_000 };
+    let (deliverer, message) = (trusting(ours), message(&url));
+    let attempt = attempt_within(&deliverer, &message, timeout_ms, false);
+    let outcome = timeout(PATIENCE, attempt).await.unwrap_or_else(|_| panic!("{id}: the attempt has no end"));
     assert_eq!(expect_of(&outcome), expect, "{id}: {outcome:?}");
     (receiver, outcome)
 }
@@ -171,9 +178,79 @@ async fn http2_receivers_count_as_the_catalogue_says_in_bounded_time() {
     let ours = Authority::new();
     for case in http2_cases(&ours) {
         let id = case.id;
-        let (_, outcome) = attempt_secure(&ours, case, 1_000).await;
+        let (_, outcome) = attempt_secure(&ours, case).await;
         assert_counts(id, &outcome);
     }
+}
+
+/// Begins an answer on stream 1, sends this without end, and tells when it was left.
+fn floods_after(start: Vec<u8>, again: &[u8]) -> (Vec<Step>, Arc<Notify>) {
+    let left = Arc::new(Notify::new());
+    let script = vec![
+        Step::ReadUntil(b"hello"),
+        Step::Send([frame(4, 0, 0, &[]), start].concat()),
+        Step::Flood(again.repeat(100)),
+        Step::Tell(left.clone()),
+    ];
+    (script, left)
+}
+
+#[tokio::test]
+async fn http2_receivers_that_send_frames_without_end_are_left_at_once() {
+    let ours = Authority::new();
+    // An answer that has begun, and whose body is never there.
+    let begun = frame(1, 4, 1, &[0x88]);
+    let floods = [
+        ("PING", Vec::new(), frame(6, 0, 0, &[7; 8])),
+        ("SETTINGS", Vec::new(), frame(4, 0, 0, &[0, 3, 0, 0, 0, 100])),
+        ("WINDOW_UPDATE", Vec::new(), frame(8, 0, 0, &[0, 0, 0, 1])),
+        ("WINDOW_UPDATE of the stream", begun.clone(), frame(8, 0, 1, &[0, 0, 0, 1])),
+        ("PRIORITY", Vec::new(), frame(2, 0, 1, &[0, 0, 0, 0, 7])),
+        ("frames of no known kind", begun.clone(), frame(200, 0, 1, &[0; 100])),
+        ("interim answers", Vec::new(), early_hints(1)),
+        ("DATA without a byte", begun.clone(), frame(0, 0, 1, &[])),
+        ("DATA of nothing but padding", begun, frame(0, 8, 1, &[3, 0, 0, 0])),
+    ];
+    let mut wrong = Vec::new();
+    for (name, start, again) in floods {
+        let (script, left) = floods_after(start, &again);
+        let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
+        let (deliverer, message) = (trusting(&ours), message(&url(&receiver)));
+        let outcome = attempt_within(&deliverer, &message, 10_000, true).await;
+        if expect_of(&outcome) != Expect::Fails(ErrorClass::Protocol) {
+            wrong.push(format!("{name}: {outcome:?}"));
+        } else if timeout(PATIENCE, left.notified()).await.is_err() {
+            wrong.push(format!("{name}: the connection is still open"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn an_answer_before_a_flood_counts_and_the_next_request_gets_a_connection_of_its_own() {
+    let ours = Authority::new();
+    let (script, left) = floods_after(frame(1, 5, 1, &[0x88]), &frame(6, 0, 0, &[7; 8]));
+    let scripts = vec![script, after_one_answer(vec![Step::Hang])];
+    let receiver = Receiver::start_tls(scripts, ours.acceptor(&["hook.example"], &["h2"])).await;
+    let (deliverer, message) = (trusting(&ours), message(&url(&receiver)));
+    assert_eq!(expect_of(&attempt(&deliverer, &message).await), Expect::Answer(200));
+    timeout(PATIENCE, left.notified()).await.expect("nobody waits for anything on that connection");
+    assert_eq!(expect_of(&attempt(&deliverer, &message).await), Expect::Answer(200));
+    assert_eq!(receiver.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_talkative_http2_receiver_is_heard_to_the_end() {
+    let ours = Authority::new();
+    let ping = frame(6, 0, 0, &[7; 8]);
+    let (hints, head) = (early_hints(1).repeat(16), frame(1, 4, 1, &[0x88]));
+    let body = [frame(0, 0, 1, b"x").repeat(10), ping].concat().repeat(500);
+    let answer = [frame(4, 0, 0, &[]), hints, head, body, frame(0, 1, 1, &[])].concat();
+    let script = vec![Step::ReadUntil(b"hello"), Step::Send(answer), Step::Hang];
+    let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
+    let outcome = attempt_within(&trusting(&ours), &message(&url(&receiver)), 10_000, true).await;
+    let response = outcome.result.unwrap();
+    assert_eq!((response.status, response.body, response.truncated), (200, vec![b'x'; 5_000], false));
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ impl Played {
 
     async fn secure(case: SecureCase) -> Played {
         let SecureCase { id, acceptor, script, expect, by_address } = case;
-        let hangs = script.iter().any(|step| matches!(step, Step::Hang));
+        let hangs = script.iter().any(Step::hangs);
         // A handshake has a limit of its own, of ten seconds; once is enough.
         let retries = if acceptor.is_none() && hangs { 0 } else { 1 };
         let receiver = match acceptor {

@@ -1,7 +1,7 @@
 //! What healthy destinations, and other tenants, notice of bad ones. Short and with loose bounds;
 //! `posthaste-bench run --only isolation` has the long version and the goals.
 
-use crate::cases::{body_cases, connection_and_header_cases, marker_cases};
+use crate::cases::{GZIP_BOMB_BYTES, body_cases, connection_and_header_cases, marker_cases};
 use crate::process::{Caller, Process, TOKENS, Witness};
 use crate::script::{Receiver, Step};
 use crate::world::eventually;
@@ -22,6 +22,7 @@ const SLOWER: u32 = 5;
 const AT_LEAST: Duration = Duration::from_secs(2);
 /// What bad answers may cost in all: each is kept up to a megabyte, and there are a few dozen at once.
 const RSS_MAX_MB: u64 = 300;
+const _: () = assert!(GZIP_BOMB_BYTES as u64 / 1_000_000 > RSS_MAX_MB, "one that is expanded would be noticed");
 
 /// How long messages at fixed times took, each in order of size.
 struct Took {

@@ -121,15 +121,25 @@ async fn an_echo(world: &World) {
         format!("HTTP/1.1 500 Echo\r\nContent-Length: {}\r\n\r\n{}", request.head.len(), request.head)
     })
     .await;
-    let headers = [("Upstash-Retries", "0"), ("Upstash-Forward-Authorization", "Bearer forwarded-secret")];
+    let headers = [
+        ("Upstash-Retries", "0"),
+        ("Upstash-Forward-Authorization", "Bearer forwarded-secret"),
+        ("Upstash-Redact-Fields", "header[Authorization]"),
+    ];
     let id = world.publish(&receiver.url(), &headers).await;
     world.settled().await;
+    let mut shown = world.events(&id).await;
     let letter = world.dead_letter(&id).await.expect("a dead letter");
     let echoed = letter["responseBody"].as_str().expect("the answer is kept").to_owned();
-    assert!(echoed.contains("Upstash-Signature: "), "{echoed}");
-    let mut request = letter;
-    request.as_object_mut().expect("an object").remove("responseBody");
-    assert!(!request.to_string().contains("Upstash-Signature"), "only the receiver's own words tell it");
+    assert!(echoed.contains("Upstash-Signature: ") && echoed.contains("Bearer forwarded-secret"), "{echoed}");
+    shown.push(letter);
+    for mut request in shown {
+        request.as_object_mut().expect("an object").remove("responseBody");
+        let hidden = request["header"]["Authorization"][0].as_str().is_some_and(|value| value.starts_with("REDACTED:"));
+        let request = request.to_string();
+        let told = ["Upstash-Signature", "forwarded-secret"].iter().any(|secret| request.contains(secret));
+        assert!(hidden && !told, "only the receiver's own words tell it: {request}");
+    }
     let others = world.get(OTHER_TENANT, "/v2/dlq").await;
     assert_eq!(others["messages"], json!([]), "and only to the tenant");
     let others = world.get(OTHER_TENANT, "/v2/events").await;
