@@ -20,6 +20,8 @@ pub const TIMEOUT_MS_MAX: u64 = 2 * 3_600_000;
 pub const TIMEOUT_MS_MIN: u64 = 1_000;
 /// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored.
 pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
+/// Shortest wait that a receiver can ask for: a shorter `Retry-After`, or one of the past, is stretched to it.
+pub const RETRY_AFTER_MS_MIN: u64 = 100;
 /// Most forwarded headers; over it a publish is refused with 400.
 pub const FORWARD_HEADERS_MAX: usize = 100;
 /// Most bytes of forwarded header names and values; over it a publish is refused with 400.
@@ -195,5 +197,6 @@ const _: () = {
     assert!(ORIGIN_IN_FLIGHT_MAX <= TENANT_IN_FLIGHT_MAX && TENANT_IN_FLIGHT_MAX <= IN_FLIGHT_MAX);
     assert!(LOAD_PAGE <= HELD_MAX && LANE_HELD_MAX <= HELD_MAX);
     assert!(ORIGIN_IN_FLIGHT_MAX as usize <= LANE_HELD_MAX / 2);
+    assert!(RETRY_AFTER_MS_MIN <= RETRY_DELAY_MS_MAX);
     assert!(ENDED_GRACE_MS < HISTORY_MS_DEFAULT);
 };

@@ -55,6 +55,8 @@ pub enum Bug {
     OriginOneTooMany,
     /// A cancelled message that waits is not taken out of its queue.
     CancelLeavesTurn,
+    /// Nobody looks at those who wait behind a delayed head of a queue when that is cancelled.
+    CancelledHeadStrands,
     /// A run that ends leaves its deliveries behind.
     RunEndLeavesDeliveries,
     /// A step that is published again is appended again.
@@ -75,7 +77,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 33] = [
+    pub const ALL: [Bug; 34] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -101,6 +103,7 @@ impl Bug {
         Bug::DelayedJoinsEarly,
         Bug::OriginOneTooMany,
         Bug::CancelLeavesTurn,
+        Bug::CancelledHeadStrands,
         Bug::RunEndLeavesDeliveries,
         Bug::StepAppendedTwice,
         Bug::DoneStepSentAgain,

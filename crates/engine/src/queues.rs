@@ -216,8 +216,10 @@ impl Queues {
         }
         let Some(members) = line.slots.get_mut(&place.turn) else {
             // It may be the one that others behind it waited for: they are looked at anew.
-            self.joins_no_more((live.tenant, place.queue));
-            self.feed((live.tenant, place.queue));
+            if !planted::has(Bug::CancelledHeadStrands) {
+                self.joins_no_more((live.tenant, place.queue));
+                self.feed((live.tenant, place.queue));
+            }
             return false;
         };
         members.retain(|seq| *seq != live.id.seq);

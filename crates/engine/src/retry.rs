@@ -1,6 +1,6 @@
 //! After a failed attempt: again, and when, or never.
 
-use crate::limits::RETRY_DELAY_MS_MAX;
+use crate::limits::{RETRY_AFTER_MS_MIN, RETRY_DELAY_MS_MAX};
 use crate::message::MessageSpec;
 use crate::outcome::{Outcome, Verdict};
 use crate::planted::{self, Bug};
@@ -26,7 +26,7 @@ pub const JITTER_SHARE: f64 = 0.05;
 /// What becomes of a message after the attempt that followed `retried` retries.
 ///
 /// `random` spreads the default back-off; any number will do. A receiver that names a time is
-/// believed first, then the publisher's expression, then the default.
+/// believed first, but for a pause that it must take, then the publisher's expression, then the default.
 pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp, random: u64) -> Next {
     match outcome.verdict() {
         Verdict::Success => Next::Done,
@@ -45,7 +45,7 @@ fn delay_ms(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
             found.map(|(_, value)| value.as_str())
         };
         if let Some(asked) = retry_after_ms(header, now) {
-            return asked.min(RETRY_DELAY_MS_MAX);
+            return asked.clamp(RETRY_AFTER_MS_MIN, RETRY_DELAY_MS_MAX);
         }
     }
     let expression = spec.retry_delay.as_deref().and_then(|text| RetryDelay::parse(text).ok());
@@ -162,8 +162,28 @@ mod tests {
     fn the_receiver_wins_over_the_expression_and_the_expression_over_the_default() {
         let spec = spec(3, Some("7000"));
         assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", "5")]), NOW, 9)), 5_000);
-        assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", "0")]), NOW, 9)), 0);
         assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", "999999999")]), NOW, 9)), 7_000);
         assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[]), NOW, 9)), 7_000);
+    }
+
+    #[test]
+    fn a_receiver_that_wants_to_be_asked_at_once_is_given_a_pause() {
+        let spec = spec(3, Some("0"));
+        let cases = [
+            ("Retry-After", "0", 100),
+            ("Retry-After", "Sun, 06 Nov 1994 08:49:37 GMT", 100),
+            ("Retry-After", "1", 1_000),
+            ("X-RateLimit-Reset", "0", 100),
+            ("X-RateLimit-Reset-Requests", "99ms", 100),
+            ("X-RateLimit-Reset-Tokens", "101ms", 101),
+        ];
+        for (name, value, expected) in cases {
+            assert_eq!(wait_ms(next(&spec, 0, &answer(429, &[(name, value)]), NOW, 9)), expected, "{name}: {value}");
+        }
+        assert_eq!(
+            wait_ms(next(&spec, 0, &answer(429, &[]), NOW, 9)),
+            0,
+            "the publisher's own expression has no floor"
+        );
     }
 }

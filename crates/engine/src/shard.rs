@@ -416,8 +416,15 @@ impl Shard {
                 break;
             }
             for seq in members {
-                let held = self.held.get(&seq).expect("who waits for a turn in RAM is held");
-                self.arrive(held.live, now);
+                let live = self.held.get(&seq).expect("who waits for a turn in RAM is held").live;
+                let is_own = live.place.is_some_and(|place| place.turn.seq == seq);
+                if is_own && live.retried == 0 {
+                    // It waited because it was due. The clock may have gone back since, and the queue would stand
+                    // still for as long as that.
+                    self.make_ready(live, None, now);
+                } else {
+                    self.arrive(live, now);
+                }
             }
         }
         if let Some(name) = self.queues.forget_if_over(id) {

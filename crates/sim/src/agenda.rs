@@ -36,6 +36,8 @@ pub(crate) enum Event {
     Restart { node: usize, incarnation: u64 },
     /// A process stands still.
     Pause { node: usize, for_ms: u64 },
+    /// A process and the store lose sight of each other.
+    CutOff { node: usize, for_ms: u64 },
     /// Everything loses power.
     PowerCut { down_ms: u64 },
     /// The clock of a node is set.
@@ -68,6 +70,7 @@ impl Event {
             Event::Drain { node } => of(15, *node, 0),
             Event::Execute(visit) => of(16, visit.node, 0),
             Event::Ask(visit) => of(17, visit.node, visit.asks.len() as u64),
+            Event::CutOff { node, .. } => of(18, *node, 0),
         }
     }
 

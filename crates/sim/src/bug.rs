@@ -11,6 +11,8 @@ pub enum Bug {
     AnswerAfterFailure,
     /// The store takes writes of earlier owners.
     NoFencing,
+    /// An owner that does not hear from the store takes its lease for renewed.
+    RenewalAssumed,
     /// The store grants a lease that somebody has.
     LeaseGrantedTwice,
     /// An owner takes an unknown commit for a failed one and accepts its publishes again.
@@ -55,11 +57,12 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 25] = [
         Bug::EffectsBeforeCommit,
         Bug::AnswerBeforeSync,
         Bug::AnswerAfterFailure,
         Bug::NoFencing,
+        Bug::RenewalAssumed,
         Bug::LeaseGrantedTwice,
         Bug::UnknownMeansFailed,
         Bug::TornBatch,

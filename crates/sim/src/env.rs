@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// When a simulation begins, by a clock that is right. A full minute.
 const BEGIN: Timestamp = Timestamp(1_780_315_200_000);
+/// A clock that was set is noticed after at most this long.
+pub(crate) const CLOCK_CHECK_MS: u64 = 5_000;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Env {
     pub swarm: Swarm,
     pub bug: Option<Bug>,
     pub healed: bool,
+    /// Until when each node cannot reach the store.
+    pub cut_off_until_ms: Vec<u64>,
     /// Endpoints that wait for an answer.
     pub visits: BTreeMap<RequestId, Visit>,
 }
@@ -43,6 +47,7 @@ impl Env {
     pub(crate) fn new(seed: u64, bug: Option<Bug>, told: bool) -> Env {
         let mut random = Random::new(seed);
         let swarm = Swarm::draw(&mut random);
+        let cut_off_until_ms = vec![0; swarm.nodes];
         Env {
             now_ms: 0,
             random,
@@ -53,6 +58,7 @@ impl Env {
             swarm,
             bug,
             healed: false,
+            cut_off_until_ms,
             visits: BTreeMap::new(),
         }
     }
@@ -89,8 +95,16 @@ impl Env {
         Ok(())
     }
 
+    /// Whether a node cannot reach the store, nor the store that node.
+    pub(crate) fn is_cut_off(&self, node: usize) -> bool {
+        self.now_ms < self.cut_off_until_ms[node]
+    }
+
     /// The owner reads from the store, which may fail.
-    pub(crate) fn read(&mut self) -> Result<(), Stop> {
+    pub(crate) fn read(&mut self, node: usize) -> Result<(), Stop> {
+        if self.is_cut_off(node) {
+            return Err(Stop::Store(CommitError::Unavailable));
+        }
         if self.store.is_full || !self.chance(self.swarm.faults.refused_commits) {
             return Ok(());
         }

@@ -14,6 +14,7 @@ use crate::command::{Answer, RequestId, Said};
 use crate::program::Program;
 use crate::store::Store;
 use crate::story::short;
+pub(crate) use idle::OVERDUE_MS;
 use limits::FlowBook;
 use posthaste_engine::event::State;
 use posthaste_engine::flow::Flow;
@@ -71,6 +72,12 @@ pub struct Counts {
     pub owners: u64,
     /// Commits that were refused because there was a newer owner.
     pub fenced: u64,
+    /// Times in which a running owner could not reach the store.
+    pub cut_off: u64,
+    /// Owners that were replaced meanwhile, and did not know.
+    pub replaced: u64,
+    /// Their commits that reached the store late, behind one of the next owner.
+    pub late_commits: u64,
     /// Power cuts.
     pub power_cuts: u64,
     /// Runs of workflows.
@@ -95,6 +102,10 @@ pub struct Counts {
     pub events_kept: u64,
     /// Waits that none ended.
     pub waits_timed_out: u64,
+    /// How often everything stood still and somebody could have been forgotten.
+    pub idle_looks: u64,
+    /// How often after clocks had been wrong.
+    pub idle_looks_after_jumps: u64,
 }
 
 impl Counts {
@@ -114,6 +125,9 @@ impl Counts {
         self.fired += other.fired;
         self.owners += other.owners;
         self.fenced += other.fenced;
+        self.cut_off += other.cut_off;
+        self.replaced += other.replaced;
+        self.late_commits += other.late_commits;
         self.power_cuts += other.power_cuts;
         self.runs += other.runs;
         self.runs_finished += other.runs_finished;
@@ -126,6 +140,8 @@ impl Counts {
         self.events_heard += other.events_heard;
         self.events_kept += other.events_kept;
         self.waits_timed_out += other.waits_timed_out;
+        self.idle_looks += other.idle_looks;
+        self.idle_looks_after_jumps += other.idle_looks_after_jumps;
     }
 }
 

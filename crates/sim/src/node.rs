@@ -65,6 +65,8 @@ pub(crate) struct CommitRequest {
     pub cuts: u64,
     pub notes: Notes,
     pub fate: Fate,
+    /// It was held up on its way.
+    pub is_late: bool,
 }
 
 /// What becomes of a commit, unless it is fenced.
@@ -290,7 +292,7 @@ impl Owner {
             self.forget_idle_flows(env, now);
             return self.commit(env, fresh);
         };
-        env.read()?;
+        env.read(self.node)?;
         let rows = env.store.load(&load);
         self.stage = Stage::Load(read + rows.len() + 1);
         self.shard.loaded(&load, &rows, now, &mut self.batch.out);
@@ -373,8 +375,8 @@ impl Owner {
             env.agenda.plan(at_ms, Event::Committed { node, incarnation, result: Err(CommitError::Unknown) });
             at_ms += env.random.any_size(1, 4_000);
         }
-        let commit =
-            CommitRequest { node, incarnation, epoch, ops, synced, cuts: env.judge.counts.power_cuts, notes, fate };
+        let (cuts, is_late) = (env.judge.counts.power_cuts, false);
+        let commit = CommitRequest { node, incarnation, epoch, ops, synced, cuts, notes, fate, is_late };
         env.agenda.plan(at_ms, Event::Apply(Box::new(commit)));
         Ok(())
     }

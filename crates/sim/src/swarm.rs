@@ -37,6 +37,8 @@ pub(crate) struct Swarm {
 pub(crate) struct Faults {
     pub crashes: u64,
     pub pauses: u64,
+    /// Times in which a node cannot reach the store.
+    pub cuts: u64,
     pub drains: u64,
     pub power_cuts: u64,
     pub jumps: u64,
@@ -117,6 +119,7 @@ impl Faults {
         Faults {
             crashes: sometimes(450, 5),
             pauses: if nodes > 1 { sometimes(600, 6) } else { sometimes(100, 2) },
+            cuts: if nodes > 1 { sometimes(400, 4) } else { 0 },
             drains: sometimes(150, 2),
             power_cuts: sometimes(250, 3),
             jumps: sometimes(250, 3),

@@ -89,6 +89,13 @@ impl World {
                 return self.env.agenda.plan(until_ms, event);
             }
         }
+        if let Event::Committed { node, result, .. } = event
+            && self.env.is_cut_off(node)
+            && result != Err(CommitError::Unknown)
+        {
+            // The answer is on its way until both see each other again; that nobody knows, a node finds by itself.
+            return self.env.agenda.plan(self.env.cut_off_until_ms[node], event);
+        }
         match event {
             Event::Act => self.act(),
             Event::Arrive { node, command } => self.arrive(node, *command),
@@ -116,6 +123,7 @@ impl World {
                 self.env.tell(None, || format!("node {node} stands still for {for_ms} ms"));
                 self.nodes[node].paused_until_ms = self.env.now_ms + for_ms;
             }
+            Event::CutOff { node, for_ms } => self.cut_off(node, for_ms),
             Event::PowerCut { down_ms } => self.power_cut(down_ms),
             Event::Jump { node, by_ms } => self.jump(node, by_ms),
             Event::Full(is_full) => {
@@ -194,7 +202,7 @@ impl World {
             }
             let down_ms = self.env.random.any_size(1, 2_000);
             let (epoch, now) = (owner.tenure.epoch, self.env.store_now());
-            if stop == Stop::Drained {
+            if stop == Stop::Drained && !self.env.is_cut_off(node) {
                 let lease = self.env.store.lease;
                 self.env.store.lease = lease.and_then(|lease| lease.release(epoch, now)).or(lease);
             }
@@ -223,6 +231,10 @@ impl World {
         if commit.cuts != env.judge.counts.power_cuts {
             return;
         }
+        if env.is_cut_off(node) {
+            return self.hold_up(commit);
+        }
+        env.judge.counts.late_commits += u64::from(commit.is_late && epoch != env.store.epoch());
         let result = if epoch != env.store.epoch() && !env.has(Bug::NoFencing) {
             Err(CommitError::Fenced)
         } else if env.store.is_full || fate == Fate::Refused {

@@ -113,7 +113,7 @@ proptest! {
             world.check_no_idling();
             world.check_obstacles();
         };
-        for action in actions.iter().filter(|action| !matches!(action, Action::ClockBack { .. })) {
+        for action in &actions {
             world.act(action);
             if matches!(action, Action::Wait { .. }) {
                 settle_down(&mut world);

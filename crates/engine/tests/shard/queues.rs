@@ -175,6 +175,36 @@ fn a_clock_that_goes_back_does_not_hold_up_a_queue() {
 }
 
 #[test]
+fn a_cancelled_delayed_head_lets_those_behind_it_go_on_after_the_clock_went_back() {
+    let mut world = World::new();
+    world.act(&put(1, true));
+    world.act(&Action::Publish(New { queue: Some(0), delay_ms: 600_000, ..New::default() }));
+    // Far ahead the delay seems to be over, so who is published then stands behind it.
+    world.act(&Action::Wait { millis: 3_600_000 });
+    world.act(&enqueue());
+    world.act(&Action::ClockBack { millis: 3_600_000 });
+    world.act(&Action::Crash);
+    world.act(&put(1, false));
+    assert_eq!(under_way(&world), [0; 0], "the first of the queue is delayed again");
+    world.act(&Action::Cancel { which: 0 });
+    assert_eq!(under_way(&world), [1], "nobody is before it any more");
+}
+
+#[test]
+fn who_waited_for_its_turn_starts_although_the_clock_went_back_since() {
+    let mut world = World::new();
+    world.act(&enqueue());
+    world.act(&Action::Publish(New { queue: Some(0), delay_ms: 1_000, ..New::default() }));
+    world.act(&Action::Wait { millis: 2_000 });
+    world.act(&enqueue());
+    world.act(&Action::ClockBack { millis: 86_400_000 });
+    world.act(&end(How::Ok));
+    assert_eq!(under_way(&world), [1], "its delay was over");
+    world.act(&end(How::Ok));
+    assert_eq!(under_way(&world), [2], "and the queue goes on");
+}
+
+#[test]
 fn a_paused_queue_keeps_little_in_ram() {
     let mut world = World::new();
     world.act(&put(3, true));

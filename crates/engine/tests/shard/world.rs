@@ -501,14 +501,20 @@ impl World {
     }
 
     /// Nothing idles: when a tenant has nothing under way, whoever of it could start has started. Judged only where
-    /// that is plain: the clock never went back, the message is overdue, and no rate is in its way.
+    /// that is plain: the message is overdue, and no rate is in its way. Once the clock went back, somebody whose delay
+    /// was over may be delayed again, and who is behind it in a queue waits for it, whatever slots are free; and who
+    /// is published then may stand before somebody who was delayed and has a slot.
     pub(crate) fn check_no_idling(&self) {
-        if self.in_flight.len() as u32 >= CAPS.in_flight_max || !self.went_back_at.is_empty() {
+        if self.in_flight.len() as u32 >= CAPS.in_flight_max {
             return;
         }
+        let queue_lets = |row: &Live, place: Place| match self.went_back_at.is_empty() {
+            true => self.queue_lets(row, place),
+            false => self.queue_lets(row, place) && self.is_first(row, place),
+        };
         let idle = |row: &&Live| self.in_flight.iter().all(|live| live.tenant != row.tenant);
         for row in self.live.values().filter(idle).filter(|row| row.due.plus_millis(OVERDUE_MS) <= self.now) {
-            let may_start = self.key_lets(row) && row.place.is_none_or(|place| self.queue_lets(row, place));
+            let may_start = self.key_lets(row) && row.place.is_none_or(|place| queue_lets(row, place));
             assert!(!may_start, "{row:?} could start; next wake {:?} at {:?}", self.shard.next_wake(), self.now);
         }
     }
@@ -521,10 +527,22 @@ impl World {
     /// Whether it is among the first of its queue.
     pub(crate) fn queue_lets(&self, row: &Live, place: Place) -> bool {
         let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
+        queue.is_some_and(|queue| !queue.paused && self.turns_before(row, place) < queue.parallelism as usize)
+    }
+
+    /// Whether nobody of its queue is before it, nor could have taken a slot before it came.
+    fn is_first(&self, row: &Live, place: Place) -> bool {
+        let was_delayed = |place: Place| place.turn.at > place.turn.seq.time();
+        let mut others = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
+        let is_other = |other: Place| other.queue == place.queue && other.turn != place.turn;
+        let may_be_before = |other: Place| other.turn < place.turn || was_delayed(other) || was_delayed(place);
+        !others.any(|other| is_other(other) && may_be_before(other))
+    }
+
+    fn turns_before(&self, row: &Live, place: Place) -> usize {
         let rows = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
         let before = rows.filter(|other| other.queue == place.queue && other.turn < place.turn);
-        let turns: BTreeSet<Turn> = before.map(|other| other.turn).collect();
-        queue.is_some_and(|queue| !queue.paused && turns.len() < queue.parallelism as usize)
+        before.map(|other| other.turn).collect::<BTreeSet<Turn>>().len()
     }
 
     pub(crate) fn check_history(&self) {

@@ -183,6 +183,12 @@ async fn again_at_once_for_ever(world: &World) {
     world.settled().await;
     assert_eq!(world.states(&id).await, retried(5));
     assert_eq!(receiver.received().len(), 6);
+    let events = world.events(&id).await;
+    for pair in events.windows(2).filter(|pair| pair[0]["state"] == "RETRY") {
+        let time = |event: &Value| event["time"].as_u64().expect("a time");
+        let pause_ms = time(&pair[1]).saturating_sub(time(&pair[0]));
+        assert!(pause_ms >= limits::RETRY_AFTER_MS_MIN, "asked again after {pause_ms} ms: {pair:?}");
+    }
 }
 
 /// More messages than may be under way to one destination, to a receiver that answers none of them for now.

@@ -150,6 +150,6 @@ impl Judge {
     }
 }
 
-fn was_delayed(place: Place) -> bool {
+pub(super) fn was_delayed(place: Place) -> bool {
     place.turn.at > place.turn.seq.time()
 }

@@ -59,7 +59,7 @@ impl Owner {
             return Ok(());
         }
         for (tenant, id) in self.firing.due(now, FIRED_MAX) {
-            env.read()?;
+            env.read(self.node)?;
             let Some(schedule) = env.store.schedules.get(&(tenant, id.to_string())).cloned() else {
                 let text = || format!("schedule {id} has vanished");
                 if self.tenure.epoch == env.store.epoch() {

@@ -31,7 +31,7 @@ impl Owner {
             Task::Run { tenant, task } => return self.handle_run(request, tenant, *task, env, now),
             Task::Cancel { tenant, ids } => return self.cancel(request, tenant, &ids, env, now),
             Task::DeleteDeadLetters { tenant, ids } => {
-                env.read()?;
+                env.read(self.node)?;
                 let existing = existing_dead_letters(tenant, ids, env);
                 self.shard.delete_dead_letters(tenant, &existing, out);
                 self.answer(request, Said::Deleted(tenant, existing));
@@ -102,7 +102,7 @@ impl Owner {
     }
 
     fn publish(&mut self, request: RequestId, drafts: Vec<Draft>, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        env.read()?;
+        env.read(self.node)?;
         let find = |draft: &Draft| draft.dedup.and_then(|key| env.store.find_duplicate(draft.tenant, key, now));
         let stored: Vec<Option<MessageId>> = drafts.iter().map(find).collect();
         let mut said = Vec::with_capacity(drafts.len());
@@ -143,7 +143,7 @@ impl Owner {
         env: &mut Env,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        env.read()?;
+        env.read(self.node)?;
         let rows: Vec<_> =
             ids.iter().filter_map(|id| env.store.live_row(*id)).filter(|row| row.tenant == tenant).collect();
         self.shard.cancel(&rows, now, &mut self.batch.out);
@@ -161,7 +161,7 @@ impl Owner {
         env: &mut Env,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        env.read()?;
+        env.read(self.node)?;
         let ids = replays.iter().map(|(dlq_id, _)| *dlq_id).collect();
         let mut existing: BTreeSet<DlqId> = existing_dead_letters(tenant, ids, env).into_iter().collect();
         let mut said = Vec::new();

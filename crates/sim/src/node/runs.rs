@@ -198,7 +198,7 @@ impl Owner {
         let early = self.cached(tenant, no, env)?.and_then(|run| run.workflow.early.iter().find(is_meant));
         let key = early.map(|early| NoteKey { kind: NoteKind::Early, n: early.n });
         if key.is_some() {
-            env.read()?;
+            env.read(self.node)?;
         }
         let kept = key.and_then(|key| env.store.notes.get(&(no, key))).map(|note| note.body.clone());
         let ask = |workflow: &mut Workflow, out: &mut Outbox<'_>| {
@@ -258,7 +258,7 @@ impl Owner {
         env: &mut Env,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        env.read()?;
+        env.read(self.node)?;
         let Some(failed) = env.store.failed_run(tenant, dlq_id) else { return Ok(()) };
         let Some(old) = readable(env.store.record(tenant, failed), env)? else { return Ok(()) };
         if self.decide(tenant, failed, env, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
@@ -333,7 +333,10 @@ impl Owner {
         let index = match step.part {
             _ if live.cancel_requested => return Ok(None),
             Part::Deadline => return Ok(None),
-            Part::FailureCall => return failure_call(message, step, env),
+            Part::FailureCall => {
+                env.read(self.node)?;
+                return failure_call(message, step, env);
+            }
             Part::Entry(index) => index,
         };
         let is_blind = env.has(Bug::EndedRunSent);
@@ -357,7 +360,7 @@ impl Owner {
     fn array(&mut self, no: Seq, index: u32, env: &mut Env) -> Result<Option<Bytes>, Stop> {
         let Some(run) = self.runs.get_mut(&no) else { return Ok(None) };
         if run.bodies.is_none() {
-            env.read()?;
+            env.read(self.node)?;
             run.set_bodies(readable(env.store.list(no), env)?);
         }
         Ok(run.array_up_to(index))
@@ -466,7 +469,7 @@ impl Owner {
     /// A run, read if it is not remembered. What is not remembered is committed, so the store knows it.
     fn cached(&mut self, tenant: TenantId, no: Seq, env: &mut Env) -> Result<Option<&Remembered>, Stop> {
         if !self.runs.contains_key(&no) {
-            env.read()?;
+            env.read(self.node)?;
             let stored = readable(env.store.workflow(tenant, no), env)?;
             self.runs.extend(stored.map(|workflow| (no, Remembered::stored(workflow))));
         }
@@ -513,7 +516,6 @@ fn step_of(run: &Remembered, message: Arc<Message>) -> Step {
 
 /// What tells of a failure is put together when it is sent.
 fn failure_call(message: &Arc<Message>, step: StepRef, env: &mut Env) -> Result<Option<Arc<Message>>, Stop> {
-    env.read()?;
     let record = readable(env.store.record(message.tenant, step.run), env)?;
     let body = record.and_then(|record| record.failure_call());
     Ok(body.map(|body| Arc::new(Message { body, ..Message::clone(message) })))

@@ -15,7 +15,7 @@ impl Owner {
         (event, data): (String, Vec<u8>),
         env: &mut Env,
     ) -> Result<(), Stop> {
-        env.read()?;
+        env.read(self.node)?;
         let waiters = env.store.waiters_of(tenant, &event).into();
         let telling = Telling { event, data, waiters, last: self.last_seq, reached: Vec::new() };
         self.tell_later(request, tenant, telling);

@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::agenda::Event;
+use crate::judge::OVERDUE_MS;
 use crate::publisher;
 use posthaste_engine::event::State;
 use posthaste_engine::workflow::run::{Run, RunState};
@@ -18,6 +19,7 @@ impl World {
             self.env.tell(None, || "nothing fails any more".to_owned());
             self.env.healed = true;
             self.env.store.is_full = false;
+            self.env.cut_off_until_ms.fill(0);
             for node in 0..self.nodes.len() {
                 let by_ms = -self.nodes[node].offset_ms;
                 self.jump(node, by_ms);
@@ -61,9 +63,11 @@ impl World {
             && self.canary_is_delivered()
     }
 
-    /// When only clocks are looked at until something is due, that time may as well be now.
+    /// When only clocks are looked at until something is due, that time may as well be now; but not before the judge
+    /// has looked for somebody who was forgotten.
     pub(super) fn skip_idle_time(&mut self) {
-        if !self.env.healed || !self.env.agenda.only_wakes() {
+        let is_idle = self.env.now_ms >= self.idle_since_ms + OVERDUE_MS;
+        if !self.env.healed || !is_idle || !self.env.agenda.only_wakes() {
             return;
         }
         let now = self.env.store_now();

@@ -26,6 +26,12 @@ impl World {
         let env = &mut self.env;
         let length_ms = if env.healed { LONG_LEASE_MS } else { env.swarm.lease_ms };
         let again_ms = env.now_ms + length_ms.min(env.swarm.lease_ms) / 3 + env.random.below(20);
+        if env.is_cut_off(node) {
+            if let Some(owner) = self.nodes[node].owner.as_mut().filter(|_| env.has(Bug::RenewalAssumed)) {
+                owner.tenure = Tenure::new(owner.tenure.epoch, env.now_ms, length_ms);
+            }
+            return env.agenda.plan(again_ms, Event::AskLease { node, incarnation });
+        }
         if env.store.is_full {
             return env.agenda.plan(again_ms, Event::AskLease { node, incarnation });
         }
@@ -61,6 +67,10 @@ impl World {
 
     /// A node has got the lease.
     fn begin(&mut self, node: usize, lease: Lease, length_ms: u64) {
+        // Who ran all the time, cut off, takes itself for the owner still.
+        let runs_blindly = |(other, state): (usize, &Node)| state.owner.is_some() && self.env.is_cut_off(other);
+        let replaced = self.nodes.iter().enumerate().any(runs_blindly);
+        self.env.judge.counts.replaced += u64::from(replaced);
         let state = &mut self.nodes[node];
         let (env, incarnation) = (&mut self.env, state.incarnation);
         let now = env.clock(state.offset_ms);
