@@ -13,6 +13,7 @@ use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, Schedule
 use posthaste_engine::workflow::run::{Run, RunConfig};
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::time::Timestamp;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What follows the first attempt, and how soon.
@@ -264,6 +265,27 @@ pub(crate) fn resume_everything(env: &Env) -> Vec<Task> {
     let flows = env.store.flows.values().filter(|flow| flow.paused);
     let flows = flows.map(|flow| Task::EditFlow { tenant: flow.tenant, key: flow.key.clone(), edit: FlowEdit::Resume });
     queues.chain(flows).collect()
+}
+
+/// Operators lose patience with whoever is first in a queue and delayed, while others wait behind it who are not: a
+/// clock that was ahead has put them there.
+pub(crate) fn cancel_delayed_heads(env: &Env) -> Vec<Task> {
+    let now = env.store_now();
+    let mut heads: BTreeMap<(TenantId, QueueKey), &Live> = BTreeMap::new();
+    for row in env.store.live.values() {
+        let Some(place) = row.place else { continue };
+        let head = heads.entry((row.tenant, place.queue)).or_insert(row);
+        if head.place.is_some_and(|first| place.turn < first.turn) {
+            *head = row;
+        }
+    }
+    let is_behind = |(tenant, queue): (TenantId, QueueKey), head: &Live| {
+        let is_it = |row: &Live| row.place.is_some_and(|place| place.queue == queue) && row.is_due(Timestamp(0));
+        env.store.live.values().any(|row| row.tenant == tenant && row.id != head.id && is_it(row))
+    };
+    let is_delayed = |head: &Live| head.retried == 0 && !head.is_due(now);
+    let heads = heads.into_iter().filter(|(key, head)| is_delayed(head) && is_behind(*key, head));
+    heads.map(|((tenant, _), head)| Task::Cancel { tenant, ids: vec![head.id] }).collect()
 }
 
 /// No schedule makes new messages.

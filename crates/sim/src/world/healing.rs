@@ -9,6 +9,8 @@ use posthaste_engine::workflow::run::{Run, RunState};
 
 /// How long after the healing somebody may still have asked for something before it.
 const HEALING_MS: u64 = 20_000;
+/// How long after the healing operators begin to cancel what holds up others.
+const IMPATIENT_MS: u64 = 10_000;
 /// What publishers wait before they ask again for what must be done in the end.
 const AGAIN_MS: u64 = 3_000;
 
@@ -31,6 +33,10 @@ impl World {
         // Until everything has gone through: owners may change once more.
         let mut tasks = publisher::resume_everything(&self.env);
         tasks.extend(publisher::drop_schedules(&self.env));
+        // By then a new owner has seen who is delayed.
+        if self.env.swarm.traffic.operators > 0 && self.env.now_ms > self.heal_ms + IMPATIENT_MS {
+            tasks.extend(publisher::cancel_delayed_heads(&self.env));
+        }
         if !self.canary_is_delivered() {
             tasks.push(publisher::canary());
         }
