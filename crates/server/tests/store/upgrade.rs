@@ -325,7 +325,7 @@ fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
     }
     assert_eq!(rig.list_failed(&RunFilter::default(), &latest(9)).entries, [runs[2].clone()]);
     let Run { url, config, .. } = runs[0].run.clone();
-    let listed = ListedWait { url, redact: config.redact, wait: runs[0].waits[0].clone() };
+    let listed = ListedWait { url, redact: config.redact.clone(), wait: runs[0].waits[0].clone() };
     assert_eq!(store.waits(TENANT, "event", 9).unwrap(), [listed]);
     rig.wait(&mut runs[0], T0, "early", 7);
     let last: Value = serde_json::from_slice(rig.record(&runs[0]).bodies.last().unwrap()).unwrap();

@@ -127,7 +127,7 @@ fn headers(headers: &BTreeMap<String, Vec<String>>) -> Markup {
     html! {
         @if !headers.is_empty() {
             dl.facts.mono {
-                @for (name, values) in headers { @for value in values { dt { (name) } dd { (view::long(&value)) } } }
+                @for (name, values) in headers { @for value in values { dt { (name) } dd { (view::long(value)) } } }
             }
         }
     }
