@@ -18,7 +18,8 @@ pub const RETRIES_DEFAULT: u32 = 3;
 pub const TIMEOUT_MS_MAX: u64 = 2 * 3_600_000;
 /// Shortest timeout; under it a publish is refused with 400.
 pub const TIMEOUT_MS_MIN: u64 = 1_000;
-/// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored.
+/// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored, or cut for a step of a
+/// workflow.
 pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
 /// Shortest wait that a receiver can ask for: a shorter `Retry-After`, or one of the past, is stretched to it.
 pub const RETRY_AFTER_MS_MIN: u64 = 100;
@@ -166,7 +167,7 @@ pub const WAITERS_LISTED_MAX: usize = 1_000;
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A page ends early when it has passed over this many entries that do not match; its cursor goes on.
 pub const PAGE_SKIPS_MAX: usize = 500_000;
-/// Most messages that `count` may ask a bulk cancel to end.
+/// Most messages that `count` may ask a bulk cancel to end; for runs of workflows, more mean so many.
 pub const BULK_CANCEL_COUNT_MAX: usize = 500;
 /// Most entries of `X-Forwarded-For` that are looked at; beyond it the peer is the caller.
 pub const PROXIES_MAX: usize = 32;

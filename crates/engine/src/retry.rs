@@ -4,7 +4,7 @@ use crate::limits::{RETRY_AFTER_MS_MIN, RETRY_DELAY_MS_MAX};
 use crate::message::MessageSpec;
 use crate::outcome::{Outcome, Verdict};
 use crate::planted::{self, Bug};
-use posthaste_wire::retry_after::retry_after_ms;
+use posthaste_wire::retry_after::{retry_after_ms, step_retry_after_ms};
 use posthaste_wire::retry_delay::RetryDelay;
 use posthaste_wire::time::Timestamp;
 
@@ -44,7 +44,11 @@ fn delay_ms(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
             let found = response.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.as_str())
         };
-        if let Some(asked) = retry_after_ms(header, now) {
+        let asked = match spec.workflow {
+            None => retry_after_ms(header, now),
+            Some(_) => step_retry_after_ms(header, now),
+        };
+        if let Some(asked) = asked {
             return asked.clamp(RETRY_AFTER_MS_MIN, RETRY_DELAY_MS_MAX);
         }
     }
@@ -83,6 +87,8 @@ mod tests {
     use super::*;
     use crate::event::Response;
     use crate::outcome::{AttemptError, ErrorClass};
+    use crate::workflow::{Part, StepRef};
+    use posthaste_wire::id::Seq;
 
     const NOW: Timestamp = Timestamp(1_780_315_200_000);
 
@@ -185,5 +191,15 @@ mod tests {
             0,
             "the publisher's own expression has no floor"
         );
+    }
+
+    #[test]
+    fn a_step_of_a_workflow_may_ask_for_days() {
+        let step = StepRef { run: Seq(7), part: Part::Entry(1) };
+        let spec = MessageSpec { workflow: Some(step), ..spec(3, Some("7000")) };
+        for (asked, millis) in [("1d", 86_400_000), ("3d", 86_400_000), ("15s", 15_000), ("soon", 7_000)] {
+            let wait = wait_ms(next(&spec, 0, &answer(429, &[("Retry-After", asked)]), NOW, 9));
+            assert_eq!(wait, millis, "{asked}");
+        }
     }
 }

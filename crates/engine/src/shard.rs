@@ -182,15 +182,10 @@ impl Shard {
         let (tenant, id) = (message.tenant, message.id);
         out.synced = true;
         if let Some((key, stored)) = dedup {
-            let fresh = self.fresh_keys.get(&(tenant, key)).copied().filter(|_| !planted::has(Bug::DedupBlindInBatch));
-            if let Some(original) = stored.or(fresh) {
+            if let Some(original) = self.original(tenant, key, stored) {
                 return Accepted { id: original, deduplicated: true };
             }
-            self.fresh_keys.insert((tenant, key), id);
-            let expires = message.created_at.plus_millis(self.settings.dedup_window_ms);
-            if !planted::has(Bug::DedupNotRemembered) {
-                out.ops.push(Op::Remember { tenant, key, id, expires });
-            }
+            self.remember(tenant, key, id, message.created_at, out);
         }
         if let Some(dlq_id) = replaces.filter(|_| !planted::has(Bug::ReplayKeepsDeadLetter)) {
             out.ops.push(Op::Exhume { tenant, dlq_id });
@@ -199,6 +194,21 @@ impl Shard {
         self.insert(&message, origin, place, now, out);
         self.dispatch(std::slice::from_ref(&message), now, out);
         Accepted { id, deduplicated: false }
+    }
+
+    /// The message that a key stands for: what the store has, or what this batch will bring.
+    pub fn original(&self, tenant: TenantId, key: DedupKey, stored: Option<MessageId>) -> Option<MessageId> {
+        let fresh = self.fresh_keys.get(&(tenant, key)).copied().filter(|_| !planted::has(Bug::DedupBlindInBatch));
+        stored.or(fresh)
+    }
+
+    /// From now on a key stands for this message. [`Shard::publish`] says so itself; who begins a run with a key has to.
+    pub fn remember(&mut self, tenant: TenantId, key: DedupKey, id: MessageId, now: Timestamp, out: &mut Output) {
+        self.fresh_keys.insert((tenant, key), id);
+        let expires = now.plus_millis(self.settings.dedup_window_ms);
+        if !planted::has(Bug::DedupNotRemembered) {
+            out.ops.push(Op::Remember { tenant, key, id, expires });
+        }
     }
 
     /// An attempt has ended.

@@ -1,8 +1,9 @@
 //! Durations as publishers write them: `50s`, `1d10h30m`, `1.5h`, or a bare number of seconds.
 //!
-//! Workflows also have weeks, months and years, see [`Units`]. [`parse_duration`] knows the grammar only; what is too short or too long depends on the setting and is
-//! checked by [`DurationRange`].
+//! Workflows also have weeks, months and years, and results of divisions, see [`Units`]. [`parse_duration`] knows the grammar
+//! only; what is too short or too long depends on the setting and is checked by [`DurationRange`].
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Longest accepted text.
@@ -30,7 +31,8 @@ pub enum Units {
     /// `d`, `h`, `m` and `s`.
     #[default]
     Short,
-    /// Also `y` (365 days), `mo` (30 days) and `w`.
+    /// Also `y` (365 days), `mo` (30 days) and `w`, and any number of decimals, also without a unit: programs compute such
+    /// durations, and `10 / 3` is `3.3333333333333335`. What is shorter than a thousandth of the unit is cut off.
     Long,
 }
 
@@ -86,6 +88,9 @@ pub fn parse_duration_in(known: Units, text: &str) -> Result<u64, InvalidDuratio
     if rest.is_empty() {
         return number(first)?.checked_mul(1_000).ok_or(InvalidDuration::TooBig);
     }
+    let in_seconds = rest.strip_prefix(b".").is_some_and(|decimals| split_digits(decimals).1.is_empty());
+    let text: Cow<'_, str> =
+        if known == Units::Long && in_seconds { format!("{text}s").into() } else { Cow::Borrowed(text) };
 
     let mut rest = text.as_bytes();
     let mut total: u64 = 0;
@@ -120,9 +125,12 @@ impl<'a> Part<'a> {
         let whole = number(digits)?;
         let mut thousandths = None;
         if let Some(after_point) = rest.strip_prefix(b".") {
-            let (decimals, after) = split_digits(after_point);
+            let (mut decimals, after) = split_digits(after_point);
             if decimals.len() > DECIMALS_MAX {
-                return Err(InvalidDuration::Grammar);
+                match known {
+                    Units::Short => return Err(InvalidDuration::Grammar),
+                    Units::Long => decimals = &decimals[..DECIMALS_MAX],
+                }
             }
             let scale = [0, 100, 10, 1][decimals.len()];
             thousandths = Some(number(decimals)? * scale);
@@ -234,7 +242,16 @@ mod tests {
         for (text, ms) in [("1mo1m", 30 * DAY_MS + 60_000), ("1m", 60_000), ("90", 90_000)] {
             assert_eq!(parse_duration_in(Units::Long, text), Ok(ms), "{text}");
         }
+        for (text, ms) in
+            [("0.3333333333333333s", 333), ("3.3333333333333335", 3_333), ("1.5", 1_500), ("0.66666666666m", 39_960)]
+        {
+            assert_eq!(parse_duration_in(Units::Long, text), Ok(ms), "{text}");
+            assert_eq!(parse_duration(text), Err(InvalidDuration::Grammar), "{text}");
+        }
         for (text, reason) in [
+            ("1.", InvalidDuration::Grammar),
+            (".5", InvalidDuration::Grammar),
+            ("1.5.5", InvalidDuration::Grammar),
             ("1m1mo", InvalidDuration::UnitOrder),
             ("1w1y", InvalidDuration::UnitOrder),
             ("1ms", InvalidDuration::Grammar),

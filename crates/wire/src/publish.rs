@@ -88,7 +88,7 @@ pub enum Dedup {
 pub struct PublishLimits {
     /// Longest delay; also how far ahead `Upstash-Not-Before` may lie.
     pub delay_ms_max: u64,
-    /// The units of a delay.
+    /// The units of delays and timeouts.
     pub delay_units: Units,
     /// Shortest timeout.
     pub timeout_ms_min: u64,

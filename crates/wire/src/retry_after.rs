@@ -1,7 +1,8 @@
 //! The receiver's own word on when to try again: `Retry-After` and the `X-RateLimit-Reset` family.
 //!
 //! A value that cannot be read, or is over one day, never fails a message: the caller then falls back to the
-//! publisher's expression or the default back-off.
+//! publisher's expression or the default back-off. Endpoints of workflows are taken more literally, see
+//! [`step_retry_after_ms`].
 
 use crate::header;
 use crate::retry_delay::DELAY_MS_MAX;
@@ -10,8 +11,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Longest value that is read at all.
 const TEXT_BYTES_MAX: usize = 64;
-/// Go's duration units in nanoseconds. Longer names first: `ms` must not be read as `m`.
-const UNITS: [(&str, f64); 8] = [
+/// Go's duration units in nanoseconds, behind one that only clients of workflows know. Longer names first: `ms` must not be
+/// read as `m`.
+const UNITS: [(&str, f64); 9] = [
+    ("d", 86_400e9),
     ("ns", 1.0),
     ("us", 1e3),
     ("\u{b5}s", 1e3),
@@ -27,25 +30,34 @@ const UNITS: [(&str, f64); 8] = [
 /// `header` looks up a response header by its lower-case name. `Retry-After` is asked first, then
 /// `X-RateLimit-Reset`; of `-Requests` and `-Tokens` the longer wait counts, because both must have reset.
 pub fn retry_after_ms<'a>(header: impl Fn(&str) -> Option<&'a str>, now: Timestamp) -> Option<u64> {
-    let wait = match header(header::RETRY_AFTER).or_else(|| header(header::RATE_LIMIT_RESET)) {
-        Some(value) => wait_ms(value, now),
-        None => [header::RATE_LIMIT_RESET_REQUESTS, header::RATE_LIMIT_RESET_TOKENS]
-            .into_iter()
-            .filter_map(|name| wait_ms(header(name)?, now))
-            .max(),
-    };
-    wait.filter(|ms| *ms <= DELAY_MS_MAX)
+    asked_ms(header, now, &UNITS[1..]).filter(|ms| *ms <= DELAY_MS_MAX)
 }
 
-/// Seconds, an RFC 1123 date or a Go duration.
-fn wait_ms(value: &str, now: Timestamp) -> Option<u64> {
+/// The same for a message of a workflow run. Its program names the time itself, in days if it likes: what is longer than the
+/// longest wait means that one, because an attempt after the shortest would be the opposite of what it asked for.
+pub fn step_retry_after_ms<'a>(header: impl Fn(&str) -> Option<&'a str>, now: Timestamp) -> Option<u64> {
+    asked_ms(header, now, &UNITS).map(|ms| ms.min(DELAY_MS_MAX))
+}
+
+fn asked_ms<'a>(header: impl Fn(&str) -> Option<&'a str>, now: Timestamp, units: &[(&str, f64)]) -> Option<u64> {
+    match header(header::RETRY_AFTER).or_else(|| header(header::RATE_LIMIT_RESET)) {
+        Some(value) => wait_ms(value, now, units),
+        None => [header::RATE_LIMIT_RESET_REQUESTS, header::RATE_LIMIT_RESET_TOKENS]
+            .into_iter()
+            .filter_map(|name| wait_ms(header(name)?, now, units))
+            .max(),
+    }
+}
+
+/// Seconds, an RFC 1123 date or a duration with these units.
+fn wait_ms(value: &str, now: Timestamp, units: &[(&str, f64)]) -> Option<u64> {
     if value.is_empty() || value.len() > TEXT_BYTES_MAX {
         return None;
     }
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         return value.parse::<u64>().ok()?.checked_mul(1_000);
     }
-    go_duration_ms(value).or_else(|| date_ms(value, now))
+    duration_ms(value, units).or_else(|| date_ms(value, now))
 }
 
 fn date_ms(value: &str, now: Timestamp) -> Option<u64> {
@@ -61,17 +73,17 @@ fn date_ms(value: &str, now: Timestamp) -> Option<u64> {
 }
 
 /// `<number><unit>` one or more times, in any order, as Go's `time.ParseDuration` reads it, without a sign.
-fn go_duration_ms(value: &str) -> Option<u64> {
+fn duration_ms(value: &str, units: &[(&str, f64)]) -> Option<u64> {
     let mut rest = value;
     let mut nanos = 0.0;
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let number: f64 = rest[..end].parse().ok()?;
-        let (unit, unit_nanos) = UNITS.into_iter().find(|(unit, _)| rest[end..].starts_with(unit))?;
+        let (unit, unit_nanos) = units.iter().find(|(unit, _)| rest[end..].starts_with(unit))?;
         nanos += (number * unit_nanos).round();
         rest = &rest[end + unit.len()..];
     }
-    // A conversion from a float saturates, and what is over a day is ignored by the caller.
+    // A conversion from a float saturates, and what is over a day is ignored or cut by the caller.
     Some((nanos / 1e6) as u64)
 }
 
@@ -143,10 +155,32 @@ mod tests {
         assert_eq!(ask(&[("X-RateLimit-Reset-Requests", "25h"), ("X-RateLimit-Reset-Tokens", "40")]), None);
     }
 
+    #[test]
+    fn a_step_may_ask_for_days_and_what_is_too_long_is_cut() {
+        for (value, expected) in [
+            ("1d", Some(DELAY_MS_MAX)),
+            ("0.5d", Some(DELAY_MS_MAX / 2)),
+            ("1d10h", Some(DELAY_MS_MAX)),
+            ("2d", Some(DELAY_MS_MAX)),
+            ("25h", Some(DELAY_MS_MAX)),
+            ("86401", Some(DELAY_MS_MAX)),
+            ("Tue, 02 Jun 2026 13:00:00 GMT", Some(DELAY_MS_MAX)),
+            ("15s", Some(15_000)),
+            ("15", Some(15_000)),
+            ("soon", None),
+            ("1days", None),
+        ] {
+            let lookup = |name: &str| (name == header::RETRY_AFTER).then_some(value);
+            assert_eq!(step_retry_after_ms(lookup, NOON), expected, "{value}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_value_is_read_or_ignored(value in "[0-9.nuµmsh]{0,66}|.{0,66}") {
+        fn any_value_is_read_or_ignored(value in "[0-9.nuµmshd]{0,66}|.{0,66}") {
             prop_assert!(ask(&[("Retry-After", &value)]).is_none_or(|ms| ms <= DELAY_MS_MAX));
+            let lookup = |name: &str| (name == header::RETRY_AFTER).then_some(value.as_str());
+            prop_assert!(step_retry_after_ms(lookup, NOON).is_none_or(|ms| ms <= DELAY_MS_MAX));
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn delay(text: &str, limits: &PublishLimits) -> Result<u64, Rejection
 /// A timeout of one attempt, in milliseconds.
 pub(crate) fn timeout(text: &str, limits: &PublishLimits) -> Result<u64, Rejection> {
     let range = DurationRange { min_ms: limits.timeout_ms_min, max_ms: limits.timeout_ms_max };
-    duration(text, Units::Short, range, "timeout")
+    duration(text, limits.delay_units, range, "timeout")
 }
 
 fn duration(text: &str, units: Units, range: DurationRange, quota: &str) -> Result<u64, Rejection> {

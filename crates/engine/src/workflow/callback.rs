@@ -12,6 +12,8 @@ use bytes::Bytes;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::workflow::CallType;
 use serde::Serialize;
+use serde_json::json;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The status that stands for "no answer in time".
@@ -96,7 +98,7 @@ pub(super) fn of_failure(record: &Record) -> Option<Bytes> {
     let no_answer = || Arc::new(no_answer(failure.error.as_deref().unwrap_or_default()));
     let response = record.answer.clone().unwrap_or_else(no_answer);
     let payload = Payload {
-        body: Some(base64(&response.body)),
+        body: Some(base64(&as_json(&response, failure))),
         max_retries: entry.terms.retries,
         url: &run.url,
         method: "POST",
@@ -105,6 +107,18 @@ pub(super) fn of_failure(record: &Record) -> Option<Bytes> {
         ..common(run, entry, failure.retried, &response)
     };
     Some(encoded(&payload))
+}
+
+/// What was answered. If nobody did and our own words stand for an answer, they are told as a program tells its errors:
+/// Python's client takes nothing but JSON for one, and would not call the failure function.
+fn as_json<'a>(response: &'a Response, failure: &Failure) -> Cow<'a, [u8]> {
+    let is_ours = failure.error.as_ref().is_some_and(|text| text.as_bytes() == response.body);
+    if !is_ours {
+        return Cow::Borrowed(&response.body);
+    }
+    let name = if response.status == GATEWAY_TIMEOUT { "GatewayTimeout" } else { "ServiceUnavailable" };
+    let text = json!({ "error": name, "message": failure.error });
+    Cow::Owned(text.to_string().into_bytes())
 }
 
 /// How long the part of it is that repeats what was sent.

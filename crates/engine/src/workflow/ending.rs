@@ -13,7 +13,7 @@ use crate::limits::LOG_RESPONSE_BYTES_MAX;
 use crate::outcome::{Outcome, Verdict};
 use crate::planted::{self, Bug};
 use crate::retry::Next;
-use posthaste_wire::id::DlqId;
+use posthaste_wire::id::{DlqId, Seq};
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 use std::cell::LazyCell;
@@ -88,6 +88,7 @@ impl Workflow {
             dlq_id,
             is_in_dlq: true,
             call: None,
+            resumed_as: None,
         };
         self.save_note(Note::answer(response), out);
         self.tell(&mut failure, out);
@@ -108,6 +109,7 @@ impl Workflow {
                 self.finish_delivery(index, DeliveryState::Canceled, out);
             }
         }
+        out.withdrawn.extend(self.run.last_call.take());
         // Kept, so that the log shows them and a resumed run waits for them again.
         for wait in &self.waits {
             out.withdrawn.push(wait.timer);
@@ -138,6 +140,14 @@ impl Workflow {
             self.save_run(out);
         }
         was_there
+    }
+
+    /// Another run goes on where this one failed: what still comes for this one is for that one.
+    pub fn resumed_as(&mut self, no: Seq, out: &mut Outbox<'_>) {
+        if let Some(failure) = self.run.failure.as_deref_mut() {
+            failure.resumed_as = Some(no);
+            self.save_run(out);
+        }
     }
 
     /// The call about the failure is made again; false unless its last attempt has failed.

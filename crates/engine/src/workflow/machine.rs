@@ -58,6 +58,7 @@ impl Workflow {
             state: RunState::Started,
             ended_at: None,
             failure: None,
+            last_call: None,
         };
         let mut workflow = Workflow::of(run, Vec::new());
         workflow.save_run(out);
@@ -288,9 +289,14 @@ impl Workflow {
         Ok(None)
     }
 
-    /// The deadline of a wait has come. Too late if its event was first.
+    /// The deadline of a wait has come, or of the run. Too late if the event was first, or something has ended the run.
     pub fn deadline_reached(&mut self, timer: MessageId, out: &mut Outbox<'_>) {
         let goes_on = self.run.state == RunState::Started;
+        if goes_on && self.run.last_call == Some(timer) {
+            self.run.last_call = None;
+            self.time_is_over(out);
+            return;
+        }
         let Some(found) = self.waits.iter().position(|wait| goes_on && wait.timer == timer) else { return };
         let wait = self.waits.remove(found);
         self.end_wait(&wait, None, out);
@@ -527,6 +533,7 @@ impl Workflow {
     fn delivered(&mut self, index: u32, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
         self.finish_delivery(index, DeliveryState::Done, out);
         self.tell_of_call(index, attempt, out);
+        self.expect_an_end(out);
     }
 
     fn end_wait(&mut self, wait: &Wait, data: Option<&[u8]>, out: &mut Outbox<'_>) -> MessageId {

@@ -27,7 +27,7 @@ pub enum Part {
     Entry(u32),
     /// The call about the failure of the run. Its body is made when it is sent, too.
     FailureCall,
-    /// The deadline of a wait: nothing is sent.
+    /// The deadline of a wait, or of the run: nothing is sent.
     Deadline,
 }
 
@@ -120,6 +120,12 @@ pub(super) fn failure_call(run: &Run, call: &FailureCall, id: MessageId, now: Ti
 pub(super) fn deadline(run: &Run, wait: &Wait, now: Timestamp) -> Message {
     let spec = MessageSpec { url: run.url.clone(), method: POST.to_owned(), ..common(run, Part::Deadline) };
     Message { id: wait.timer, tenant: run.tenant, created_at: now, not_before: wait.deadline, spec, body: Bytes::new() }
+}
+
+/// The message that stands for the end of the time of a run that nothing moves on.
+pub(super) fn last_call(run: &Run, id: MessageId, due: Timestamp, now: Timestamp) -> Message {
+    let spec = MessageSpec { url: run.url.clone(), method: POST.to_owned(), ..common(run, Part::Deadline) };
+    Message { id, tenant: run.tenant, created_at: now, not_before: due, spec, body: Bytes::new() }
 }
 
 const POST: &str = "POST";

@@ -17,7 +17,7 @@ pub struct Limits {
     pub entries: u32,
     /// Bytes of its entries and of what it waits for, has invoked and keeps; more ends the run, or refuses the event.
     pub bytes: u64,
-    /// How long it may last; what is appended later ends it.
+    /// How long it may last; what is appended later ends it, and if nothing is to come, the time itself does.
     pub duration_ms: u64,
 }
 

@@ -76,7 +76,7 @@ impl Record {
         run.id = id;
         run.created_at = created_at;
         run.config = Arc::new(config_with(&run.config, &overrides));
-        (run.state, run.ended_at, run.failure) = (RunState::Started, None, None);
+        (run.state, run.ended_at, run.failure, run.last_call) = (RunState::Started, None, None, None);
         let mut resumed = Workflow::of(run, entries);
         resumed.save_run(out);
         for (index, body) in self.bodies.iter().enumerate() {

@@ -3,11 +3,14 @@
 use super::callback;
 use super::entry::{DeliveryState, Entry, StepError, Terms};
 use super::machine::Workflow;
+use super::message;
 use super::note::{Note, NoteKind};
 use super::outbox::Outbox;
 use super::request::{Limits, NewEntry, Refusal};
 use super::run::{Run, RunState, StepText, number_of};
 use crate::limits::WORKFLOW_INVOKERS_MAX as INVOKERS_MAX;
+use posthaste_wire::time::Timestamp;
+use std::sync::Arc;
 
 /// What an event, a wait or an invoke takes besides its bytes, more or less.
 const ITEM_BYTES: u64 = 256;
@@ -139,6 +142,37 @@ impl Workflow {
         let response = callback::no_answer(&text);
         self.fail(newest, retried, Some(text), response, out);
         Err(Refusal::Exceeded { quota, limit })
+    }
+}
+
+impl Workflow {
+    /// Everything that was delivered is answered. If nothing is to come either, because the endpoint has published nothing,
+    /// the run would go on for ever: then it ends when its time is over. All others end by what is to come.
+    pub(super) fn expect_an_end(&mut self, out: &mut Outbox<'_>) {
+        let is_pending = |entry: &Entry| entry.delivery.state == DeliveryState::Pending;
+        let is_idle = self.run.state == RunState::Started
+            && self.waits.is_empty()
+            && !self.entries.iter().rev().any(is_pending)
+            && self.invokes.iter().all(|invoke| self.has_result(invoke.number()));
+        if !is_idle || self.run.last_call.is_some() {
+            return;
+        }
+        // At this very time it may still be appended to.
+        let Some(end) = self.run.created_at.as_millis().checked_add(out.limits.duration_ms) else { return };
+        let id = (out.next_id)();
+        let due = Timestamp(end).plus_millis(1).max(out.now);
+        out.messages.push(Arc::new(message::last_call(&self.run, id, due, out.now)));
+        self.run.last_call = Some(id);
+        self.save_run(out);
+    }
+
+    /// The time of the run is over, unless it may last longer than it could when that was said.
+    pub(super) fn time_is_over(&mut self, out: &mut Outbox<'_>) {
+        let limits = out.limits;
+        if self.check_room(0, 0, &limits, out).is_ok() {
+            self.save_run(out);
+            self.expect_an_end(out);
+        }
     }
 }
 

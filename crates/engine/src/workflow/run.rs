@@ -44,6 +44,9 @@ pub struct Run {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<Failure>>,
+    /// The message that stands for the end of its time. Only a run that nothing moves on has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_call: Option<MessageId>,
 }
 
 /// What was chosen for a run.
@@ -280,6 +283,9 @@ pub struct Failure {
     /// How telling about it stands, if somebody is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<FailureProgress>,
+    /// The run that goes on where this one failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_as: Option<Seq>,
 }
 
 /// How telling about a failure stands.

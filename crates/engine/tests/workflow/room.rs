@@ -7,7 +7,7 @@ use posthaste_engine::limits::WORKFLOW_INVOKERS_MAX;
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{Invoke, Invoker, RunState, StepText};
-use posthaste_engine::workflow::{Limits, NewEntry, Overrides, Refusal, WaitFor};
+use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, WaitFor};
 use std::sync::Arc;
 
 const LONG: usize = 5_000;
@@ -163,4 +163,57 @@ fn a_run_waits_and_invokes_no_more_often_than_it_may_have_entries() {
         world.decide(|workflow, out| workflow.invoke(long_invoke(number), given, &limits, out)).map(drop)
     };
     assert_eq!([invoke(1), invoke(2), invoke(3), invoke(4)], [Ok(()), Ok(()), Ok(()), refused]);
+}
+
+/// The delivery of an entry is answered, within what a run may have.
+fn answer_in(world: &mut World, index: u32) {
+    let outcome = answered(200);
+    let attempt = Attempt { outcome: &outcome, retried: 0, next: Next::Done, sent: b"" };
+    world.decide(|workflow, out| {
+        out.limits = LIMITS;
+        workflow.attempted(index, attempt, out);
+    });
+    world.crash();
+}
+
+#[test]
+fn a_run_that_nothing_moves_on_ends_when_its_time_is_over() {
+    let mut world = quiet(config());
+    answer_in(&mut world, 0);
+    let timer = world.workflow.run.last_call.expect("nothing else is to come");
+    let due = world.live[&timer].0.not_before;
+    assert_eq!(due.millis_since(T0), LIMITS.duration_ms + 1, "until then it may be appended to");
+    // The operator has allowed more since.
+    let longer = Limits { duration_ms: 2 * LIMITS.duration_ms, ..LIMITS };
+    world.decide(|workflow, out| {
+        (out.now, out.limits) = (due, longer);
+        workflow.deadline_reached(timer, out);
+    });
+    world.crash();
+    let timer = world.workflow.run.last_call.expect("it waits once more");
+    world.decide(|workflow, out| {
+        (out.now, out.limits) = (T0.plus_millis(longer.duration_ms + 1), longer);
+        workflow.deadline_reached(timer, out);
+    });
+    world.crash();
+    let failure = world.workflow.run.failure.as_ref().expect("it has failed");
+    let text = format!("quota maxWorkflowDuration exceeded, current limit: {}", longer.duration_ms);
+    assert_eq!((world.workflow.run.state, failure.error.as_deref()), (RunState::Failed, Some(text.as_str())));
+}
+
+#[test]
+fn a_run_that_goes_on_by_itself_waits_for_no_end_and_one_that_ends_waits_no_longer() {
+    let mut world = quiet(config());
+    world.decide(|workflow, out| workflow.append(vec![step(r#"{"stepId":1}"#)], &LIMITS, out)).unwrap();
+    answer_in(&mut world, 0);
+    assert_eq!(world.workflow.run.last_call, None, "a step is to be delivered");
+    world.wait(long_wait(2)).unwrap();
+    answer_in(&mut world, 1);
+    assert_eq!(world.workflow.run.last_call, None, "it waits for an event");
+    world.decide(|workflow, out| workflow.notify("event 2", b"", out)).unwrap();
+    answer_in(&mut world, 2);
+    let timer = world.workflow.run.last_call.expect("nothing is to come");
+    world.decide(|workflow, out| workflow.finish(None, out));
+    world.crash();
+    assert_eq!((world.workflow.run.last_call, world.live.get(&timer)), (None, None));
 }

@@ -183,8 +183,8 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Res
         let mut item = read_item(item.get()).map_err(|error| error.at(index))?;
         if item.concerns_a_run() {
             let body = item.take_any_body();
-            let place = (item.destination.as_deref(), item.queue.as_deref());
-            let wanted = workflow::publish::read_item(app, &publisher.caller_ip, &item.lines(), place, body);
+            let destination = item.destination.as_deref();
+            let wanted = workflow::publish::read_item(app, &publisher.caller_ip, &item.lines(), destination, body);
             prepared.runs.push(wanted.map_err(|error| error.at(index))?);
             continue;
         }

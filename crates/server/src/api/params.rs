@@ -86,6 +86,15 @@ impl Params {
         }
     }
 
+    /// Unknown names mean nothing beside one of `selectors`; without any of these they are refused, but for the `others`: a
+    /// misspelt filter must not mean "everything".
+    pub(super) fn selected_by(&self, selectors: &[&str], others: &[&str]) -> Result<(), ApiError> {
+        match selectors.iter().any(|name| self.has(name)) {
+            true => Ok(()),
+            false => self.only(&[selectors, others].concat()),
+        }
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(other, _)| other == name)
     }
@@ -207,6 +216,35 @@ impl Params {
         let whole = self.0.iter().filter(|(other, value)| other == name && value.contains(','));
         values.extend(whole.map(|(_, value)| value.clone()));
         Ok(values)
+    }
+
+    /// All URLs of a name. A URL may hold commas itself, so a comma separates two only where what follows begins like one;
+    /// then the whole is meant, too.
+    pub(super) fn urls(&self, name: &str) -> Result<Vec<String>, ApiError> {
+        let mut urls: Vec<String> = Vec::new();
+        for (_, value) in self.0.iter().filter(|(other, _)| other == name) {
+            let first = urls.len();
+            for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+                let is_url = part.starts_with("http://") || part.starts_with("https://");
+                match urls.get_mut(first..).and_then(<[String]>::last_mut).filter(|_| !is_url) {
+                    Some(url) => {
+                        url.push(',');
+                        url.push_str(part);
+                    }
+                    None => urls.push(part.to_owned()),
+                }
+            }
+            match urls.len() - first {
+                0 => return Err(ApiError::invalid(format!("{name} is empty; leave it out to mean all"))),
+                1 => urls[first].clone_from(value),
+                _ => urls.push(value.clone()),
+            }
+        }
+        if urls.len() > FILTER_VALUES_MAX {
+            let text = format!("{name} has {} values, at most {FILTER_VALUES_MAX} are accepted", urls.len());
+            return Err(ApiError::invalid(text));
+        }
+        Ok(urls)
     }
 
     /// Which log lines are meant.

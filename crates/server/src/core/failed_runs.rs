@@ -58,6 +58,9 @@ impl Core {
             Again::Resume => old.resumed(id, now, overrides, out),
             Again::Restart => old.restarted(id, now, overrides, out),
         })?;
+        if again == Again::Resume {
+            self.decide(tenant, failed, now, |workflow, out| workflow.resumed_as(no, out))?;
+        }
         Ok((self.started(tenant, no, false)?, bytes))
     }
 

@@ -89,6 +89,20 @@ impl Core {
         Ok(())
     }
 
+    /// The run that goes on where this one failed, should it have been resumed since: who was given its name, in a webhook for
+    /// instance, knows no other.
+    fn successor_of(&mut self, tenant: TenantId, no: Seq) -> Result<Seq, CoreFailure> {
+        let mut newest = no;
+        for _ in 0..SUCCESSORS_MAX {
+            let failure = self.cached(tenant, newest)?.and_then(|cached| cached.workflow.run.failure.as_deref());
+            match failure.and_then(|failure| failure.resumed_as) {
+                Some(next) => newest = next,
+                None => break,
+            }
+        }
+        Ok(newest)
+    }
+
     pub(super) fn notify_run(
         &mut self,
         tenant: TenantId,
@@ -104,7 +118,10 @@ impl Core {
             resolved.map(|resolved| resolved.map(|resolved| notified_of(&workflow.run, resolved)))
         };
         let resolved = match self.find_run(tenant, run)? {
-            Some(no) => self.decide(tenant, no, now, notify)?,
+            Some(no) => {
+                let no = self.successor_of(tenant, no)?;
+                self.decide(tenant, no, now, notify)?
+            }
             None => None,
         };
         let answer = resolved.map_or(Err(RunRefused::Unknown), |resolved| resolved.map_err(refused));
@@ -112,6 +129,9 @@ impl Core {
         Ok(())
     }
 }
+
+/// How often a run may have failed and gone on as another before what comes for the first is not looked for any further.
+const SUCCESSORS_MAX: usize = 100;
 
 fn notified_of(run: &Run, resolved: Resolved) -> Notified {
     let Resolved { wait, id } = resolved;

@@ -12,7 +12,7 @@ use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
 use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
-use posthaste_engine::message::{Live, Message};
+use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Step};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
@@ -113,6 +113,10 @@ impl Core {
         mut new: StartRun,
         now: Timestamp,
     ) -> Result<Result<Started, RunRefused>, CoreFailure> {
+        let dedup = new.dedup.filter(|_| !new.is_by_client);
+        if let Some(original) = self.triggered_before(tenant, dedup, &new.id, now)? {
+            return Ok(Ok(original));
+        }
         let known = match self.find_run(tenant, &RunKey { id: new.id.clone(), created_at: None })? {
             Some(no) => self.cached(tenant, no)?.map(|cached| {
                 let Run { no, state, created_at, .. } = cached.workflow.run;
@@ -153,8 +157,29 @@ impl Core {
         config.depth = config.depth.max(depth);
         let new = NewRun { tenant, id, created_at, url, config, invoker, first };
         let no = self.begin(now, |out| Workflow::start(new, out))?;
+        let started = self.started(tenant, no, false)?;
+        if let (Some(key), Some(started)) = (dedup, &started) {
+            self.shard.remember(tenant, key, started.message_id, now, &mut self.batch.out);
+        }
         crash_point("run_started");
-        Ok(self.started(tenant, no, false)?.ok_or(RunRefused::Unknown))
+        Ok(started.ok_or(RunRefused::Unknown))
+    }
+
+    /// What a trigger with this key has started before, if its window has not ended.
+    fn triggered_before(
+        &mut self,
+        tenant: TenantId,
+        key: Option<DedupKey>,
+        id: &str,
+        now: Timestamp,
+    ) -> Result<Option<Started>, CoreFailure> {
+        let Some(key) = key else { return Ok(None) };
+        let stored = self.store.find_duplicates(&[(tenant, key)], now)?.pop().flatten();
+        let Some(message_id) = self.shard.original(tenant, key, stored) else { return Ok(None) };
+        // A run has the place of its first message. If there is none, the key was that of a plain message.
+        let of_run = self.started(tenant, message_id.seq, true)?;
+        let of_message = || Started { id: id.to_owned(), created_at: now, message_id, deduplicated: true };
+        Ok(Some(of_run.unwrap_or_else(of_message)))
     }
 
     /// The endpoint triggers a run that goes on: it may be waiting for that.
@@ -201,7 +226,12 @@ impl Core {
         };
         let body = Bytes::from(body.clone());
         let (limits, depth_max) = (self.quotas.workflow, self.quotas.workflow_depth);
-        let invoked = match self.find_run(tenant, run)? {
+        let found = match self.find_run(tenant, run)? {
+            // Its client has told a time that no run of this name has.
+            None => self.find_run(tenant, &RunKey { created_at: None, ..run.clone() })?,
+            found => found,
+        };
+        let invoked = match found {
             None => None,
             Some(no) => self.decide(tenant, no, now, |parent, out| {
                 // Whatever the client says: it counts only what it was told itself.

@@ -2,6 +2,7 @@
 
 use super::{Command, CoreError, CoreHandle, QuotaExceeded, Room};
 use crate::clock::random;
+use posthaste_engine::message::DedupKey;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
@@ -33,6 +34,8 @@ pub struct StartRun {
     pub config: RunConfig,
     /// Its first entry.
     pub first: NewEntry,
+    /// What makes another trigger a duplicate of this one, besides the name of a run that goes on.
+    pub dedup: Option<DedupKey>,
     /// The endpoint itself triggers a run that is waiting for that.
     pub is_by_client: bool,
     /// The step of another run that invokes it.

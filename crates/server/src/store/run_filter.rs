@@ -20,7 +20,7 @@ pub struct RunFilter {
     /// Runs that have one of these messages.
     pub messages: Vec<MessageId>,
     /// Where its steps are executed.
-    pub url: Option<UrlFilter>,
+    pub urls: Vec<UrlFilter>,
     /// Host of that, with or without its port.
     pub hosts: Vec<String>,
     /// Path of that, without its query.
@@ -87,7 +87,7 @@ impl RunFilter {
             && (self.instances.is_empty()
                 || self.instances.iter().any(|(id, at)| *id == run.id && *at == run.created_at))
             && self.created_at.is_none_or(|at| run.created_at == at)
-            && self.url.as_ref().is_none_or(|url| url.matches(&run.url))
+            && (self.urls.is_empty() || self.urls.iter().any(|url| url.matches(&run.url)))
             && matches_location(&self.hosts, &self.paths, &run.url)
             && (self.states.is_empty() || self.states.contains(&run.state))
             && any(&self.labels, &|label| run.config.labels.iter().any(|known| known == label))

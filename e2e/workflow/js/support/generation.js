@@ -52,8 +52,9 @@ export function generation({ sdk, Client }) {
       app.workflow(
         "/boom",
         async (context) => {
-          // Old clients say with each step who hears of a failure, and not yet at the trigger.
-          await context.run("fine", () => {});
+          // Old clients say with each step who hears of a failure, and not yet at the trigger. With a call they say it
+          // of the callback that brings its result, and here nothing else has said it before.
+          await context.call("ask", { url: context.requestPayload.url, method: "GET" });
           await context.run("boom", () => {
             throw new Error("boom");
           });
@@ -114,11 +115,14 @@ export function generation({ sdk, Client }) {
   });
 
   test("a failure function is told once", async () => {
-    const run = await it.trigger("/boom", { retries: 0, body: { n: 1 } });
+    it.third.script("/ask", { status: 200, body: "yes" });
+    const payload = { url: it.third.url("/ask") };
+    const run = await it.trigger("/boom", { retries: 0, body: payload });
     await it.reaches(run, "RUN_FAILED");
     await it.calls(run, (calls) => calls.some((call) => call.kind === "failure" && call.isOver));
-    await it.exactly(run, "step", "step 500", "failure");
-    assert.deepEqual(told, [{ run, payload: { n: 1 }, failStatus: 500, failResponse: "boom" }]);
+    await it.exactly(run, "step", "callback", "step 500", "failure");
+    assert.equal(it.third.at("/ask").length, 1);
+    assert.deepEqual(told, [{ run, payload, failStatus: 500, failResponse: "boom" }]);
   });
 
   test("runs are cancelled, from inside and from outside", async () => {

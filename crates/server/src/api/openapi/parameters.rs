@@ -170,9 +170,13 @@ pub(super) fn run_filters() -> Vec<Parameter> {
     let mut parameters = vec![
         query("workflowRunIds", Kind::Texts, "These runs, whatever else is said."),
         query("workflowRunId", Kind::Texts, "These runs, if they match the other filters."),
-        query("workflowUrl", Kind::Text, "Runs whose URL begins like this."),
+        query("workflowUrl", Kind::Texts, "Runs whose URL begins like this."),
         query("workflowUrlExactMatch", Kind::Boolean, "Runs whose URL is exactly that."),
-        query("count", Kind::Whole(1, 500), "At most so many, the oldest first; 100 by default."),
+        query(
+            "count",
+            Kind::Whole(1, i64::MAX),
+            "At most so many, the oldest first; 500 is the most, 100 the default.",
+        ),
     ];
     let names = ["label", "flowControlKey", "callerIp", "fromDate", "toDate"];
     parameters.extend(COMMON_FILTERS.into_iter().filter(|it| names.contains(&it.name)));
@@ -317,7 +321,7 @@ pub(super) fn stream_filters() -> Vec<Parameter> {
 const RUN_FILTERS: [Parameter; 10] = [
     query("workflowRunId", Kind::Texts, "Runs of this name."),
     query("workflowCreatedAt", TIME, "The run of this name that was created then."),
-    query("workflowUrl", Kind::Text, "Where its steps are executed, exactly."),
+    query("workflowUrl", Kind::Texts, "Where its steps are executed, exactly."),
     query("label", Kind::Texts, "Any label of the run."),
     query("flowControlKey", Kind::Texts, "Its flow-control key."),
     query("callerIp", Kind::Texts, "The address that triggered it."),
@@ -360,7 +364,7 @@ pub(super) fn run_log_filters() -> Vec<Parameter> {
 pub(super) fn failed_run_filters() -> Vec<Parameter> {
     let mut parameters = vec![
         query("dlqIds", Kind::Texts, "These failed runs; no other filter counts then."),
-        query("url", Kind::Text, "The same as workflowUrl."),
+        query("url", Kind::Texts, "The same as workflowUrl."),
         query("responseStatus", Kind::Wholes, "Status of the last answer; 503 or 504 when there was none."),
         query("failureFunctionState", Kind::Texts, "How telling of the failure stands."),
         query("failureCallbackState", Kind::Texts, "The same, as the documentation also says it."),

@@ -23,12 +23,9 @@ use posthaste_wire::publish::CallbackOptions;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What deleting, resuming and restarting may be told: a misspelt filter must not mean "all".
-const SELECTION: [&str; 19] = [
+/// What says which failed runs are deleted, resumed or restarted.
+const SELECTORS: [&str; 16] = [
     "dlqIds",
-    "cursor",
-    "count",
-    "source",
     "fromDate",
     "toDate",
     "url",
@@ -45,6 +42,8 @@ const SELECTION: [&str; 19] = [
     "failureFunctionState",
     "failureCallbackState",
 ];
+/// What else these may be told.
+const OTHERS: [&str; 3] = ["cursor", "count", "source"];
 
 /// What tells an endpoint that a delivery is about the failure of a run.
 const FAILURE_HEADERS: [&str; 2] = ["Upstash-Workflow-Is-Failure", "Upstash-Workflow-Failure-Callback"];
@@ -248,7 +247,7 @@ fn absent(id: &str) -> ApiError {
 async fn read_selection(app: &Arc<App>, request: Request) -> Result<(TenantId, Params, HeaderMap, Uri), ApiError> {
     let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
     let params = Params::from_query_and_body(parts.uri.query(), &body.bytes)?;
-    params.only(&SELECTION)?;
+    params.selected_by(&SELECTORS, &OTHERS)?;
     Ok((tenant, params, parts.headers, parts.uri))
 }
 

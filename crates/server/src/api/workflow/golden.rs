@@ -149,6 +149,7 @@ fn run_json(run: &StartRun) -> Value {
         "redact": config.redact,
         "trigger": Some(config.trigger).filter(|trigger| *trigger != Trigger::Client).map(|trigger| json!(trigger)),
         "depth": Some(config.depth).filter(|depth| *depth > 0),
+        "isUnique": run.dedup.map(|_| true),
         "byClient": Some(true).filter(|_| run.is_by_client),
         "invokedBy": run.invoked_by.as_ref().map(invoker_json),
     })

@@ -28,9 +28,12 @@ pub(super) enum Receiver {
 const CALLBACK_FORWARD: &str = "upstash-callback-forward-";
 /// Starts a header to send on with the news of a failure.
 const FAILURE_FORWARD: &str = "upstash-failure-callback-forward-";
+/// Names who hears of a failure of the run, and starts what is said about that, where an old client sends a call: what it
+/// means for the run, it says of the callback.
+const FAILURE_OF_CALLBACK: &str = "upstash-callback-failure-callback";
 /// Start headers about a run that are no settings of a message.
-const PROTOCOL: [&str; 3] =
-    [header::WORKFLOW_PREFIX, "upstash-callback-workflow-", "upstash-failure-callback-workflow-"];
+const PROTOCOL: [&str; 4] =
+    [header::WORKFLOW_PREFIX, "upstash-callback-workflow-", "upstash-failure-callback-workflow-", FAILURE_OF_CALLBACK];
 
 /// The lines that the reader of a publish shall see: those of the protocol are read elsewhere, and what may not travel
 /// is left out. A plain `Content-Type` wins over a forwarded one.
@@ -50,6 +53,20 @@ pub(super) fn cleaned<'a>(lines: &[Line<'a>], receiver: Receiver) -> Vec<Line<'a
         !is_settled && travels
     };
     lines.iter().filter(stays).copied().collect()
+}
+
+/// The lines of a call, in which an old client has named who hears of a failure of the run, as those of a step name it: each
+/// that has to be said otherwise with its name there. What is said the usual way wins.
+pub(super) fn failure_of_callback(lines: &[Line<'_>]) -> Vec<(String, Vec<u8>)> {
+    let has = |wanted: &str| lines.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+    if has(header::FAILURE_CALLBACK) {
+        return Vec::new();
+    }
+    let said = lines.iter().filter(|(name, _)| has_prefix(name, FAILURE_OF_CALLBACK));
+    let renamed = said.map(|(name, value)| {
+        (format!("{}{}", header::FAILURE_CALLBACK, &name[FAILURE_OF_CALLBACK.len()..]), value.to_vec())
+    });
+    renamed.filter(|(name, _)| !has(name)).collect()
 }
 
 /// The prefix and the name of a header to send on.
@@ -170,6 +187,9 @@ mod tests {
             "upstash-workflow-url",
             "upstash-callback-workflow-runid",
             "upstash-failure-callback-workflow-calltype",
+            "upstash-callback-failure-callback",
+            "Upstash-Callback-Failure-Callback-Retries",
+            "upstash-callback-failure-callback-forward-upstash-workflow-is-failure",
             "upstash-method",
         ];
         assert_eq!(kept(&left_out, Receiver::Endpoint), [""; 0]);

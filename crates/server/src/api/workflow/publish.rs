@@ -65,12 +65,9 @@ pub(in crate::api) fn read_item(
     app: &App,
     caller_ip: &str,
     lines: &[Line<'_>],
-    (destination, queue): (Option<&str>, Option<&str>),
+    destination: Option<&str>,
     body: Bytes,
 ) -> Result<Wanted, ApiError> {
-    if queue.is_some_and(|queue| !queue.is_empty()) {
-        return Err(ApiError::invalid(format!("queue: {}", translate::NO_DETOUR)));
-    }
     let max = app.config.message_bytes_max;
     if body.len() > max {
         return Err(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}")));
@@ -269,7 +266,8 @@ mod tests {
     fn start(id: &str) -> Wanted {
         let (id, url) = (id.to_owned(), "http://a.example/".to_owned());
         let (config, first) = (RunConfig::default(), entry());
-        Wanted::Start(Box::new(StartRun { id, url, config, first, is_by_client: false, invoked_by: None }))
+        let (dedup, is_by_client, invoked_by) = (None, false, None);
+        Wanted::Start(Box::new(StartRun { id, url, config, first, dedup, is_by_client, invoked_by }))
     }
 
     #[test]

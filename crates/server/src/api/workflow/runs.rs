@@ -20,12 +20,11 @@ use posthaste_wire::id::{Seq, TenantId};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a bulk cancel may be told. Other names are refused: a misspelt filter must not mean "all".
-const CANCEL_PARAMS: [&str; 13] = [
+/// What says which runs a bulk cancel means.
+const SELECTORS: [&str; 11] = [
     "workflowRunIds",
     "workflowRunId",
     "workflowUrl",
-    "workflowUrlExactMatch",
     "label",
     "host",
     "path",
@@ -34,8 +33,9 @@ const CANCEL_PARAMS: [&str; 13] = [
     "callerIp",
     "callerIP",
     "flowControlKey",
-    "count",
 ];
+/// What else it may be told.
+const OTHERS: [&str; 2] = ["workflowUrlExactMatch", "count"];
 /// Runs that one transaction cancels.
 const PIECE: usize = 100;
 
@@ -108,26 +108,24 @@ pub(super) fn result(body: &[u8]) -> Option<String> {
 
 /// Which runs a bulk cancel means, and how many of them at most.
 pub(super) fn cancel_of(params: &Params) -> Result<(RunFilter, usize), ApiError> {
-    params.only(&CANCEL_PARAMS)?;
+    params.selected_by(&SELECTORS, &OTHERS)?;
     let ids = params.many_or_whole("workflowRunIds")?;
     if !ids.is_empty() {
         return Ok((RunFilter { ids, ..RunFilter::default() }, usize::MAX));
     }
     let count = match params.number("count", 1)? {
         None => WORKFLOW_CANCEL_COUNT_DEFAULT,
-        Some(count) if count as usize <= BULK_CANCEL_COUNT_MAX => count as usize,
-        Some(_) => return Err(ApiError::invalid(format!("count must be 1 to {BULK_CANCEL_COUNT_MAX}"))),
+        // More are the next request's: its answer says how many were cancelled.
+        Some(count) => usize::try_from(count).unwrap_or(usize::MAX).min(BULK_CANCEL_COUNT_MAX),
     };
     let is_exact = params.boolean("workflowUrlExactMatch")?;
-    let url = match params.one("workflowUrl")? {
-        Some("") => return Err(ApiError::invalid("workflowUrl is empty; leave it out to mean all")),
-        None if is_exact => return Err(ApiError::invalid("workflowUrlExactMatch: workflowUrl is missing")),
-        None => None,
-        Some(url) if is_exact => Some(UrlFilter::Exact(url.to_owned())),
-        Some(url) => Some(UrlFilter::Prefix(url.to_owned())),
-    };
+    let urls = params.urls("workflowUrl")?;
+    if is_exact && urls.is_empty() {
+        return Err(ApiError::invalid("workflowUrlExactMatch: workflowUrl is missing"));
+    }
+    let urls = urls.into_iter().map(if is_exact { UrlFilter::Exact } else { UrlFilter::Prefix }).collect();
     let filter = RunFilter {
-        url,
+        urls,
         ids: params.many_or_whole("workflowRunId")?,
         hosts: params.many(&["host"])?,
         paths: params.many(&["path"])?,
@@ -181,15 +179,18 @@ mod tests {
             ("workflowUrlExactMatch=true", "workflowUrl is missing"),
             ("workflowURL=http://a", "unknown parameter workflowURL"),
             ("count=0", "count must be"),
-            ("count=501", "count must be 1 to 500"),
+            ("count=100&foo=1", "unknown parameter foo"),
             ("fromDate=yesterday", "fromDate must be"),
         ];
         for (query, text) in cases {
             let message = cancel_of(&Params::from_query(Some(query))).err().map(ApiError::into_message);
             assert!(message.as_ref().is_some_and(|message| message.contains(text)), "{query}: {message:?}");
         }
-        let (filter, count) = cancel_of(&Params::from_query(Some("workflowRunId=wfr_1&label=a"))).unwrap();
+        let (filter, count) = cancel_of(&Params::from_query(Some("workflowRunId=wfr_1&label=a&later=1"))).unwrap();
         assert_eq!((filter.ids, filter.labels, count), (vec!["wfr_1".into()], vec!["a".into()], 100));
+        let (filter, count) = cancel_of(&Params::from_query(Some("count=1000&workflowUrl=http://a,http://b"))).unwrap();
+        let prefixes = ["http://a", "http://b", "http://a,http://b"].map(|start| UrlFilter::Prefix(start.to_owned()));
+        assert_eq!((filter.urls, count), (prefixes.to_vec(), BULK_CANCEL_COUNT_MAX));
         let bodies = [
             (&br#"{"workflowRunIds":[]}"#[..], "workflowRunIds is an empty list"),
             (br#"{"workflowRunIds":null}"#, "every filter is null"),

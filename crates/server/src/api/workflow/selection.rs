@@ -57,14 +57,12 @@ fn common(params: &Params) -> Result<RunFilter, ApiError> {
         to: params.date("toDate")?,
         ..RunFilter::default()
     };
-    let urls = [params.one("workflowUrl")?, params.one("url")?];
-    for url in urls.into_iter().flatten() {
-        match &filter.url {
-            _ if url.is_empty() => return Err(ApiError::invalid("the URL is empty; leave it out to mean all")),
-            Some(UrlFilter::Exact(other)) if other != url => filter.nothing = true,
-            _ => filter.url = Some(UrlFilter::Exact(url.to_owned())),
-        }
-    }
+    let (urls, others) = (params.urls("workflowUrl")?, params.urls("url")?);
+    let is_meant = |url: &String, by: &[String]| by.is_empty() || by.contains(url);
+    let both = urls.iter().filter(|url| is_meant(url, &others));
+    let both = both.chain(others.iter().filter(|_| urls.is_empty()));
+    filter.urls = both.cloned().map(UrlFilter::Exact).collect();
+    filter.nothing = filter.urls.is_empty() && !(urls.is_empty() && others.is_empty());
     Ok(filter)
 }
 
@@ -138,7 +136,7 @@ mod tests {
         let expected = RunFilter {
             ids: texts(&["wfr_a"]),
             created_at: Some(Timestamp(7)),
-            url: Some(UrlFilter::Exact("http://a/b".into())),
+            urls: vec![UrlFilter::Exact("http://a/b".into())],
             labels: texts(&["x", "y", "z"]),
             hosts: texts(&["a"]),
             paths: texts(&["/b"]),
@@ -154,6 +152,21 @@ mod tests {
         let calls = vec![FailureCallState::Failed];
         let expected = RunFilter { response_statuses: vec![500, 503], failure_calls: calls, ..RunFilter::default() };
         assert_eq!(failed, expected);
+    }
+
+    #[test]
+    fn urls_may_be_repeated_or_listed_and_may_hold_commas() {
+        let urls = |query: &str| {
+            let exact = |url: UrlFilter| match url {
+                UrlFilter::Exact(url) => url,
+                UrlFilter::Prefix(start) => panic!("{start}"),
+            };
+            of_logs(&params(query)).unwrap().urls.into_iter().map(exact).collect::<Vec<_>>()
+        };
+        assert_eq!(urls("workflowUrl=http://a/b&workflowUrl=http://c"), ["http://a/b", "http://c"]);
+        assert_eq!(urls("url=http://a/b,https://c"), ["http://a/b", "https://c", "http://a/b,https://c"]);
+        assert_eq!(urls("workflowUrl=http://a/b%3Fids%3D1%2C2"), ["http://a/b?ids=1,2"]);
+        assert_eq!(urls("url=http://a,http://b&workflowUrl=http://b,http://c"), ["http://b"]);
     }
 
     #[test]

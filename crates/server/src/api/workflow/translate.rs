@@ -12,12 +12,13 @@ use super::{checked_name, checked_step};
 use crate::api::publish::{Line, flow_spec};
 use crate::core::{DEPTH_QUOTA, InvokedBy, RunKey, StartRun};
 use bytes::Bytes;
+use posthaste_engine::dedup;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::entry::Call;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig, StepText, Trigger};
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
-use posthaste_wire::publish::{self as options, CallbackOptions, PublishLimits, PublishOptions};
+use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
 use posthaste_wire::rejection::Rejection;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, Features};
@@ -110,9 +111,8 @@ impl Sent {
         let lines = headers::cleaned(lines, receiver);
         let mut options = options::parse(lines.iter().copied(), &bounds.limits, bounds.now)?;
         options.check_retry_delay(options.retries.unwrap_or(bounds.retries_default))?;
-        let unusable = [(options.cron.is_some(), header::CRON), (options.queue.is_some(), header::QUEUE_NAME)];
-        if let Some((_, name)) = unusable.into_iter().find(|(is_given, _)| *is_given) {
-            return Err(refused(name, NO_DETOUR));
+        if options.cron.is_some() {
+            return Err(refused(header::CRON, NO_SCHEDULE));
         }
         let mut headers = std::mem::take(&mut options.headers);
         let content_type = headers::take(&mut headers, header::CONTENT_TYPE).unwrap_or_else(|| JSON.to_owned());
@@ -125,17 +125,19 @@ impl Sent {
     }
 }
 
-/// Why neither a schedule nor a queue can hold a part of a run.
-pub(super) const NO_DETOUR: &str = "a run cannot wait in a queue or be started by a schedule itself; send a plain \
-                                    message to the workflow's URL that way, and it starts a run";
+/// Why a schedule cannot hold a part of a run. A queue that is named does no harm: a run begins at once, and its limits are
+/// those of its flow-control key.
+const NO_SCHEDULE: &str = "a run cannot be started by a schedule itself; let one send a plain message to the workflow's URL, \
+                           and it starts a run";
 
 fn start(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<StartRun, Rejection> {
     let mut sent = Sent::read(item.lines, Receiver::Endpoint, bounds)?;
     let due = sent.due(bounds.now);
     let options = sent.options;
-    if options.dedup.is_some() {
-        return Err(refused(header::DEDUPLICATION_ID, "a run is unique by its id, use Upstash-Workflow-RunId"));
-    }
+    let dedup = options.dedup.as_ref().map(|dedup| match dedup {
+        Dedup::Id(id) => dedup::key_of_id(id),
+        Dedup::Content => dedup::key_of_content(item.url, &sent.headers, &item.body),
+    });
     let forwarded_label = headers::take(&mut sent.headers, header::LABEL);
     let labels = options.labels.clone().or_else(|| forwarded_label.map(listed)).unwrap_or_default();
     for label in &labels {
@@ -175,6 +177,7 @@ fn start(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<Sta
             timeout_ms: options.timeout_ms,
             ..NewEntry::step(item.body, protocol_headers, due)
         },
+        dedup,
         is_by_client: protocol.is_by_client,
         invoked_by: None,
     })
@@ -298,7 +301,10 @@ fn entry(protocol: &Protocol, sent: Sent, body: Bytes, bounds: &Bounds<'_>) -> N
 }
 
 fn call(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<NewEntry, Rejection> {
-    let sent = Sent::read(item.lines, Receiver::ThirdParty, bounds)?;
+    let failure = headers::failure_of_callback(item.lines);
+    let mut lines = item.lines.to_vec();
+    lines.extend(failure.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
+    let sent = Sent::read(&lines, Receiver::ThirdParty, bounds)?;
     let method = protocol.method.as_deref().unwrap_or("POST").to_ascii_uppercase();
     if !METHODS.contains(&method.as_str()) {
         return Err(refused(header::METHOD, &format!("not a method, accepted are {}", METHODS.join(", "))));

@@ -1,7 +1,7 @@
 //! `POST /v2/trigger/{url}` and `POST /v2/batch/trigger`: runs started by programs that have no client of the protocol.
 
 use super::publish::{bounds, check_failure_call, checked_url, start};
-use super::translate::{self, Item, NO_DETOUR};
+use super::translate::{self, Item};
 use crate::api::auth::{Access, authorize};
 use crate::api::batch;
 use crate::api::body;
@@ -63,9 +63,6 @@ pub(in crate::api) async fn many(
 
 fn read_item(app: &App, caller_ip: &str, text: &str) -> Result<StartRun, ApiError> {
     let mut item = batch::read_item(text)?;
-    if item.queue.as_deref().is_some_and(|queue| !queue.is_empty()) {
-        return Err(ApiError::invalid(format!("queue: {NO_DETOUR}")));
-    }
     let destination = item.destination.take().ok_or_else(|| ApiError::invalid("destination is missing"))?;
     let url = Destination::parse_whole(&destination, URL_BYTES_MAX)?;
     let body = item.take_any_body();

@@ -28,6 +28,7 @@ mod v1;
 mod waiters;
 mod why;
 mod workflow_bodies;
+mod workflow_clients;
 mod workflow_dlq;
 mod workflow_events;
 mod workflow_invokes;

@@ -3,6 +3,8 @@
 use crate::support::runs::{config, done, result, with_failure_function};
 use crate::support::server::{READ_ONLY, START_MS, TOKEN_B};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use posthaste_engine::workflow::run::RunConfig;
 use serde_json::{Value, json};
 
@@ -85,6 +87,24 @@ async fn a_failed_run_shows_its_trigger_and_its_last_answer() {
 }
 
 #[tokio::test]
+async fn a_failure_that_nobody_has_answered_is_told_as_json() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/gone", [Reply::Close]);
+    receiver.script("/failed", [done()]);
+    server.start_run("wfr_1", &receiver.url("/gone"), with_failure_function(receiver.url("/failed"))).await;
+    let told: Value = serde_json::from_slice(&receiver.take(2).await[1].body).expect("a failure is told as JSON");
+    let body = STANDARD.decode(told["body"].as_str().expect("base64")).expect("base64");
+    let body: Value = serde_json::from_slice(&body).expect("clients in Python take nothing else");
+    // Everybody else is shown the plain words.
+    let shown = &server.failed_runs("").await[0];
+    assert_eq!((&told["status"], &shown["responseStatus"]), (&json!(503), &json!(503)));
+    assert!(shown["responseBody"].as_str().is_some_and(|text| !text.is_empty() && !text.starts_with('{')), "{shown}");
+    assert_eq!(body, json!({ "error": "ServiceUnavailable", "message": shown["responseBody"] }));
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn filters_select_failed_runs() {
     for backend in Backend::ALL {
         let server = TestServer::with(Setup::dev().on(backend)).await;
@@ -103,6 +123,9 @@ async fn filters_select_failed_runs() {
             ("label=red".into(), &["wfr_a"]),
             (format!("url={blue}"), &["wfr_b"]),
             (format!("workflowUrl={blue}"), &["wfr_b"]),
+            (format!("url={blue}&url={}", receiver.url("/red")), &["wfr_b", "wfr_a"]),
+            (format!("workflowUrl={blue},{}", receiver.url("/red")), &["wfr_b", "wfr_a"]),
+            (format!("workflowUrl={blue}&url={}", receiver.url("/red")), &[]),
             ("workflowRunId=wfr_a".into(), &["wfr_a"]),
             (format!("workflowCreatedAt={}", START_MS + 1_000), &["wfr_b"]),
             ("responseStatus=500".into(), &["wfr_b", "wfr_a"]),
@@ -204,7 +227,7 @@ async fn many_runs_begin_again_at_once() {
     let begun = begin(format!("dlqIds={}&dlqIds={}&dlqIds={}", id(0), id(1), id(0))).expect(200).await.json();
     assert_eq!(begun["workflowRuns"].as_array().map(Vec::len), Some(2));
     assert_eq!(begun.get("cursor"), None);
-    let begun = begin("label=n2&callerIP=127.0.0.1&count=100".into()).expect(200).await.json();
+    let begun = begin("label=n2&callerIP=127.0.0.1&count=100&later=1".into()).expect(200).await.json();
     assert_eq!(begun["workflowRuns"].as_array().map(Vec::len), Some(1));
     let restarted = server.post("/v2/workflows/dlq/restart?count=100").expect(200).await.json();
     assert_eq!(restarted["workflowRuns"].as_array().map(Vec::len), Some(1));
@@ -258,7 +281,7 @@ async fn failed_runs_are_dropped_one_by_one_and_together() {
         assert_eq!(deleted, json!({ "deleted": 1 }), "ids win over filters");
         server.delete("/v2/workflows/dlq?lable=n2").expect(400).await.error();
         server.delete("/v2/workflows/dlq/").expect(400).await.error();
-        let deleted = server.delete("/v2/workflows/dlq?label=n2&count=100").expect(200).await.json();
+        let deleted = server.delete("/v2/workflows/dlq?label=n2&count=100&later=1").expect(200).await.json();
         assert_eq!(deleted, json!({ "deleted": 1 }));
         let deleted = server.delete("/v2/workflows/dlq?count=1").expect(200).await.json();
         assert_eq!(deleted["deleted"], 1);

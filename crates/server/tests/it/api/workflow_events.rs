@@ -2,7 +2,7 @@
 
 use super::workflow_runs::{Runs, step};
 use crate::support::server::{START_MS, TOKEN_B};
-use crate::support::{Backend, Setup, TestServer};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer, runs};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -111,6 +111,39 @@ async fn a_webhook_brings_a_request_to_a_run_without_a_token() {
     }
     hook("TRACE", "tenant-a/wfr_a/evt_1").expect(405).await;
     server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn a_webhook_of_a_run_that_has_failed_leads_to_the_one_that_goes_on() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/wf", [runs::done(), Reply::status(500)]);
+        server.start_run("wfr_old", &receiver.url("/wf"), runs::config()).await;
+        receiver.take(1).await;
+        let made = serde_json::from_str(&making_webhook("evt_1")).expect("a step is JSON");
+        server.append_step("wfr_old", &made).await;
+        server.run_in("wfr_old", "RUN_FAILED").await;
+        let hook = || server.post("/v2/workflows/hooks/tenant-a/wfr_old/evt_1").without("Authorization").body("hi");
+        assert_eq!(hook().expect(404).await.error(), "workflow run not found");
+        let mut newest = String::new();
+        for number in [2, 3] {
+            let failed = server.failed_runs("").await.remove(0);
+            let resume = format!("/v2/workflows/dlq/resume/{}", failed["dlqId"].as_str().expect("an id"));
+            let resumed = server.post(&resume).header("Upstash-Delay", "1h").expect(200).await.json();
+            newest = resumed["workflowRunId"].as_str().expect("an id").to_owned();
+            hook().expect(200).await;
+            // What it has brought is delivered at once, which fails: so the next one has to lead further.
+            server.wait(&newest, "evt_1", number).expect(200).await;
+            let failed = server.run_in(&newest, "RUN_FAILED").await;
+            assert_eq!(
+                failed["steps"][number as usize]["steps"][0]["stepType"], "Wait",
+                "the webhook has brought it: {failed}"
+            );
+        }
+        assert_eq!(hook().expect(404).await.error(), "workflow run not found", "{newest} does not go on");
+        server.finish().await;
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Runs of workflows that start others, and wait for their end.
 
 use super::workflow_runs::{APP, ENDED, Runs, start};
+use crate::support::server::START_MS;
 use crate::support::{Backend, Request, Setup, TestServer};
 use posthaste_engine::limits::WORKFLOW_INVOKERS_MAX;
 use serde_json::{Value, json};
@@ -34,6 +35,26 @@ async fn an_invoke_starts_a_run_for_a_step_of_another() {
     let mut told = step.clone();
     told["out"] = r#"{"isCanceled":true,"isFailed":false}"#.into();
     assert_eq!(server.entries("wfr_p").await[1], told);
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn a_client_that_tells_another_time_than_the_server_means_the_run_of_this_name() {
+    let server = TestServer::start().await;
+    server.started(&["wfr_p"]).await;
+    let step = json!({ "stepId": 1, "stepName": "i", "stepType": "Invoke", "concurrent": 1 });
+    let envelope = json!({
+        "body": "1", "workflowRunId": "wfr_p", "workflowRunCreatedAt": START_MS + 7, "workflowUrl": APP, "step": step,
+    });
+    let about = [
+        ("Upstash-Workflow-Init", "true"),
+        ("Upstash-Workflow-Invoke", "true"),
+        ("Upstash-Workflow-RunId", "wfr_c"),
+        ("Upstash-Delay", "1h"),
+    ];
+    server.publish(APP).headers(&about).json(&envelope).expect(200).await;
+    server.delete("/v2/workflows/runs/wfr_c").expect(200).await;
+    assert_eq!(server.entries("wfr_p").await.len(), 2, "it has heard of the end");
     server.finish_with_pending().await;
 }
 

@@ -1,7 +1,7 @@
 //! What starts runs of workflows, moves them on and ends them, as clients ask for it. Nothing is delivered here.
 
 use crate::support::server::{READ_ONLY, START_MS, TOKEN_B};
-use crate::support::{Answer, Backend, Request, Setup, TestServer};
+use crate::support::{Answer, Backend, Receiver, Request, Setup, TestServer, eventually, runs};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -107,13 +107,11 @@ async fn a_batch_is_about_messages_or_about_runs() {
     let server = TestServer::start().await;
     server.started(&["wfr_a", "wfr_b"]).await;
     let plain = json!({ "destination": APP, "headers": { "upstash-delay": "1h" } });
-    let queued = json!({ "destination": APP, "queue": "q", "headers": { "upstash-workflow-init": "true" } });
     let cases = [
         (json!([start("wfr_c"), plain]), "plain messages or what is about workflow runs"),
         (json!([plain, step("wfr_a", "{}")]), "plain messages or what is about workflow runs"),
         (json!([step("wfr_a", "{}"), step("wfr_b", "{}")]), "one workflow run only"),
         (json!([start("wfr_c"), step("wfr_a", "{}")]), "either starts workflow runs or appends to one"),
-        (json!([queued]), "item 0: queue: a run cannot wait in a queue"),
     ];
     for (items, text) in cases {
         let error = server.batch(items).expect(400).await.error();
@@ -135,6 +133,73 @@ async fn steps_of_a_run_that_hides_something_are_not_for_readers() {
     fetch("wfr_b").expect(200).await;
     fetch("wfr_b").token(TOKEN_B).expect(404).await;
     server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn a_trigger_may_name_a_queue_and_what_makes_it_a_duplicate() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let mut queued = start("wfr_q");
+        queued["queue"] = "q".into();
+        server.batch(json!([queued])).expect(200).await;
+        let in_header = start_at(APP, "wfr_h", json!({ "upstash-queue-name": "q" }));
+        server.batch(json!([in_header])).expect(200).await;
+        server
+            .post("/v2/batch/trigger")
+            .json(&json!([{ "destination": APP, "queue": "q",
+            "headers": { "Upstash-Delay": "1h" } }]))
+            .expect(201)
+            .await;
+        let unique = |id: &str| start_at(APP, id, json!({ "upstash-deduplication-id": "d" }));
+        let new = first(&server.batch(json!([unique("wfr_a")])).expect(200).await);
+        // It is a duplicate even when the first has ended, and whatever it is called.
+        server.delete("/v2/workflows/runs/wfr_a").expect(200).await;
+        for id in ["wfr_a", "wfr_b"] {
+            let again = first(&server.batch(json!([unique(id)])).expect(202).await);
+            let named = |run: &Value| (run["messageId"].clone(), run["workflowRunId"].clone());
+            assert_eq!((named(&again), &again["deduplicated"]), (named(&new), &json!(true)));
+        }
+        let both = json!([
+            start_at(APP, "wfr_c", json!({ "upstash-deduplication-id": "e" })),
+            start_at(APP, "wfr_d", json!({ "upstash-deduplication-id": "e" })),
+        ]);
+        let both = server.batch(both).expect(200).await.json();
+        assert_eq!((&both[0]["workflowRunId"], &both[1]["workflowRunId"]), (&json!("wfr_c"), &json!("wfr_c")));
+        server.get("/v2/workflows/runs/wfr_d").expect(404).await;
+        server.advance(10 * 60_000 + 1).await;
+        server.batch(json!([unique("wfr_b")])).expect(200).await;
+        server.finish_with_pending().await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_nothing_moves_on_ends_when_its_time_is_over() {
+    for backend in Backend::ALL {
+        let mut setup = Setup::dev().on(backend);
+        setup.settings.workflow_max_duration = Some("1h".into());
+        let server = TestServer::with(setup).await;
+        let receiver = Receiver::start().await;
+        // It answers, and publishes nothing.
+        receiver.script("/wf", [runs::done()]);
+        for id in ["wfr_a", "wfr_b"] {
+            server.start_run(id, &receiver.url("/wf"), runs::config()).await;
+        }
+        receiver.take(2).await;
+        // Both wait for the end of their time, and that of a run that has ended is not waited for.
+        let is_answered = |run: &Value| run["steps"].as_array().is_some_and(|groups| groups.len() == 1);
+        eventually("both are answered", || async { server.runs("").await.iter().all(is_answered).then_some(()) }).await;
+        assert_eq!(server.counts().live, 2);
+        server.finish_run("wfr_b").await;
+        assert_eq!(server.counts().live, 1);
+        let server = server.restart_after(3_600_000).await;
+        server.run_in("wfr_a", "RUN_STARTED").await;
+        server.advance(1).await;
+        let failed = server.run_in("wfr_a", "RUN_FAILED").await;
+        let error = &server.failed_runs("workflowRunId=wfr_a").await[0]["responseBody"];
+        assert_eq!(error, "quota maxWorkflowDuration exceeded, current limit: 3600000", "{failed}");
+        server.run_in("wfr_b", "RUN_SUCCESS").await;
+        server.finish().await;
+    }
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ async fn start_many(server: &TestServer, count: usize, due: Timestamp) -> Vec<St
             url: APP.to_owned(),
             config: runs::config(),
             first: NewEntry::step(Bytes::from_static(b"{}"), Vec::new(), due),
+            dedup: None,
             is_by_client: false,
             invoked_by: None,
         };

@@ -163,6 +163,7 @@ async fn a_step_that_is_retried_later_is_retried_now() {
     let fields = [("messageId", id.as_str()), ("next", "/console/workflows/runs/wfr_1")];
     assert_eq!(browser.press("/console/workflows/retry", &fields).await, "It is due now.");
     assert_eq!(receiver.next().await.header("Upstash-Retried"), Some("1"));
+    server.finish_run("wfr_1").await;
     server.finish().await;
 }
 

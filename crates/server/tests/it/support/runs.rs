@@ -43,6 +43,7 @@ impl TestServer {
             url: url.to_owned(),
             config,
             first: NewEntry::step(Bytes::from_static(b"{\"order\":7}"), protocol, Timestamp(0)),
+            dedup: None,
             is_by_client: false,
             invoked_by: None,
         };

@@ -87,8 +87,19 @@ pub(super) fn run_filters_are_or_within_and_and_between_fields(store: &dyn Store
         ("created", RunFilter { created_at: Some(runs[1].run.created_at), ..all() }, &[1]),
         ("message", RunFilter { messages: vec![entry(0, 1), entry(3, 0)], ..all() }, &[0, 3]),
         ("forged message", RunFilter { messages: vec![forged], ..all() }, &[]),
-        ("url", RunFilter { url: Some(UrlFilter::Exact("https://example.org/flow".into())), ..all() }, &[0, 2, 3]),
-        ("url prefix", RunFilter { url: Some(UrlFilter::Prefix("http://example".into())), ..all() }, &[1]),
+        ("url", RunFilter { urls: vec![UrlFilter::Exact("https://example.org/flow".into())], ..all() }, &[0, 2, 3]),
+        ("url prefix", RunFilter { urls: vec![UrlFilter::Prefix("http://example".into())], ..all() }, &[1]),
+        (
+            "urls",
+            RunFilter {
+                urls: vec![
+                    UrlFilter::Exact("https://example.org/flow".into()),
+                    UrlFilter::Prefix("http://example".into()),
+                ],
+                ..all()
+            },
+            &[0, 1, 2, 3],
+        ),
         ("host", RunFilter { hosts: texts(&["example.com"]), ..all() }, &[1]),
         ("path", RunFilter { paths: texts(&["/path", "/no"]), ..all() }, &[1]),
         ("state", RunFilter { states: vec![RunState::Failed], ..all() }, &[2, 3]),

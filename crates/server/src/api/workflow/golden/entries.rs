@@ -133,6 +133,11 @@ fn calls() {
             entry(called("https://requestcatcher.com/child", "POST"), json!({ "body": "{\"a\":1}" })),
         ),
         (
+            "a timeout that was computed",
+            Given("https://a.example/x", over(call(), json!({ "upstash-timeout": "3.3333333333333335" })), ""),
+            entry(called("https://a.example/x", "GET"), json!({ "timeout": 3_333 })),
+        ),
+        (
             "another method",
             Given("https://a.example/x", over(call(), json!({ "upstash-method": "head" })), "null"),
             entry(called("https://a.example/x", "HEAD"), json!({})),
@@ -207,7 +212,7 @@ fn events_and_ends() {
 
 #[test]
 fn cancels() {
-    let of_url = |url| RunFilter { url: Some(url), ..RunFilter::default() };
+    let of_url = |url| RunFilter { urls: vec![url], ..RunFilter::default() };
     let of_ids =
         |ids: &[&str]| RunFilter { ids: ids.iter().map(|id| (*id).to_owned()).collect(), ..RunFilter::default() };
     let (all, url) = (RunFilter::default(), "https://requestcatcher.com/api//".to_owned());
@@ -260,9 +265,7 @@ fn what_makes_no_sense_is_refused() {
         (over(trigger(), invoke), 400, "the body does not say which step invokes"),
         (over(trigger(), json!({ "upstash-label": "a b" })), 400, "Upstash-Label: \"a b\" has other characters"),
         (over(trigger(), json!({ "upstash-flow-control-key": "a/b" })), 400, "Upstash-Flow-Control-Key: \"a/b\""),
-        (over(trigger(), json!({ "upstash-cron": "* * * * *" })), 400, "Upstash-Cron: a run cannot wait"),
-        (over(trigger(), json!({ "upstash-queue-name": "q" })), 400, "Upstash-Queue-Name: a run cannot wait"),
-        (over(trigger(), json!({ "upstash-deduplication-id": "d" })), 400, "Upstash-Deduplication-Id: a run is unique"),
+        (over(trigger(), json!({ "upstash-cron": "* * * * *" })), 400, "Upstash-Cron: a run cannot be started"),
         (
             over(trigger(), json!({ "upstash-workflow-runid": "" })),
             400,

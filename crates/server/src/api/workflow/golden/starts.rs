@@ -47,6 +47,11 @@ fn triggers() {
             }),
         ),
         (
+            "in a queue, and with a deduplication id",
+            Given(U, over(trigger(), json!({ "upstash-queue-name": "q", "upstash-deduplication-id": "d" })), ""),
+            json!({ "start": "wfr_W", "url": U, "run": { "isUnique": true }, "first": { "headers": { SDK: "1" } } }),
+        ),
+        (
             "G11 at a time, and without a body or a name",
             Given(U, json!({ "Upstash-Workflow-Init": "true", "Upstash-Not-Before": "1767225605" }), ""),
             json!({
@@ -258,6 +263,34 @@ fn generations_of_the_wire() {
             json!({ "append": "wfr_W", "entry": {
                 "body": step, "headers": { "X-Tenant": "t1", SDK: "1" }, "retries": 2, "flow": ["k", null, 1, 1_000],
                 "failure": failure,
+            } }),
+        ),
+        (
+            // What it says of the run it says of the callback, so the failure URL is a callback's callback; and what is
+            // said about that, twice.
+            "JavaScript 0.2.x call as the first step of a run with a failure function",
+            Given(
+                "https://a.example/x",
+                over(
+                    call(),
+                    json!({
+                        "upstash-feature-set": "WF_NoDelete,InitialBody", "upstash-callback-retries": "2",
+                        "upstash-callback-failure-callback": U,
+                        "upstash-callback-failure-callback-retries": "2", "upstash-failure-callback-retries": "2",
+                        "upstash-callback-failure-callback-workflow-runid": "wfr_W",
+                        "upstash-failure-callback-workflow-runid": "wfr_W",
+                        "upstash-callback-failure-callback-workflow-calltype": "failureCall",
+                        "upstash-callback-failure-callback-feature-set": F3,
+                        "upstash-callback-failure-callback-forward-upstash-workflow-is-failure": "true",
+                        "upstash-failure-callback-forward-upstash-workflow-is-failure": "true",
+                        "upstash-callback-failure-callback-forward-host": "app",
+                    }),
+                ),
+                "",
+            ),
+            json!({ "append": "wfr_W", "entry": {
+                "callType": "toCallback", "retries": 0, "failure": failure,
+                "call": over(called("https://a.example/x", "GET"), json!({ "resultRetries": 2 })),
             } }),
         ),
         (
