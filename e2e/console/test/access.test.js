@@ -88,6 +88,44 @@ test("a token opens the page that was asked for, until the visitor logs out", ()
     await visitor.isAt("/login");
   }));
 
+test("a live page that gets no answers says since when it is old, and how to go on", () =>
+  as(production.tenants.acme.token, async (visitor) => {
+    const { page, context } = visitor;
+    const [verdict, age] = [page.locator("#verdict"), page.locator("#age")];
+    await visitor.open("");
+    await verdict.filter({ hasText: "All is well" }).waitFor();
+    assert.equal(await age.innerText(), "");
+
+    await context.setOffline(true);
+    await age.filter({ hasText: /^Not updated since \d\d:\d\d:\d\d UTC: the server does not answer/ }).waitFor();
+    await page.locator("#now.stale").waitFor();
+    assert.deepEqual([await verdict.innerText(), await verdict.getAttribute("class")], ["How things stand is not known", "warn"]);
+    assert.ok(!(await visitor.text()).includes("All is well"));
+    await context.setOffline(false);
+    await verdict.filter({ hasText: "All is well" }).waitFor();
+    await page.locator("#age:empty").waitFor({ state: "attached" });
+    assert.equal(await page.locator(".stale").count(), 0);
+    const isOffline = (fault) => fault.includes("ERR_INTERNET_DISCONNECTED");
+    visitor.faults = visitor.faults.filter((fault) => !isOffline(fault));
+
+    // In another window.
+    assert.equal((await visitor.post("/logout")).status, 303);
+    await age.filter({ hasText: "the session has ended" }).waitFor();
+    await verdict.filter({ hasText: "How things stand is not known" }).waitFor();
+    await age.getByRole("link", { name: "Log in" }).click();
+    await visitor.isAt("/login");
+    await visitor.logIn(production.tenants.acme.token);
+    await verdict.filter({ hasText: "All is well" }).waitFor();
+
+    // Every page that is fetched again, not only the first; and the login leads back to it.
+    await visitor.open("/queues");
+    await visitor.post("/logout");
+    await page.locator("#queue-list.stale").waitFor();
+    await age.getByRole("link", { name: "Log in" }).click();
+    await visitor.logIn(production.tenants.acme.token);
+    await visitor.isAt("/queues");
+  }));
+
 test("the login leads to pages of the console only", () =>
   as(undefined, async (visitor) => {
     await visitor.page.goto("/console/login?next=https://attacker.example/console");

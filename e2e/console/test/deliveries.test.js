@@ -69,6 +69,28 @@ test("one cause is one row, whatever numbers its texts have, and is sent again a
   await page.locator("#background").filter({ hasText: "3 of 3 done" }).waitFor();
 });
 
+test("the page of causes follows what becomes of them, to the last one and back", async () => {
+  const { page, visitor } = it;
+  const brief = path("brief", { status: 500, body: "for a moment" });
+  await fail(brief);
+  const { messages } = await it.client.dlq.listMessages({ count: 100 });
+  await it.client.dlq.deleteMany({ dlqIds: messages.map(({ dlqId }) => dlqId) });
+  // Fifteen seconds are long for a test.
+  await page.clock.install();
+  await visitor.open("/dlq");
+  await page.locator("#causes").getByText("Nothing has failed for good").waitFor();
+  const { dlqId } = await fail(brief);
+  await page.clock.fastForward(16_000);
+  await row(brief).waitFor();
+  await page.getByRole("button", { name: "Retry all" }).waitFor();
+  await page.getByLabel("At most").fill("7");
+  await page.getByLabel("At most").blur();
+  await it.client.dlq.delete(dlqId);
+  await page.clock.fastForward(16_000);
+  await page.locator("#causes").getByText("Nothing has failed for good").waitFor();
+  assert.equal(await page.getByRole("button", { name: "Delete all" }).count(), 0);
+});
+
 test("a header is changed before a dead letter is sent again; another is deleted", async () => {
   const { page, visitor } = it;
   const locked = path("locked", { status: 401, body: "who are you" }, 200);

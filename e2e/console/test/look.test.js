@@ -2,12 +2,11 @@
 // of it in target/console-screenshots.
 
 import assert from "node:assert/strict";
-import { rm } from "node:fs/promises";
 import { test } from "node:test";
 import { Server } from "../../js/support/server.js";
 import { eventually } from "../../js/support/wait.js";
 import { story } from "../../workflow/js/support/story.js";
-import { LOOKS, PICTURES, barriers, isTooWide, picture } from "../support/look.js";
+import { LOOKS, barriers, isTooWide, picture } from "../support/look.js";
 import { PAGES } from "../support/pages.js";
 import { watched } from "../support/story.js";
 
@@ -31,7 +30,6 @@ const it = watched(
 
 /** Fills the server as a week of work would. Gives the pages of single things: name, path behind `/console`. */
 async function fill() {
-  await rm(PICTURES, { recursive: true, force: true });
   const { qstash, third } = it;
   third.script("/fine", 200);
   third.script("/down", { status: 503, headers: { "content-type": "text/plain" }, body: "upstream connect error 7f3a" });

@@ -16,6 +16,9 @@ test("one press of a button sends a message to the built-in receiver, which show
   await page.getByLabel("Headers for the receiver").fill("X-Mine: yes");
   await page.getByRole("button", { name: "Send", exact: true }).click();
   await visitor.said("The message is stored and on its way.");
+  // To be sent once more, perhaps with another word in it.
+  assert.equal(await page.getByRole("textbox", { name: "Body" }).inputValue(), '{"hello": "you"}');
+  assert.equal(await page.getByLabel("Headers for the receiver").inputValue(), "X-Mine: yes");
   const received = page.locator("#received");
   await received.getByText('{"hello": "you"}').waitFor();
   await received.getByText("signed, current key").waitFor();

@@ -93,6 +93,11 @@ pub(super) fn date_shown(text: &str) -> String {
     time.ok().and_then(|time| Some(time.split_once('.')?.0.to_owned())).unwrap_or_else(|| text.to_owned())
 }
 
+/// What was typed into a field of several lines: browsers end them with CR LF, what people type has LF.
+pub(super) fn typed(text: &str) -> String {
+    text.replace("\r\n", "\n")
+}
+
 /// `Name: value`, one on each line.
 pub(super) fn header_lines(text: &str) -> Result<Vec<(String, String)>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -133,6 +138,11 @@ mod tests {
             assert_eq!((millis(text).ok(), date_shown(text).as_str()), (expected, shown), "{text}");
         }
         assert_eq!(millis("soon").unwrap_err().status, StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn lines_end_as_they_were_typed() {
+        assert_eq!(typed("a\r\n\r\nb\n\rc"), "a\n\nb\n\rc");
     }
 
     #[test]

@@ -103,11 +103,21 @@ fn refusal(is_open: bool, method: &Method, headers: &HeaderMap) -> Option<&'stat
     if matches!(*method, Method::GET | Method::HEAD) {
         return None;
     }
-    let origin = one(headers, header::ORIGIN).and_then(|text| text.split_once("://")).map(|(_, host)| host);
+    let origin = one(headers, header::ORIGIN).and_then(|text| text.split_once("://"));
     match (origin, host) {
-        (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host.as_str()) => None,
+        (Some((scheme, origin)), Some(host))
+            if origin.eq_ignore_ascii_case(host.as_str()) && is_ours(scheme, &host) =>
+        {
+            None
+        }
         _ => Some("this request does not come from a page of this console (its Origin is another one)"),
     }
+}
+
+/// Whether pages of the console come this way. What is not encrypted can be written by anybody on the way, so that only
+/// pages of this machine may; the cookie of a session is kept to the same.
+fn is_ours(scheme: &str, host: &Authority) -> bool {
+    scheme.eq_ignore_ascii_case("https") || (scheme.eq_ignore_ascii_case("http") && is_loopback(host))
 }
 
 fn one(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
@@ -136,11 +146,16 @@ mod tests {
     #[test]
     fn only_pages_of_the_console_may_act() {
         let host = ("host", "queue.example.com");
-        let accepted =
-            [vec![host, ("origin", "https://queue.example.com")], vec![host, ("origin", "https://QUEUE.example.com")]];
+        let accepted = [
+            vec![host, ("origin", "https://queue.example.com")],
+            vec![host, ("origin", "https://QUEUE.example.com")],
+            vec![("host", "localhost:8080"), ("origin", "http://localhost:8080")],
+        ];
         let refused = [
             vec![host],
             vec![host, ("origin", "null")],
+            vec![host, ("origin", "http://queue.example.com")],
+            vec![host, ("origin", "ftp://queue.example.com")],
             vec![host, ("origin", "https://evil.example")],
             vec![host, ("origin", "https://queue.example.com.evil.example")],
             vec![host, ("origin", "https://queue.example.com:444")],

@@ -4,6 +4,7 @@
 //! ([`Visitor::get`], [`Visitor::send`]). GET shows, POST acts and leads back. One file per page; [`view`] has what they share.
 
 mod assets;
+mod background;
 mod dlq;
 mod filters;
 mod flow_control;

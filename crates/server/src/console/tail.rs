@@ -42,6 +42,9 @@ struct Filters {
     flow_control_key: String,
     schedule_id: String,
     topic_name: String,
+    path: String,
+    caller_ip: String,
+    source_message_id: String,
 }
 
 impl Filters {
@@ -56,6 +59,9 @@ impl Filters {
             ("flowControlKey", self.flow_control_key.trim()),
             ("scheduleId", self.schedule_id.trim()),
             ("topicName", self.topic_name.trim()),
+            ("path", self.path.trim()),
+            ("callerIp", self.caller_ip.trim()),
+            ("sourceMessageId", self.source_message_id.trim()),
         ]
     }
 
@@ -80,6 +86,7 @@ struct Line {
     method: String,
     label: Option<String>,
     queue_name: Option<String>,
+    flow_control_key: Option<String>,
     response_status: Option<u16>,
     duration: Option<u64>,
     error: Option<String>,
@@ -117,7 +124,7 @@ async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup
                     th.tight scope="col" { "State" }
                     th scope="col" { "Message" }
                     th scope="col" { "Destination" }
-                    th scope="col" { "Label, queue" }
+                    th scope="col" { "Label, queue, key" }
                     th scope="col" { "What happened" }
                 } }
                 tbody #lines data-tail=[stream] data-status="tail-status" data-rows="500" {
@@ -142,6 +149,9 @@ fn form(filters: &Filters) -> Markup {
         ("flowControlKey", "Flow-control key", &filters.flow_control_key),
         ("scheduleId", "Schedule", &filters.schedule_id),
         ("topicName", "URL group", &filters.topic_name),
+        ("path", "Path", &filters.path),
+        ("callerIp", "Published from", &filters.caller_ip),
+        ("sourceMessageId", "Caused by", &filters.source_message_id),
     ];
     html! {
         details.card open[!filters.is_empty()] {
@@ -191,7 +201,8 @@ fn row(line: &Line, now: Timestamp) -> Markup {
     let (day, clock) = at.trim_end_matches('Z').split_once('T').unwrap_or((&at, ""));
     let target = format!("/console/messages/{}", super::visitor::segment(&line.message_id));
     let queue = line.queue_name.as_ref().map(|queue| format!("queue {queue}"));
-    let marks: Vec<String> = line.label.iter().cloned().chain(queue).collect();
+    let key = line.flow_control_key.as_ref().map(|key| format!("key {key}"));
+    let marks: Vec<String> = line.label.iter().cloned().chain(queue).chain(key).collect();
     let marks = marks.join(", ");
     html! {
         tr {

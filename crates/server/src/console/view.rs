@@ -56,6 +56,8 @@ pub(super) fn page(frame: &Frame<'_>, body: &Markup) -> Markup {
                     @if let Some(said) = frame.flash.filter(|said| !said.is_empty()) {
                         p.flash role="status" { (said) }
                     }
+                    // For the script: readers of screens only tell what changes in a line that was there before.
+                    p.age #age role="status" {}
                     (body)
                 }
             }

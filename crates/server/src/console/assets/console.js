@@ -1,7 +1,9 @@
 // Makes pages livelier; every page works without it.
 //
 //   data-refresh="2000"       an element with an id is fetched again so often, from the page or from data-from;
-//                             data-also names others that are changed with it, but only if they have become different
+//                             data-also names others that are changed with it, but only if they have become different;
+//                             what is in an element with a data-key is known again by that, wherever it moves
+//   data-verdict              an element says how things stand, as of the last time that the page was fetched
 //   data-confirm="Really?"    a form asks before it is sent
 //   data-submit-on-change     a form is sent when a choice is made
 //   data-copy="text"          a button copies a text
@@ -21,16 +23,42 @@ function parsed(html) {
   return new DOMParser().parseFromString(policy.createHTML(html), "text/html");
 }
 
+// How long the server may take for a page; a page that waits longer is told to be old.
+const PATIENCE_MS = 10000;
+const LOGIN = "/console/login";
+
+// Why a page could not be fetched again, and where to go on.
+class Gone extends Error {
+  constructor(text, name, target) {
+    super(text);
+    this.link = { name, target };
+  }
+}
+
+async function fetched(from) {
+  const response = await fetch(from, { headers: { accept: "text/html" }, signal: AbortSignal.timeout(PATIENCE_MS) });
+  const here = location.pathname + location.search;
+  if (response.redirected && new URL(response.url).pathname === LOGIN) {
+    throw new Gone("the session has ended", "Log in", `${LOGIN}?${new URLSearchParams({ next: here })}`);
+  }
+  if (!response.ok || response.redirected) throw new Gone(`the server answered ${response.status}`, "Reload", here);
+  return parsed(await response.text());
+}
+
+// Fields that keep what was typed when what is around them is exchanged.
+const TYPED = "input:not([type=hidden], [type=checkbox], [type=radio]), textarea";
+
+// Whether the element is as new as the page says now. Who reads, types or points there is not disturbed.
 async function refresh(element) {
   const isUsed = element.contains(document.activeElement) && document.activeElement !== document.body;
   const selection = document.getSelection();
   const isSelected = selection && !selection.isCollapsed && element.contains(selection.anchorNode);
-  if (document.hidden || isUsed || isSelected || element.dataset.paused !== undefined) return;
-  const response = await fetch(element.dataset.from || location.href, { headers: { accept: "text/html" } });
-  if (!response.ok || response.redirected) return;
-  const page = parsed(await response.text());
+  // What is asked is about a button that must still be there for the answer.
+  const isAsked = document.querySelector("dialog[open]");
+  if (document.hidden || isUsed || isSelected || isAsked || element.dataset.paused !== undefined) return false;
+  const page = await fetched(element.dataset.from || location.href);
   const fresh = page.getElementById(element.id);
-  if (!fresh) return;
+  if (!fresh) throw new Gone("what was here has gone", "Reload", location.pathname + location.search);
   for (const id of (element.dataset.also || "").split(" ").filter(Boolean)) {
     const [old, next] = [document.getElementById(id), page.getElementById(id)];
     if (old && next && !old.isEqualNode(next)) {
@@ -38,23 +66,82 @@ async function refresh(element) {
       old.replaceChildren(...next.childNodes);
     }
   }
-  const open = [...element.querySelectorAll("details")].map((details) => details.open);
+  const open = new Map([...element.querySelectorAll("details")].map((details) => [keyOf(details), details.open]));
+  const typed = [...element.querySelectorAll(TYPED)].filter((field) => field.value !== field.defaultValue);
   element.replaceChildren(...fresh.childNodes);
-  [...element.querySelectorAll("details")].forEach((details, index) => { if (index in open) details.open = open[index]; });
+  for (const { name, value } of typed) {
+    for (const field of element.querySelectorAll(TYPED)) if (field.name === name) field.value = value;
+  }
+  for (const details of element.querySelectorAll("details")) details.open = open.get(keyOf(details)) ?? details.open;
   settle(element);
+  return true;
+}
+
+// What tells one piece of folded text from the others: what it belongs to, and how it is called.
+function keyOf(details) {
+  return details.dataset.key ?? `${details.closest("[data-key]")?.dataset.key ?? ""} ${details.querySelector("summary")?.firstChild?.textContent ?? ""}`;
 }
 
 function keepFresh(element) {
   const again = () => setTimeout(async () => {
     try {
-      await refresh(element);
-      element.classList.remove("stale");
-    } catch {
-      element.classList.add("stale");
+      if (await refresh(element)) isFresh(element);
+    } catch (error) {
+      isOld(element, error);
     }
     if (element.isConnected) again();
   }, Number(element.dataset.refresh));
   again();
+}
+
+// What a verdict becomes when it may no longer be true.
+const UNKNOWN = "How things stand is not known";
+
+// When each live element was last as new as the server, and why those that are not could not be fetched.
+const freshAt = new WeakMap();
+const outdated = new Map();
+const openedAt = new Date();
+
+function isFresh(element) {
+  freshAt.set(element, new Date());
+  if (!outdated.delete(element)) return;
+  element.classList.remove("stale");
+  tellAge();
+}
+
+function isOld(element, error) {
+  outdated.set(element, error);
+  element.classList.add("stale");
+  tellAge();
+}
+
+// Says that the page is not what it seems. Said again only when it is something else: it is read aloud.
+function tellAge() {
+  const line = document.getElementById("age");
+  const since = ([element]) => freshAt.get(element) ?? openedAt;
+  const [oldest] = [...outdated].sort((one, other) => since(one) - since(other));
+  if (!line) return;
+  if (!oldest) return line.replaceChildren();
+  const { message, link } = oldest[1] instanceof Gone ? oldest[1] : { message: "the server does not answer; trying again" };
+  const time = document.createElement("time");
+  time.dateTime = since(oldest).toISOString();
+  time.textContent = `${time.dateTime.slice(11, 19)} UTC`;
+  const parts = ["Not updated since ", time, `: ${message}. `];
+  if (link) {
+    const way = document.createElement("a");
+    [way.textContent, way.href] = [link.name, link.target];
+    parts.push(way);
+  }
+  const fresh = document.createElement("p");
+  fresh.append(...parts);
+  localTimes(fresh);
+  if (line.innerHTML !== fresh.innerHTML) line.replaceChildren(...fresh.childNodes);
+  for (const verdict of document.querySelectorAll("[data-verdict]")) {
+    if (verdict.textContent === UNKNOWN) continue;
+    verdict.className = "warn";
+    verdict.textContent = UNKNOWN;
+    verdict.nextElementSibling?.replaceChildren(": what is below may have changed.");
+  }
 }
 
 // Characters that nobody sees or that turn others around, such as U+202E; what joins letters and emoji is left alone.
@@ -207,7 +294,7 @@ function tail(element) {
   const connect = () => {
     const source = new EventSource(element.dataset.tail);
     let problem = "";
-    source.addEventListener("open", () => { problem = ""; show(); });
+    source.addEventListener("open", () => { problem = ""; isFresh(element); show(); });
     source.addEventListener("problem", (event) => { problem = event.data; say(problem); });
     source.addEventListener("row", (event) => {
       // Rows are only parsed inside a table.
@@ -216,7 +303,10 @@ function tail(element) {
     });
     source.addEventListener("error", () => {
       say(problem || "The stream has ended; trying again. Lines may be missing.");
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
+      if (source.readyState !== EventSource.CLOSED) return;
+      // Streams do not say why they were refused; the page does.
+      fetched(location.href).catch((error) => isOld(element, error));
+      setTimeout(connect, 5000);
     });
   };
   element.addEventListener("pause", show);

@@ -1,4 +1,4 @@
-//! What buttons of these pages do: send dead letters again, delete them, stop what goes on in the background.
+//! What buttons of these pages do: send dead letters again, delete them.
 
 use super::super::form::{Fields, borrowed};
 use super::super::view;
@@ -74,6 +74,11 @@ impl Order {
         self.fields.last(wanted)
     }
 
+    /// Whether somebody has filled in what a retry changes.
+    pub(super) fn has_changes(&self) -> bool {
+        self.fields.all("headersBefore").next().is_some()
+    }
+
     /// The query of the API that does this in the background.
     pub(super) fn in_background(&self) -> String {
         let terms = query(&[("async", "true"), ("rate", &self.rate)]);
@@ -91,9 +96,17 @@ pub(super) async fn retry(visitor: Visitor, body: Bytes) -> Result<Response, Pro
         Ok(order) => order,
         Err(nothing) => return Ok(nothing.back()),
     };
-    let changes = change::read(&order)?;
+    match resend(&visitor, &order).await {
+        // What was typed stays, beside the reason.
+        Err(problem) if order.has_changes() => change::render(&visitor, &order, Some(problem)).await,
+        done => done,
+    }
+}
+
+async fn resend(visitor: &Visitor, order: &Order) -> Result<Response, Problem> {
+    let changes = change::read(order)?;
     let headers = borrowed(&changes);
-    let post = |path: String| send(&visitor, Method::POST, path, &headers);
+    let post = |path: String| send(visitor, Method::POST, path, &headers);
     match &order.what {
         What::One(id) => {
             let answer = post(format!("/v2/dlq/retry/{}", segment(id))).await?;
@@ -142,13 +155,6 @@ pub(super) async fn delete(visitor: Visitor, body: Bytes) -> Result<Response, Pr
     }
 }
 
-pub(super) async fn stop(visitor: Visitor, body: Bytes) -> Result<Response, Problem> {
-    let fields = Fields::parse(&body);
-    let path = format!("/v2/bulkActions/{}", segment(fields.one("id")));
-    let action = send(&visitor, Method::DELETE, path, &[]).await?;
-    Ok(back_to(fields.one("next"), &format!("Stopped; {} of {} are done.", action["processed"], action["total"])))
-}
-
 async fn send(visitor: &Visitor, method: Method, path: String, headers: &[(&str, &str)]) -> Result<Value, Problem> {
     visitor.send(method, &path, headers, Vec::new()).await
 }
@@ -178,9 +184,9 @@ pub(super) fn button(visitor: &Visitor, button: &Button<'_>) -> Markup {
 }
 
 /// The field for the pace.
-pub(super) fn pace() -> Markup {
+pub(super) fn pace(rate: &str) -> Markup {
     html! {
-        label.pace { "At most" input type="number" name="rate" min="1" max="1000" placeholder="no limit"; "per second" }
+        label.pace { "At most" input type="number" name="rate" value=(rate) min="1" max="1000" placeholder="no limit"; "per second" }
     }
 }
 

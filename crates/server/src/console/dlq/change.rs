@@ -5,7 +5,7 @@ use super::super::view;
 use super::super::visitor::{Problem, Visitor, segment};
 use super::act::{self, Order, What};
 use axum::extract::RawQuery;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ const SETTINGS: [(&str, &str, &str, &str); 5] = [
     ("delay", "Upstash-Delay", "Delay of the first attempt", "none, or 10m, 1h30m, 2d"),
     ("retryDelay", "Upstash-Retry-Delay", "Delay of retries", "as before; milliseconds, such as 1000 * (1 + retried)"),
     ("timeout", "Upstash-Timeout", "Timeout", "as before; 30s, 5m"),
-    ("label", "Upstash-Label", "Labels", "as before; separated by commas"),
+    // Not `label`, which is a filter: what is changed must not change which dead letters are meant.
+    ("newLabel", "Upstash-Label", "Labels", "as before; separated by commas"),
 ];
 
 /// What is shown of a dead letter that is about to be sent again.
@@ -33,8 +34,16 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
         Ok(order) => order,
         Err(nothing) => return Ok(nothing.back()),
     };
+    render(&visitor, &order, None).await
+}
+
+/// The page; after a refusal with what was filled in, and the reason.
+pub(super) async fn render(visitor: &Visitor, order: &Order, problem: Option<Problem>) -> Result<Response, Problem> {
     let one = match &order.what {
-        What::One(id) => Some(visitor.get::<Letter>(&format!("/v2/dlq/{}", segment(id))).await?),
+        What::One(id) => match visitor.get::<Letter>(&format!("/v2/dlq/{}", segment(id))).await {
+            Ok(letter) => Some(letter),
+            Err(absent) => return Err(problem.unwrap_or(absent)),
+        },
         What::Ticked(_) | What::All(_) => None,
     };
     let title = match &order.what {
@@ -44,23 +53,24 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
     };
     let body = html! {
         div.title { h1 { (title) } }
+        (view::alert(problem.as_ref()))
         form.card.fields #change method="post" action="/console/dlq/retry" {
-            (meant(&order))
+            (meant(order))
             @if let Some(letter) = &one {
                 p { "The destination and the body stay: " code { (view::long(&format!("{} {}", letter.method, letter.url))) } }
             } @else {
                 p { "What is left empty stays as each message has it. Destinations and bodies stay." }
             }
-            (settings(one.as_ref()))
-            (headers(one.as_ref()))
-            @if one.is_none() { (act::pace()) }
+            (settings(order, one.as_ref()))
+            (headers(order, one.as_ref()))
+            @if one.is_none() { (act::pace(&order.rate)) }
             div.actions {
-                (view::submit(&visitor, "Retry"))
+                (view::submit(visitor, "Retry"))
                 a.button href=(order.back()) { "Back" }
             }
         }
     };
-    Ok(view::page(&visitor.frame("Retry"), &body).into_response())
+    Ok(view::answer(visitor, "Retry", &body, problem.as_ref()))
 }
 
 /// Which dead letters, as fields that nobody sees.
@@ -84,32 +94,33 @@ fn meant(order: &Order) -> Markup {
     }
 }
 
-fn settings(one: Option<&Letter>) -> Markup {
+fn settings(order: &Order, one: Option<&Letter>) -> Markup {
     html! {
         div.settings {
             label { "Method"
                 select name="method" {
                     option value="" { "as before" @if let Some(letter) = one { " (" (letter.method) ")" } }
-                    @for method in METHODS { option { (method) } }
+                    @for method in METHODS { option selected[method == order.field("method")] { (method) } }
                 }
             }
             @for (field, _, label, hint) in SETTINGS {
                 label { (label)
-                    input type="text" name=(field) placeholder=(hint) autocomplete="off" spellcheck="false";
+                    input type="text" name=(field) value=(order.field(field)) placeholder=(hint) autocomplete="off" spellcheck="false";
                 }
             }
         }
     }
 }
 
-fn headers(one: Option<&Letter>) -> Markup {
+fn headers(order: &Order, one: Option<&Letter>) -> Markup {
     let known: Vec<(&str, &str)> = one.map(|letter| lines_of(letter)).unwrap_or_default();
     let (hidden, shown): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, value)| is_hidden(value));
     let text: Vec<String> = shown.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let text = text.join("\n");
+    let typed = if order.has_changes() { order.field("headers") } else { &text };
     html! {
         label { "Headers, one a line"
-            textarea name="headers" rows="6" spellcheck="false" placeholder="Authorization: Bearer …" { (text) }
+            textarea name="headers" rows="6" spellcheck="false" placeholder="Authorization: Bearer …" { (typed) }
         }
         input type="hidden" name="headersBefore" value=(text);
         p.hint {

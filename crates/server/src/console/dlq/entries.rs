@@ -1,10 +1,11 @@
 //! Dead letters one by one, to be looked at, ticked, retried and deleted.
 
+use super::super::background::{self, Of};
 use super::super::form::Fields;
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, query, segment};
 use super::selection::Selection;
-use super::{ENTRIES as HERE, PATH, act, answer, background, nothing};
+use super::{ENTRIES as HERE, PATH, act, answer, nothing};
 use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use maud::{Markup, html};
@@ -64,7 +65,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Ma
             @if let Some(cause) = selection.cause() { span.quiet.mono { (cause) } }
             div.actions { a.button href=(selection.link(PATH)) { "By cause" } }
         }
-        (background::panel(&visitor).await?)
+        (background::panel(&visitor, Of::DeadLetters, &visitor.here).await?)
         (selection.form(HERE))
         @match &found {
             Err(problem) => p.problem role="alert" { (problem.text) },
@@ -110,7 +111,7 @@ fn list(visitor: &Visitor, selection: &Selection, page: &Page, is_first: bool) -
                 button formmethod="get" name="what" value="ticked" { "Edit and retry ticked" }
                 (button("ticked", RETRY, "Retry ticked", None))
                 (button("ticked", DELETE, "Delete ticked", Some("Delete the ticked dead letters for good?")))
-                (act::pace())
+                (act::pace(""))
                 button formmethod="get" name="what" value="all" { "Edit and retry all" }
                 (button("all", RETRY, "Retry all", Some(&send_all)))
                 (button("all", DELETE, "Delete all", Some(&delete_all)))

@@ -1,15 +1,14 @@
 //! DLQ: what has failed for good, by cause; `entries` are the dead letters one by one, `entry` is one of them. What
-//! buttons do is in `act`, what a retry changes in `change`, what goes on in the background in `background`, what selects
-//! dead letters in `selection`.
+//! buttons do is in `act`, what a retry changes in `change`, what selects dead letters in `selection`.
 
 mod act;
-mod background;
 mod change;
 mod entries;
 mod entry;
 pub(super) mod fuzzing;
 mod selection;
 
+use super::background::{self, Of};
 use super::visitor::Problem;
 use super::{Desk, Visitor, view};
 use axum::Router;
@@ -32,10 +31,10 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
     Router::new()
         .route("/dlq", get(show))
         .route("/dlq/entries", get(entries::show))
-        .route("/dlq/background", get(background::show))
+        .route("/dlq/background", get(async |visitor, next| background::show(visitor, Of::DeadLetters, next).await))
         .route("/dlq/retry", get(change::show).post(act::retry))
         .route("/dlq/delete", post(act::delete))
-        .route("/dlq/stop", post(act::stop))
+        .route("/dlq/stop", post(background::stop))
         .route("/dlq/{id}", get(entry::show))
 }
 
@@ -84,12 +83,15 @@ async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Markup, Pro
                 a.button href="/console/workflows?state=RUN_FAILED" { "Failed workflow runs" }
             }
         }
-        (background::panel(&visitor).await?)
+        (background::panel(&visitor, Of::DeadLetters, &visitor.here).await?)
         (selection.form(PATH))
-        @match &found {
-            Err(problem) => p.problem role="alert" { (problem.text) },
-            Ok(causes) if causes.causes.is_empty() => (nothing(&selection, causes.more)),
-            Ok(causes) => (groups(&visitor, &selection, causes)),
+        // Buttons, rows and the word that there are none are one piece: whichever comes, the others go.
+        div.stack #causes data-refresh=(REFRESH_MS) {
+            @match &found {
+                Err(problem) => p.problem role="alert" { (problem.text) },
+                Ok(causes) if causes.causes.is_empty() => (nothing(&selection, causes.more)),
+                Ok(causes) => (groups(&visitor, &selection, causes)),
+            }
         }
     };
     Ok(view::page(&visitor.frame("DLQ"), &body))
@@ -115,7 +117,7 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
             div.actions {
                 // The first button is the one that Enter presses: it must do no harm.
                 button formmethod="get" formaction=(ENTRIES) name=[name] value=[value] { "Show all (" (number) ")" }
-                (act::pace())
+                (act::pace(""))
                 (act::button(visitor, &act::Button {
                     action: "/console/dlq/retry", name: &format!("Retry all{matching}"), field: cause,
                     question: Some(&send_all), is_danger: false,
@@ -134,7 +136,7 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
             @if causes.left_out > 0 {
                 p.note { "The largest are shown; " (view::number(causes.left_out)) " smaller causes are left out." }
             }
-            div.scroll #causes tabindex="0" role="region" aria-label="Causes" data-refresh=(REFRESH_MS) {
+            div.scroll tabindex="0" role="region" aria-label="Causes" {
                 table {
                     thead { tr {
                         th.number scope="col" { "Count" }

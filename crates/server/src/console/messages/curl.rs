@@ -1,4 +1,4 @@
-//! A command that publishes a message with the same settings.
+//! A command that publishes a message with those of its settings that the API shows.
 
 use super::data::{About, Headers};
 use super::one::Story;

@@ -3,13 +3,13 @@
 use super::data::{Group, Grouped, Line};
 use super::filters::{MESSAGES, for_cancel};
 use super::{PATH, path_of};
+use crate::console::background::{self, Of};
 use crate::console::filters::Filters;
-use crate::console::visitor::{Problem, segment};
+use crate::console::visitor::Problem;
 use crate::console::{ROOT, Visitor, view};
 use axum::extract::RawQuery;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
-use serde_json::Value;
 
 /// Messages on a page.
 const COUNT: usize = 50;
@@ -24,13 +24,12 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
         Ok(wanted) => visitor.get::<Grouped>(&format!("/v2/logs?{wanted}")).await,
         Err(problem) => Err(problem),
     };
-    let under_way: Value = visitor.get("/v2/bulkActions?state=IN_PROGRESS&count=5").await?;
     let body = html! {
         div.title {
             h1 { "Messages" }
             div.actions { (cancel_matching(&visitor, &filters, found.as_ref().ok())) a.button href={ (ROOT) "/send" } { "Send one" } }
         }
-        (bulk_actions(&under_way))
+        (background::panel(&visitor, Of::Messages, &visitor.here).await?)
         section.card aria-label="Filters" { (filters.form()) }
         @match &found {
             Ok(found) => (listed(&visitor, &filters, found)),
@@ -187,22 +186,4 @@ fn how_many(filters: &Filters, found: &Grouped) -> String {
     let is_all = found.cursor.is_none() && filters.value("cursor").is_empty();
     let count = found.messages.iter().filter(is_meant).count() as u64;
     format!("The log has {} of them.", view::at_least(count, is_all))
-}
-
-/// Cancels that go on in the background.
-fn bulk_actions(page: &Value) -> Markup {
-    let actions = page["bulkActions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    html! {
-        @if !actions.is_empty() {
-            section #bulk-actions.note aria-live="polite" data-refresh="2000" {
-                @for action in actions {
-                    @let (done, total) = (action["processed"].as_u64().unwrap_or(0), action["total"].as_u64().unwrap_or(0));
-                    @let id = action["actionId"].as_str().unwrap_or_default();
-                    p { "A cancel is under way: " (view::number(done)) " of " (view::number(total)) " messages "
-                        span.mono { (id) } }
-                    progress max=(total.max(1)) value=(done) aria-label={ "Progress of " (segment(id)) } {}
-                }
-            }
-        }
-    }
 }

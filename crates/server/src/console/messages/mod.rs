@@ -11,6 +11,7 @@ mod request;
 mod timeline;
 
 use super::Desk;
+use super::background::{self, Of};
 use axum::Router;
 use axum::routing::{get, post};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/messages", get(list::show))
         .route("/messages/cancel", post(act::cancel_selected))
         .route("/messages/cancel-matching", post(act::cancel_matching))
+        .route("/messages/background", get(async |visitor, next| background::show(visitor, Of::Messages, next).await))
+        .route("/messages/stop", post(background::stop))
         .route("/messages/{id}", get(one::show))
         .route("/messages/{id}/body", get(request::download))
         .route("/messages/{id}/cancel", post(act::cancel))

@@ -157,7 +157,7 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
             section.card {
                 details.text { summary { "Publish the same again" } pre tabindex="0" { (curl::command(story, &visitor.address())) } }
                 @if story.body.whole().is_none() { p.hint { "Download the body first: the command reads " code { "body.bin" } "." } }
-                p.hint { "With the same settings; " code { "$QSTASH_TOKEN" } " is yours to set. What is hidden is left out, and so is the deduplication id." }
+                p.hint { "With the settings that the API shows; " code { "$QSTASH_TOKEN" } " is yours to set. What is hidden is left out, and so are the deduplication id, what is to be redacted, and how callbacks are to be delivered." }
             }
         }
     }

@@ -92,7 +92,7 @@ fn due_at(due: u64, now: Timestamp) -> Markup {
 
 fn attempt(story: &Story, nth: usize, start: &Line, end: Option<&Line>, now: Timestamp) -> Markup {
     html! {
-        li.attempt {
+        li.attempt data-key=(start.time) {
             div.when { (view::time(Timestamp(start.time), now)) }
             div {
                 h3 { "Attempt " (nth + 1) @if let Some(millis) = end.and_then(|line| line.duration) { span.quiet { " · " (view::duration(millis)) } } }

@@ -3,7 +3,7 @@
 mod chart;
 mod verdict;
 
-use super::visitor::Problem;
+use super::visitor::{Problem, segment};
 use super::{Desk, Visitor, view};
 use axum::Router;
 use axum::http::StatusCode;
@@ -138,7 +138,7 @@ async fn show(visitor: Visitor) -> Result<Markup, Problem> {
 fn sentence(verdict: &Verdict) -> Markup {
     html! {
         p.verdict {
-            strong #verdict.(verdict.level.class()) aria-live="polite" { (verdict.headline) }
+            strong #verdict.(verdict.level.class()) aria-live="polite" data-verdict { (verdict.headline) }
             span #verdict-detail { ": " (verdict.detail) "." }
         }
     }
@@ -271,7 +271,7 @@ fn schedules(stats: &Stats) -> Markup {
                         tbody {
                             @for next in &stats.schedules.next {
                                 tr {
-                                    td { span.cut.mono title=(next.schedule_id) { (next.schedule_id) } }
+                                    td { a.cut.mono href={ "/console/schedules/" (segment(&next.schedule_id)) } title=(next.schedule_id) { (next.schedule_id) } }
                                     td.tight { (view::time(Timestamp(next.time), now)) }
                                 }
                             }

@@ -1,6 +1,6 @@
 //! Makes a schedule, or replaces one.
 
-use super::super::form::{METHODS, borrowed, header_lines, is_hidden};
+use super::super::form::{METHODS, borrowed, header_lines, is_hidden, typed};
 use super::super::visitor::{Problem, Visitor};
 use super::super::{back_to, view};
 use super::{PAGE, Schedule, api_of, page_of, preview};
@@ -160,8 +160,7 @@ pub(super) async fn make(visitor: Visitor, Form(entered): Form<Entered>) -> Resu
 async fn send(visitor: &Visitor, entered: &Entered) -> Result<String, Problem> {
     let lines = entered.lines()?;
     let path = format!("/v2/schedules/{}", checked_destination(&entered.destination)?);
-    // Browsers end lines of a text with CR LF; what people type has LF.
-    let body = entered.body.replace("\r\n", "\n").into_bytes();
+    let body = typed(&entered.body).into_bytes();
     let answer = visitor.send(Method::POST, &path, &borrowed(&lines), body).await?;
     let id = answer["scheduleId"].as_str().map(str::to_owned);
     id.ok_or_else(|| Problem { status: StatusCode::BAD_GATEWAY, text: format!("the API made no schedule: {answer}") })

@@ -19,7 +19,7 @@ pub(super) struct Fields {
     method: String,
     content_type: String,
     pub(super) body: String,
-    headers: String,
+    pub(super) headers: String,
     delay: String,
     not_before: String,
     pub(super) retries: String,
@@ -35,7 +35,7 @@ pub(super) struct Fields {
     flow_period: String,
     label: String,
     redact: String,
-    options: String,
+    pub(super) options: String,
     pub(super) script_status: String,
     pub(super) script_delay: String,
 }
@@ -157,6 +157,14 @@ impl Fields {
             ("label", &self.label),
             ("redact", &self.redact),
         ]
+    }
+
+    /// The other options that may stand in a URL: those that tell no header and no deduplication id.
+    pub(super) fn open_options(&self) -> String {
+        let is_open = |name: &str| !name.contains("-forward-") && !name.contains("deduplication-id");
+        let lines = header_lines(&self.options).unwrap_or_default().into_iter();
+        let lines = lines.filter(|(name, _)| is_open(&name.to_ascii_lowercase()));
+        lines.map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
     }
 
     /// Makes what is about to be tried end within seconds, where nothing else was said: nobody waits minutes for a
@@ -371,6 +379,9 @@ mod tests {
 
     #[test]
     fn bodies_and_headers_stay_out_of_urls() {
+        let options = "Upstash-Callback-Retries: 1\r\nupstash-callback-forward-a: b\nUpstash-Deduplication-Id: c";
+        let told = Fields { options: options.to_owned(), ..Fields::default() }.open_options();
+        assert_eq!(told, "Upstash-Callback-Retries: 1");
         let secret = "hidden".to_owned();
         let fields = Fields {
             body: secret.clone(),

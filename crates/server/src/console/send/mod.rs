@@ -1,11 +1,12 @@
 //! Send: a message with any option that the API has, when it would be tried again, and a receiver to try it on.
 
+mod again;
 mod form;
 pub(super) mod fuzzing;
 mod plan;
 mod received;
 
-use super::form::borrowed;
+use super::form::{borrowed, typed};
 use super::visitor::{Problem, query, segment};
 use super::{Desk, Visitor, back_to, view};
 use axum::Router;
@@ -34,38 +35,62 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/send/forget", post(forget))
 }
 
-/// What was sent just now: ids, separated by commas.
-#[derive(Deserialize)]
-struct Sent {
-    #[serde(default)]
+/// What was done just now.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Done {
+    /// Ids, separated by commas.
     sent: String,
+    /// The message that the form is filled in from.
+    again: String,
+    /// What happened, if no other page is led to.
+    #[serde(skip)]
+    said: Option<String>,
+    /// What the form does not say again.
+    #[serde(skip)]
+    left_out: Vec<String>,
 }
 
-async fn show(visitor: Visitor, Query(fields): Query<Fields>, Query(Sent { sent }): Query<Sent>) -> Response {
-    page(&visitor, fields, &sent, None).await
+async fn show(visitor: Visitor, Query(mut fields): Query<Fields>, Query(mut done): Query<Done>) -> Response {
+    if !done.again.is_empty() {
+        done.left_out = again::fill(&visitor, &mut fields, &done.again).await;
+    }
+    page(&visitor, fields, &done, None).await
 }
 
 async fn act(visitor: Visitor, Form(mut fields): Form<Fields>) -> Response {
     let done = match fields.action.clone().as_str() {
-        "send" => send(&visitor, &fields).await.map(Some),
-        "use" => use_receiver(&visitor, &mut fields, None).await.map(|()| None),
+        "send" => return sent(visitor, fields).await,
+        "use" => use_receiver(&visitor, &mut fields, None).await,
         action => match action.strip_prefix("use:") {
-            Some(script) => use_receiver(&visitor, &mut fields, Some(script)).await.map(|()| None),
-            None => Ok(None),
+            Some(script) => use_receiver(&visitor, &mut fields, Some(script)).await,
+            None => Ok(()),
         },
     };
-    match done {
-        Ok(Some(response)) => response,
-        Ok(None) => page(&visitor, fields, "", None).await,
-        Err(problem) => page(&visitor, fields, "", Some(problem)).await,
+    page(&visitor, fields, &Done::default(), done.err()).await
+}
+
+/// Publishes what the form says, and leads to a form that says it still.
+async fn sent(visitor: Visitor, fields: Fields) -> Response {
+    match send(&visitor, &fields).await {
+        Err(problem) => page(&visitor, fields, &Done::default(), Some(problem)).await,
+        // The message that is known is another one, and may say something else.
+        Ok(done) if done.again.is_empty() => page(&visitor, fields, &done, None).await,
+        Ok(done) => {
+            let options = fields.open_options();
+            let mut pairs = fields.pairs();
+            pairs.extend([("options", &*options), ("again", &done.again), ("sent", &done.sent)]);
+            let target = format!("{HERE}?{}", query(&pairs));
+            (view::flash(done.said.as_deref().unwrap_or_default()), Redirect::to(&target)).into_response()
+        }
     }
 }
 
-/// Publishes what the form says, and leads back to a form that says it still.
-async fn send(visitor: &Visitor, fields: &Fields) -> Result<Response, Problem> {
+/// Publishes what the form says. What is new can fill in the form again.
+async fn send(visitor: &Visitor, fields: &Fields) -> Result<Done, Problem> {
     let headers = fields.headers()?;
-    let answer =
-        visitor.send(Method::POST, &fields.path(), &borrowed(&headers), fields.body.clone().into_bytes()).await?;
+    let body = typed(&fields.body).into_bytes();
+    let answer = visitor.send(Method::POST, &fields.path(), &borrowed(&headers), body).await?;
     let one = std::slice::from_ref(&answer);
     let messages = answer.as_array().map_or(one, Vec::as_slice);
     let ids: Vec<&str> = messages.iter().filter_map(|message| message["messageId"].as_str()).collect();
@@ -76,13 +101,13 @@ async fn send(visitor: &Visitor, fields: &Fields) -> Result<Response, Problem> {
         (all, 0) => format!("{all} messages are stored and on their way, one for each endpoint of the group."),
         (all, known) => format!("{} messages are stored; {known} were published before.", all - known),
     };
-    let mut pairs = fields.pairs();
+    let new = messages.iter().find(|message| !is_known(message));
+    let again = new.and_then(|message| message["messageId"].as_str()).unwrap_or_default().to_owned();
     let mut sent = ids.iter().take(LINKS_MAX).copied().collect::<Vec<_>>().join(",");
     if ids.len() > LINKS_MAX {
         sent.push_str(&format!(",+{}", ids.len() - LINKS_MAX));
     }
-    pairs.push(("sent", &sent));
-    Ok((view::flash(&said), Redirect::to(&format!("{HERE}?{}", query(&pairs)))).into_response())
+    Ok(Done { sent, again, said: Some(said), left_out: Vec::new() })
 }
 
 /// Makes the test receiver the destination.
@@ -96,7 +121,7 @@ async fn use_receiver(visitor: &Visitor, fields: &mut Fields, script: Option<&st
     Ok(())
 }
 
-async fn page(visitor: &Visitor, mut fields: Fields, sent: &str, problem: Option<Problem>) -> Response {
+async fn page(visitor: &Visitor, mut fields: Fields, done: &Done, problem: Option<Problem>) -> Response {
     let receiver = received::of(visitor).await;
     if let (Ok(Some(receiver)), true) = (&receiver, fields.destination.is_empty()) {
         fields.destination = format!("{}/200", receiver.url);
@@ -105,7 +130,11 @@ async fn page(visitor: &Visitor, mut fields: Fields, sent: &str, problem: Option
     let body = html! {
         div.title { h1 { "Send" } span.quiet { "Publish a message, and see what becomes of it." } }
         (view::alert(problem.as_ref()))
-        @if !sent.is_empty() { (links(sent)) }
+        @if let Some(said) = &done.said { p.flash role="status" { (said) } }
+        @if !done.sent.is_empty() { (links(&done.sent)) }
+        @if !done.left_out.is_empty() {
+            p.hint #left-out { "The form says again what was sent, but for: " (done.left_out.join(", ")) "." }
+        }
         div.columns.uneven {
             (form::markup(visitor, &fields, &plan::markup(&plan)))
             (received::card(visitor, &fields, &receiver))

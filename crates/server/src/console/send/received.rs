@@ -113,10 +113,17 @@ pub(super) fn list(visitor: &Visitor, receiver: &TestReceiver) -> Markup {
                             Some("Forget everything that the test receiver got?"), &[]))
                     }
                 }
-                ul.deliveries { @for delivery in &receiver.deliveries { li { (one(delivery, now)) } } }
+                ul.deliveries {
+                    @for delivery in &receiver.deliveries { li data-key=(key(delivery)) { (one(delivery, now)) } }
+                }
             }
         }
     }
+}
+
+/// What tells a delivery from the others, which come in above it.
+fn key(delivery: &Delivery) -> String {
+    format!("{} {} {}", delivery.message_id.as_deref().unwrap_or_default(), delivery.attempt, delivery.time)
 }
 
 fn one(delivery: &Delivery, now: Timestamp) -> Markup {

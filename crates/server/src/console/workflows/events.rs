@@ -2,6 +2,7 @@
 
 use super::data::Waiter;
 use super::{EVENTS_PATH, Fields, PATH, counted, cut, run_path, tabs};
+use crate::console::form::typed;
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, back_to, view};
 use axum::extract::{Query, RawForm};
@@ -96,7 +97,7 @@ pub(super) async fn notify(visitor: Visitor, form: RawForm) -> Result<Response, 
         "" => format!("/v2/notify/{}", segment(event)),
         run => format!("/v2/notify/{}/{}", segment(run), segment(event)),
     };
-    let data = fields.one("data").as_bytes().to_vec();
+    let data = typed(fields.one("data")).into_bytes();
     let answer = visitor.send(Method::POST, &path, &[], data).await?;
     let reached = answer.as_array().map_or(0, Vec::len);
     let said = match (reached, run) {

@@ -109,8 +109,9 @@ impl Chart<'_> {
         };
         // What has gone wrong, or waits, is what one looks for.
         let is_open = matches!(class, "bad" | "warn");
+        let key = format!("{} {}", step.step_id.unwrap_or_default(), title(step, kind));
         html! {
-            details.step open[is_open] {
+            details.step data-key=(key) open[is_open] {
                 summary.step-row {
                     span.what {
                         strong.cut title=(title(step, kind)) { (title(step, kind)) }

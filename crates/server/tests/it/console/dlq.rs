@@ -295,3 +295,72 @@ async fn what_strangers_wrote_is_text() {
     }
     server.finish().await;
 }
+
+#[tokio::test]
+async fn a_refused_change_is_shown_again_with_what_was_typed() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let letters = fail(&server, &receiver).await;
+    let one = [("what", "one"), ("id", letters[0].as_str()), ("next", "/console/dlq")];
+    let all = [("what", "all"), ("label", "red"), ("rate", "7")];
+    let typed = [("headers", "X-Key: precious\nX-Other: stays"), ("headersBefore", "X-Key: old\nX-Other: stays")];
+    let rest = [("method", "PUT"), ("retries", "many"), ("newLabel", "later")];
+    for meant in [one, all] {
+        let form = [&meant[..], &typed, &rest].concat();
+        let page = browser.refused("/console/dlq/retry", &form, 400).await;
+        expect_texts(
+            &page,
+            &["role=\"alert\"", "Upstash-Retries", "X-Key: precious", "value=\"many\"", "value=\"later\""],
+        );
+        expect_texts(&page, &["<option selected>PUT</option>", &format!("name=\"what\" value=\"{}\"", meant[0].1)]);
+    }
+    // A header that is taken away is refused by the page itself.
+    let form = [&one[..], &[("headers", "X-Key: precious"), typed[1]]].concat();
+    let page = browser.refused("/console/dlq/retry", &form, 400).await;
+    expect_texts(&page, &["X-Other cannot be taken away", "X-Key: precious"]);
+    assert_eq!(server.dead_letters("").await.len(), 4, "nothing was sent");
+
+    // A label that is given is no label that is looked for.
+    receiver.script("/mail", [Reply::status(200)]);
+    let form = [("what", "all"), ("responseStatus", "0"), ("headersBefore", ""), ("newLabel", "later")];
+    assert_eq!(browser.press("/console/dlq/retry", &form).await, "Retry of 1 dead letters has begun.");
+    all_finished(&server).await;
+    let sent = receiver.next().await;
+    assert_eq!(sent.target, "/mail");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn what_goes_on_is_shown_where_it_was_begun_and_the_causes_have_a_place_when_they_are_gone() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let places = ["id=\"background\"", "id=\"causes\" data-refresh"];
+    expect_texts(&browser.see("/console/dlq").await, &places);
+    fail(&server, &receiver).await;
+    expect_texts(&browser.see("/console/dlq").await, &places);
+    let later = [("Upstash-Delay", "1h"), ("Upstash-Label", "later")];
+    server.publish_with(&receiver.url("/later"), &later, "").await;
+    browser.press("/console/dlq/delete", &[("what", "all"), ("rate", "1")]).await;
+    let page = browser.see("/console/messages?label=x").await;
+    expect_texts(&page, &["id=\"background\"", "/console/messages/background?next=%2Fconsole%2Fmessages%3Flabel%3Dx"]);
+    assert!(!page.contains("<progress") && !page.contains("under way"), "{page}");
+    browser.press("/console/messages/cancel-matching", &[("label", "later")]).await;
+    // Behind more than a few that are newer.
+    for _ in 0..6 {
+        server.delete("/v2/dlq?label=none&async=true").expect(202).await;
+    }
+    let page = eventually("the cancel has ended", || async {
+        let page = browser.see("/console/messages/background?next=/console/messages").await;
+        page.contains("finished").then_some(page)
+    });
+    expect_texts(&page.await, &["Cancel of 1 messages", "1 of 1 done"]);
+    assert!(!browser.see("/console/dlq").await.contains("Cancel of"));
+    let actions = server.get("/v2/bulkActions?count=100").expect(200).await.json()["bulkActions"].clone();
+    for action in actions.as_array().expect("a list") {
+        let stop = [("id", action["actionId"].as_str().expect("an id")), ("next", "/console/messages?label=x")];
+        assert!(browser.press("/console/messages/stop", &stop).await.starts_with("Stopped; "));
+    }
+    server.finish().await;
+}

@@ -1,6 +1,6 @@
 //! The page Send: what is typed is published, what is refused is kept, and the test receiver shows what came.
 
-use super::{Browser, location};
+use super::{Browser, expect_texts, location};
 use crate::support::server::{READ_ONLY, TOKEN};
 use crate::support::{Receiver, Setup, TestServer, eventually};
 
@@ -17,7 +17,7 @@ async fn a_form_with_every_option_becomes_a_message() {
         ("queue", "orders"),
         ("method", "PUT"),
         ("content_type", "text/plain"),
-        ("body", "a body & more"),
+        ("body", "a body &\r\nmore"),
         ("headers", "X-One: 1\r\nX-Two: 2"),
         ("delay", "10s"),
         ("retries", "5"),
@@ -31,22 +31,26 @@ async fn a_form_with_every_option_becomes_a_message() {
         ("flow_period", "1m"),
         ("label", "blue"),
         ("redact", "header[X-Two]"),
-        ("options", "Upstash-Callback-Forward-X-Told: yes"),
+        ("options", "Upstash-Callback-Retries: 1\r\nUpstash-Callback-Forward-X-Told: yes"),
     ];
     let sent = browser.send("/console/send", &fields).await;
     let back = location(&sent);
     let id = back.split("sent=").nth(1).expect("the id is told").to_owned();
     assert!(back.starts_with("/console/send?") && !back.contains("body") && !back.contains("X-One"), "{back}");
+    assert!(!back.contains("X-Told") && !back.contains("only-once"), "{back}");
     let page = browser.see(back).await;
     assert!(page.contains(&format!("<a href=\"/console/messages/{}\"", id)), "{page}");
     assert!(page.contains("value=\"1000 * retried\"") && page.contains(">PUT<"), "what was typed is still there");
+    expect_texts(&page, &[">\na body &amp;\nmore</textarea>", ">\nX-One: 1</textarea>"]);
+    expect_texts(&page, &[">\nUpstash-Callback-Retries: 1\nUpstash-Callback-Forward-X-Told: yes</textarea>"]);
+    expect_texts(&page, &["X-Two, which is hidden, the deduplication id, of which only the hash is kept."]);
 
     let message = server.get(&format!("/v2/messages/{id}")).expect(200).await.json();
     for (name, expected) in [
         ("url", destination.as_str()),
         ("queueName", "orders"),
         ("method", "PUT"),
-        ("body", "a body & more"),
+        ("body", "a body &\nmore"),
         ("retryDelayExpression", "1000 * retried"),
         ("callback", callback.as_str()),
         ("failureCallback", callback.as_str()),
@@ -58,9 +62,10 @@ async fn a_form_with_every_option_becomes_a_message() {
     assert_eq!((&message["maxRetries"], &message["timeout"], &message["rate"]), (&5.into(), &30.into(), &10.into()));
     assert_eq!(message["header"]["X-One"][0], "1");
     assert_eq!(message["callbackHeader"]["X-Told"][0], "yes", "{message}");
-    // The same once more is a duplicate, and the page says so.
-    let again = browser.send("/console/send", &fields).await;
-    assert!(again.header("set-cookie").expect("it says something").contains("Nothing%20new"), "{:?}", again.headers);
+    // With the same id something else is a duplicate too: the page says so, and what was typed stays.
+    let fields = fields.map(|(name, value)| if name == "body" { (name, "another") } else { (name, value) });
+    let again = browser.refused("/console/send", &fields, 200).await;
+    expect_texts(&again, &["Nothing new was stored", ">\nanother</textarea>", "value=\"only-once\"", &id]);
     server.delete(&format!("/v2/messages/{id}")).expect(202).await;
     server.finish().await;
 }

@@ -27,7 +27,12 @@ async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
         "{empty}"
     );
 
-    let headers = [("Upstash-Label", "<img src=x>"), ("Upstash-Retries", "0")];
+    let headers = [
+        ("Upstash-Label", "<img src=x>"),
+        ("Upstash-Retries", "0"),
+        ("Upstash-Flow-Control-Key", "stripe"),
+        ("Upstash-Flow-Control-Value", "parallelism=5"),
+    ];
     let first = server.publish_with(&receiver.url("/fails?a&b"), &headers, "").await;
     server.dead_letter_of(&first).await;
     let shown = page(&server, "").await;
@@ -35,6 +40,7 @@ async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
         assert!(shown.contains(&format!(">{state}</span>")), "{state}: {shown}");
     }
     assert!(shown.contains("answered 500") && shown.contains("&lt;img src=x&gt;"), "{shown}");
+    assert!(shown.contains("&lt;img src=x&gt;, key stripe"), "{shown}");
     assert!(!shown.contains("<img src=x>") && shown.contains("/fails?a&amp;b"), "{shown}");
 
     let mut stream = EventStream::open(server.address, "/console/tail/stream", &[COOKIE]).await;
@@ -69,6 +75,11 @@ async fn filters_are_those_of_the_api() {
     assert!(red.contains("name=\"label\" value=\"red\"") && red.contains("value=\"DELIVERED\" selected"), "{red}");
     let none = page(&server, "label=%22%3E%3Cb%3E").await;
     assert!(none.contains("No line is like that") && none.contains("value=\"&quot;&gt;&lt;b&gt;\""), "{none}");
+    for (query, count) in [("path=%2F", 2), ("path=%2Fother", 0), ("callerIp=127.0.0.1", 2), ("callerIp=10.0.0.9", 0)] {
+        let found = page(&server, query).await;
+        assert_eq!(found.matches("class=\"state good\"").count(), count, "{query}: {found}");
+    }
+    assert!(page(&server, "sourceMessageId=msg_x").await.contains("name=\"sourceMessageId\" value=\"msg_x\""));
     let wrong = page(&server, "state=NO").await;
     assert!(wrong.contains("state NO does not exist") && !wrong.contains("data-tail="), "{wrong}");
 

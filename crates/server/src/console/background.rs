@@ -1,8 +1,13 @@
-//! Retries and deletes of dead letters that go on in the background.
+//! What goes on in the background: cancels of messages, retries and deletes of dead letters. A panel on the pages that begin
+//! them, which shows how far they are and stops them.
 
-use super::super::view;
-use super::super::visitor::{Problem, Visitor};
-use super::PATH;
+use super::form::{Back, Fields};
+use super::visitor::{Problem, Visitor, query, segment};
+use super::{back_to, view};
+use axum::body::Bytes;
+use axum::extract::Query;
+use axum::http::Method;
+use axum::response::Response;
 use maud::{Markup, html};
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
@@ -41,37 +46,74 @@ struct Action {
     stopped: bool,
 }
 
-/// Only the panel: what the panel of other pages is made of again and again.
-pub(super) async fn show(visitor: Visitor) -> Result<Markup, Problem> {
+/// On whose pages a panel is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Messages,
+    DeadLetters,
+}
+
+impl Of {
+    fn page(self) -> &'static str {
+        match self {
+            Of::Messages => "/console/messages",
+            Of::DeadLetters => "/console/dlq",
+        }
+    }
+
+    /// Whether a kind of the API is begun on these pages.
+    fn has(self, kind: &str) -> bool {
+        (kind == "cancel") == (self == Of::Messages)
+    }
+}
+
+/// Only the panel: what the panels of other pages are made of again and again. `next` is where its buttons lead.
+pub(super) async fn show(visitor: Visitor, of: Of, Query(Back { next }): Query<Back>) -> Result<Markup, Problem> {
+    let next = if next.is_empty() { of.page() } else { &next };
     let body = html! {
-        div.title { h1 { "In the background" } div.actions { a.button href=(PATH) { "DLQ" } } }
-        (panel(&visitor).await?)
+        div.title { h1 { "In the background" } div.actions { a.button href=(of.page()) { "Back" } } }
+        (panel(&visitor, of, next).await?)
     };
     Ok(view::page(&visitor.frame("In the background"), &body))
 }
 
-pub(super) async fn panel(visitor: &Visitor) -> Result<Markup, Problem> {
+/// Always there, if only empty: otherwise the script would not find that the last one has ended.
+pub(super) async fn panel(visitor: &Visitor, of: Of, next: &str) -> Result<Markup, Problem> {
     let page: Page = visitor.get("/v2/bulkActions?count=100").await?;
     let now = visitor.now();
     let is_shown = |action: &&Action| {
         let is_recent = action.completed_at.is_none_or(|at| now.millis_since(at) < FINISHED_MS);
-        action.kind != "cancel" && is_recent
+        of.has(&action.kind) && is_recent
     };
-    let mut shown: Vec<&Action> = page.bulk_actions.iter().filter(is_shown).take(SHOWN_MAX).collect();
+    let mut shown: Vec<&Action> = page.bulk_actions.iter().filter(is_shown).collect();
     shown.sort_by_key(|action| action.completed_at.is_some());
+    shown.truncate(SHOWN_MAX);
+    let from = format!("{}/background?{}", of.page(), query(&[("next", next)]));
     Ok(html! {
-        div #background aria-live="polite" data-refresh=(REFRESH_MS) data-from="/console/dlq/background" {
+        div #background aria-live="polite" data-refresh=(REFRESH_MS) data-from=(from) {
             @if !shown.is_empty() {
                 section.card.background aria-label="In the background" {
-                    @for action in shown { (one(visitor, action)) }
+                    @for action in shown { (one(visitor, of, action, next)) }
                 }
             }
         }
     })
 }
 
-fn one(visitor: &Visitor, action: &Action) -> Markup {
-    let verb = if action.kind == "dlqRetry" { "Retry" } else { "Delete" };
+/// Ends what a panel shows, where it is.
+pub(super) async fn stop(visitor: Visitor, body: Bytes) -> Result<Response, Problem> {
+    let fields = Fields::parse(&body);
+    let path = format!("/v2/bulkActions/{}", segment(fields.one("id")));
+    let action = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
+    Ok(back_to(fields.one("next"), &format!("Stopped; {} of {} are done.", action["processed"], action["total"])))
+}
+
+fn one(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
+    let (verb, things) = match action.kind.as_str() {
+        "cancel" => ("Cancel", "messages"),
+        "dlqRetry" => ("Retry", "dead letters"),
+        _ => ("Delete", "dead letters"),
+    };
     let (state, kind) = match (action.completed_at, action.stopped) {
         (None, _) => ("under way", "busy"),
         (Some(_), true) => ("stopped", "off"),
@@ -79,7 +121,7 @@ fn one(visitor: &Visitor, action: &Action) -> Markup {
     };
     let filter: Vec<String> =
         action.filter.iter().map(|(name, values)| format!("{name} {}", values.join(", "))).collect();
-    let name = format!("{verb} of {} dead letters", view::number(action.total));
+    let name = format!("{verb} of {} {things}", view::number(action.total));
     html! {
         div {
             div.title {
@@ -91,7 +133,7 @@ fn one(visitor: &Visitor, action: &Action) -> Markup {
                     @if action.refused > 0 { " · " (view::number(action.refused)) " could not be sent and stay" }
                     " · begun " (view::time(action.created_at, visitor.now()))
                 }
-                @if action.completed_at.is_none() { (stop(visitor, action)) }
+                @if action.completed_at.is_none() { (stop_button(visitor, of, action, next)) }
             }
             @if action.completed_at.is_none() {
                 progress aria-label=(name) max=(action.total.max(1)) value=(progress(action)) {}
@@ -104,12 +146,12 @@ fn one(visitor: &Visitor, action: &Action) -> Markup {
     }
 }
 
-fn stop(visitor: &Visitor, action: &Action) -> Markup {
+fn stop_button(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
     html! {
         div.actions {
-            form.inline method="post" action="/console/dlq/stop" {
+            form.inline method="post" action={ (of.page()) "/stop" } {
                 input type="hidden" name="id" value=(action.action_id);
-                input type="hidden" name="next" value=(PATH);
+                input type="hidden" name="next" value=(next);
                 button disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Stop" }
             }
         }
