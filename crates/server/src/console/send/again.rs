@@ -87,7 +87,8 @@ mod tests {
     use serde_json::json;
 
     fn filled(message: serde_json::Value) -> (Fields, Vec<String>) {
-        let mut fields = Fields { options: "Upstash-Callback-Retries: 1".to_owned(), ..Fields::default() };
+        let mut fields = Fields::default();
+        fields.options = "Upstash-Callback-Retries: 1".to_owned();
         let message: Message = serde_json::from_value(message).unwrap();
         let left_out = message.fill(&mut fields);
         (fields, left_out)
