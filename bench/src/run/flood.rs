@@ -18,14 +18,14 @@ use tokio::task::JoinSet;
 const BODY_BYTES: usize = 32 * 1024;
 /// Connections of the closed loop: twice as many as the server stores of a tenant at once, so that the next are always
 /// waiting. Some may wait until they are refused, and come again at once.
-const CAPACITY_CONNECTIONS: u32 = 512;
+const CAPACITY_CONNECTIONS: usize = 512;
 /// Connections of the open loop, at most; a message that is due when all are busy is not offered. The server takes
 /// 10,000.
 const CONNECTIONS_MAX: usize = 9_000;
-/// Connections at once that are open and not answered yet, so perhaps not accepted. The kernel keeps 1,024 of those for
-/// a server; of what is beyond, it forgets some and then resets them, which says nothing about the server. A message
+/// Connections at once that are open and not answered yet, so perhaps not accepted. The kernel keeps 128 of those for
+/// a server; what is beyond it may drop or reset, which says nothing about the server. A message
 /// that would need one more is not offered.
-const FRESH_MAX: usize = 256;
+const FRESH_MAX: usize = 64;
 /// An idle connection is not used again after this time. The server closes those that are idle for 10 s, and who sends
 /// at that moment finds a connection that is broken for no reason of interest.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub(super) struct Totals {
     /// Refused in any other way.
     pub(super) unclear: u64,
     pub(super) broken: u64,
-    /// Due while all connections were busy.
+    /// Due while no connection was free and no more might be opened.
     pub(super) not_offered: u64,
     /// The first of those that should not be.
     pub(super) first_problem: Option<String>,
@@ -142,13 +142,14 @@ impl Flood {
 
     /// Closed loop: so many publishes are always open, and the next comes when one is answered.
     pub(super) async fn capacity(self: &Arc<Self>, time: Duration) -> Result<Totals> {
+        let pool = self.connections(CAPACITY_CONNECTIONS).await?;
         let start_ns = now_ns();
         let end_ns = start_ns + time.as_nanos() as u64;
         let mut publishers = JoinSet::new();
-        for _ in 0..CAPACITY_CONNECTIONS {
+        for (connection, _) in pool.idle {
             let flood = self.clone();
             publishers.spawn(async move {
-                let (mut answers, mut connection) = (Vec::new(), None);
+                let (mut answers, mut connection) = (Vec::new(), Some(connection));
                 while now_ns() < end_ns {
                     let answer;
                     (connection, answer) = flood.publish(connection.take(), now_ns()).await;

@@ -112,7 +112,7 @@ fn figures(capacity_per_s: f64, mut totals: Totals, after: &After) -> Vec<Figure
         server("publishes/s, can be stored", capacity_per_s),
         server("publishes/s, offered", offered_per_s),
         server("offered ÷ can be stored", offered_per_s / capacity_per_s).goal(goal::OVERLOAD_RATIO),
-        server("not offered, all connections busy", totals.not_offered as f64),
+        server("not offered, no connection free", totals.not_offered as f64),
         server("publishes/s, accepted", totals.accepted_per_s()),
         server("accepted ÷ can be stored", totals.accepted_per_s() / capacity_per_s),
         server("refused with 503 or 429", totals.refused as f64),
