@@ -362,6 +362,7 @@ async fn every_log_line_tells_what_its_state_needs() {
         "duration": "<ms>",
         "connection": "<connection>",
     });
+    let delivered = json!({ "responseStatus": 201, "duration": "<ms>", "connection": "<connection>" });
     let query = format!("/v2/events?messageId={id}&order=earliestFirst");
     assert_eq!(
         server.get(&query).expect(200).await.redacted()["events"],
@@ -371,7 +372,7 @@ async fn every_log_line_tells_what_its_state_needs() {
             line("ERROR", START_MS, answer),
             line("RETRY", START_MS, json!({ "nextDeliveryTime": START_MS + 2_000 })),
             line("ACTIVE", START_MS + 2_000, json!({})),
-            line("DELIVERED", START_MS + 2_000, json!({ "responseStatus": 201, "duration": "<ms>" })),
+            line("DELIVERED", START_MS + 2_000, delivered),
         ])
     );
     server.finish().await;
