@@ -1,10 +1,10 @@
-//! When a receiver asks to be tried again: believed within a day, and never fatal.
+//! When a receiver asks to be tried again: believed within a day, never at once, and never fatal.
 //!
 //! One header per line, `Name: value`, of an answer; the first byte chooses its status.
 
 use super::{NOW, choice};
 use posthaste_engine::event::Response;
-use posthaste_engine::limits::RETRY_DELAY_MS_MAX;
+use posthaste_engine::limits::{RETRY_AFTER_MS_MIN, RETRY_DELAY_MS_MAX};
 use posthaste_engine::message::MessageSpec;
 use posthaste_engine::outcome::{Outcome, Verdict};
 use posthaste_engine::retry::{Next, next};
@@ -34,7 +34,10 @@ pub(crate) fn run(data: &[u8]) {
     match next(&spec, 0, &outcome, NOW, 0) {
         Next::Done => assert!((200..300).contains(&status)),
         Next::DeadLetter => assert_eq!(status, 489),
-        Next::RetryAt(at) => assert_eq!(at, NOW.plus_millis(asked.unwrap_or(0))),
+        Next::RetryAt(at) => {
+            let waits = asked.map_or(0, |ms| ms.max(RETRY_AFTER_MS_MIN));
+            assert_eq!(at, NOW.plus_millis(waits));
+        }
     }
     let last = next(&spec, 1, &outcome, NOW, 0);
     assert!(last == Next::Done || last == Next::DeadLetter, "one retry was allowed");
