@@ -124,6 +124,7 @@ impl std::error::Error for JsonError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn errors_of_json_do_not_repeat_what_was_there() {
@@ -132,15 +133,15 @@ mod tests {
             JsonError::from(read.unwrap_err()).to_string()
         };
         for (text, expected) in [
-            (r#""secret""#, "invalid type, expected a map at line 1 column 8"),
-            (r#"{"a":"secret, expected one"}"#, "invalid type, expected u8 at line 1 column 26"),
-            (r#"{"a":4711}"#, "invalid value, expected u8 at line 1 column 9"),
-            ("{", "EOF while parsing an object at line 1 column 1"),
+            (r#""secret""#, "invalid type, expected a map at line 1 column "),
+            (r#"{"a":"secret, expected one"}"#, "invalid type, expected u8 at line 1 column "),
+            (r#"{"a":4711}"#, "invalid value, expected u8 at line 1 column "),
+            ("{", "EOF while parsing an object at line 1 column "),
         ] {
-            assert_eq!(error(text), expected, "{text}");
+            // The column depends on features of the library, which other crates may turn on.
+            assert_eq!(error(text).trim_end_matches(|c: char| c.is_ascii_digit()), expected, "{text}");
         }
     }
-    use proptest::prelude::*;
 
     #[test]
     fn values_of_headers_are_text_where_they_can_be() {
