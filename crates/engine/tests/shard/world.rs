@@ -103,8 +103,7 @@ pub(crate) struct World {
     last_seq: Seq,
     /// The last message before each time the clock went back.
     pub went_back_at: Vec<Seq>,
-    /// When RAM was last as full as it may be.
-    pub full_at: Timestamp,
+    pub has_crashed: bool,
     pub messages: HashMap<Seq, Arc<Message>>,
     pub live: BTreeMap<Seq, Live>,
     keys: HashMap<(TenantId, DedupKey), (MessageId, Timestamp)>,
@@ -129,7 +128,7 @@ impl World {
             latest: Timestamp(1_000_000_000),
             last_seq: Seq::MIN,
             went_back_at: Vec::new(),
-            full_at: Timestamp(0),
+            has_crashed: false,
             messages: HashMap::new(),
             live: BTreeMap::new(),
             keys: HashMap::new(),
@@ -193,7 +192,10 @@ impl World {
                 self.now = self.now.minus_millis(*millis);
                 self.went_back_at.push(self.last_seq);
             }
-            Action::Crash => self.crash(),
+            Action::Crash => {
+                self.has_crashed = true;
+                self.crash();
+            }
         }
         self.settle(out);
     }
@@ -319,9 +321,6 @@ impl World {
             self.apply(op);
         }
         self.shard.committed(self.now);
-        if self.shard.held() >= CAPS.held_max {
-            self.full_at = self.now;
-        }
         for Effect::Start { live, message } in out.effects {
             let row = *self.live.get(&live.id.seq).expect("only live messages start");
             assert!(row.due <= self.now.max(self.latest), "started before it was due");
