@@ -42,8 +42,10 @@ async function misplaced(page) {
     const told = (element) => `<${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 40)}`;
     const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
     const hidden = boxes.map((box) => `${told(box)} hides ${box.scrollWidth - box.clientWidth} pixels`);
-    // What can be pressed, from top to bottom.
-    const pressed = [...document.querySelectorAll("main :is(a, button, input, select, textarea, summary)")];
+    // What can be pressed, from top to bottom. What stays in sight while the page is scrolled lies on others by intent.
+    const floats = (element) => element !== null && (["sticky", "fixed"].includes(getComputedStyle(element).position) || floats(element.parentElement));
+    const all = [...document.querySelectorAll("main :is(a, button, input, select, textarea, summary)")];
+    const pressed = all.filter((element) => !floats(element));
     const places = pressed.map((element) => [element, element.getBoundingClientRect()]).filter(([element]) => element.checkVisibility());
     places.sort(([, one], [, other]) => one.top - other.top);
     const covered = [];
