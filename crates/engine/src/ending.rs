@@ -11,24 +11,24 @@ use std::sync::Arc;
 
 /// The message is delivered.
 pub(crate) fn delivered(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
-    out.log(live.tenant, live.id, now, State::Delivered, delivered_detail(outcome));
+    out.log(live.tenant, live.id, now, State::Delivered, delivered_detail(live, outcome));
     out.ops.push(Op::Remove { id: live.id });
 }
 
 /// The attempt failed and another one is due.
 pub(crate) fn retried(live: &Live, outcome: Outcome, due: Timestamp, now: Timestamp, out: &mut Output) {
-    let (_, detail) = failed_detail(outcome);
+    let (_, detail) = failed_detail(live, outcome);
     out.log(live.tenant, live.id, now, State::Error, detail);
-    let next_due = Some(due);
-    out.log(live.tenant, live.id, now, State::Retry, EventDetail { next_due, ..EventDetail::default() });
+    let retry = EventDetail { next_due: Some(due), retried: live.retried, ..EventDetail::default() };
+    out.log(live.tenant, live.id, now, State::Retry, retry);
 }
 
 /// The attempt of a cancelled message has ended.
 pub(crate) fn cancelled(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
     let detail = if outcome.verdict() == Verdict::Success {
-        delivered_detail(outcome)
+        delivered_detail(live, outcome)
     } else {
-        let (_, detail) = failed_detail(outcome);
+        let (_, detail) = failed_detail(live, outcome);
         out.log(live.tenant, live.id, now, State::Error, detail);
         EventDetail::default()
     };
@@ -50,31 +50,32 @@ pub(crate) fn dlq_id(live: &Live, now: Timestamp) -> DlqId {
 /// The message has failed for good.
 pub(crate) fn failed(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Output) {
     let dlq_id = dlq_id(live, now);
-    let (response, detail) = failed_detail(outcome);
-    let error = detail.error.clone();
-    let last = EventDetail { dlq_id: Some(dlq_id.to_string()), error: error.clone(), ..EventDetail::default() };
+    let (response, detail) = failed_detail(live, outcome);
+    let (error, retried) = (detail.error.clone(), live.retried);
+    let last =
+        EventDetail { dlq_id: Some(dlq_id.to_string()), error: error.clone(), retried, ..EventDetail::default() };
     out.log(live.tenant, live.id, now, State::Error, detail);
     out.log(live.tenant, live.id, now, State::Failed, last);
-    let (tenant, id, retried) = (live.tenant, live.id, live.retried);
+    let (tenant, id) = (live.tenant, live.id);
     out.ops.push(Op::Bury(DeadLetter { dlq_id, tenant, id, retried, error, response }));
 }
 
 /// A success is logged by its status and its times alone.
-fn delivered_detail(outcome: Outcome) -> EventDetail {
+fn delivered_detail(live: &Live, outcome: Outcome) -> EventDetail {
     let status = outcome.result.map_or(0, |response| response.status);
     let response = Some(Arc::new(Response { status, ..Response::default() }));
     let (phases, reused_first_byte_us) = match outcome.phases {
         Some(phases) if phases.reused && phases.first_byte_us.is_some() => (None, phases.first_byte_us),
         phases => (phases, None),
     };
-    let duration_ms = Some(outcome.duration_ms);
-    EventDetail { response, duration_ms, phases, reused_first_byte_us, ..EventDetail::default() }
+    let (duration_ms, retried) = (Some(outcome.duration_ms), live.retried);
+    EventDetail { response, duration_ms, phases, reused_first_byte_us, retried, ..EventDetail::default() }
 }
 
 /// The whole answer, and what a log line keeps of it.
-fn failed_detail(outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
-    let timing =
-        EventDetail { duration_ms: Some(outcome.duration_ms), phases: outcome.phases, ..EventDetail::default() };
+fn failed_detail(live: &Live, outcome: Outcome) -> (Option<Arc<Response>>, EventDetail) {
+    let (duration_ms, phases) = (Some(outcome.duration_ms), outcome.phases);
+    let timing = EventDetail { duration_ms, phases, retried: live.retried, ..EventDetail::default() };
     match outcome.result {
         Err(error) => (None, EventDetail { error: Some(error.message), ..timing }),
         Ok(response) => {

@@ -111,6 +111,14 @@ pub struct EventDetail {
     /// stored of the phases. Lines of older versions lack it.
     #[serde(rename = "re", default, skip_serializing_if = "Option::is_none")]
     pub reused_first_byte_us: Option<u64>,
+    /// How often the message had been retried when the attempt began that the line is about. Not stored of a first attempt,
+    /// which most are; lines of older versions lack it.
+    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    pub retried: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What the time of one attempt was spent on, in microseconds, as far as it came. Names are short: many are stored.
@@ -308,6 +316,10 @@ mod tests {
         let text = serde_json::to_string(&detail).unwrap();
         assert_eq!(text, r#"{"response":{"status":200},"duration_ms":3,"re":845}"#);
         assert_eq!(serde_json::from_str::<EventDetail>(&text).unwrap(), detail);
+        assert!(EventDetail { retried: 0, ..EventDetail::default() }.is_empty(), "nothing is stored of a first start");
+        let again = serde_json::to_string(&EventDetail { retried: 2, ..EventDetail::default() }).unwrap();
+        assert_eq!(again, r#"{"n":2}"#);
+        assert_eq!(serde_json::from_str::<EventDetail>(&again).unwrap().retried, 2);
         let reused = Phases { reused: true, first_byte_us: Some(845), ..Phases::default() };
         assert_eq!(detail.phases().as_deref(), Some(&reused));
         let phases = Phases {

@@ -7,9 +7,10 @@
 //! in RAM; the rest is `spilled`: left in the store and asked for again when the lane has room. What has its
 //! turn in a queue is never spilled.
 
+mod refill;
 mod why;
 
-use crate::appetite::{Appetite, Want};
+use crate::appetite::Appetite;
 use crate::flows::{Blocked, Flows};
 use crate::limits;
 use crate::message::{DueKey, FlowKey, Live, Origin};
@@ -20,8 +21,6 @@ use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// Messages that the lane of a flow-control key may hold in a full shard.
-const FLOW_FLOOR: usize = 8;
 /// Lanes whose bodies do not fit that are passed over at once; the others have their turn [`PASSED_PAUSE_MS`] later.
 const PASSED_MAX: usize = 64;
 /// How long lanes wait that come after as many as are passed over at once.
@@ -399,49 +398,6 @@ impl Lanes {
         self.opens.first().map(|(time, _)| *time).into_iter().chain(self.goes_on_at).min()
     }
 
-    /// A lane that has room for what it spilled, the first key that it lacks, and how many it asks for.
-    pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey, usize)> {
-        let full = held + self.refill() > self.settings.held_max;
-        let key = self.appetite.first(full)?;
-        let max = if full { self.floor(key) } else { self.refill() };
-        Some((key, self.lines.get(&key)?.spilled?, max))
-    }
-
-    /// How many messages a refill asks for.
-    fn refill(&self) -> usize {
-        self.settings.lane_held_max.div_ceil(2)
-    }
-
-    /// What the lane spilled has been read and is about to be pushed again.
-    pub(crate) fn begin_refill(&mut self, key: LaneKey) {
-        // Whoever is served stands behind those who wait.
-        self.appetite.set(key, Want::Nothing);
-        if let Some(line) = self.lines.get_mut(&key) {
-            line.spilled = None;
-        }
-    }
-
-    /// What was read is pushed; from `rest` on, the store may have more.
-    pub(crate) fn end_refill(&mut self, key: LaneKey, rest: Option<DueKey>) {
-        let rest = rest.filter(|_| !planted::has(Bug::RefillForgetsRest));
-        if let (Some(rest), Some(line)) = (rest, self.lines.get_mut(&key)) {
-            line.spill(rest);
-        }
-        self.feed(key);
-        self.tidy(key);
-    }
-
-    /// Messages that a lane may hold in a full shard: those that could start at once, or fewer if there are so
-    /// many lanes that they would fill the shard a second time.
-    fn floor(&self, key: LaneKey) -> usize {
-        let at_once = match key.1 {
-            Lane::Origin(_) => self.settings.origin_in_flight_max as usize,
-            Lane::Flow(_) => FLOW_FLOOR,
-        };
-        let share = self.settings.held_max / self.lines.len().max(1);
-        at_once.min(self.settings.lane_held_max).min(share).max(1)
-    }
-
     /// A message starts: it takes a slot everywhere.
     fn start(&mut self, live: &Live, now: Timestamp) -> u32 {
         let bytes = u64::from(live.body_bytes);
@@ -588,20 +544,6 @@ impl Lanes {
             tenant.queued = true;
             self.turn.push_back(id);
         }
-    }
-
-    /// Says whether a lane wants what it spilled.
-    fn feed(&mut self, key: LaneKey) {
-        let Some(line) = self.lines.get(&key) else { return };
-        let waiting = line.waiting.len();
-        let want = if line.spilled.is_none() || waiting >= self.refill() {
-            Want::Nothing
-        } else if waiting < self.floor(key).div_ceil(2) {
-            Want::Anything
-        } else {
-            Want::More
-        };
-        self.appetite.set(key, want);
     }
 
     /// Forgets a lane that holds nothing.

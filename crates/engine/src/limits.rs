@@ -142,6 +142,9 @@ pub const HELD_MAX: usize = 400_000;
 pub const LANE_HELD_MAX: usize = 2_000;
 /// How far ahead of their due time messages are loaded into RAM.
 pub const HORIZON_MS: u64 = 60_000;
+/// Times that the clock went back, one within another, that are remembered. A further one replaces the one that reaches
+/// least far: what was due before that waits for its time again if it was left to the store.
+pub const STEPS_BACK_MAX: usize = 8;
 /// Live rows read from the store at once.
 pub const LOAD_PAGE: usize = 10_000;
 

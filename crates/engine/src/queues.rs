@@ -15,6 +15,7 @@ use crate::why::{InQueue, Position};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 /// A queue, with its tenant, so that a collision of hashes does not mix tenants up.
 pub(crate) type QueueId = (TenantId, QueueKey);
@@ -170,9 +171,11 @@ impl Queues {
             return Joined::Stored;
         }
         let is_early = planted::has(Bug::DelayedJoinsEarly);
-        let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0 || is_early;
+        let is_callback = place.turn.seq != live.id.seq;
+        let has_joined = place.turn.at <= now || live.is_due(now) || live.retried > 0 || is_callback || is_early;
         let room = if full || line.queue.paused { 1 } else { self.settings.queue_held_max };
-        if has_joined && line.waiting.len() < room {
+        // Who shares a turn waits together with the others, so that they take their slot together.
+        if has_joined && (line.waiting.len() < room || line.has_some_of(place.turn)) {
             line.waiting.insert(key);
             self.feed(id);
             return Joined::Waiting;
@@ -187,20 +190,20 @@ impl Queues {
         Joined::Stored
     }
 
-    /// Gives a free slot to whoever is next: a message, and its callbacks if it had some before a restart.
+    /// Gives a free slot to whoever is next: a message, and its callbacks if it had some before a restart. Those go on
+    /// although the queue is paused; see [`Queues::holds_back`] for the message.
     pub(crate) fn appoint(&mut self, id: QueueId) -> Vec<Seq> {
         let Some(line) = self.queues.get_mut(&id) else { return Vec::new() };
         let first = if planted::has(Bug::QueueTakesTheLast) { line.waiting.last() } else { line.waiting.first() };
         let Some((turn, _)) = first.copied() else { return Vec::new() };
-        let paused = line.queue.paused && !planted::has(Bug::PausedQueueStarts);
+        let members: Vec<Seq> = line.waiting.range(rows_of(turn)).map(|(_, seq)| *seq).collect();
+        let has_callbacks = members.last().is_some_and(|last| *last != turn.seq);
+        let paused = line.queue.paused && !has_callbacks && !planted::has(Bug::PausedQueueStarts);
         if paused || line.slots.len() >= line.queue.parallelism as usize {
             return Vec::new();
         }
-        let mut members = Vec::new();
-        let rows = (turn, Seq::MIN)..=(turn, Seq::MAX);
-        while let Some(row) = line.waiting.range(rows.clone()).next().copied() {
-            line.waiting.remove(&row);
-            members.push(row.1);
+        for seq in &members {
+            line.waiting.remove(&(turn, *seq));
         }
         line.slots.insert(turn, members.clone());
         self.feed(id);
@@ -325,7 +328,11 @@ impl Queues {
         let slots_when_full = (self.settings.held_max / self.queues.len().max(1)).clamp(1, FULL_SLOTS_MAX);
         let Some(line) = self.queues.get(&id) else { return };
         let enough = if line.queue.paused { 1 } else { self.settings.queue_held_max.div_ceil(2) };
-        let want = if line.stored.is_none() || line.joins_at.is_some() || line.waiting.len() >= enough {
+        let want = if line.stored.is_none() || line.joins_at.is_some() {
+            Want::Nothing
+        } else if line.stored.is_some_and(|(turn, _)| line.has_some_of(turn)) {
+            Want::Anything
+        } else if line.waiting.len() >= enough {
             Want::Nothing
         } else if line.waiting.is_empty() && line.slots.len() < slots_when_full {
             Want::Anything
@@ -340,6 +347,16 @@ impl Line {
     fn new(queue: Queue) -> Line {
         Line { queue, slots: BTreeMap::new(), waiting: BTreeSet::new(), stored: None, joins_at: None }
     }
+
+    /// Whether some of those who share a turn are in RAM.
+    fn has_some_of(&self, turn: Turn) -> bool {
+        self.slots.contains_key(&turn) || self.waiting.range(rows_of(turn)).next().is_some()
+    }
+}
+
+/// Where those are who share a turn.
+fn rows_of(turn: Turn) -> RangeInclusive<RowKey> {
+    (turn, Seq::MIN)..=(turn, Seq::MAX)
 }
 
 /// The key right before this one.

@@ -9,6 +9,7 @@
 //! every live message up to `loaded` is held, or its lane is `spilled` at or before it; and holding
 //! less is always allowed, because a load skips what is held already.
 
+mod clock;
 mod load;
 mod operate;
 mod steps;
@@ -28,6 +29,7 @@ use crate::planted::{self, Bug};
 use crate::queue::Queue;
 use crate::queues::{Joined, QueueId, Queues};
 use crate::retry::{self, Next};
+use clock::Clock;
 pub use load::{Load, Source};
 pub use operate::Hastened;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -133,8 +135,7 @@ pub struct Shard {
     lanes: Lanes,
     /// Every live message up to here is held or spilled.
     loaded: DueKey,
-    /// The latest time seen. Clocks go back; what was due then may lie ahead now.
-    latest: Timestamp,
+    clock: Clock,
     /// A window load before this time would only be cut short again.
     load_not_before: Timestamp,
     /// Keys of publishes that are decided but not yet committed.
@@ -158,7 +159,7 @@ impl Shard {
             queue_timers: BTreeSet::new(),
             queues: Queues::new(settings),
             loaded: DueKey::MIN,
-            latest: Timestamp(0),
+            clock: Clock::default(),
             load_not_before: Timestamp(0),
             fresh_keys: HashMap::new(),
             draining: false,
@@ -303,12 +304,8 @@ impl Shard {
 
     /// Time has passed.
     pub fn wake(&mut self, now: Timestamp, out: &mut Output) {
-        self.latest = self.latest.max(now);
-        while let Some(seq) = pop_due(&mut self.timers, now).or_else(|| pop_due(&mut self.queue_timers, now)) {
-            let live = self.held.get(&seq).expect("what is timed is held").live;
-            self.make_ready(live, None, now);
-        }
-        self.queues.wake(now);
+        self.see(now);
+        self.fall_due(now, now);
         self.lanes.wake(now);
         self.dispatch(&[], now, out);
     }
@@ -365,6 +362,8 @@ impl Shard {
         out: &mut Output,
     ) {
         let (tenant, id) = (message.tenant, message.id);
+        self.see(now);
+        self.clock.created(id.seq);
         let flow = self.flow_of(message, now);
         let live = Live {
             id,
@@ -407,9 +406,9 @@ impl Shard {
 
     /// A message of a queue is now known: it shares a slot, waits for its turn, or is left to the store.
     fn join(&mut self, live: Live, now: Timestamp) -> Joined {
-        self.latest = self.latest.max(now);
+        self.see(now);
         let Some(place) = live.place else { return Joined::Stored };
-        let joined = self.queues.join(&live, place, self.is_full(), now);
+        let joined = self.queues.join(&live, place, self.is_full(), self.clock.time_of(&live, now));
         match joined {
             Joined::Slot => self.arrive(live, now),
             Joined::Waiting => drop(self.held.insert(live.id.seq, Held { live, stage: Stage::Queued })),
@@ -480,9 +479,10 @@ impl Shard {
 
     /// The same for a message that was asked for by a lane, and waits there.
     fn arrive_at(&mut self, live: Live, lane: Option<LaneKey>, now: Timestamp) {
-        self.latest = self.latest.max(now);
+        self.see(now);
+        let time = self.clock.time_of(&live, now);
         if live.place.is_some() {
-            if live.is_due(now) {
+            if live.is_due(time) {
                 self.make_ready(live, lane, now);
             } else {
                 self.held.insert(live.id.seq, Held { live, stage: Stage::Timed });
@@ -490,11 +490,13 @@ impl Shard {
             }
             return;
         }
-        if live.due_key() > self.loaded {
-            return;
-        }
-        if live.due <= now {
+        let is_loaded = live.due_key() <= self.loaded;
+        // Of what is loaded, a lane leaves to the store only what was due.
+        let was_due = lane.is_some() && is_loaded;
+        if was_due || (live.due <= time && (is_loaded || lane.is_some())) {
             self.make_ready(live, lane, now);
+        } else if !is_loaded {
+            // The load that gets there brings it.
         } else if !self.is_full() || self.evict_behind(live.due_key(), now) {
             self.held.insert(live.id.seq, Held { live, stage: Stage::Timed });
             self.timers.insert(live.due_key());
@@ -549,7 +551,8 @@ impl Shard {
                         held.stage = Stage::InFlight(generation);
                     }
                     if !live.is_step {
-                        out.log(live.tenant, live.id, now, State::Active, EventDetail::default());
+                        let detail = EventDetail { retried: live.retried, ..EventDetail::default() };
+                        out.log(live.tenant, live.id, now, State::Active, detail);
                     }
                     let message = fresh.iter().find(|message| message.id == live.id).cloned();
                     out.effects.push(Effect::Start { live, message });

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds that are run unless the environment says otherwise.
-const SEEDS: u64 = 6_000;
+const SEEDS: u64 = 3_000;
 /// Seeds that are run twice.
 const REPEATED_SEEDS: u64 = 300;
 

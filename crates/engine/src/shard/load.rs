@@ -72,14 +72,13 @@ impl Shard {
     fn wants_lane_load(&self, now: Timestamp) -> Option<Load> {
         let (lane, from, max) = self.lanes.wants_refill(self.held.len())?;
         // What was spilled was due once; after the clock went back it may not be due now.
-        let until = if planted::has(Bug::ClockBackStrandsSpilled) { now } else { self.latest.max(now) };
+        let until = if planted::has(Bug::ClockBackStrandsSpilled) { now } else { self.clock.latest().max(now) };
         let source = Source::Due { lane: Some(lane), after: before(from), until };
         Some(Load { source, max })
     }
 
     /// The rows that [`Shard::wants_load`] asked for. Fewer than `max` means that there are no more.
     pub fn loaded(&mut self, load: &Load, rows: &[Live], now: Timestamp, out: &mut Output) {
-        self.latest = self.latest.max(now);
         let complete = rows.len() < load.max;
         self.queue_was_loaded = matches!(load.source, Source::Queue { .. });
         match load.source {
@@ -89,6 +88,8 @@ impl Shard {
                     None => self.loaded = last.unwrap_or(DueKey { due: until, seq: Seq::MAX }),
                     Some(lane) => self.lanes.begin_refill(lane),
                 }
+                // Not before: whom this leaves to the store is to be asked for again.
+                self.see(now);
                 for row in rows {
                     if !self.is_settled(row, now, out) {
                         self.arrive_at(*row, lane, now);
@@ -101,6 +102,7 @@ impl Shard {
             Source::Queue { tenant, queue, .. } => {
                 let id = (tenant, queue);
                 self.queues.begin_load(id);
+                self.see(now);
                 let key = |row: &Live| row.place.map(|place| (place.turn, row.id.seq));
                 let rest = rows.last().and_then(key).filter(|_| !complete);
                 for row in rows {

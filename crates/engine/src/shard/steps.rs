@@ -88,6 +88,8 @@ impl Shard {
 
     fn insert_step(&mut self, step: &Step, now: Timestamp, out: &mut Output) {
         let Step { message, origin, body_bytes } = step;
+        self.see(now);
+        self.clock.created(message.id.seq);
         let live = Live {
             id: message.id,
             tenant: message.tenant,

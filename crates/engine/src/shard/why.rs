@@ -29,9 +29,19 @@ impl Shard {
 
     /// The same for what is in the store only.
     fn why_stored(&mut self, live: &Live, now: Timestamp) -> Obstacle {
+        let time = self.clock.time_of(live, now);
+        let has_slot = |place| self.queues.standing(live, place).is_some_and(|queue| queue.position.is_none());
         match live.place {
-            Some(place) if place.turn.at <= now || live.is_due(now) || live.retried > 0 => self.in_queue(live),
-            None if live.due <= now => self.in_lane(live, now).unwrap_or_else(|| {
+            // Others who share its slot were read before it, and it is read next.
+            Some(place) if has_slot(place) => {
+                if live.is_due(time) {
+                    Obstacle::Nothing
+                } else {
+                    Obstacle::Time
+                }
+            }
+            Some(place) if place.turn.at <= time || live.is_due(time) || live.retried > 0 => self.in_queue(live),
+            None if live.due <= time || live.due_key() <= self.loaded => self.in_lane(live, now).unwrap_or_else(|| {
                 if live.due_key() > self.loaded { Obstacle::Room(Room::Memory) } else { Obstacle::Nothing }
             }),
             _ => Obstacle::Time,

@@ -5,17 +5,15 @@ use super::ending::{error_of, words_of};
 use super::entry::{Delivery, DeliveryState, Digest, Entry, Gist, Source, StepError, Terms, push_error};
 use super::message::{self, Part};
 use super::note::{Note, NoteKey};
-use super::outbox::{Change, Notice, Outbox, Rebound, Waiter};
-use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
-use super::room::{BYTES_QUOTA, Sums};
+use super::outbox::{Change, Notice, Outbox, Rebound};
+use super::request::{Attempt, Limits, NewEntry, NewRun, Refusal};
+use super::room::Sums;
 use super::run::{EarlyEvent, FailureCallState, Invoke, Invoker, Run, RunState, StepText, Trigger, Wait, number_of};
-use crate::limits::WORKFLOW_EARLY_EVENTS_MAX as EARLY_EVENTS_MAX;
 use crate::outcome::Verdict;
 use crate::planted::{self, Bug};
 use crate::retry::Next;
 use crate::shard::Accepted;
 use bytes::Bytes;
-use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::workflow::{CallType, Features};
 use serde_json::Value;
@@ -190,118 +188,6 @@ impl Workflow {
         }
     }
 
-    /// A step waits for an event. Asking twice is asking once. `kept` reads what came with an event that was kept.
-    pub fn wait<E>(
-        &mut self,
-        wait: WaitFor,
-        kept: impl FnOnce(NoteKey) -> Result<Bytes, E>,
-        limits: &Limits,
-        out: &mut Outbox<'_>,
-    ) -> Result<Result<Waited, Refusal>, E> {
-        if self.run.state != RunState::Started {
-            return Ok(Err(Refusal::Ended));
-        }
-        let WaitFor { event, step, timeout, timeout_ms, headers, terms } = wait;
-        let number = number_of(&step);
-        if self.has_result(number) {
-            return Ok(Ok(Waited::Resolved));
-        }
-        if self.waits.iter().any(|wait| number_of(&wait.step) == number) {
-            return Ok(Ok(Waited::Waiting));
-        }
-        let deadline = out.now.plus_millis(timeout_ms);
-        if let Some(found) = self.early.iter().position(|early| early.event == event) {
-            if let Err(refusal) = self.check_room(1, 0, limits, out) {
-                return Ok(Err(refusal));
-            }
-            let data = kept(self.early[found].key())?;
-            let early = self.early.remove(found);
-            self.drop_early(&early, out);
-            let source = Source::Wait { since: out.now, timeout, deadline };
-            let new = NewEntry::step(awaited(step, &event, Some(&data)), message::forwarded(&headers), out.now);
-            self.accept_from(new.with(terms), Some(source), out);
-            return Ok(Ok(Waited::Resolved));
-        }
-        let wait = Wait { event, step, timer: (out.next_id)(), deadline, timeout, headers, terms };
-        let note = Note::wait(&wait);
-        if let Err(refusal) = self.check_room(1, note.bytes(), limits, out) {
-            return Ok(Err(refusal));
-        }
-        self.register(wait, note, out);
-        Ok(Ok(Waited::Waiting))
-    }
-
-    /// Whether an event of this name came before it was waited for.
-    pub fn has_early(&self, event: &str) -> bool {
-        self.early.iter().any(|early| early.event == event)
-    }
-
-    /// An event has come for whichever step of the run waits for it first.
-    pub fn notify(&mut self, event: &str, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
-        self.notify_first(|wait| wait.event == event, data, out)
-    }
-
-    /// The event of this wait has come.
-    pub fn notify_wait(&mut self, timer: MessageId, data: &[u8], out: &mut Outbox<'_>) -> Option<Resolved> {
-        self.notify_first(|wait| wait.timer == timer, data, out)
-    }
-
-    fn notify_first(
-        &mut self,
-        is_meant: impl Fn(&Wait) -> bool,
-        data: &[u8],
-        out: &mut Outbox<'_>,
-    ) -> Option<Resolved> {
-        let goes_on = self.run.state == RunState::Started;
-        let found = self.waits.iter().position(|wait| goes_on && is_meant(wait))?;
-        let is_kept = planted::has(Bug::WaitEndsTwice);
-        let wait = if is_kept { self.waits[found].clone() } else { self.waits.remove(found) };
-        out.withdrawn.push(wait.timer);
-        let id = self.end_wait(&wait, Some(data), out);
-        Some(Resolved { wait, id })
-    }
-
-    /// The same; kept for the step that will wait for it, if none does.
-    pub fn notify_or_keep(
-        &mut self,
-        event: &str,
-        data: &[u8],
-        limits: &Limits,
-        out: &mut Outbox<'_>,
-    ) -> Result<Option<Resolved>, Refusal> {
-        if self.run.state != RunState::Started {
-            return Err(Refusal::Ended);
-        }
-        if let Some(resolved) = self.notify(event, data, out) {
-            return Ok(Some(resolved));
-        }
-        if self.early.len() >= EARLY_EVENTS_MAX {
-            return Err(Refusal::Exceeded { quota: EVENTS_QUOTA, limit: EARLY_EVENTS_MAX as u64 });
-        }
-        let n = self.early.last().map_or(0, |last| last.n + 1);
-        let early = EarlyEvent { n, event: event.to_owned(), size: data.len() as u64 };
-        let note = Note::early(&early, Bytes::copy_from_slice(data));
-        if self.bytes() + note.bytes() > limits.bytes {
-            return Err(Refusal::Exceeded { quota: BYTES_QUOTA, limit: limits.bytes });
-        }
-        self.save_note(note, out);
-        self.early.push(early);
-        Ok(None)
-    }
-
-    /// The deadline of a wait has come, or of the run. Too late if the event was first, or something has ended the run.
-    pub fn deadline_reached(&mut self, timer: MessageId, out: &mut Outbox<'_>) {
-        let goes_on = self.run.state == RunState::Started;
-        if goes_on && self.run.last_call == Some(timer) {
-            self.run.last_call = None;
-            self.time_is_over(out);
-            return;
-        }
-        let Some(found) = self.waits.iter().position(|wait| goes_on && wait.timer == timer) else { return };
-        let wait = self.waits.remove(found);
-        self.end_wait(&wait, None, out);
-    }
-
     /// A step has invoked another run and given it these bytes. False if it had done so before.
     pub fn invoke(
         &mut self,
@@ -450,7 +336,7 @@ impl Workflow {
 
     /// Takes what the server itself has to add: an answer, an event, the end of an invoked run. It has the room that a client's
     /// entry has; without room the run ends, and the entry that it ended at is named.
-    fn accept_own(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
+    pub(super) fn accept_own(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
         let limits = out.limits;
         match self.check_room(1, new.bytes(), &limits, out) {
             Ok(()) => self.accept_from(new, source, out),
@@ -458,7 +344,7 @@ impl Workflow {
         }
     }
 
-    fn accept_from(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
+    pub(super) fn accept_from(&mut self, new: NewEntry, source: Option<Source>, out: &mut Outbox<'_>) -> MessageId {
         let id = (out.next_id)();
         self.push(id, new, source, out);
         id
@@ -501,17 +387,6 @@ impl Workflow {
         self.invokes.insert(place, invoke);
     }
 
-    pub(super) fn register(&mut self, wait: Wait, note: Note, out: &mut Outbox<'_>) {
-        out.messages.push(Arc::new(message::deadline(&self.run, &wait, out.now)));
-        out.changes.push(Change::Waiter(self.waiter(&wait)));
-        self.save_note(note, out);
-        self.waits.push(wait);
-    }
-
-    pub(super) fn waiter(&self, wait: &Wait) -> Waiter {
-        Waiter { tenant: self.run.tenant, event: wait.event.clone(), run: self.run.no, timer: wait.timer }
-    }
-
     /// A call has ended: its result is the next entry.
     fn tell_of_call(&mut self, index: u32, attempt: Attempt<'_>, out: &mut Outbox<'_>) {
         let entry = &self.entries[index as usize];
@@ -534,15 +409,6 @@ impl Workflow {
         self.finish_delivery(index, DeliveryState::Done, out);
         self.tell_of_call(index, attempt, out);
         self.expect_an_end(out);
-    }
-
-    fn end_wait(&mut self, wait: &Wait, data: Option<&[u8]>, out: &mut Outbox<'_>) -> MessageId {
-        out.changes.push(Change::NoWaiter(self.waiter(wait)));
-        self.drop_note(wait.key(), out);
-        self.sums.remove_note(&Note::wait(wait), 0);
-        let body = awaited(wait.step.clone(), &wait.event, data);
-        let new = NewEntry::step(body, message::forwarded(&wait.headers), out.now);
-        self.accept_own(new.with(wait.terms.clone()), Some(wait.source()), out)
     }
 
     pub(super) fn finish_delivery(&mut self, index: u32, state: DeliveryState, out: &mut Outbox<'_>) {
@@ -571,19 +437,11 @@ impl Workflow {
         }
     }
 
-    pub(super) fn drop_early(&mut self, early: &EarlyEvent, out: &mut Outbox<'_>) {
-        self.drop_note(early.key(), out);
-        self.sums.remove_note(&Note::early(early, Bytes::new()), early.size);
-    }
-
     fn save_delivery(&self, index: u32, out: &mut Outbox<'_>) {
         let delivery = self.entries[index as usize].delivery.clone();
         out.changes.push(Change::Delivery { run: self.run.no, index, delivery });
     }
 }
-
-/// Events of a run that nobody has waited for yet.
-const EVENTS_QUOTA: &str = "maxWorkflowEvents";
 
 /// Whether a header belongs to the protocol and not to the user.
 fn is_protocol(name: &str) -> bool {
@@ -593,14 +451,4 @@ fn is_protocol(name: &str) -> bool {
 pub(super) fn text_of(step: &StepText) -> Bytes {
     // A map of JSON values always has a JSON form.
     Bytes::from(serde_json::to_vec(step).expect("a step is JSON"))
-}
-
-/// The result of a step that waited: what the event brought, or that none came.
-fn awaited(mut step: StepText, event: &str, data: Option<&[u8]>) -> Bytes {
-    step.insert("waitEventId".to_owned(), Value::String(event.to_owned()));
-    match data {
-        Some(data) => step.insert("out".to_owned(), Value::String(base64(data))),
-        None => step.insert("waitTimeout".to_owned(), Value::Bool(true)),
-    };
-    text_of(&step)
 }

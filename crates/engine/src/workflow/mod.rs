@@ -21,6 +21,8 @@ mod room;
 
 mod machine;
 
+mod waits;
+
 mod ending;
 
 mod resume;

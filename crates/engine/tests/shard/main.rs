@@ -1,5 +1,6 @@
 //! The shard against a model of the world: random publishes, outcomes, cancels, pauses, waits and crashes.
 
+mod clock;
 mod flows;
 mod hasten;
 mod makings;
@@ -39,16 +40,24 @@ fn flow() -> impl Strategy<Value = NewFlow> {
     })
 }
 
-fn publish() -> impl Strategy<Value = Action> {
+fn new() -> impl Strategy<Value = New> {
     let delay = prop_oneof![4 => Just(0u64), 2 => 1u64..5_000, 1 => 30_000u64..200_000];
     let plain = (0u32..2, 0u64..3, delay, proptest::option::weighted(0.2, 0u8..4), 0u32..3, 0usize..60);
     let queue = proptest::option::weighted(0.4, 0u8..2);
     let flow = proptest::option::weighted(0.4, flow());
     (plain, queue, flow, proptest::bool::weighted(0.2), proptest::bool::weighted(0.2)).prop_map(
-        |((tenant, origin, delay_ms, key, retries, bytes), queue, flow, callback, failure_callback)| {
-            let new =
-                New { tenant, origin, delay_ms, key, retries, bytes, queue, flow, callback, failure_callback, hops: 0 };
-            Action::Publish(new)
+        |((tenant, origin, delay_ms, key, retries, bytes), queue, flow, callback, failure_callback)| New {
+            tenant,
+            origin,
+            delay_ms,
+            key,
+            retries,
+            bytes,
+            queue,
+            flow,
+            callback,
+            failure_callback,
+            hops: 0,
         },
     )
 }
@@ -70,7 +79,7 @@ fn action() -> impl Strategy<Value = Action> {
     let put_queue = (0u32..2, 0u8..2, 1u32..4, any::<bool>())
         .prop_map(|(tenant, queue, parallelism, paused)| Action::PutQueue { tenant, queue, parallelism, paused });
     prop_oneof![
-        16 => publish(),
+        16 => new().prop_map(Action::Publish),
         16 => (0usize..8, how()).prop_map(|(which, how)| Action::End { which, how }),
         2 => (0usize..40).prop_map(|which| Action::Cancel { which }),
         2 => (0usize..40).prop_map(|which| Action::Hasten { which }),
@@ -79,6 +88,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => (0u32..2, 0u8..2, edit()).prop_map(|(tenant, key, edit)| Action::EditFlow { tenant, key, edit }),
         6 => prop_oneof![1u64..100, 1_000u64..70_000].prop_map(|millis| Action::Wait { millis }),
         2 => prop_oneof![1u64..100, 1_000u64..100_000_000].prop_map(|millis| Action::ClockBack { millis }),
+        2 => (new(), 1u64..100).prop_map(|(new, millis)| Action::Stumble { new: New { key: None, ..new }, millis }),
         2 => Just(Action::Crash),
     ]
 }

@@ -1,7 +1,8 @@
 //! FIFO queues, told one story at a time.
 
-use crate::world::{Action, How, New, World};
+use crate::world::{Action, CAPS, How, New, NewFlow, World};
 use posthaste_engine::event::State;
+use posthaste_engine::flow::FlowEdit;
 use posthaste_wire::id::Seq;
 
 fn enqueue() -> Action {
@@ -76,6 +77,119 @@ fn the_slot_is_kept_until_the_callbacks_are_done() {
         world.act(&end(How::Ok));
         assert_eq!(under_way(&world), [1]);
     }
+}
+
+/// A message of a queue has failed for good, three callbacks tell of it, and another message waits behind them.
+fn with_three_callbacks() -> World {
+    let mut world = World::new();
+    let first = New { queue: Some(0), retries: 1, callback: true, failure_callback: true, ..New::default() };
+    world.act(&Action::Publish(first));
+    world.act(&enqueue());
+    world.act(&end(How::Fail));
+    world.act(&end(How::FailWithRetryAfter(5)));
+    world.act(&Action::Wait { millis: 2_000 });
+    assert_eq!(under_way(&world), [0], "its retry");
+    world.act(&end(How::Fail));
+    world.act(&Action::Wait { millis: 5_000 });
+    assert_eq!((world.callbacks, world.live.len(), world.in_flight.len()), (3, 4, 1), "their bodies are large");
+    world
+}
+
+/// How many callbacks are in RAM.
+fn callbacks_held(world: &World) -> usize {
+    let callbacks = world.live.values().filter(|row| row.id.tag == 8);
+    callbacks.filter(|row| world.shard.held_row(row.tenant, row.id).is_some()).count()
+}
+
+/// As many messages of somebody else as the shard holds: they are due, and their keys are paused. And as many queues.
+fn fill(world: &mut World) {
+    for queue in 0..CAPS.held_max as u8 {
+        world.act(&Action::PutQueue { tenant: 1, queue, parallelism: 1, paused: false });
+    }
+    for key in 0..4 {
+        world.act(&Action::EditFlow { tenant: 1, key, edit: FlowEdit::Pause });
+        let flow = Some(NewFlow { key, parallelism: None, rate: None, period_ms: 1_000 });
+        for _ in 0..CAPS.lane_held_max {
+            world.act(&Action::Publish(New { tenant: 1, flow, ..New::default() }));
+        }
+    }
+    assert!(world.shard.held() >= CAPS.held_max);
+}
+
+fn end_callback(world: &mut World) {
+    let which = world.in_flight.iter().position(|live| live.id.tag == 8).expect("a callback is under way");
+    world.act(&Action::End { which, how: How::Ok });
+}
+
+#[test]
+fn nobody_has_the_slot_before_the_last_callback_has_ended_wherever_it_crashes() {
+    for case in 0_usize..1 << 4 {
+        let is = |bit: usize| case >> bit & 1 == 1;
+        let mut world = with_three_callbacks();
+        if is(0) {
+            fill(&mut world);
+        }
+        for ended in 0..3 {
+            if is(1 + ended) {
+                world.act(&Action::Crash);
+            }
+            assert!(!under_way(&world).contains(&1), "case {case}: {ended} of three callbacks have ended");
+            assert_eq!(callbacks_held(&world), 3 - ended, "case {case}: what shares a slot is in RAM");
+            end_callback(&mut world);
+        }
+        assert!(under_way(&world).contains(&1), "case {case}");
+    }
+}
+
+#[test]
+fn callbacks_end_in_a_paused_queue_also_after_a_crash() {
+    for crowded in [false, true] {
+        let mut world = with_three_callbacks();
+        if crowded {
+            fill(&mut world);
+        }
+        world.act(&put(1, true));
+        for left in [3, 2, 1] {
+            world.act(&Action::Crash);
+            assert_eq!(callbacks_held(&world), left);
+            end_callback(&mut world);
+        }
+        assert!(!under_way(&world).contains(&1), "paused");
+        world.act(&put(1, false));
+        assert!(under_way(&world).contains(&1));
+    }
+}
+
+#[test]
+fn callbacks_end_in_a_paused_queue_also_after_a_crash_while_their_message_waits_for_its_retry() {
+    let mut world = World::new();
+    world.act(&Action::Publish(New { queue: Some(0), retries: 1, callback: true, ..New::default() }));
+    world.act(&enqueue());
+    world.act(&end(How::Fail));
+    world.act(&put(1, true));
+    world.act(&Action::Crash);
+    world.act(&Action::Wait { millis: 5_000 });
+    assert_eq!(
+        (under_way(&world), world.in_flight.len()),
+        (vec![], 1),
+        "the callback, and neither the retry nor the next"
+    );
+    world.act(&end(How::Ok));
+    world.act(&put(1, false));
+    assert_eq!(under_way(&world), [0], "its retry");
+}
+
+#[test]
+fn a_callback_keeps_one_slot_and_leaves_the_other_after_a_clock_that_went_back_and_a_crash() {
+    let mut world = World::new();
+    world.act(&put(2, false));
+    world.act(&Action::Publish(New { queue: Some(0), callback: true, ..New::default() }));
+    world.act(&enqueue());
+    let first = world.in_flight.iter().position(|live| live.place.is_some_and(|place| place.turn.seq == live.id.seq));
+    world.act(&Action::End { which: first.expect("it is under way"), how: How::Ok });
+    world.act(&Action::ClockBack { millis: 3_600_000 });
+    world.act(&Action::Crash);
+    assert!(under_way(&world).contains(&1), "the callback has its turn, and of two slots one is left for the next");
 }
 
 #[test]

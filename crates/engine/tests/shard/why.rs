@@ -6,6 +6,9 @@ use posthaste_engine::message::Live;
 use posthaste_engine::shard::Output;
 use posthaste_engine::why::{AtDestination, Busy, Obstacle, Position, Room};
 
+/// How long a full shard may wait before it asks for more.
+const FULL_PAUSE_MS: u64 = 1_000;
+
 impl World {
     /// What the `nth` live message waits for.
     fn obstacle(&mut self, nth: usize) -> Obstacle {
@@ -35,11 +38,10 @@ impl World {
         let (own, tenant_left) = (there().count(), CAPS.tenant_in_flight_max as usize - of_tenant().count());
         match obstacle {
             Obstacle::Time => row.due > self.now,
-            // Books of turns are kept only while the clock goes ahead. And after a crash a callback that shares a turn may be in
-            // the store alone, which is said to be the queue's doing.
-            Obstacle::Queue(queue) => row.place.is_some_and(|place| {
-                queue.paused || !self.went_back_at.is_empty() || self.has_crashed || !self.queue_lets(row, place)
-            }),
+            // Books of turns are kept only while the clock goes ahead.
+            Obstacle::Queue(queue) => row
+                .place
+                .is_some_and(|place| queue.paused || !self.went_back_at.is_empty() || !self.queue_lets(row, place)),
             Obstacle::Flow(flow) => {
                 let book = &self.flows[&(row.tenant, row.flow.expect("it has a key"))];
                 let limits = book.flow.as_ref().expect("a key with messages is stored");
@@ -61,8 +63,11 @@ impl World {
                     |other: &&Live| other.id != row.id && (other.origin == row.origin || row.flow.is_some());
                 self.has_room_for(row) && waiting().filter(is_before).any(|other| !self.has_room_for(other))
             }
-            // What is in the store alone is loaded at the shard's own pace; that it is loaded is for `check_no_idling` to say.
-            Obstacle::Room(Room::Memory) | Obstacle::Attempt => true,
+            // A full shard asks for more only now and then.
+            Obstacle::Room(Room::Memory) => {
+                self.shard.held_row(row.tenant, row.id).is_none() && self.was_full_within(FULL_PAUSE_MS)
+            }
+            Obstacle::Attempt => true,
             // Nobody stops it; and whatever may start is started before anybody asks.
             Obstacle::Stopping | Obstacle::Nothing => false,
         }

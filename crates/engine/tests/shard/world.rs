@@ -1,14 +1,15 @@
 //! A model of the world around a shard: it plays the store, the receivers and the clock.
 //!
 //! After every step it checks the caps, the order of queues and the limits of flow-control keys by its own
-//! books; after healing it checks that every message has ended exactly once and that nothing is stuck.
+//! books; after healing it checks that every message has ended exactly once and that nothing is stuck (`checks`).
+
+mod checks;
 
 use crate::makings::{flow_name, outcome, queue_name, spec};
 use bytes::Bytes;
-use posthaste_engine::event::{Event, Op, State};
+use posthaste_engine::event::{Event, Op};
 use posthaste_engine::flow::{Flow, FlowEdit};
-use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place};
-use posthaste_engine::message::{QueueKey, Turn};
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::shard::{Chance, Effect, Lane, Load, Output, Publish, Settings, Shard, Source};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -61,14 +62,42 @@ pub(crate) struct NewFlow {
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Publish(New),
-    End { which: usize, how: How },
-    Cancel { which: usize },
-    Hasten { which: usize },
-    PutQueue { tenant: u32, queue: u8, parallelism: u32, paused: bool },
-    DeleteQueue { tenant: u32, queue: u8 },
-    EditFlow { tenant: u32, key: u8, edit: FlowEdit },
-    Wait { millis: u64 },
-    ClockBack { millis: u64 },
+    End {
+        which: usize,
+        how: How,
+    },
+    Cancel {
+        which: usize,
+    },
+    Hasten {
+        which: usize,
+    },
+    PutQueue {
+        tenant: u32,
+        queue: u8,
+        parallelism: u32,
+        paused: bool,
+    },
+    DeleteQueue {
+        tenant: u32,
+        queue: u8,
+    },
+    EditFlow {
+        tenant: u32,
+        key: u8,
+        edit: FlowEdit,
+    },
+    Wait {
+        millis: u64,
+    },
+    ClockBack {
+        millis: u64,
+    },
+    /// A publish, no duplicate, at a time from which the clock goes back before the next rows are read.
+    Stumble {
+        new: New,
+        millis: u64,
+    },
     Crash,
 }
 
@@ -98,12 +127,16 @@ pub(crate) struct World {
     pub now: Timestamp,
     /// Time that really passed, whatever the clock says.
     real_ms: u64,
-    /// The latest time so far: what was due then may start although the clock went back.
+    /// The latest time so far.
     pub latest: Timestamp,
+    /// Who has been due, at which time, and since when by the clock that never goes back, if that was after the last
+    /// restart: may start although the clock went back since.
+    was_due: HashMap<Seq, (Timestamp, Option<u64>)>,
     last_seq: Seq,
     /// The last message before each time the clock went back.
     pub went_back_at: Vec<Seq>,
-    pub has_crashed: bool,
+    /// When the shard last held as much as it may, by the clock that never goes back.
+    full_at: Option<u64>,
     pub messages: HashMap<Seq, Arc<Message>>,
     pub live: BTreeMap<Seq, Live>,
     keys: HashMap<(TenantId, DedupKey), (MessageId, Timestamp)>,
@@ -126,9 +159,10 @@ impl World {
             now: Timestamp(1_000_000_000),
             real_ms: 0,
             latest: Timestamp(1_000_000_000),
+            was_due: HashMap::new(),
             last_seq: Seq::MIN,
             went_back_at: Vec::new(),
-            has_crashed: false,
+            full_at: None,
             messages: HashMap::new(),
             live: BTreeMap::new(),
             keys: HashMap::new(),
@@ -188,14 +222,9 @@ impl World {
                 self.shard.edit_flow(tenant, &name, *edit, self.now, &mut out);
             }
             Action::Wait { millis } => self.wait(*millis),
-            Action::ClockBack { millis } => {
-                self.now = self.now.minus_millis(*millis);
-                self.went_back_at.push(self.last_seq);
-            }
-            Action::Crash => {
-                self.has_crashed = true;
-                self.crash();
-            }
+            Action::ClockBack { millis } => self.step_back(*millis),
+            Action::Stumble { new, millis } => self.stumble(new, *millis),
+            Action::Crash => self.crash(),
         }
         self.settle(out);
     }
@@ -205,12 +234,34 @@ impl World {
         self.real_ms += millis;
     }
 
+    fn stumble(&mut self, new: &New, millis: u64) {
+        let mut out = Output::default();
+        self.shard.wake(self.now, &mut out);
+        self.commit(std::mem::take(&mut out));
+        self.wait(millis);
+        self.latest = self.latest.max(self.now);
+        self.publish(new, &mut out);
+        self.commit(out);
+        self.step_back(millis);
+        self.load();
+    }
+
+    fn step_back(&mut self, millis: u64) {
+        self.now = self.now.minus_millis(millis);
+        self.went_back_at.push(self.last_seq);
+        // A full shard pauses by its clock.
+        self.full_at = self.full_at.map(|_| self.real_ms);
+    }
+
     fn crash(&mut self) {
         self.shard = Shard::new(CAPS);
         let flows = self.flows.values().filter_map(|book| book.flow.clone()).collect();
         self.shard.restore(self.queues.values().cloned().collect(), flows, self.now);
         self.in_flight.clear();
         self.has_slot.clear();
+        for (_, since) in self.was_due.values_mut() {
+            *since = None;
+        }
         for book in self.flows.values_mut() {
             book.counted.clear();
         }
@@ -271,19 +322,24 @@ impl World {
         self.commit(out);
         for _ in 0..1_000 {
             let mut out = Output::default();
+            self.note_full();
             self.shard.wake(self.now, &mut out);
-            self.commit(std::mem::take(&mut out));
-            let load = self.shard.wants_load(self.now);
-            if let Some(load) = load {
-                let rows = self.rows(&load);
-                self.shard.loaded(&load, &rows, self.now, &mut out);
-            }
             self.commit(out);
-            if load.is_none() {
+            if self.load().is_none() {
                 return;
             }
         }
         panic!("the shard asks for loads without end");
+    }
+
+    /// Gives the shard the next rows that it asks for.
+    pub(crate) fn load(&mut self) -> Option<Load> {
+        self.note_full();
+        let load = self.shard.wants_load(self.now)?;
+        let (mut out, rows) = (Output::default(), self.rows(&load));
+        self.shard.loaded(&load, &rows, self.now, &mut out);
+        self.commit(out);
+        Some(load)
     }
 
     fn rows(&self, load: &Load) -> Vec<Live> {
@@ -321,9 +377,11 @@ impl World {
             self.apply(op);
         }
         self.shard.committed(self.now);
+        self.note_due();
+        self.note_full();
         for Effect::Start { live, message } in out.effects {
             let row = *self.live.get(&live.id.seq).expect("only live messages start");
-            assert!(row.due <= self.now.max(self.latest), "started before it was due");
+            assert!(self.was_due(&row), "started before it was due: {row:?} at {:?}", self.now);
             assert!(!row.cancel_requested, "started after its cancel was promised");
             assert_eq!(row.retried, live.retried);
             assert!(message.is_none_or(|message| message.id == live.id));
@@ -338,6 +396,32 @@ impl World {
             self.in_flight.push(live);
         }
         self.check_caps();
+    }
+
+    /// Also before time passes: what falls due together may leave the shard with less than it held.
+    fn note_full(&mut self) {
+        // A load may fill it and leave it with less, because what is due makes room for itself and may not fit then.
+        if self.shard.held() + CAPS.load_page > CAPS.held_max {
+            self.full_at = Some(self.real_ms);
+        }
+    }
+
+    fn note_due(&mut self) {
+        for row in self.live.values().filter(|row| row.due <= self.now) {
+            let noted = self.was_due.entry(row.id.seq).or_insert((row.due, None));
+            let since = noted.1.filter(|_| noted.0 == row.due);
+            *noted = (row.due, since.or(Some(self.real_ms)));
+        }
+    }
+
+    /// Whether the shard held as much as it may, not longer ago than this.
+    pub(crate) fn was_full_within(&self, millis: u64) -> bool {
+        self.full_at.is_some_and(|full_at| self.real_ms - full_at <= millis)
+    }
+
+    /// Whether a message is due, or was before the clock went back.
+    fn was_due(&self, row: &Live) -> bool {
+        self.was_due.get(&row.id.seq).is_some_and(|(due, _)| *due == row.due)
     }
 
     fn apply(&mut self, op: Op) {
@@ -380,90 +464,6 @@ impl World {
         assert!(self.live.remove(&id.seq).is_some(), "only live messages end");
     }
 
-    /// First come, first served; never more slots than the queue has; nothing new while it is paused.
-    fn check_turn(&mut self, live: &Live, place: Place) {
-        let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
-        let queue = queue.expect("a queue with messages exists");
-        let is_own = place.turn.seq == live.id.seq;
-        assert!(!(queue.paused && is_own), "started although its queue is paused");
-        if is_own {
-            // Whoever has a slot may be waiting for a retry or for a callback, so all those before it count; but
-            // who comes later does not take it back, whatever the clock said.
-            let is_first = self.has_slot.insert((live.tenant, place));
-            let before = self.live.values().filter(|row| row.tenant == live.tenant).filter_map(|row| row.place);
-            let before = before.filter(|other| other.queue == place.queue && other.turn < place.turn);
-            // After a clock went back, a delayed message may have its slot before another joins with an earlier time;
-            // while the clock lags behind positions, so may one that was delayed by less than the lag.
-            let was_delayed = place.turn.at > place.turn.seq.time();
-            let clock_lagged = was_delayed && self.messages[&live.id.seq].not_before < place.turn.at;
-            let counts = |other: &Place| {
-                other.turn.at <= self.now
-                    && (is_first || self.has_slot.contains(&(live.tenant, *other)))
-                    && !(clock_lagged && live.id.seq < other.turn.seq)
-                    && !(was_delayed
-                        && self.went_back_at.iter().any(|seq| live.id.seq <= *seq && *seq < other.turn.seq))
-            };
-            let turns: BTreeSet<Turn> = before.filter(counts).map(|other| other.turn).collect();
-            assert!(turns.len() < queue.parallelism as usize, "{live:?} overtook one of {turns:?}");
-        }
-    }
-
-    /// Never more at once, nor within a period, than the key allows; nothing while it is paused.
-    fn check_flow(&mut self, live: &Live, flow: FlowKey) {
-        let book = self.flows.get_mut(&(live.tenant, flow)).expect("a key with messages exists");
-        let limits = book.flow.as_ref().expect("a key with messages is stored");
-        assert!(!limits.paused, "started although its key is paused");
-        book.counted.insert(live.id.seq);
-        book.starts.push(self.real_ms);
-        if let Some(max) = limits.parallelism {
-            let extra = book.counted.len().saturating_sub(max as usize);
-            assert!(extra == 0, "{} under way, {max} allowed", book.counted.len());
-        }
-        if let Some(rate) = limits.rate {
-            let (now, period_ms) = (self.real_ms, limits.period_ms);
-            let within = book.starts.iter().filter(|start| now - **start <= period_ms).count();
-            assert!(within <= rate as usize, "{within} starts within {period_ms} ms, {rate} allowed");
-        }
-    }
-
-    /// A destination takes a second place of its tenant only while it leaves as many as it has.
-    fn check_share(&self, live: &Live) {
-        let of_tenant = || self.in_flight.iter().filter(|other| other.tenant == live.tenant);
-        let own = of_tenant().filter(|other| other.origin == live.origin).count();
-        let left = CAPS.tenant_in_flight_max as usize - of_tenant().count();
-        assert!(own == 0 || own < left, "{own} under way to the destination of {live:?}, {left} places left");
-    }
-
-    fn check_caps(&self) {
-        let count = |same: &dyn Fn(&Live) -> bool| self.in_flight.iter().filter(|live| same(live)).count() as u32;
-        assert!(count(&|_| true) <= CAPS.in_flight_max);
-        for live in &self.in_flight {
-            assert!(count(&|other| other.tenant == live.tenant) <= CAPS.tenant_in_flight_max);
-            assert!(count(&|other| other.origin == live.origin) <= CAPS.origin_in_flight_max);
-        }
-        let bytes = |same: &dyn Fn(&Live) -> bool| -> u64 {
-            self.in_flight.iter().filter(|live| same(live)).map(|live| u64::from(live.body_bytes)).sum()
-        };
-        let is_alone = |tenant| count(&|live| live.tenant == tenant) == 1;
-        let tenants = [TenantId(0), TenantId(1)];
-        assert!(bytes(&|_| true) <= CAPS.in_flight_bytes_max || tenants.into_iter().any(is_alone));
-        for tenant in tenants {
-            let own = bytes(&|live| live.tenant == tenant);
-            assert!(own <= CAPS.tenant_in_flight_bytes_max || is_alone(tenant));
-            assert_eq!(self.shard.tenant_in_flight(tenant), count(&|live| live.tenant == tenant));
-        }
-        for live in &self.in_flight {
-            let same = |other: &Live| other.tenant == live.tenant && other.origin == live.origin;
-            assert!(bytes(&same) <= CAPS.origin_in_flight_bytes_max || count(&same) == 1);
-        }
-        assert_eq!(self.shard.in_flight() as usize, self.in_flight.len());
-        // A lane may hold what could start at once, and a queue those in its slots and one more, whatever the
-        // rest holds.
-        let lanes = 14 * CAPS.origin_in_flight_max as usize;
-        let queued: usize = self.live.values().filter(|row| row.place.is_some()).count();
-        assert!(self.shard.held() <= CAPS.held_max + lanes + queued.min(40) + self.in_flight.len());
-    }
-
     /// Receivers answer, pauses end, time passes, nothing crashes: everything must come to its end.
     pub(crate) fn heal(&mut self) {
         let paused: Vec<Queue> = self.queues.values().filter(|queue| queue.paused).cloned().collect();
@@ -497,85 +497,5 @@ impl World {
             }
         }
         panic!("{} messages are stuck: {:?}", self.live.len(), self.live.values().next());
-    }
-
-    /// Nothing idles: when a tenant has nothing under way, whoever of it could start has started. Judged only where
-    /// that is plain: the message is overdue, and no rate is in its way. Once the clock went back, somebody whose delay
-    /// was over may be delayed again, and who is behind it in a queue waits for it, whatever slots are free; and who
-    /// is published then may stand before somebody who was delayed and has a slot.
-    pub(crate) fn check_no_idling(&self) {
-        if self.in_flight.len() as u32 >= CAPS.in_flight_max {
-            return;
-        }
-        let queue_lets = |row: &Live, place: Place| match self.went_back_at.is_empty() {
-            true => self.queue_lets(row, place),
-            false => self.queue_lets(row, place) && self.is_first(row, place),
-        };
-        let idle = |row: &&Live| self.in_flight.iter().all(|live| live.tenant != row.tenant);
-        for row in self.live.values().filter(idle).filter(|row| row.due.plus_millis(OVERDUE_MS) <= self.now) {
-            let may_start = self.key_lets(row) && row.place.is_none_or(|place| queue_lets(row, place));
-            assert!(!may_start, "{row:?} could start; next wake {:?} at {:?}", self.shard.next_wake(), self.now);
-        }
-    }
-
-    fn key_lets(&self, row: &Live) -> bool {
-        let book = row.flow.and_then(|flow| self.flows.get(&(row.tenant, flow)));
-        book.and_then(|book| book.flow.as_ref()).is_none_or(|flow| !flow.paused && flow.rate.is_none())
-    }
-
-    /// Whether it is among the first of its queue.
-    pub(crate) fn queue_lets(&self, row: &Live, place: Place) -> bool {
-        let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
-        queue.is_some_and(|queue| !queue.paused && self.turns_before(row, place) < queue.parallelism as usize)
-    }
-
-    /// Whether nobody of its queue is before it, nor could have taken a slot before it came.
-    fn is_first(&self, row: &Live, place: Place) -> bool {
-        let was_delayed = |place: Place| place.turn.at > place.turn.seq.time();
-        let mut others = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
-        let is_other = |other: Place| other.queue == place.queue && other.turn != place.turn;
-        let may_be_before = |other: Place| other.turn < place.turn || was_delayed(other) || was_delayed(place);
-        !others.any(|other| is_other(other) && may_be_before(other))
-    }
-
-    fn turns_before(&self, row: &Live, place: Place) -> usize {
-        let rows = self.live.values().filter(|other| other.tenant == row.tenant).filter_map(|other| other.place);
-        let before = rows.filter(|other| other.queue == place.queue && other.turn < place.turn);
-        before.map(|other| other.turn).collect::<BTreeSet<Turn>>().len()
-    }
-
-    pub(crate) fn check_history(&self) {
-        let mut ends: HashMap<Seq, Vec<State>> = HashMap::new();
-        for event in &self.events {
-            if event.state.is_final() {
-                ends.entry(event.id.seq).or_default().push(event.state);
-            }
-        }
-        assert_eq!(self.callbacks, self.callbacks_expected, "every attempt has its callbacks");
-        assert_eq!(ends.len(), self.published + self.callbacks, "every message ends");
-        for (seq, states) in ends {
-            assert_eq!(states.len(), 1, "a message ends once: {states:?}");
-            assert_eq!(states[0] == State::Failed, self.buried.contains(&seq), "failed messages are in the DLQ");
-        }
-        let mut last: HashMap<Seq, State> = HashMap::new();
-        for event in &self.events {
-            let before = last.insert(event.id.seq, event.state);
-            assert!(may_follow(before, event.state), "{:?}: {:?} after {before:?}", event.id, event.state);
-        }
-        assert!(self.queues.values().all(|queue| !queue.deleted), "deleted queues are gone");
-    }
-}
-
-/// The sequences of the contract; a crash may leave an attempt without an end.
-fn may_follow(before: Option<State>, state: State) -> bool {
-    use State::{Active, CancelRequested, Canceled, Created, Delivered, Error, Failed, Retry};
-    match state {
-        Created => before.is_none(),
-        Active => matches!(before, Some(Created | Retry | Active)),
-        Delivered => before == Some(Active),
-        Error => matches!(before, Some(Active | CancelRequested)),
-        Retry | Failed => before == Some(Error),
-        CancelRequested => matches!(before, Some(Created | Active | Retry)),
-        Canceled => matches!(before, Some(CancelRequested | Error)),
     }
 }

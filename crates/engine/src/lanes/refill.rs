@@ -1,0 +1,68 @@
+//! What lanes have left to the store, and when they ask for it again.
+
+use super::{Lane, LaneKey, Lanes};
+use crate::appetite::Want;
+use crate::message::DueKey;
+use crate::planted::{self, Bug};
+
+/// Messages that the lane of a flow-control key may hold in a full shard.
+const FLOW_FLOOR: usize = 8;
+
+impl Lanes {
+    /// A lane that has room for what it spilled, the first key that it lacks, and how many it asks for.
+    pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey, usize)> {
+        let full = held + self.refill() > self.settings.held_max;
+        let key = self.appetite.first(full)?;
+        let max = if full { self.floor(key) } else { self.refill() };
+        Some((key, self.lines.get(&key)?.spilled?, max))
+    }
+
+    /// How many messages a refill asks for.
+    fn refill(&self) -> usize {
+        self.settings.lane_held_max.div_ceil(2)
+    }
+
+    /// What the lane spilled has been read and is about to be pushed again.
+    pub(crate) fn begin_refill(&mut self, key: LaneKey) {
+        // Whoever is served stands behind those who wait.
+        self.appetite.set(key, Want::Nothing);
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.spilled = None;
+        }
+    }
+
+    /// What was read is pushed; from `rest` on, the store may have more.
+    pub(crate) fn end_refill(&mut self, key: LaneKey, rest: Option<DueKey>) {
+        let rest = rest.filter(|_| !planted::has(Bug::RefillForgetsRest));
+        if let (Some(rest), Some(line)) = (rest, self.lines.get_mut(&key)) {
+            line.spill(rest);
+        }
+        self.feed(key);
+        self.tidy(key);
+    }
+
+    /// Messages that a lane may hold in a full shard: those that could start at once, or fewer if there are so
+    /// many lanes that they would fill the shard a second time.
+    pub(super) fn floor(&self, key: LaneKey) -> usize {
+        let at_once = match key.1 {
+            Lane::Origin(_) => self.settings.origin_in_flight_max as usize,
+            Lane::Flow(_) => FLOW_FLOOR,
+        };
+        let share = self.settings.held_max / self.lines.len().max(1);
+        at_once.min(self.settings.lane_held_max).min(share).max(1)
+    }
+
+    /// Says whether a lane wants what it spilled.
+    pub(super) fn feed(&mut self, key: LaneKey) {
+        let Some(line) = self.lines.get(&key) else { return };
+        let waiting = line.waiting.len();
+        let want = if line.spilled.is_none() || waiting >= self.refill() {
+            Want::Nothing
+        } else if waiting < self.floor(key).div_ceil(2) {
+            Want::Anything
+        } else {
+            Want::More
+        };
+        self.appetite.set(key, want);
+    }
+}
