@@ -26,29 +26,41 @@ enum Point {
     InDatabase(Statement),
 }
 
-/// All points, in the order in which a payment gets there; and whether a provider that ignores keys sends a second mail
-/// then: if a mail is out, and that is not marked.
-const POINTS: [(Point, bool); 13] = [
+/// How far the mail is then.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mail {
+    /// Perhaps it is ordered, and nobody has begun to send it.
+    Unclaimed,
+    /// Somebody has begun to send it.
+    Claimed,
+    /// It is out, and that is not marked: a provider that ignores keys sends a second one.
+    Sent,
+    /// It is out, and marked.
+    Marked,
+}
+
+/// All points, in the order in which a payment gets there.
+const POINTS: [(Point, Mail); 13] = [
     // Stripe's request is genuine, and the queue does not have it.
-    (Point::ToQueue(Half::Request, PAYMENT), false),
-    (Point::ToQueue(Half::Answer, PAYMENT), false),
+    (Point::ToQueue(Half::Request, PAYMENT), Mail::Unclaimed),
+    (Point::ToQueue(Half::Answer, PAYMENT), Mail::Unclaimed),
     // The queue has it, and Stripe does not know.
-    (Point::ToService(Half::Answer, HOOK), false),
-    (Point::InDatabase(Statement::WriteRow), false),
-    (Point::InDatabase(Statement::CommitRow), false),
+    (Point::ToService(Half::Answer, HOOK), Mail::Unclaimed),
+    (Point::InDatabase(Statement::WriteRow), Mail::Unclaimed),
+    (Point::InDatabase(Statement::CommitRow), Mail::Unclaimed),
     // The row is there, and nobody has ordered the mail.
-    (Point::ToQueue(Half::Request, RECEIPT), false),
-    (Point::ToQueue(Half::Answer, RECEIPT), false),
+    (Point::ToQueue(Half::Request, RECEIPT), Mail::Unclaimed),
+    (Point::ToQueue(Half::Answer, RECEIPT), Mail::Unclaimed),
     // All of the payment is done, and the queue does not know.
-    (Point::ToService(Half::Answer, PAYMENT), false),
+    (Point::ToService(Half::Answer, PAYMENT), Mail::Unclaimed),
     // The mail is claimed, and not sent.
-    (Point::ToProvider(Half::Request, MAILS), false),
+    (Point::ToProvider(Half::Request, MAILS), Mail::Claimed),
     // It is sent, and the service does not know.
-    (Point::ToProvider(Half::Answer, MAILS), true),
-    (Point::InDatabase(Statement::WriteMark), true),
-    (Point::InDatabase(Statement::CommitMark), false),
+    (Point::ToProvider(Half::Answer, MAILS), Mail::Sent),
+    (Point::InDatabase(Statement::WriteMark), Mail::Sent),
+    (Point::InDatabase(Statement::CommitMark), Mail::Marked),
     // All is done, and the queue does not know.
-    (Point::ToService(Half::Answer, RECEIPT), false),
+    (Point::ToService(Half::Answer, RECEIPT), Mail::Marked),
 ];
 
 /// A service that is held at a point.
@@ -99,16 +111,19 @@ impl World {
 /// A service is killed at each point, and another one takes over.
 async fn kill_everywhere(keys: Keys) {
     let world = World::start(keys).await;
-    for (number, (point, is_unmarked)) in POINTS.into_iter().enumerate() {
+    for (number, (point, mail)) in POINTS.into_iter().enumerate() {
         let invoice = format!("in_{number}");
         let mut worker = world.start_worker();
         let ordered = world.to_queue.requests(RECEIPT);
+        // A queue that has the order of the mail delivers it whatever the rest of the service waits for.
+        let kept_back = (mail == Mail::Unclaimed).then(|| world.to_service.hold(Half::Request, RECEIPT));
         let caught = world.catch_at(point, &invoice).await;
         if matches!(point, Point::InDatabase(Statement::WriteRow | Statement::CommitRow)) {
             assert_eq!(world.to_queue.requests(RECEIPT), ordered, "a mail was ordered before its row was there");
         }
         world.to_service.lead_to(None);
         worker.kill();
+        drop(kept_back);
         match caught {
             Caught::OnTheWay(release) => release.send(Release::Lose).unwrap(),
             Caught::InDatabase(held) => held.release().await,
@@ -118,7 +133,7 @@ async fn kill_everywhere(keys: Keys) {
         world.settled().await;
         world.publish_again(&invoice).await;
         world.settled().await;
-        let mails = if is_unmarked && keys == Keys::Ignored { 2 } else { 1 };
+        let mails = if mail == Mail::Sent && keys == Keys::Ignored { 2 } else { 1 };
         assert_eq!(world.rows_and_mails(&invoice).await, (1, mails), "rows and mails after a kill at {point:?}");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Hop {
 struct Shared {
     /// Where it leads. Those who are on another way when it changes are cut off.
     target: watch::Sender<Option<SocketAddr>>,
-    trap: Mutex<Option<Trap>>,
+    traps: Mutex<Vec<Trap>>,
     /// The paths of all requests.
     paths: Mutex<Vec<String>>,
     /// Messages whose ids were in an answer.
@@ -67,7 +67,7 @@ impl Hop {
         let target = watch::Sender::new(target);
         let shared = Arc::new(Shared {
             target,
-            trap: Mutex::default(),
+            traps: Mutex::default(),
             paths: Mutex::default(),
             published: Mutex::default(),
             delivered: Mutex::default(),
@@ -92,10 +92,11 @@ impl Hop {
         self.shared.target.send_replace(target);
     }
 
-    /// Holds the first request for a path that ends like this, or the answer to it.
+    /// Holds the first request for a path that ends like this, or the answer to it. What is held when the trap is dropped is
+    /// lost; who comes later goes on.
     pub(crate) fn hold(&self, half: Half, end: &'static str) -> Armed {
         let (caught, armed) = oneshot::channel();
-        *self.shared.trap.lock().unwrap() = Some(Trap { half, end, caught });
+        self.shared.traps.lock().unwrap().push(Trap { half, end, caught });
         Armed(armed)
     }
 
@@ -148,7 +149,12 @@ impl Shared {
 
     /// Returns when it may go on.
     async fn passes(&self, half: Half, path: &str) -> io::Result<()> {
-        let trap = self.trap.lock().unwrap().take_if(|trap| trap.half == half && path.ends_with(trap.end));
+        let trap = {
+            let mut traps = self.traps.lock().unwrap();
+            traps.retain(|trap| !trap.caught.is_closed());
+            let found = traps.iter().position(|trap| trap.half == half && path.ends_with(trap.end));
+            found.map(|found| traps.remove(found))
+        };
         let Some(Trap { caught, .. }) = trap else { return Ok(()) };
         let (release, released) = oneshot::channel();
         drop(caught.send(release));
