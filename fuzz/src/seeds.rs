@@ -390,7 +390,7 @@ pub fn stored() -> Vec<Vec<u8>> {
         ),
         (
             1,
-            r#"{"next_due":5,"error":"e","response":{"status":500,"headers":[["A","b"]],"body":"b2s=","truncated":true},"duration_ms":7,"dlq_id":"1-2"}"#,
+            r#"{"next_due":5,"error":"e","response":{"status":500,"headers":[["A","b"]],"body":"b2s=","truncated":true},"duration_ms":7,"dlq_id":"1-2","n":2}"#,
         ),
         (2, r#"{"status":200,"body":"AAEC"}"#),
         (

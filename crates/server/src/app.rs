@@ -1,6 +1,6 @@
 //! What every request handler can reach.
 
-use crate::api::{Allowances, BodyBudget, LlmUpstream, Streams};
+use crate::api::{Allowances, BodyBudget, Duplicates, LlmUpstream, Streams};
 use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -43,6 +43,8 @@ pub struct App {
     pub(crate) bulk_actions: BulkActions,
     /// Who has a stream of log lines.
     pub(crate) streams: Streams,
+    /// Which messages others were duplicates of.
+    pub(crate) duplicates: Duplicates,
     /// The server stops: what would go on for ever must end.
     pub(crate) stopping: CancellationToken,
     /// Held while a URL group is changed, so that what was counted before stays true.

@@ -1,6 +1,7 @@
 //! The `posthaste` command.
 
 use anyhow::Context;
+use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use posthaste::clock::Clock;
@@ -13,7 +14,7 @@ use posthaste::simulate::{self, simulate};
 use posthaste::store::Store;
 use posthaste::store::journal::{JournalOpenError, JournalOptions, JournalStore, open_without_journal};
 use posthaste::telemetry;
-use posthaste::tenants::{DEV_USERS, new_tenant};
+use posthaste::tenants::{DEV_USERS, Scope, new_tenant, new_token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Every message is allocated on one thread and freed on another; the system's allocator takes 15 % of the time for
@@ -48,7 +49,19 @@ enum Command {
     /// Print a fresh tenant (tokens and signing keys) to paste into the configuration
     NewTenant {
         /// Name of the tenant
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
+    },
+    /// Print a fresh token with a name to paste into the block of its tenant in the configuration
+    NewToken {
+        /// Name of the tenant
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        tenant: String,
+        /// Name of the token: who or what will have it
+        name: String,
+        /// It may look and not act
+        #[arg(long)]
+        read_only: bool,
     },
     /// Run the engine in simulated worlds that fail, and check that no promise is broken
     #[command(after_help = simulate::HELP)]
@@ -126,6 +139,10 @@ fn main() -> ExitCode {
             print!("{}", new_tenant(&name));
             Ok(())
         }
+        Command::NewToken { tenant, name, read_only } => {
+            let scope = if read_only { Scope::ReadOnly } else { Scope::Full };
+            new_token(&tenant, &name, scope).map(|token| print!("{token}")).map_err(Into::into)
+        }
         Command::Sim(arguments) => {
             let clock = Clock::default();
             simulate(&arguments, &|| clock.uptime())
@@ -192,9 +209,9 @@ async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool) -> 
         .with_context(|| format!("the data in {} cannot be opened", config.data_dir.display()))?;
     // The lock ends with the process: whoever still has the store when this function ends may write.
     std::mem::forget(data_dir);
-    let mut listeners = vec![listen(config.listen).await?];
+    let mut listeners = vec![listen(config.listen)?];
     if let Some(port) = log_port {
-        listeners.push(listen(SocketAddr::new(config.listen.ip(), port)).await?);
+        listeners.push(listen(SocketAddr::new(config.listen.ip(), port))?);
     }
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
@@ -227,12 +244,24 @@ fn open_store(data_dir: &DataDir, journal: bool, discard_damaged: bool) -> Resul
     })
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+/// Connections that the kernel keeps until they are accepted, so that many may come at once; the system may allow less
+/// (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
+
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    bind(address).map_err(|error| match error.kind() {
         // The development mode of the JavaScript SDK looks for these words, in lower case.
         ErrorKind::AddrInUse => anyhow::anyhow!("cannot listen on {address}: address already in use"),
         _ => anyhow::Error::new(error).context(format!("cannot listen on {address}")),
     })
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that starts again must not wait for the connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Every connection is an open file; the usual soft limit of 1,024 is far below what we allow.

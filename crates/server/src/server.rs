@@ -1,6 +1,6 @@
 //! Puts a server together, and takes it apart without losing anything.
 
-use crate::api::{Allowances, Api, BodyBudget, LlmUpstream, Streams};
+use crate::api::{Allowances, Api, BodyBudget, Duplicates, LlmUpstream, Streams};
 use crate::app::App;
 use crate::bulk::{self, BulkActions};
 use crate::clock::Clock;
@@ -100,13 +100,12 @@ impl Server {
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
         let grace = config.shutdown_grace;
-        let body_budget = BodyBudget::new(configured_keys.iter().map(|(tenant, _)| *tenant));
+        let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
+        let body_budget = BodyBudget::new(tenants());
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
-        let inboxes = receiver
-            .as_ref()
-            .map(|(_, address)| Arc::new(Inboxes::new(*address, configured_keys.iter().map(|(tenant, _)| *tenant))));
+        let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));
         let app = Arc::new(App {
             config,
             tokens,
@@ -121,6 +120,7 @@ impl Server {
             inboxes: inboxes.clone(),
             bulk_actions: BulkActions::default(),
             streams: Streams::default(),
+            duplicates: Duplicates::default(),
             stopping: stop_listening.clone(),
             group_edits: std::sync::Mutex::default(),
             last_probe: tokio::sync::Mutex::new(None),

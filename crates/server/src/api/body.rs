@@ -6,7 +6,7 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use crate::app::App;
-use crate::core::Room;
+use crate::core::{Room, WAIT_MAX};
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -18,8 +18,8 @@ use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 /// Bytes of request bodies held at once, while they are read and until they are stored.
 const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -27,8 +27,6 @@ const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 1024;
-/// How long a request waits for room before it is refused with 503.
-const ROOM_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a client may take to send a body.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a body over its bound that are read and forgotten.
@@ -51,21 +49,27 @@ impl BodyBudget {
         }
     }
 
-    /// Waits for room, first in the tenant's share and then in all. `None`: there is none.
-    pub(super) async fn take(&self, tenant: TenantId, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+    /// Waits for more room, first in the tenant's share and then in all, for no longer than [`WAIT_MAX`] in the whole life of
+    /// `room`. `None`: there is none.
+    pub(super) async fn take(&self, tenant: TenantId, bytes: usize, room: &mut Room) -> Option<()> {
         let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).ok()?;
         let share = self.tenants.get(&tenant)?.clone();
         if let (Ok(own), Ok(common)) =
             (share.clone().try_acquire_many_owned(permits), self.all.clone().try_acquire_many_owned(permits))
         {
-            return Some([own, common]);
+            room.taken.extend([own, common]);
+            return Some(());
         }
         let wait = async {
             let own = share.acquire_many_owned(permits).await.ok()?;
             let common = self.all.clone().acquire_many_owned(permits).await.ok()?;
             Some([own, common])
         };
-        timeout(ROOM_PATIENCE, Box::pin(wait)).await.ok().flatten()
+        let begun = Instant::now();
+        let taken = timeout(WAIT_MAX.saturating_sub(room.waited), Box::pin(wait)).await.ok().flatten()?;
+        room.waited += begun.elapsed();
+        room.taken.extend(taken);
+        Some(())
     }
 }
 
@@ -155,13 +159,13 @@ const COPIED_BYTES_MAX: usize = 4 * 1024;
 /// Most bodies come in one piece; one that is not short is kept as it is.
 async fn collect(app: &App, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Unread> {
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
-    let mut room = Room::new();
+    let mut room = Room::default();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
         if first.len() + rest.len() + data.len() > max {
             return Err(Unread::TooLong);
         }
-        room.extend(app.body_budget.take(tenant, data.len()).await.ok_or(Unread::NoRoom)?);
+        app.body_budget.take(tenant, data.len(), &mut room).await.ok_or(Unread::NoRoom)?;
         if first.is_empty() {
             first = data;
         } else {
@@ -204,11 +208,26 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_without_room_waits_a_moment_and_another_does_not() {
         let budget = BodyBudget::new([A, B].into_iter());
-        let held = budget.take(A, TENANT_BODIES_BYTES_MAX).await;
-        assert!(held.is_some());
-        assert!(budget.take(A, 1).await.is_none(), "its share is used up");
-        assert!(budget.take(B, TENANT_BODIES_BYTES_MAX).await.is_some());
+        let (mut held, mut other) = (Room::default(), Room::default());
+        assert!(budget.take(A, TENANT_BODIES_BYTES_MAX, &mut held).await.is_some());
+        assert!(budget.take(A, 1, &mut Room::default()).await.is_none(), "its share is used up");
+        assert!(budget.take(B, TENANT_BODIES_BYTES_MAX, &mut other).await.is_some());
         drop(held);
-        assert!(budget.take(A, 1).await.is_some());
+        assert!(budget.take(A, 1, &mut Room::default()).await.is_some());
+    }
+
+    /// Of a body that arrives in many pieces, each may find the room taken.
+    #[tokio::test]
+    async fn all_pieces_of_a_body_together_wait_no_longer_than_one() {
+        let budget = BodyBudget::new([A].into_iter());
+        let (mut held, mut room) = (Room::default(), Room::default());
+        assert!(budget.take(A, TENANT_BODIES_BYTES_MAX, &mut held).await.is_some());
+        let stored = async { drop(held) };
+        let (taken, ()) = tokio::join!(budget.take(A, TENANT_BODIES_BYTES_MAX, &mut room), stored);
+        assert!(taken.is_some() && room.waited > Duration::ZERO, "the first piece has waited");
+        room.waited = WAIT_MAX;
+        let begun = Instant::now();
+        assert!(budget.take(A, 1, &mut room).await.is_none(), "there is no room, and no time left to wait for it");
+        assert!(begun.elapsed() < WAIT_MAX, "{:?}", begun.elapsed());
     }
 }

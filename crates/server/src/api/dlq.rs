@@ -168,7 +168,7 @@ pub(super) async fn retry_many(
             let Page { entries, next } = page(&app, tenant, &params).await?;
             let replays: Result<Vec<Replay>, _> =
                 entries.iter().map(|record| replay(&app, tenant, record, &overrides)).collect();
-            (app.core.replay(tenant, replays?).await?, next)
+            (replay_all(&app, tenant, replays?).await?, next)
         }
     };
     let responses: Vec<Published> = accepted.into_iter().flatten().map(Published::from).collect();
@@ -184,7 +184,14 @@ async fn replay_one(
 ) -> Result<Option<Accepted>, ApiError> {
     let Some(record) = app.read(move |store| store.dead_letter(tenant, dlq_id)).await? else { return Ok(None) };
     let replays = vec![replay(app, tenant, &record, overrides)?];
-    Ok(app.core.replay(tenant, replays).await?.into_iter().flatten().next())
+    Ok(replay_all(app, tenant, replays).await?.into_iter().flatten().next())
+}
+
+async fn replay_all(app: &App, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, ApiError> {
+    let accepted = app.core.replay(tenant, replays).await?;
+    let there: Vec<Accepted> = accepted.iter().copied().flatten().collect();
+    app.duplicates.add(&there, app.clock.now());
+    Ok(accepted)
 }
 
 fn absent(id: &str) -> ApiError {

@@ -104,7 +104,8 @@ fn absent(key: &str) -> ApiError {
     ApiError::not_found(format!("flow-control key {key} not found"))
 }
 
-/// The keys as the API shows them. What is due and not under way waits.
+/// The keys as the API shows them. What is due and not under way waits. Who ends between the two looks is missing from the
+/// second and counted in the first: a moment later the number is right.
 async fn shapes(app: &Arc<App>, tenant: TenantId, flows: Vec<FlowInfo>) -> Result<Vec<Value>, ApiError> {
     let keys: Vec<FlowKey> = flows.iter().map(|info| FlowKey::of(tenant, &info.flow.key)).collect();
     let now = app.clock.now();

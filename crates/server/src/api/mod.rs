@@ -13,6 +13,7 @@ mod causes;
 mod cors;
 mod cron;
 mod dlq;
+mod duplicates;
 mod error;
 mod event_stream;
 mod events;
@@ -43,6 +44,7 @@ pub(crate) use body::{BodyBudget, read_form};
 pub(crate) use bulk_actions::stored_filter;
 pub(crate) use caller::{Peer, caller as address_of_caller};
 pub(crate) use dlq::{replay_of, stored_changes};
+pub(crate) use duplicates::Duplicates;
 pub(crate) use event_stream::Streams;
 pub(crate) use llm::LlmUpstream;
 

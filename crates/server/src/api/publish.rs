@@ -188,7 +188,9 @@ pub(super) async fn store(
         Err(CoreError::Overloaded | CoreError::Late | CoreError::Quota(_)) => 0,
     };
     app.allowances.messages.give_back(tenant, count - stored, now);
-    Ok(accepted?)
+    let accepted = accepted?;
+    app.duplicates.add(&accepted, now);
+    Ok(accepted)
 }
 
 /// Outcomes of what was accepted must still fit on the disk.

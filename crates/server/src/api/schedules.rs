@@ -8,7 +8,7 @@ use super::publish::{CRON, Refusal, Sent, checked_spec, refuse_when_disk_is_low,
 use super::{cron, shape};
 use crate::app::App;
 use crate::clock::random;
-use crate::core::messages_of;
+use crate::core::{Room, messages_of};
 use crate::store::{MessageRecord, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -103,10 +103,11 @@ async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, Api
     }
     // The messages of a group share the bytes of one body.
     let bytes = messages.first().map_or(0, |message| message.body.len());
-    let room = app.body_budget.take(tenant, bytes).await;
-    let room = room.ok_or_else(|| ApiError::overloaded("too many bytes are waiting to be stored; try again later"))?;
+    let mut room = Room::default();
+    let taken = app.body_budget.take(tenant, bytes, &mut room).await;
+    taken.ok_or_else(|| ApiError::overloaded("too many bytes are waiting to be stored; try again later"))?;
     let urls: Vec<String> = messages.iter().map(|message| shape::url_of(&message.spec).into_owned()).collect();
-    let accepted = store(app, tenant, messages, room.into()).await?;
+    let accepted = store(app, tenant, messages, room).await?;
     let made =
         accepted.iter().zip(urls).map(|(accepted, url)| json!({ "messageId": accepted.id.to_string(), "url": url }));
     Ok((StatusCode::CREATED, Json(json!({ "scheduleId": id, "messages": made.collect::<Vec<_>>() }))).into_response())

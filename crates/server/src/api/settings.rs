@@ -40,12 +40,12 @@ fn name_of(app: &App, tenant: TenantId) -> &str {
     app.config.tenants.iter().find(|tenant| is_theirs(&tenant.name)).map_or("", |tenant| &tenant.name)
 }
 
-fn token(used: TokenUse) -> Value {
-    let (name, scope) = match used.scope {
-        Scope::Full => ("token", "full"),
-        Scope::ReadOnly => ("read_only_token", "readOnly"),
+fn token(used: TokenUse<'_>) -> Value {
+    let scope = match used.scope {
+        Scope::Full => "full",
+        Scope::ReadOnly => "readOnly",
     };
-    let mut object = json!({ "name": name, "scope": scope });
+    let mut object = json!({ "name": used.name, "scope": scope });
     if let Some(at) = used.last_used {
         object["lastUsed"] = at.as_millis().into();
     }

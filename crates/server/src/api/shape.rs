@@ -5,7 +5,7 @@
 use crate::config::Mode;
 use crate::delivery::address;
 use crate::store::DeadLetterRecord;
-use posthaste_engine::event::{Event, EventDetail, Phases, Response};
+use posthaste_engine::event::{Event, EventDetail, Phases, Response, State};
 use posthaste_engine::message::{FlowSpec, Message, MessageSpec};
 use posthaste_engine::schedule::{Schedule, ScheduleTarget};
 use posthaste_wire::encoding::{base64, header_bytes, header_shown};
@@ -153,6 +153,9 @@ pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, 
     let body = trimmed(hidden.as_ref().map_or(&message.body[..], String::as_bytes), trim_body);
     if !body.is_empty() {
         put(&mut object, "body", base64(body));
+    }
+    if matches!(event.state, State::Active | State::Error | State::Retry | State::Delivered | State::Failed) {
+        put(&mut object, "attempt", u64::from(event.detail.retried) + 1);
     }
     put_detail(&mut object, &event.detail);
     if let Some(phases) = event.detail.phases() {

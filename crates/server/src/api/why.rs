@@ -1,6 +1,7 @@
 //! `/v2/messages/{id}/why`: what a message waits for now, or what became of it, in a sentence and as facts.
 
 use super::auth::{Access, authorize};
+use super::duplicates::Count;
 use super::error::ApiError;
 use super::shape::{Object, put, url_of};
 use crate::app::App;
@@ -32,16 +33,26 @@ pub(super) async fn get(
     let absent = || ApiError::not_found(format!("message {id} not found, or its history is no longer kept"));
     let id: MessageId = id.parse().map_err(|_| absent())?;
     let record = app.read(move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
-    let Some(live) = record.live else { return Ok(Json(of_ended(&record, app.clock.now()))) };
+    let mut told = told(&app, tenant, record).await?.ok_or_else(absent)?;
+    if let Some(Count { count, first, last }) = app.duplicates.of(id) {
+        told["duplicates"] = json!({ "count": count, "firstAt": first.as_millis(), "lastAt": last.as_millis() });
+    }
+    Ok(Json(told))
+}
+
+/// What is told of a message; `None` if it has gone meanwhile.
+async fn told(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<Value>, ApiError> {
+    let Some(live) = record.live else { return Ok(Some(of_ended(&record, app.clock.now()))) };
     let waiting = app.core.why(live).await?;
     if matches!(waiting.obstacle, Obstacle::Nothing | Obstacle::Room(Room::Memory)) {
         // It may have ended since it was read.
-        let again = app.read(move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
+        let id = record.message.id;
+        let Some(again) = app.read(move |store| known(store, tenant, id)).await? else { return Ok(None) };
         if again.live.is_none() {
-            return Ok(Json(of_ended(&again, app.clock.now())));
+            return Ok(Some(of_ended(&again, app.clock.now())));
         }
     }
-    Ok(Json(of_live(&record, &waiting, app.clock.now())))
+    Ok(Some(of_live(&record, &waiting, app.clock.now())))
 }
 
 /// What the store has of a message.

@@ -109,10 +109,10 @@ pub(super) async fn stop(visitor: Visitor, body: Bytes) -> Result<Response, Prob
 }
 
 fn one(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
-    let (verb, things) = match action.kind.as_str() {
-        "cancel" => ("Cancel", "messages"),
-        "dlqRetry" => ("Retry", "dead letters"),
-        _ => ("Delete", "dead letters"),
+    let (verb, thing) = match action.kind.as_str() {
+        "cancel" => ("Cancel", "message"),
+        "dlqRetry" => ("Retry", "dead letter"),
+        _ => ("Delete", "dead letter"),
     };
     let (state, kind) = match (action.completed_at, action.stopped) {
         (None, _) => ("under way", "busy"),
@@ -121,7 +121,7 @@ fn one(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
     };
     let filter: Vec<String> =
         action.filter.iter().map(|(name, values)| format!("{name} {}", values.join(", "))).collect();
-    let name = format!("{verb} of {} {things}", view::number(action.total));
+    let name = format!("{verb} of {}", view::counted(action.total as usize, thing));
     html! {
         div {
             div.title {

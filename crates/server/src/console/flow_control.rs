@@ -76,7 +76,7 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
     let is_empty = keys.is_empty() && search.is_empty();
     let body = html! {
         div.title { h1 { "Flow control" } span.quiet { "Messages with the same key share a rate and a parallelism" } }
-        div.cards #flow-figures data-refresh=[is_empty.then_some(REFRESH_MS)] {
+        div.cards #flow-figures {
             div.card.figure {
                 span.quiet { "Deliveries under way" }
                 strong { (view::number(global.parallelism_count)) }
@@ -85,7 +85,7 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
             div.card.figure {
                 span.quiet { "Waiting" }
                 strong { (view::number(keys.iter().map(|key| key.wait_list_size).sum())) }
-                span.hint { "in " (view::number(keys.len() as u64)) " keys" }
+                span.hint { "in " (view::counted(keys.len(), "key")) }
             }
             @let paused = keys.iter().filter(|key| key.is_paused).count();
             div.card.figure.warn[paused > 0] {
@@ -94,9 +94,9 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
                 span.hint { "keys that start nothing" }
             }
         }
-        @if is_empty { (nothing()) } @else {
-            (view::search(PAGE, "Key contains", &search))
-            section #flow-list data-refresh=(REFRESH_MS) data-also="flow-figures" {
+        div #flow-search { @if !is_empty { (view::search(PAGE, "Key contains", &search)) } }
+        section #flow-list data-refresh=(REFRESH_MS) data-also="flow-figures flow-search" {
+            @if is_empty { (nothing()) } @else {
                 (view::found(PAGE, keys.len(), keys.len(), "No key holds this text", || table(&visitor, &keys)))
             }
         }
@@ -159,12 +159,9 @@ fn of_max(count: u64, max: u64) -> String {
 fn rate(key: &Key) -> String {
     match key.rate_max {
         0 => "no limit".to_owned(),
-        max => format!(
-            "{} of {} in {}",
-            view::number(key.rate_count),
-            view::number(max),
-            view::duration(key.rate_period.saturating_mul(1_000))
-        ),
+        max => {
+            format!("{} of {} in {}", view::number(key.rate_count), view::number(max), view::in_words(key.rate_period))
+        }
     }
 }
 
@@ -263,15 +260,14 @@ async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem
         p { a href=(PAGE) { "All keys" } }
         div.title {
             h1 { "Key " code { (key) } }
-            @if let Some(found) = &found { (states(found)) }
+            span #flow-states { @if let Some(found) = &found { (states(found)) } }
             div.actions { (all_buttons(visitor, key, found.as_ref())) }
         }
-        @if let Some(found) = &found {
-            div.cards #flow-key data-refresh="2000" { (figures(found, visitor.now())) }
-            p { a href=(messages::listed_by("flowControlKey", key)) { "Messages with this key" } }
-        } @else {
-            p.note { "This key is not known: no message has it now. Pausing or pinning makes it." }
+        div.stack #flow-key data-refresh="2000" data-also="flow-states" {
+            @if let Some(found) = &found { div.cards { (figures(found, visitor.now())) } }
+            @else { p.note { "This key is not known: no message has it now. Pausing or pinning makes it." } }
         }
+        p { a href=(messages::listed_by("flowControlKey", key)) { "Messages with this key" } }
         (pin_form(visitor, key, found.as_ref(), entered, problem.as_ref()))
     };
     Ok(view::answer(visitor, &format!("Key {key}"), &body, problem.as_ref()))
@@ -292,7 +288,7 @@ fn figures(key: &Key, now: Timestamp) -> Markup {
             span.hint { (limit(key.parallelism_max)) (pinned(key.is_pinned_parallelism)) }
         }
         div.card.figure {
-            span.quiet { "Started in the last " (view::duration(key.rate_period.saturating_mul(1_000))) }
+            span.quiet { "Started in the last " (view::in_words(key.rate_period)) }
             strong { (view::number(key.rate_count)) }
             span.hint { (limit(key.rate_max)) (pinned(key.is_pinned_rate)) }
         }

@@ -137,17 +137,17 @@ async fn render(
     let body = html! {
         div.title {
             h1 { "Queues" }
-            span.quiet {
+            span #queue-count.quiet {
                 (view::number(all as u64)) " in all, " (view::number(waiting)) @if waiting == 1 { " message" } @else { " messages" } " in them"
                 @if paused > 0 { ", " (view::number(paused as u64)) " paused" }
             }
         }
-        @if all > 0 {
-            (filter_form(filters))
-            section #queue-list data-refresh="3000" {
+        div #queue-search { @if all > 0 { (filter_form(filters)) } }
+        section #queue-list data-refresh="3000" data-also="queue-count queue-search" {
+            @if all == 0 { (nothing()) } @else {
                 (view::found(PAGE, found.len(), all, "No queue has such a name", || table(visitor, &found)))
             }
-        } @else { (nothing()) }
+        }
         (new_form(visitor, wanted, problem.as_ref()))
     };
     Ok(view::answer(visitor, "Queues", &body, problem.as_ref()))

@@ -160,7 +160,8 @@ fn rotation_card(visitor: &Visitor) -> Markup {
 
 fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
     let now = visitor.now();
-    let name = |token: &Token| if token.scope == "full" { "may do everything" } else { "may only look" };
+    let scope =
+        |token: &Token| if token.scope == "full" { "full: may do everything" } else { "read-only: may only look" };
     html! {
         section.card aria-labelledby="tokens-title" {
             h2 #tokens-title { "Tokens" }
@@ -171,7 +172,7 @@ fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
                         @for token in &settings.tokens {
                             tr {
                                 th scope="row" { code { (token.name) } }
-                                td { (name(token)) }
+                                td { (scope(token)) }
                                 td {
                                     @match token.last_used {
                                         Some(at) => (view::time(Timestamp(at), now)),
@@ -184,8 +185,8 @@ fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
                 }
             }
             p.hint {
-                "Tokens are kept as hashes, so they cannot be shown. Their last use is remembered since the start, "
-                (view::time(Timestamp(settings.started_at), now)) ", and forgotten at its end."
+                "Last use is counted since the start at " (view::time_in_full(Timestamp(settings.started_at), now))
+                "; what was before is not remembered. Tokens are kept as hashes, so they cannot be shown."
             }
         }
     }

@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 const FIRST_LINES: &str = "50";
 /// Lines per second that a page gets; nobody reads more. The rest is left out, and counted.
 const LINES_PER_SECOND: &str = "50";
+/// Columns of the table.
+const COLUMNS: u32 = 8;
 /// How long a browser waits before it asks again for a stream that was refused.
 const RETRY_MS: u32 = 10_000;
 
@@ -87,6 +89,8 @@ struct Line {
     label: Option<String>,
     queue_name: Option<String>,
     flow_control_key: Option<String>,
+    attempt: Option<u64>,
+    max_retries: u64,
     response_status: Option<u16>,
     duration: Option<u64>,
     error: Option<String>,
@@ -124,7 +128,9 @@ async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup
                     th.tight scope="col" { "State" }
                     th scope="col" { "Message" }
                     th scope="col" { "Destination" }
-                    th scope="col" { "Label, queue, key" }
+                    th scope="col" { "Label, queue" }
+                    th scope="col" { "Key" }
+                    th.number scope="col" { "Attempt" }
                     th scope="col" { "What happened" }
                 } }
                 tbody #lines data-tail=[stream] data-status="tail-status" data-rows="500" {
@@ -181,7 +187,7 @@ fn form(filters: &Filters) -> Markup {
 fn none(filters: &Filters) -> Markup {
     html! {
         tr.none {
-            td colspan="6" {
+            td colspan=(COLUMNS) {
                 @if filters.is_empty() {
                     (view::empty("Nothing has happened yet", &html! {
                         p { "Publish a message, and its lines appear here." }
@@ -201,8 +207,7 @@ fn row(line: &Line, now: Timestamp) -> Markup {
     let (day, clock) = at.trim_end_matches('Z').split_once('T').unwrap_or((&at, ""));
     let target = format!("/console/messages/{}", super::visitor::segment(&line.message_id));
     let queue = line.queue_name.as_ref().map(|queue| format!("queue {queue}"));
-    let key = line.flow_control_key.as_ref().map(|key| format!("key {key}"));
-    let marks: Vec<String> = line.label.iter().cloned().chain(queue).chain(key).collect();
+    let marks: Vec<String> = line.label.iter().cloned().chain(queue).collect();
     let marks = marks.join(", ");
     html! {
         tr {
@@ -210,10 +215,14 @@ fn row(line: &Line, now: Timestamp) -> Markup {
             td.tight { (view::state(&line.state)) }
             td { a.mono.cut.id href=(target) title=(line.message_id) { (line.message_id) } }
             td {
-                span.cut title=(line.url) { span.quiet { (line.method) } " " (line.url) }
+                span.cut title=(line.url) { @if line.method != "POST" { span.quiet { (line.method) } " " } (line.url) }
             }
             td { span.cut.short title=(marks) { (marks) } }
-            td { span.cut title=[line.error.as_ref()] { (happened(line)) } }
+            td { @if let Some(key) = &line.flow_control_key { span.cut.short title=(key) { (key) } } }
+            td.number {
+                @if let Some(attempt) = line.attempt { (attempt) span.quiet { " / " (line.max_retries.saturating_add(1)) } }
+            }
+            td { span.cut.happened title=[line.error.as_ref()] { (happened(line)) } }
         }
     }
 }
@@ -225,6 +234,7 @@ fn happened(line: &Line) -> Markup {
         @if let Some(status) = line.response_status.filter(|status| *status > 0) { "answered " (status) }
         @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
         @if let Some(error) = &line.error { " " (error) }
+        @else if line.state == "FAILED" { "no further attempt is made: it is a dead letter now" }
         @if let Some(next) = line.next_delivery_time {
             @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }
             (view::time(Timestamp(next), at))
@@ -235,7 +245,7 @@ fn happened(line: &Line) -> Markup {
 fn missed(count: u64) -> Markup {
     html! {
         tr.missed {
-            td colspan="6" {
+            td colspan=(COLUMNS) {
                 (view::number(count)) @if count == 1 { " line was" } @else { " lines were" }
                 " left out here: there were more than a page can show. Filters help; the log has all of them."
             }

@@ -160,7 +160,7 @@ pub(super) fn in_words(seconds: u64) -> String {
 
 /// `1 run`, `2 runs`.
 pub(super) fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    format!("{} {what}{}", number(count as u64), if count == 1 { "" } else { "s" })
 }
 
 /// How many there are, if not all were looked at.
@@ -213,7 +213,7 @@ pub(super) fn empty(what: &str, hint: &Markup) -> Markup {
 
 /// A command to copy.
 pub(super) fn command(command: &str) -> Markup {
-    html! { p { code { (command) } } p { button type="button" data-copy=(command) { "Copy" } } }
+    html! { p { code.command { (command) } } p { button type="button" data-copy=(command) { "Copy" } } }
 }
 
 /// The way to the next page of a list.
@@ -344,7 +344,7 @@ pub(super) fn button(
 /// The button that pauses what goes on, or lets go on what is paused; its action is behind the path.
 pub(super) fn pause_button(visitor: &Visitor, path: &str, is_paused: bool) -> Markup {
     let (action, name) = if is_paused { ("resume", "Resume") } else { ("pause", "Pause") };
-    button(visitor, &format!("{path}/{action}"), name, None, &[])
+    html! { span.pause { (button(visitor, &format!("{path}/{action}"), name, None, &[])) } }
 }
 
 /// The cookie that carries what was done to the next page.

@@ -4,7 +4,8 @@
 //! Only a few publishes of a tenant are with the core at once, and very few while others publish too: whoever
 //! comes next finds a short line in front of the core. A line that is too slow is no use to anybody who stands in
 //! it: after [`WAIT_MAX`] a publish is refused. That bounds the time of every answer by the delay and not by the
-//! length of a line, whatever the disk can do.
+//! length of a line, whatever the disk can do. In a line in which some will be refused, those in front have little
+//! time left, and to serve them is to make everybody wait for as long as they did: so the last are served first there.
 
 use super::CoreError;
 use posthaste_wire::id::TenantId;
@@ -22,10 +23,13 @@ pub const TENANT_TURNS_MAX: usize = 256;
 pub const SHARED_TURNS_MAX: usize = 16;
 /// Who has published within this time publishes too.
 const RECENT: Duration = Duration::from_secs(1);
-/// How long a publish may wait for its turn; then it is refused with 503.
+/// How long a publish may wait for room for its body and for its turn together; then it is refused with 503.
 pub const WAIT_MAX: Duration = Duration::from_millis(500);
+/// A line in which somebody has waited this long is too slow: the last are served first.
+const SLOW: Duration = Duration::from_millis(250);
 
 const _: () = assert!(SHARED_TURNS_MAX <= TENANT_TURNS_MAX && TENANT_TURNS_MAX <= WAITING_MAX);
+const _: () = assert!(SLOW.as_millis() < WAIT_MAX.as_millis());
 
 /// The waiting room. Cheap to clone.
 #[derive(Clone)]
@@ -52,12 +56,12 @@ impl Admission {
         Ok(Place { _waiting: waiting, _turn: None })
     }
 
-    /// Waits in the line of a tenant.
-    pub(super) async fn wait(&self, tenant: TenantId) -> Result<Place, CoreError> {
+    /// Waits in the line of a tenant; who has waited for something else before has less time for it.
+    pub(super) async fn wait(&self, tenant: TenantId, waited: Duration) -> Result<Place, CoreError> {
         let place = self.enter()?;
         let turn = match self.lines.stand_in(tenant, Instant::now()) {
             Standing::First(turn) => turn,
-            Standing::Behind(turn) => match timeout(self.wait_max, turn).await {
+            Standing::Behind(turn) => match timeout(self.wait_max.saturating_sub(waited), turn).await {
                 Ok(turn) => turn.map_err(|_| CoreError::Stopped)?,
                 Err(_) => return Err(CoreError::Late),
             },
@@ -82,7 +86,26 @@ struct State {
 #[derive(Default)]
 struct Line {
     with_core: usize,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    /// Since when they wait.
+    waiting: VecDeque<(Instant, oneshot::Sender<Turn>)>,
+}
+
+impl Line {
+    /// Who has given up is not in line any more, once it is in front.
+    fn pass_over(&mut self) {
+        while self.waiting.front().is_some_and(|(_, turn)| turn.is_closed()) {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Whose turn it is.
+    fn next(&mut self, now: Instant) -> Option<oneshot::Sender<Turn>> {
+        self.pass_over();
+        let (since, _) = self.waiting.front()?;
+        let is_slow = now.saturating_duration_since(*since) >= SLOW;
+        let next = if is_slow { self.waiting.pop_back() } else { self.waiting.pop_front() };
+        next.map(|(_, turn)| turn)
+    }
 }
 
 /// The turn of one publish; the next of its tenant comes when it is dropped.
@@ -124,12 +147,11 @@ impl Lines {
             line.with_core += 1;
             return Standing::First(Turn { lines: self.clone(), tenant });
         }
-        // Who gave up stands in front, for all wait equally long: a core that is stuck leaves no trail of them.
-        while line.waiting.front().is_some_and(oneshot::Sender::is_closed) {
-            line.waiting.pop_front();
-        }
+        // Who gave up comes to stand in front soon, for nobody waits longer than the others: a core that is stuck leaves no
+        // trail of them.
+        line.pass_over();
         let (sender, receiver) = oneshot::channel();
-        line.waiting.push_back(sender);
+        line.waiting.push_back((now, sender));
         Standing::Behind(receiver)
     }
 
@@ -141,7 +163,7 @@ impl Lines {
         line.with_core -= 1;
         let mut called = Vec::new();
         while line.with_core < turns
-            && let Some(next) = line.waiting.pop_front()
+            && let Some(next) = line.next(now)
         {
             // Who has given up is passed over.
             if !next.is_closed() {
@@ -177,7 +199,7 @@ mod tests {
     async fn taken(admission: &Admission, tenant: TenantId, count: usize) -> Vec<Place> {
         let mut places = Vec::new();
         for _ in 0..count {
-            places.push(admission.wait(tenant).await.ok().unwrap());
+            places.push(admission.wait(tenant, Duration::ZERO).await.ok().unwrap());
         }
         places
     }
@@ -186,13 +208,25 @@ mod tests {
     async fn a_tenant_that_floods_waits_for_itself_and_only_so_long() {
         let admission = Admission { wait_max: Duration::from_millis(20), ..Admission::new() };
         let mut with_the_core = taken(&admission, A, TENANT_TURNS_MAX).await;
-        assert!(matches!(admission.wait(A).await, Err(CoreError::Late)));
-        assert!(admission.wait(B).await.is_ok(), "another tenant does not notice");
+        assert!(matches!(admission.wait(A, Duration::ZERO).await, Err(CoreError::Late)));
+        assert!(admission.wait(B, Duration::ZERO).await.is_ok(), "another tenant does not notice");
         with_the_core.truncate(SHARED_TURNS_MAX);
-        assert!(matches!(admission.wait(A).await, Err(CoreError::Late)), "while the other publishes, few are let in");
+        assert!(
+            matches!(admission.wait(A, Duration::ZERO).await, Err(CoreError::Late)),
+            "while the other publishes, few are let in"
+        );
         let admission = Admission { wait_max: WAIT_MAX, ..admission };
-        let (next, ()) = tokio::join!(admission.wait(A), async { drop(with_the_core.pop()) });
+        let (next, ()) = tokio::join!(admission.wait(A, Duration::ZERO), async { drop(with_the_core.pop()) });
         assert!(next.is_ok(), "whoever waits has the next turn");
+    }
+
+    #[tokio::test]
+    async fn who_has_waited_for_room_before_waits_less() {
+        let admission = Admission::new();
+        let _with_the_core = taken(&admission, A, TENANT_TURNS_MAX).await;
+        let begun = Instant::now();
+        assert!(matches!(admission.wait(A, WAIT_MAX).await, Err(CoreError::Late)));
+        assert!(begun.elapsed() < WAIT_MAX, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
@@ -200,7 +234,7 @@ mod tests {
         let admission = Admission { wait_max: Duration::from_millis(1), ..Admission::new() };
         let with_the_core = taken(&admission, A, TENANT_TURNS_MAX).await;
         for _ in 0..10 {
-            assert!(matches!(admission.wait(A).await, Err(CoreError::Late)));
+            assert!(matches!(admission.wait(A, Duration::ZERO).await, Err(CoreError::Late)));
             assert_eq!(admission.lines.state().lines[&A].waiting.len(), 1, "only the last is still to be passed over");
         }
         drop(with_the_core);
@@ -214,9 +248,39 @@ mod tests {
         let admission = Admission::new();
         let places: Vec<Place> = (0..WAITING_MAX).map(|_| admission.enter().ok().unwrap()).collect();
         assert!(matches!(admission.enter(), Err(CoreError::Overloaded)));
-        assert!(matches!(admission.wait(A).await, Err(CoreError::Overloaded)));
+        assert!(matches!(admission.wait(A, Duration::ZERO).await, Err(CoreError::Overloaded)));
         drop(places);
-        assert!(admission.wait(A).await.is_ok(), "those who were refused left nothing behind");
+        assert!(admission.wait(A, Duration::ZERO).await.is_ok(), "those who were refused left nothing behind");
+    }
+
+    /// Who stands in line and gets the next turn, when so much time has passed since the first of them came.
+    fn served(waited: Duration) -> Vec<usize> {
+        let (lines, start) = (Lines::default(), Instant::now());
+        let with_the_core: Vec<Standing> = (0..TENANT_TURNS_MAX).map(|_| lines.stand_in(A, start)).collect();
+        let mut waiting: Vec<_> = (0..3)
+            .map(|late| match lines.stand_in(A, start + late * Duration::from_millis(10)) {
+                Standing::Behind(turn) => turn,
+                Standing::First(_) => panic!("nobody has ended"),
+            })
+            .collect();
+        let mut called = Vec::new();
+        let mut turns = Vec::new();
+        for standing in with_the_core.into_iter().take(waiting.len()) {
+            // A turn that is dropped goes by the clock.
+            std::mem::forget(standing);
+            lines.go_on(A, start + waited);
+            for (index, turn) in waiting.iter_mut().enumerate() {
+                turns.extend(turn.try_recv().inspect(|_| called.push(index)));
+            }
+        }
+        std::mem::forget(turns);
+        called
+    }
+
+    #[test]
+    fn the_first_have_the_next_turns_and_in_a_slow_line_the_last() {
+        assert_eq!(served(SLOW - Duration::from_millis(1)), [0, 1, 2]);
+        assert_eq!(served(SLOW), [2, 1, 0]);
     }
 
     #[test]

@@ -51,6 +51,7 @@ use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
+use std::time::Duration;
 use tail::Listener;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -92,7 +93,7 @@ pub(crate) enum Command {
         message: Arc<Message>,
         outcome: Outcome,
         /// What the answer takes of RAM, until it is stored.
-        room: Room,
+        room: Permits,
     },
     Cancel {
         tenant: TenantId,
@@ -326,8 +327,16 @@ pub(crate) struct Reply<T> {
     _room: Option<Room>,
 }
 
-/// Room for bodies in RAM, given back when this is dropped.
-pub type Room = Vec<OwnedSemaphorePermit>;
+/// Room for the bodies of a request in RAM, given back when this is dropped.
+#[derive(Default)]
+pub struct Room {
+    pub taken: Permits,
+    /// How long the request has waited for it: so much less it may wait for its turn.
+    pub waited: Duration,
+}
+
+/// Parts of a budget, given back when this is dropped.
+pub type Permits = Vec<OwnedSemaphorePermit>;
 
 impl<T> Reply<T> {
     /// Answers; a caller who has gone away is nobody's loss.
@@ -371,7 +380,7 @@ impl CoreHandle {
     /// given back when they are stored, even if the caller has gone by then.
     pub async fn publish(&self, messages: Vec<NewMessage>, room: Room) -> Result<Vec<Accepted>, CoreError> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, room.waited).await?;
         Ok(self.ask_from(place, Some(room), |reply| Command::Publish { messages, reply }).await??)
     }
 
@@ -494,7 +503,7 @@ impl CoreHandle {
     }
 
     /// An attempt has ended. Bounded by the number of attempts, so it never has to wait.
-    pub(crate) fn ended(&self, message: Arc<Message>, outcome: Outcome, room: Room) {
+    pub(crate) fn ended(&self, message: Arc<Message>, outcome: Outcome, room: Permits) {
         self.tell(Command::Ended { message, outcome, room });
     }
 

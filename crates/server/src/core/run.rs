@@ -7,7 +7,7 @@ use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
 use super::stats::Activity;
 use super::tasks::Task;
-use super::{Attempts, Command, FirstDue, NewMessage, QuotaExceeded, Reply, Room};
+use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::metrics::Metrics;
@@ -413,7 +413,7 @@ impl Core {
                 ToSend::Stored(message, step) => (message, Some(step)),
                 ToSend::Nothing => {
                     crash_point("run_nothing_sent");
-                    self.attempts.core.ended(message, nothing_sent(), Room::new());
+                    self.attempts.core.ended(message, nothing_sent(), Permits::new());
                     return Ok(());
                 }
             },

@@ -10,6 +10,7 @@ use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
+use std::time::Duration;
 
 /// How many runs may lead to one, each invoking the next.
 pub(crate) const DEPTH_QUOTA: &str = "maxWorkflowInvokeDepth";
@@ -140,7 +141,7 @@ impl CoreHandle {
         runs: Vec<StartRun>,
         room: Room,
     ) -> Result<Result<Vec<Started>, RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, room.waited).await?;
         self.ask_from(place, Some(room), |reply| Command::StartRuns { tenant, runs, reply }).await
     }
 
@@ -152,7 +153,7 @@ impl CoreHandle {
         entries: Vec<NewEntry>,
         room: Room,
     ) -> Result<Result<Vec<Accepted>, RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, room.waited).await?;
         self.ask_from(place, Some(room), |reply| Command::Append { tenant, run, entries, reply }).await
     }
 
@@ -163,13 +164,13 @@ impl CoreHandle {
         run: RunKey,
         wait: WaitFor,
     ) -> Result<Result<(), RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, Duration::ZERO).await?;
         self.ask_from(place, None, |reply| Command::WaitForEvent { tenant, run, wait: Box::new(wait), reply }).await
     }
 
     /// An event has come for all who wait for it.
     pub async fn notify(&self, tenant: TenantId, event: String, data: Vec<u8>) -> Result<Vec<Notified>, CoreError> {
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, Duration::ZERO).await?;
         self.ask_from(place, None, |reply| Command::Notify { tenant, event, data, reply }).await
     }
 
@@ -181,13 +182,13 @@ impl CoreHandle {
         event: String,
         data: Vec<u8>,
     ) -> Result<Result<Option<Notified>, RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, Duration::ZERO).await?;
         self.ask_from(place, None, |reply| Command::NotifyRun { tenant, run, event, data, reply }).await
     }
 
     /// The function of a run has returned. A run that has ended, or is unknown, stays as it is.
     pub async fn finish_run(&self, tenant: TenantId, run: RunKey, result: Option<String>) -> Result<(), CoreError> {
-        let place = self.admission.wait(tenant).await?;
+        let place = self.admission.wait(tenant, Duration::ZERO).await?;
         self.ask_from(place, None, |reply| Command::FinishRun { tenant, run, result, reply }).await
     }
 

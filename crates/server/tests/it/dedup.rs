@@ -1,6 +1,6 @@
 //! Which publishes count as one, for how long, and under what load.
 
-use crate::support::server::{TOKEN_B, message_id};
+use crate::support::server::{START_MS, TOKEN_B, message_id};
 use crate::support::{Backend, Lines, Receiver, Setup, TestServer};
 use serde_json::json;
 use std::collections::HashSet;
@@ -135,5 +135,30 @@ async fn the_same_id_of_another_tenant_is_another_id() {
     publish().token(TOKEN_B).expect(200).await;
     publish().token(TOKEN_B).expect(202).await;
     receiver.take(2).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_tells_how_many_publishes_were_answered_with_it() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let publish = || server.publish(&receiver.url("/")).header("Upstash-Deduplication-Id", "once");
+    let id = message_id(&publish().expect(200).await);
+    receiver.next().await;
+    let told =
+        || async { server.get(&format!("/v2/messages/{id}/why")).expect(200).await.json()["duplicates"].clone() };
+    assert_eq!(told().await, json!(null), "there was none");
+    server.advance(5_000).await;
+    publish().expect(202).await;
+    assert_eq!(told().await, json!({ "count": 1, "firstAt": START_MS + 5_000, "lastAt": START_MS + 5_000 }));
+    server.advance(5_000).await;
+    let item = json!({ "destination": receiver.url("/"), "headers": { "Upstash-Deduplication-Id": "once" } });
+    let new = json!({ "destination": receiver.url("/new"), "headers": { "Upstash-Deduplication-Id": "new" } });
+    let answer = server.post("/v2/batch").json(&json!([item, new, item])).expect(200).await.json();
+    assert_eq!(told().await, json!({ "count": 3, "firstAt": START_MS + 5_000, "lastAt": START_MS + 10_000 }));
+    let new = answer[1]["messageId"].as_str().expect("an id");
+    let of_new = server.get(&format!("/v2/messages/{new}/why")).expect(200).await.json();
+    assert!(of_new.get("duplicates").is_none(), "{of_new}");
+    server.get(&format!("/v2/messages/{id}/why")).token(TOKEN_B).expect(404).await;
     server.finish().await;
 }

@@ -361,17 +361,18 @@ async fn every_log_line_tells_what_its_state_needs() {
         "responseBody": "later",
         "duration": "<ms>",
         "connection": "<connection>",
+        "attempt": 1,
     });
-    let delivered = json!({ "responseStatus": 201, "duration": "<ms>", "connection": "<connection>" });
+    let delivered = json!({ "responseStatus": 201, "duration": "<ms>", "connection": "<connection>", "attempt": 2 });
     let query = format!("/v2/events?messageId={id}&order=earliestFirst");
     assert_eq!(
         server.get(&query).expect(200).await.redacted()["events"],
         json!([
             line("CREATED", START_MS, json!({})),
-            line("ACTIVE", START_MS, json!({})),
+            line("ACTIVE", START_MS, json!({ "attempt": 1 })),
             line("ERROR", START_MS, answer),
-            line("RETRY", START_MS, json!({ "nextDeliveryTime": START_MS + 2_000 })),
-            line("ACTIVE", START_MS + 2_000, json!({})),
+            line("RETRY", START_MS, json!({ "nextDeliveryTime": START_MS + 2_000, "attempt": 1 })),
+            line("ACTIVE", START_MS + 2_000, json!({ "attempt": 2 })),
             line("DELIVERED", START_MS + 2_000, delivered),
         ])
     );

@@ -306,6 +306,7 @@ fn log_line() -> Value {
         ("callbackHeaders", headers()),
         ("failureCallbackHeaders", headers()),
         ("retryDelayExpr", text()),
+        ("attempt", json!({ "type": "integer", "minimum": 1, "description": "Which attempt the line is about, if it is about one; 1 in lines of versions that did not tell." })),
         ("nextDeliveryTime", millis()),
         ("error", text()),
         ("dlqId", text()),
@@ -353,6 +354,12 @@ fn why() -> Value {
         ("rate", limit()),
         ("periodMs", whole()),
     ];
+    let counted = "Publishes that were answered with this message, as far as the server has counted them in RAM.";
+    let duplicates = [
+        ("count", json!({ "type": "integer", "minimum": 1, "description": counted })),
+        ("firstAt", millis()),
+        ("lastAt", millis()),
+    ];
     let fields = [
         ("messageId", text()),
         ("sentence", text()),
@@ -372,6 +379,7 @@ fn why() -> Value {
         ("queue", object(&[], &queue)),
         ("flowControl", object(&[], &flow)),
         ("destination", object(&[], &[("underWay", whole()), ("max", whole())])),
+        ("duplicates", object(&["count", "firstAt", "lastAt"], &duplicates)),
     ];
     object(&["messageId", "sentence", "state", "waitsFor", "maxAttempts"], &fields)
 }

@@ -49,14 +49,20 @@ async function fetched(from) {
 const TYPED = "input:not([type=hidden], [type=checkbox], [type=radio]), textarea";
 
 // Whether the element is as new as the page says now. Who reads, types or points there is not disturbed.
-async function refresh(element) {
-  const isUsed = element.contains(document.activeElement) && document.activeElement !== document.body;
+function isInUse(element) {
+  const isFocused = element.contains(document.activeElement) && document.activeElement !== document.body;
   const selection = document.getSelection();
   const isSelected = selection && !selection.isCollapsed && element.contains(selection.anchorNode);
   // What is asked is about a button that must still be there for the answer.
   const isAsked = document.querySelector("dialog[open]");
-  if (document.hidden || isUsed || isSelected || isAsked || element.dataset.paused !== undefined) return false;
+  return isFocused || isSelected || isAsked || element.dataset.paused !== undefined;
+}
+
+async function refresh(element) {
+  if (document.hidden || isInUse(element)) return false;
   const page = await fetched(element.dataset.from || location.href);
+  // Meanwhile somebody may have begun.
+  if (isInUse(element)) return false;
   const fresh = page.getElementById(element.id);
   if (!fresh) throw new Gone("what was here has gone", "Reload", location.pathname + location.search);
   for (const id of (element.dataset.also || "").split(" ").filter(Boolean)) {
@@ -173,13 +179,16 @@ function settle(root) {
   reveal(root);
 }
 
+// Columns whose cells say what they are.
+const PLAIN = ["State", "Answer", "Actions"];
+
 // Writes the name of its column into each cell: narrow windows show rows as a few lines without a head.
 function nameCells(root) {
   for (const row of root.querySelectorAll(".scroll tbody > tr")) {
     const names = row.closest("table").tHead?.rows[0]?.cells ?? [];
     for (const cell of row.cells) {
       const name = names[cell.cellIndex]?.textContent.trim();
-      if (name && cell.colSpan === 1) cell.dataset.label = name;
+      if (name && cell.colSpan === 1 && !PLAIN.includes(name)) cell.dataset.label = name;
     }
   }
 }
@@ -192,13 +201,15 @@ function localTimes(root) {
   }
 }
 
-function ask(question) {
+// The answers say what they do: a question about a cancel must not have a button "Cancel" that means no.
+function ask(question, action) {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
   text.textContent = question;
   const actions = document.createElement("div");
   actions.className = "actions";
-  const choices = ["Cancel", "Go on"].map((name) => {
+  const yes = action ? `Yes, ${action.charAt(0).toLowerCase()}${action.slice(1).replace(/…$/, "")}` : "Yes";
+  const choices = ["No", yes].map((name) => {
     const button = document.createElement("button");
     button.textContent = name;
     button.type = "button";
@@ -221,7 +232,7 @@ document.addEventListener("submit", async (event) => {
   const question = event.submitter?.dataset.confirm || form.dataset.confirm;
   if (!question || form.dataset.confirmed !== undefined) return;
   event.preventDefault();
-  if (await ask(question)) {
+  if (await ask(question, event.submitter?.textContent.trim())) {
     form.dataset.confirmed = "";
     form.requestSubmit(event.submitter);
     delete form.dataset.confirmed;

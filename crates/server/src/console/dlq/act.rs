@@ -113,8 +113,8 @@ async fn resend(visitor: &Visitor, order: &Order) -> Result<Response, Problem> {
             let message = answer["messageId"].as_str().unwrap_or_default();
             match answer["deduplicated"] == true {
                 true => Ok(back_to(
-                    &order.next,
-                    &format!("{message} is the same: nothing was sent, the dead letter stays."),
+                    &format!("{ROOT}/messages/{}", segment(message)),
+                    "This message is the same: nothing was sent, and the dead letter stays.",
                 )),
                 false => {
                     Ok(back_to(&format!("{ROOT}/messages/{}", segment(message)), &format!("Sent again as {message}.")))
@@ -161,7 +161,7 @@ async fn send(visitor: &Visitor, method: Method, path: String, headers: &[(&str,
 
 fn begun(verb: &str, answer: &Value) -> String {
     let total = answer["total"].as_u64().unwrap_or_default();
-    format!("{verb} of {} dead letters has begun.", view::number(total))
+    format!("{verb} of {} has begun.", view::counted(total as usize, "dead letter"))
 }
 
 /// A button of a form that has several.

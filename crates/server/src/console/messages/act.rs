@@ -5,7 +5,7 @@ use super::{PATH, path_of};
 use crate::console::filters::Filters;
 use crate::console::form::Fields;
 use crate::console::visitor::{Problem, query, segment};
-use crate::console::{Visitor, back_to};
+use crate::console::{Visitor, back_to, view};
 use axum::extract::{Path, RawForm};
 use axum::http::Method;
 use axum::response::Response;
@@ -39,8 +39,9 @@ pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<R
     let path = format!("/v2/messages?{}", query(&[("messageIds", &ids.join(","))]));
     let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
     let cancelled = answer["cancelled"].as_u64().unwrap_or(0);
-    let said = format!("Cancelled {cancelled} of {} messages; the others had ended", ids.len());
-    let said = if cancelled as usize == ids.len() { format!("Cancelled {cancelled} messages") } else { said };
+    let said = format!("Cancelled {cancelled} of {}; the others had ended", view::counted(ids.len(), "message"));
+    let all = || format!("Cancelled {}", view::counted(ids.len(), "message"));
+    let said = if cancelled as usize == ids.len() { all() } else { said };
     Ok(back_to(next(&fields), &said))
 }
 
@@ -50,5 +51,8 @@ pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<R
     let wanted = for_cancel(&filters)?;
     let answer = visitor.send(Method::DELETE, &format!("/v2/messages?{wanted}"), &[], Vec::new()).await?;
     let (matching, action) = (answer["cancelled"].as_u64().unwrap_or(0), answer["actionId"].as_str().unwrap_or(""));
-    Ok(back_to(next(&fields), &format!("Cancelling {matching} messages in the background ({action})")))
+    Ok(back_to(
+        next(&fields),
+        &format!("Cancelling {} in the background ({action})", view::counted(matching as usize, "message")),
+    ))
 }

@@ -1,6 +1,7 @@
 //! Answers of the API, as far as these pages use them.
 
 use posthaste_wire::encoding::from_base64;
+use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -150,4 +151,14 @@ pub(super) struct Why {
     pub(super) cancel_requested: bool,
     #[serde(default)]
     pub(super) queue: Value,
+    pub(super) duplicates: Option<Duplicates>,
+}
+
+/// Publishes that were answered with the message.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Duplicates {
+    pub(super) count: u64,
+    pub(super) first_at: Timestamp,
+    pub(super) last_at: Timestamp,
 }

@@ -128,7 +128,7 @@ fn row(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
             td.number { (attempts) span.quiet { " / " (u64::from(about.max_retries) + 1) } }
             td { @if let Some(cause) = &cause { span.cut.short title=(cause) { (cause) } } }
             td.number.tight { (view::time(Timestamp(first.time), now)) }
-            td.tight { div.actions { @if !has_ended { (row_actions(visitor, message, now)) } } }
+            td.tight { @if !has_ended { div.actions { (row_actions(visitor, message, now)) } } }
         }
     }
 }
@@ -185,5 +185,8 @@ fn how_many(filters: &Filters, found: &Grouped) -> String {
     };
     let is_all = found.cursor.is_none() && filters.value("cursor").is_empty();
     let count = found.messages.iter().filter(is_meant).count() as u64;
-    format!("The log has {} of them.", view::at_least(count, is_all))
+    match (count, is_all) {
+        (0, false) => "None of them is on this page of the log; there may be others.".to_owned(),
+        _ => format!("The log has {} of them.", view::at_least(count, is_all)),
+    }
 }

@@ -1,6 +1,6 @@
 //! One message: what it waits for or how it ended, its story, what is sent, and what can be done.
 
-use super::data::{About, Events, Line, Message, Why};
+use super::data::{About, Duplicates, Events, Line, Message, Why};
 use super::request::{self, Body};
 use super::{PATH, SHOWN_BYTES_MAX, curl, path_of, timeline};
 use crate::console::visitor::{Problem, query, segment};
@@ -254,6 +254,17 @@ fn deduplication(story: &Story, now: Timestamp) -> Markup {
                     @if until > now { "; duplicates are answered with this message for " (view::duration(until.millis_since(now))) " more" }
                     @else { "; its window ended " (view::time(until, now)) }
                 }
+            }
+        }
+        @if let Some(Duplicates { count, first_at, last_at }) = &story.why.duplicates {
+            dt { "Duplicates" }
+            dd #duplicates {
+                @if *count == 1 { "1 publish was answered with this message, " (view::time_in_full(*last_at, now)) }
+                @else {
+                    (view::number(*count)) " publishes were answered with this message since " (view::time_in_full(*first_at, now))
+                    ", the last " (view::time(*last_at, now))
+                }
+                " " span.hint { "Counted in RAM: a restart of the server forgets them." }
             }
         }
     }

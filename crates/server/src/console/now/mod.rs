@@ -261,7 +261,7 @@ fn schedules(stats: &Stats) -> Markup {
     let now = Timestamp(stats.time);
     html! {
         section.card aria-labelledby="next-schedules" {
-            div.title { h2 #next-schedules { "Next schedules" } a href="/console/schedules" { "all " (view::number(stats.schedules.count)) } }
+            div.title { h2 #next-schedules { "Next schedules" } @if stats.schedules.count > 0 { a href="/console/schedules" { "all " (view::number(stats.schedules.count)) } } }
             @if stats.schedules.next.is_empty() {
                 p.quiet { @if stats.schedules.count == 0 { "There is no schedule." } @else { "Every schedule is paused." } }
             } @else {

@@ -99,9 +99,9 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
             span.quiet { "The same message again and again, at the times of a cron expression" }
             div.actions { a.button href={ (PAGE) "/make/new" } { "New schedule" } }
         }
-        @if all == 0 { (nothing()) } @else {
-            (view::search(PAGE, "Id or destination contains", &search))
-            section #schedule-list data-refresh="5000" {
+        div #schedule-search { @if all > 0 { (view::search(PAGE, "Id or destination contains", &search)) } }
+        section #schedule-list data-refresh="5000" data-also="schedule-search" {
+            @if all == 0 { (nothing()) } @else {
                 (view::found(PAGE, found.len(), all, "No schedule is like this", || table(&visitor, &found)))
             }
         }
@@ -120,8 +120,8 @@ fn table(visitor: &Visitor, schedules: &[Schedule]) -> Markup {
                     }
                 }
                 td { (expression(&schedule.cron)) }
-                td.tight { (next(schedule, now)) }
-                td.tight { (last(schedule, now)) }
+                td.tight { (next(schedule, |at| view::time(at, now))) }
+                td.tight { (last(schedule, |at| view::time(at, now))) }
                 td { code.cut title=(schedule.destination) { (schedule.destination) } }
                 td.acts { div.actions { (buttons(visitor, schedule)) } }
             }
@@ -148,25 +148,25 @@ fn expression(cron: &str) -> Markup {
 }
 
 /// When it fires next, or why it does not.
-fn next(schedule: &Schedule, now: Timestamp) -> Markup {
+fn next(schedule: &Schedule, time: impl Fn(Timestamp) -> Markup) -> Markup {
     html! {
         @if schedule.is_paused { span.state.warn { "paused" } " " }
         @if let Some(next) = schedule.next_schedule_time {
-            @if schedule.is_paused { span.line.quiet { "would be " (view::time(Timestamp(next), now)) } }
-            @else { (view::time(Timestamp(next), now)) }
+            @if schedule.is_paused { span.line.quiet { "would be " (time(Timestamp(next))) } }
+            @else { (time(Timestamp(next))) }
         } @else { span.state.bad { "never" } }
     }
 }
 
 /// What came of its last firing.
-fn last(schedule: &Schedule, now: Timestamp) -> Markup {
+fn last(schedule: &Schedule, time: impl Fn(Timestamp) -> Markup) -> Markup {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for state in schedule.last_schedule_states.values().filter_map(Value::as_str) {
         *counts.entry(state).or_default() += 1;
     }
     html! {
         @match schedule.last_schedule_time {
-            Some(last) => (view::time(Timestamp(last), now)),
+            Some(last) => (time(Timestamp(last))),
             None => span.quiet { "has not fired" },
         }
         @for (state, count) in counts { " " (outcome(state, count)) }

@@ -158,8 +158,8 @@ fn progress(schedule: &Schedule, now: Timestamp) -> Markup {
     let states = &schedule.last_schedule_states;
     html! {
         dl.facts {
-            dt { "Next" } dd { (next(schedule, now)) }
-            dt { "Last" } dd { (last(schedule, now)) }
+            dt { "Next" } dd { (next(schedule, |at| view::time_in_full(at, now))) }
+            dt { "Last" } dd { (last(schedule, |at| view::time_in_full(at, now))) }
             @if !states.is_empty() {
                 dt { "Messages of the last firing" }
                 dd {

@@ -46,6 +46,9 @@ struct Done {
     /// What happened, if no other page is led to.
     #[serde(skip)]
     said: Option<String>,
+    /// Nothing of it is new.
+    #[serde(skip)]
+    is_known: bool,
     /// What the form does not say again.
     #[serde(skip)]
     left_out: Vec<String>,
@@ -107,7 +110,7 @@ async fn send(visitor: &Visitor, fields: &Fields) -> Result<Done, Problem> {
     if ids.len() > LINKS_MAX {
         sent.push_str(&format!(",+{}", ids.len() - LINKS_MAX));
     }
-    Ok(Done { sent, again, said: Some(said), left_out: Vec::new() })
+    Ok(Done { sent, is_known: again.is_empty(), again, said: Some(said), left_out: Vec::new() })
 }
 
 /// Makes the test receiver the destination.
@@ -131,7 +134,7 @@ async fn page(visitor: &Visitor, mut fields: Fields, done: &Done, problem: Optio
         div.title { h1 { "Send" } span.quiet { "Publish a message, and see what becomes of it." } }
         (view::alert(problem.as_ref()))
         @if let Some(said) = &done.said { p.flash role="status" { (said) } }
-        @if !done.sent.is_empty() { (links(&done.sent)) }
+        @if !done.sent.is_empty() { (links(if done.is_known { "It is this one: " } else { "Sent: " }, &done.sent)) }
         @if !done.left_out.is_empty() {
             p.hint #left-out { "The form says again what was sent, but for: " (done.left_out.join(", ")) "." }
         }
@@ -144,10 +147,10 @@ async fn page(visitor: &Visitor, mut fields: Fields, done: &Done, problem: Optio
 }
 
 /// Where the messages are that were sent just now.
-fn links(sent: &str) -> Markup {
+fn links(what: &str, sent: &str) -> Markup {
     html! {
         p.note #sent role="status" {
-            "Sent: "
+            (what)
             @for (index, id) in sent.split(',').filter(|id| !id.is_empty()).take(LINKS_MAX + 1).enumerate() {
                 @if index > 0 { ", " }
                 @match id.strip_prefix('+') {

@@ -87,7 +87,7 @@ fn scripts(fields: &Fields, receiver: &TestReceiver) -> Markup {
         }
         div.pairs.choice {
             label { "Status" input form="send-form" name="script_status" value=(fields.script_status) inputmode="numeric" autocomplete="off"; }
-            label { "after" input form="send-form" name="script_delay" value=(fields.script_delay) autocomplete="off"; }
+            label { "After" input form="send-form" name="script_delay" value=(fields.script_delay) autocomplete="off"; }
             button type="submit" form="send-form" name="do" value="use" formnovalidate { "Use this answer" }
         }
         p.hint { "So that nobody waits long, a choice that fails sets short waits on the left, unless you have said something else." }

@@ -37,7 +37,7 @@ pub(super) async fn show(visitor: Visitor, Query(Asked { event }): Query<Asked>)
             None => (view::empty("Which event?", &html! {
                 p { "Name one to see the runs that wait for it. The " a href={ (PATH) "?state=STEP_PROGRESS" } { "list of runs" } " says what each waits for." }
             })),
-            Some(waiters) => (listed(event, waiters, visitor.now())),
+            Some(waiters) => div.stack #waiters data-refresh="5000" { (listed(event, waiters, visitor.now())) },
         }
         (form(&visitor, event))
     };
@@ -50,7 +50,7 @@ fn listed(event: &str, waiters: &[Waiter], now: Timestamp) -> Markup {
         return view::empty(&format!("Nobody waits for {event}"), &hint);
     }
     html! {
-        div #waiters.scroll data-refresh="5000" {
+        div.scroll {
             table {
                 caption.skip { "Runs that wait for " (event) ", in the order of asking" }
                 thead { tr { th scope="col" { "Run" } th scope="col" { "URL" } th scope="col" { "Times out" } } }

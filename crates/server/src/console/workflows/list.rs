@@ -62,19 +62,21 @@ pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<
 fn listed(visitor: &Visitor, filters: &Filters, found: &RunPage) -> Markup {
     let (is_empty, has_more) = (found.runs.is_empty(), found.cursor.is_some());
     html! {
-        @if is_empty && has_more {
-            (view::empty("Nothing here so far", &html! { p { "There are older runs to look through: go to the next page." } }))
-        } @else if is_empty {
-            (nothing(filters))
-        } @else {
-            div #runs.scroll data-refresh="5000" { (table(&found.runs, visitor.now(), true)) }
-            form #selection method="post" action={ (PATH) "/cancel" }
-                data-confirm="Cancel the runs that are ticked? What is being executed finishes, and its result is dropped." {
-                input type="hidden" name="next" value=(visitor.here);
-                button.danger type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Cancel ticked runs" }
+        div.stack #runs data-refresh="5000" data-also="pages" {
+            @if is_empty && has_more {
+                (view::empty("Nothing here so far", &html! { p { "There are older runs to look through: go to the next page." } }))
+            } @else if is_empty {
+                (nothing(filters))
+            } @else {
+                div.scroll { (table(&found.runs, visitor.now(), true)) }
+                form #selection method="post" action={ (PATH) "/cancel" }
+                    data-confirm="Cancel the runs that are ticked? What is being executed finishes, and its result is dropped." {
+                    input type="hidden" name="next" value=(visitor.here);
+                    button.danger type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Cancel ticked runs" }
+                }
             }
         }
-        (view::pager(PATH, &filters.pairs(), found.cursor.as_deref()))
+        div #pages { (view::pager(PATH, &filters.pairs(), found.cursor.as_deref())) }
     }
 }
 

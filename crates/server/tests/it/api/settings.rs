@@ -2,6 +2,7 @@
 
 use crate::support::server::{CURRENT_KEY, NEXT_KEY, READ_ONLY, START_MS, TOKEN, TOKEN_B};
 use crate::support::{Setup, TestServer};
+use posthaste::tenants::{Scope, TokenSettings};
 use serde_json::{Value, json};
 
 fn setting<'a>(answer: &'a Value, name: &str) -> &'a Value {
@@ -113,4 +114,34 @@ async fn the_last_use_of_a_token_is_told_to_its_owner() {
     let tokens = answer.get("/v2/settings").expect(200).await.json()["tokens"].clone();
     assert_eq!(tokens[1], json!({ "name": "read_only_token", "scope": "readOnly" }), "it is kept in RAM");
     answer.finish().await;
+}
+
+#[tokio::test]
+async fn tokens_with_names_are_as_good_as_others_and_told_apart() {
+    let mut setup = Setup::serve();
+    let token = |name: &str, scope| TokenSettings {
+        name: name.to_owned(),
+        scope,
+        token: Some(format!("pht_of_tenant_a_for_{name}")),
+        token_sha256: None,
+    };
+    setup.settings.tenants[0].tokens = vec![token("monitor", Scope::ReadOnly), token("ci", Scope::Full)];
+    let server = TestServer::with(setup).await;
+    let (monitor, ci) = ("pht_of_tenant_a_for_monitor", "pht_of_tenant_a_for_ci");
+    server.get("/v2/keys").token(monitor).expect(403).await;
+    server.advance(5_000).await;
+    server.get("/v2/keys").token(ci).expect(200).await;
+    server.advance(5_000).await;
+    let answer = server.get("/v2/settings").expect(200).await;
+    assert!(!answer.text().contains("pht_"), "{}", answer.text());
+    let expected = json!([
+        { "name": "token", "scope": "full", "lastUsed": START_MS + 10_000 },
+        { "name": "read_only_token", "scope": "readOnly" },
+        { "name": "monitor", "scope": "readOnly", "lastUsed": START_MS },
+        { "name": "ci", "scope": "full", "lastUsed": START_MS + 5_000 },
+    ]);
+    assert_eq!(answer.json()["tokens"], expected);
+    let tokens = server.get("/v2/settings").token(TOKEN_B).expect(200).await.json()["tokens"].clone();
+    assert_eq!(tokens.as_array().map(Vec::len), Some(1), "others have their own: {tokens}");
+    server.finish().await;
 }

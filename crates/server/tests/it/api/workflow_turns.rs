@@ -2,7 +2,7 @@
 
 use crate::support::{TestServer, eventually, runs};
 use bytes::Bytes;
-use posthaste::core::{Again, StartRun};
+use posthaste::core::{Again, Room, StartRun};
 use posthaste_engine::workflow::{NewEntry, Overrides};
 use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
@@ -26,7 +26,8 @@ async fn start_many(server: &TestServer, count: usize, due: Timestamp) -> Vec<St
             is_by_client: false,
             invoked_by: None,
         };
-        let started = server.core().start_runs(server.tenant(), some.iter().map(start).collect(), Vec::new()).await;
+        let started =
+            server.core().start_runs(server.tenant(), some.iter().map(start).collect(), Room::default()).await;
         started.expect("the core answers").expect("they are accepted");
     }
     ids

@@ -324,7 +324,7 @@ async fn a_refused_change_is_shown_again_with_what_was_typed() {
     // A label that is given is no label that is looked for.
     receiver.script("/mail", [Reply::status(200)]);
     let form = [("what", "all"), ("responseStatus", "0"), ("headersBefore", ""), ("newLabel", "later")];
-    assert_eq!(browser.press("/console/dlq/retry", &form).await, "Retry of 1 dead letters has begun.");
+    assert_eq!(browser.press("/console/dlq/retry", &form).await, "Retry of 1 dead letter has begun.");
     all_finished(&server).await;
     let sent = receiver.next().await;
     assert_eq!(sent.target, "/mail");
@@ -355,7 +355,7 @@ async fn what_goes_on_is_shown_where_it_was_begun_and_the_causes_have_a_place_wh
         let page = browser.see("/console/messages/background?next=/console/messages").await;
         page.contains("finished").then_some(page)
     });
-    expect_texts(&page.await, &["Cancel of 1 messages", "1 of 1 done"]);
+    expect_texts(&page.await, &["Cancel of 1 message", "1 of 1 done"]);
     assert!(!browser.see("/console/dlq").await.contains("Cancel of"));
     let actions = server.get("/v2/bulkActions?count=100").expect(200).await.json()["bulkActions"].clone();
     for action in actions.as_array().expect("a list") {

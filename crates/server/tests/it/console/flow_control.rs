@@ -22,7 +22,8 @@ async fn keys_are_shown_paused_pinned_and_reset() {
     let browser = Browser::open(&server);
     let page = browser.see(PAGE).await;
     expect_texts(&page, &["There are no flow-control keys", "of 1\u{202f}000 at most"]);
-    expect_texts(&page, &["id=\"flow-figures\" data-refresh=\"10000\""]);
+    let list = "id=\"flow-list\" data-refresh=\"10000\" data-also=\"flow-figures flow-search\"";
+    expect_texts(&page, &[list]);
 
     let headers =
         [("Upstash-Flow-Control-Key", EVIL), ("Upstash-Flow-Control-Value", "rate=1, period=1h, parallelism=4")];
@@ -31,9 +32,9 @@ async fn keys_are_shown_paused_pinned_and_reset() {
     }
     receiver.next().await;
     let page = browser.see(PAGE).await;
-    expect_texts(&page, &[EVIL_SHOWN, "1 of 1 in 60 min", "<td class=\"number\">2</td>"]);
+    expect_texts(&page, &[EVIL_SHOWN, "1 of 1 in 1 hour", "<td class=\"number\">2</td>"]);
     assert!(!page.contains("<img src=x"), "{page}");
-    expect_texts(&page, &["id=\"flow-list\" data-refresh=\"10000\" data-also=\"flow-figures\""]);
+    expect_texts(&page, &[list]);
     assert_eq!(page.matches("data-refresh").count(), 1, "one request brings all: {page}");
 
     let of_key =

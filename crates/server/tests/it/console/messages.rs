@@ -1,6 +1,6 @@
 //! The list of messages, and the page of one.
 
-use super::{Browser, expect_texts};
+use super::{Browser, expect_texts, location};
 use crate::support::server::{READ_ONLY, TOKEN};
 use crate::support::{Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::json;
@@ -72,6 +72,7 @@ async fn a_long_list_has_pages() {
     let second = browser.see(&next).await;
     let on = |page: &str| ids.iter().filter(|id| page.contains(&format!("{PAGE}/{id}\""))).count();
     assert_eq!((on(&first), on(&second)), (50, 10));
+    expect_texts(&first, &["None of them is on this page of the log; there may be others."]);
     assert!(ids.iter().all(|id| first.contains(id.as_str()) || second.contains(id.as_str())));
     server.finish().await;
 }
@@ -99,13 +100,15 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
 
     let page = browser.see(&next).await;
     expect_texts(&page, &["Cancel every message that has not ended and matches Label: a? The log has 1 of them."]);
-    for (query, count) in
-        [("label=a,b", "2"), ("fromDate=2026-06-01T13%3A00", "0"), ("label=a,b&cursor=1-1", "at least 0")]
-    {
-        expect_texts(&browser.see(&format!("{PAGE}?{query}")).await, &[&format!("? The log has {count} of them.")]);
+    for (query, told) in [
+        ("label=a,b", "The log has 2 of them."),
+        ("fromDate=2026-06-01T13%3A00", "The log has 0 of them."),
+        ("label=a,b&cursor=1-1", "None of them is on this page of the log; there may be others."),
+    ] {
+        expect_texts(&browser.see(&format!("{PAGE}?{query}")).await, &[&format!("? {told} Dates are compared")]);
     }
     let said = browser.press(&format!("{PAGE}/cancel-matching"), &[("label", "a"), ("next", &next)]).await;
-    assert!(said.starts_with("Cancelling 1 messages in the background (bulk_"), "{said}");
+    assert!(said.starts_with("Cancelling 1 message in the background (bulk_"), "{said}");
     eventually("it is cancelled", || async { (server.counts().live == 2).then_some(()) }).await;
     let refused = browser.refused(&format!("{PAGE}/cancel-matching"), &[("state", "CREATED")], 400).await;
     expect_texts(&refused, &["cannot be cancelled by state"]);
@@ -327,7 +330,7 @@ async fn only_who_may_act_acts_and_strangers_see_nothing() {
     assert_eq!(stranger.look(&format!("{}/body", page_of(&id))).await.status, 404);
     stranger.refused(&format!("{}/cancel", page_of(&id)), &[], 404).await;
     let said = stranger.press(&format!("{PAGE}/cancel"), &[("id", &id)]).await;
-    assert_eq!(said, "Cancelled 0 of 1 messages; the others had ended");
+    assert_eq!(said, "Cancelled 0 of 1 message; the others had ended");
     assert_eq!(server.states_of(&id).await, ["CREATED"]);
 
     let owner = Browser::log_in(&server, TOKEN).await;
@@ -335,5 +338,65 @@ async fn only_who_may_act_acts_and_strangers_see_nothing() {
     assert!(!owner.look(&page_of("%3Cscript%3E")).await.text().contains("<script>"));
     owner.press(&format!("{}/cancel", page_of(&id)), &[]).await;
     assert_eq!(server.events_of(&id).await.last().map(|line| line["state"].clone()), Some(json!("CANCELED")));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancel_in_the_background_is_stopped_where_it_is() {
+    let server = TestServer::start().await;
+    let browser = Browser::open(&server);
+    let later = json!({ "Upstash-Delay": "1h", "Upstash-Label": "later" });
+    let item = json!({ "destination": "http://127.0.0.1:9/", "headers": later });
+    // A thousand are cancelled at a time: the button is pressed long before the last of them.
+    for _ in 0..2 {
+        server.post("/v2/batch").json(&vec![item.clone(); 10_000].into()).expect(200).await;
+    }
+    let said = browser.press("/console/messages/cancel-matching", &[("label", "later")]).await;
+    assert!(said.starts_with("Cancelling 20\u{202f}000 messages in the background"), "{said}");
+    let panel = "/console/messages/background?next=%2Fconsole%2Fmessages%3Flabel%3Dlater";
+    let page = browser.see(panel).await;
+    expect_texts(&page, &["Cancel of 20\u{202f}000 messages", "under way", "<progress"]);
+    let form = page.split("<form").find(|form| form.contains("action=\"/console/messages/stop\"")).expect("a button");
+    assert!(form.contains(">Stop</button>"), "{form}");
+    let field = |name: &str| {
+        let value = form.split(&format!("name=\"{name}\" value=\"")).nth(1).expect("a field");
+        value.split('"').next().expect("a value").to_owned()
+    };
+    let (id, next) = (field("id"), field("next"));
+    assert_eq!(next, "/console/messages?label=later");
+    let stopped = browser.send("/console/messages/stop", &[("id", &id), ("next", &next)]).await;
+    assert_eq!(location(&stopped), next);
+    let action = server.get(&format!("/v2/bulkActions/{id}")).expect(200).await.json();
+    let done = action["processed"].as_u64().expect("a count");
+    assert!(action["stopped"] == true && done < 20_000, "{action}");
+    let page = browser.see(panel).await;
+    expect_texts(&page, &[">stopped<"]);
+    assert!(!page.contains(">Stop<") && !page.contains("<progress"), "{page}");
+    let left = server.delete("/v2/messages?label=later&async=true").expect(202).await.json();
+    assert_eq!(left["cancelled"], 20_000 - done, "what was left is as it was");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_shows_its_duplicates_and_a_duplicate_leads_to_it() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let url = receiver.url("/once");
+    let form = [("do", "send"), ("destination", url.as_str()), ("dedup_id", "once")];
+    browser.send("/console/send", &form).await;
+    let id = receiver.next().await.header("upstash-message-id").expect("it has an id").to_owned();
+    let page = format!("/console/messages/{id}");
+    assert!(!browser.see(&page).await.contains("id=\"duplicates\""), "there was none");
+    server.advance(60_000).await;
+    let answer = browser.send("/console/send", &form).await.text();
+    let link = format!("It is this one: <a href=\"/console/messages/{id}\">");
+    expect_texts(&answer, &["Nothing new was stored", &link]);
+    server.advance(60_000).await;
+    expect_texts(&browser.see(&page).await, &["1 publish was answered with this message", "(60 s ago)"]);
+    browser.send("/console/send", &form).await;
+    let told =
+        ["2 publishes were answered with this message since", "2026-06-01 12:01:00.000 UTC", "a restart of the server"];
+    expect_texts(&browser.see(&page).await, &told);
     server.finish().await;
 }

@@ -3,6 +3,7 @@
 use super::{Browser, location};
 use crate::support::server::{CURRENT_KEY, NEXT_KEY, READ_ONLY, TOKEN, TOKEN_B};
 use crate::support::{Setup, TestServer};
+use posthaste::tenants::{Scope, TokenSettings};
 
 #[tokio::test]
 async fn keys_are_hidden_until_asked_for_and_always_from_readers() {
@@ -53,5 +54,22 @@ async fn what_is_in_effect_is_shown_with_its_source_and_without_secrets() {
     for text in [">ready<", env!("CARGO_PKG_VERSION"), "read_only_token", "not since the start", "href=\"/metrics\""] {
         assert!(page.contains(text), "{text} in {page}");
     }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn tokens_are_shown_with_their_names_scopes_and_last_use() {
+    let mut setup = Setup::serve();
+    let name = "phone <of> Ann".to_owned();
+    let token = "pht_of_anns_phone_5kQ2".to_owned();
+    setup.settings.tenants[0].tokens =
+        vec![TokenSettings { name, scope: Scope::ReadOnly, token: Some(token.clone()), token_sha256: None }];
+    let server = TestServer::with(setup).await;
+    server.get("/v2/events").token(&token).expect(200).await;
+    server.advance(120_000).await;
+    let page = Browser::log_in(&server, TOKEN).await.see("/console/settings").await;
+    let row = page.split("<tr>").find(|row| row.contains("phone &lt;of&gt; Ann")).expect("it has a row");
+    assert!(row.contains("read-only: may only look") && row.contains("2 min ago"), "{row}");
+    assert!(page.contains("Last use is counted since the start at <time") && !page.contains(&token), "{page}");
     server.finish().await;
 }

@@ -20,7 +20,7 @@ async fn rows(stream: &mut EventStream) -> String {
 async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
-    receiver.script("/fails", [Reply::status(500).with_body("no")]);
+    receiver.script("/fails", [Reply::status(500).with_body("no"), Reply::status(500).with_body("no")]);
     let empty = page(&server, "").await;
     assert!(
         empty.contains("Nothing has happened yet") && empty.contains("data-tail=\"/console/tail/stream?\""),
@@ -29,18 +29,29 @@ async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
 
     let headers = [
         ("Upstash-Label", "<img src=x>"),
-        ("Upstash-Retries", "0"),
+        ("Upstash-Retries", "1"),
+        ("Upstash-Retry-Delay", "1000"),
         ("Upstash-Flow-Control-Key", "stripe"),
         ("Upstash-Flow-Control-Value", "parallelism=5"),
     ];
     let first = server.publish_with(&receiver.url("/fails?a&b"), &headers, "").await;
+    server.reaches(&first, &["CREATED", "ACTIVE", "ERROR", "RETRY"]).await;
+    server.advance(1_000).await;
     server.dead_letter_of(&first).await;
     let shown = page(&server, "").await;
     for state in ["created", "active", "error", "failed"] {
         assert!(shown.contains(&format!(">{state}</span>")), "{state}: {shown}");
     }
     assert!(shown.contains("answered 500") && shown.contains("&lt;img src=x&gt;"), "{shown}");
-    assert!(shown.contains("&lt;img src=x&gt;, key stripe"), "{shown}");
+    let cell = |row: &str, place: usize| row.split("<td").nth(place).map(str::to_owned).unwrap_or_default();
+    let attempts: Vec<String> =
+        shown.split("<tr>").filter(|row| row.contains("/fails?a")).map(|row| cell(row, 7)).collect();
+    let is_number = |cell: &String, number: &str| cell.contains(&format!(">{number}<span class=\"quiet\"> / 2<"));
+    assert!(attempts.iter().take(3).all(|cell| is_number(cell, "2")), "failed, error, active: {attempts:?}");
+    assert!(attempts.iter().skip(3).take(3).all(|cell| is_number(cell, "1")), "retry, error, active: {attempts:?}");
+    assert!(attempts.len() == 7 && !attempts[6].contains("/ 2"), "it was created without one: {attempts:?}");
+    let failed = shown.split("<tr>").find(|row| row.contains("/fails?a")).unwrap_or_default();
+    assert!(cell(failed, 6).contains(">stripe<"), "{failed}");
     assert!(!shown.contains("<img src=x>") && shown.contains("/fails?a&amp;b"), "{shown}");
 
     let mut stream = EventStream::open(server.address, "/console/tail/stream", &[COOKIE]).await;

@@ -3,7 +3,7 @@
 use super::server::TestServer;
 use super::{Receiver, Reply, eventually};
 use bytes::Bytes;
-use posthaste::core::{RunKey, StartRun, Started};
+use posthaste::core::{Room, RunKey, StartRun, Started};
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig};
 use posthaste_engine::workflow::{NewEntry, WaitFor};
@@ -47,13 +47,13 @@ impl TestServer {
             is_by_client: false,
             invoked_by: None,
         };
-        let started = self.core().start_runs(self.tenant(), vec![run], Vec::new()).await;
+        let started = self.core().start_runs(self.tenant(), vec![run], Room::default()).await;
         started.expect("the core answers").expect("it is accepted").remove(0)
     }
 
     pub(crate) async fn append_step(&self, run: &str, step: &Value) {
         let entry = NewEntry::step(Bytes::from(step.to_string()), Vec::new(), Timestamp(0));
-        let appended = self.core().append(self.tenant(), key(run), vec![entry], Vec::new()).await;
+        let appended = self.core().append(self.tenant(), key(run), vec![entry], Room::default()).await;
         appended.expect("the core answers").expect("it is accepted");
     }
 

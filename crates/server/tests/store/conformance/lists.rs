@@ -90,6 +90,7 @@ pub(super) fn lines_carry_their_details(store: &dyn Store) {
         dlq_id: Some("1-2".into()),
         phases: Some(Box::new(Phases { reused: true, tls_us: Some(7), ..Phases::default() })),
         reused_first_byte_us: Some(845),
+        retried: 3,
     };
     let event = Event { tenant: rig.tenant, id: message.id, at: T0, state: State::Error, detail };
     rig.commit(&[Op::Log(event.clone())]).unwrap();
