@@ -320,12 +320,12 @@ pub(super) fn number(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::load::Delivery;
     use std::collections::BTreeMap;
 
-    fn report(delivered_per_s: f64, missing: u64, cpu_us: f64) -> Report {
+    pub(in crate::run) fn report(delivered_per_s: f64, missing: u64, cpu_us: f64) -> Report {
         let e2e = Percentiles { p50_ms: 2.0, p90_ms: 3.0, p99_ms: 4.0, p999_ms: 5.0, max_ms: 6.0 };
         Report {
             label: String::new(),

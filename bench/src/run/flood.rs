@@ -22,10 +22,10 @@ const CAPACITY_CONNECTIONS: usize = 512;
 /// Connections of the open loop, at most; a message that is due when all are busy is not offered. The server takes
 /// 10,000.
 const CONNECTIONS_MAX: usize = 9_000;
-/// Connections at once that are open and not answered yet, so perhaps not accepted. The kernel keeps 128 of those for
-/// a server; what is beyond it may drop or reset, which says nothing about the server. A message
-/// that would need one more is not offered.
-const FRESH_MAX: usize = 64;
+/// Connections at once that are open and not answered yet, so perhaps not accepted. The kernel keeps 4,096 of those for
+/// the server; what is beyond that it may drop or reset, which says nothing about the server. A message that would need
+/// one more is not offered.
+const FRESH_MAX: usize = 1_024;
 /// An idle connection is not used again after this time. The server closes those that are idle for 10 s, and who sends
 /// at that moment finds a connection that is broken for no reason of interest.
 const IDLE_MAX: Duration = Duration::from_secs(5);

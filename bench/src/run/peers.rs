@@ -5,10 +5,11 @@
 //! cannot be installed or started is left out with a warning. Messages are published through the system's own client,
 //! one per request, and delivered by its worker to the same sink.
 
+use super::Plan;
 use super::child::{Child, Ready, free_port, tied_command};
-use super::figure::{self, Figure, delivered_per_s, goal, paired_ratio};
+use super::figure::{self, Figure, delivered_per_s, goal, paired_ratios};
 use super::plot::OURS;
-use super::scenario::{Bench, RATE_NAME, RATE_PER_S, Side, Target};
+use super::scenario::{Again, Bench, RATE_NAME, RATE_PER_S, Side, Target};
 use super::work::{CONNECTIONS, DRAIN_SECONDS, Work};
 use crate::account::Account;
 use crate::clock::{now_ns, seconds_between};
@@ -77,43 +78,47 @@ struct Driven {
 }
 
 /// What the rounds of one system found.
-#[derive(Clone)]
 struct Found {
     peer: Peer,
-    saturated: Vec<Report>,
     steady: Vec<Report>,
+    saturated: Vec<Report>,
+    /// The server's rounds, each right after one of `saturated`: the machine becomes faster and slower.
+    server: Vec<Report>,
+    /// How many disturbed rounds may still be made again.
+    again: Again,
+}
+
+impl Found {
+    fn new(peer: Peer, plan: &Plan) -> Self {
+        let (steady, saturated, server) = (Vec::new(), Vec::new(), Vec::new());
+        Self { peer, steady, saturated, server, again: Again::new(plan) }
+    }
 }
 
 pub(super) async fn measure(bench: &mut Bench, dir: &Path) -> Result<Vec<Figure>> {
     let dir = std::path::absolute(dir)?;
     install(&dir).await?;
-    let mut found = Peer::ALL.map(|peer| Found { peer, saturated: Vec::new(), steady: Vec::new() }).to_vec();
-    let mut server = Vec::new();
-    let work = Work::timed(bench.sink(), f64::from(bench.plan.seconds), 0);
+    let mut found = Vec::from(Peer::ALL.map(|peer| Found::new(peer, &bench.plan)));
     for round in 1..=bench.plan.rounds {
         for mut peer in std::mem::take(&mut found) {
-            match turn(bench, &mut peer, round, &dir).await {
-                Ok(()) => found.push(peer),
-                Err(error) => leave_out(bench, &peer, &error),
+            if turn(bench, &mut peer, round, &dir).await? {
+                found.push(peer);
             }
         }
-        let mut target = bench.start(Side::Server).await?;
-        let label = format!("peers {round}/{}, server", bench.plan.rounds);
-        server.push(bench.measure(&mut target, &label, &work).await?);
-        bench.stop(target).await;
     }
-    for Found { peer, saturated, steady } in &found {
+    for Found { peer, saturated, steady, .. } in &found {
         bench.plots.delivered.extend(rate_of(saturated).map(|rate| (peer.name().to_owned(), rate)));
         bench.plots.latency.extend(figure::latency(steady).map(|latency| (peer.name().to_owned(), latency)));
     }
     if !bench.plots.delivered.iter().any(|(name, _)| name == OURS) {
-        bench.plots.delivered.extend(rate_of(&server).map(|rate| (OURS.to_owned(), rate)));
+        let server = best(&found).and_then(|best| rate_of(&best.server));
+        bench.plots.delivered.extend(server.map(|rate| (OURS.to_owned(), rate)));
     }
-    Ok(figures(&found, &server))
+    Ok(figures(&found))
 }
 
-fn leave_out(bench: &mut Bench, found: &Found, error: &anyhow::Error) {
-    let warning = format!("{} was left out: {error:#}", found.peer.name());
+fn leave_out(bench: &mut Bench, peer: Peer, error: &anyhow::Error) {
+    let warning = format!("{} was left out: {error:#}", peer.name());
     eprintln!("{warning}");
     bench.warnings.push(warning);
 }
@@ -122,50 +127,79 @@ fn rate_of(reports: &[Report]) -> Option<f64> {
     median(reports.iter().filter_map(delivered_per_s))
 }
 
-fn figures(found: &[Found], ours: &[Report]) -> Vec<Figure> {
-    let server = rate_of(ours);
+/// The fastest of them.
+fn best(found: &[Found]) -> Option<&Found> {
+    let speed = |found: &&Found| rate_of(&found.saturated).unwrap_or(0.0);
+    found.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)))
+}
+
+fn figures(found: &[Found]) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for Found { peer, saturated, steady } in found {
+    for Found { peer, saturated, steady, server, .. } in found {
         let (name, latency) = (peer.name(), figure::latency(steady));
         let peer = |what: &str, value| Figure::both(SCENARIO, &format!("{name}: {what}"), value, None);
         let missing =
             |reports: &[Report]| reports.iter().filter_map(|r| Some(r.delivery.as_ref()?.missing)).sum::<u64>();
         figures.extend([
-            Figure { server, ..peer("delivered/s", rate_of(saturated)) },
+            Figure { server: rate_of(server), ..peer("delivered/s", rate_of(saturated)) },
             peer("publish p99, ms", median(saturated.iter().filter_map(|r| r.publish.map(|p| p.p99_ms)))),
             peer("publish to arrival p50 at 500/s, ms", latency.map(|p| p.p50_ms)),
             peer("publish to arrival p99 at 500/s, ms", latency.map(|p| p.p99_ms)),
             peer("missing", Some((missing(saturated) + missing(steady)) as f64)),
         ]);
     }
-    let speed = |found: &&Found| rate_of(&found.saturated).unwrap_or(0.0);
-    let best = found.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
-    let ratio = best.and_then(|best| paired_ratio(ours, &best.saturated, delivered_per_s));
-    figures.push(Figure::server(SCENARIO, "delivered/s, server ÷ best durable peer", ratio).goal(goal::PEER_RATIO));
+    let ratios = best(found).map(|best| paired_ratios(&best.server, &best.saturated, delivered_per_s));
+    let name = "delivered/s, server ÷ best durable peer";
+    figures.push(Figure::ratios(SCENARIO, name, &ratios.unwrap_or_default()).goal(goal::PEER_RATIO));
     figures
 }
 
-/// One round of a peer at both loads, each on a fresh start.
-async fn turn(bench: &mut Bench, found: &mut Found, round: u32, dir: &Path) -> Result<()> {
-    let peer = found.peer;
-    for (rate, reports) in [(0, &mut found.saturated), (RATE_PER_S, &mut found.steady)] {
-        let at = if rate > 0 { RATE_NAME } else { "saturation" };
-        let label = format!("peers {round}/{}, {}, {at}", bench.plan.rounds, peer.name());
-        let mut target = start(bench, peer, dir).await?;
-        let (warm_up, seconds) = (bench.plan.warm_up_seconds, f64::from(bench.plan.seconds));
-        load(bench, &mut target, peer, dir, &label, (warm_up, rate)).await?;
-        let report = load(bench, &mut target, peer, dir, &label, (seconds, rate)).await?;
-        if report.delivery.as_ref().is_none_or(|delivery| delivery.delivered == 0) {
-            bail!("{label}: nothing was delivered");
+/// One round of a peer at both loads, each on a fresh start, and of the server; false when the peer had to be left out.
+async fn turn(bench: &mut Bench, found: &mut Found, round: u32, dir: &Path) -> Result<bool> {
+    let label = format!("peers {round}/{}, {}", bench.plan.rounds, found.peer.name());
+    let Some(steady) = run(bench, found.peer, dir, &format!("{label}, {RATE_NAME}"), RATE_PER_S).await else {
+        return Ok(false);
+    };
+    bench.keep(&steady.label, Side::Peer, &steady);
+    found.steady.push(steady);
+    let work = Work::timed(bench.sink(), f64::from(bench.plan.seconds), 0);
+    loop {
+        let Some(saturated) = run(bench, found.peer, dir, &format!("{label}, saturation"), 0).await else {
+            return Ok(false);
+        };
+        let mut target = bench.start(Side::Server).await?;
+        let server = bench.load_warm(&mut target, &format!("{label}, server"), &work).await?;
+        bench.stop(target).await;
+        if found.again.is_due([&saturated, &server]) {
+            continue;
         }
-        bench.keep(&label, Side::Peer, &report);
-        let Target { child, helpers, .. } = target;
-        for process in helpers.into_iter().chain([child]) {
-            process.stop().await?;
-        }
-        reports.push(report);
+        bench.keep(&saturated.label, Side::Peer, &saturated);
+        bench.keep(&server.label, Side::Server, &server);
+        found.saturated.push(saturated);
+        found.server.push(server);
+        return Ok(true);
     }
-    Ok(())
+}
+
+/// One run of a peer after a warm-up, on a fresh start; nothing, with a warning, if it cannot.
+async fn run(bench: &mut Bench, peer: Peer, dir: &Path, label: &str, rate: u32) -> Option<Report> {
+    let report = try_run(bench, peer, dir, label, rate).await;
+    report.inspect_err(|error| leave_out(bench, peer, error)).ok()
+}
+
+async fn try_run(bench: &mut Bench, peer: Peer, dir: &Path, label: &str, rate: u32) -> Result<Report> {
+    let mut target = start(bench, peer, dir).await?;
+    let (warm_up, seconds) = (bench.plan.warm_up_seconds, f64::from(bench.plan.seconds));
+    load(bench, &mut target, peer, dir, label, (warm_up, rate)).await?;
+    let report = load(bench, &mut target, peer, dir, label, (seconds, rate)).await?;
+    if report.delivery.as_ref().is_none_or(|delivery| delivery.delivered == 0) {
+        bail!("{label}: nothing was delivered");
+    }
+    let Target { child, helpers, .. } = target;
+    for process in helpers.into_iter().chain([child]) {
+        process.stop().await?;
+    }
+    Ok(report)
 }
 
 async fn start(bench: &Bench, peer: Peer, dir: &Path) -> Result<Target> {
@@ -369,12 +403,27 @@ pub(super) fn path_text(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::figure::tests::report;
     use super::*;
 
     #[test]
     fn without_peers_the_ratio_has_no_data() {
-        let figures = figures(&[], &[]);
+        let figures = figures(&[]);
         assert_eq!((figures.len(), figures[0].server, figures[0].goal), (1, None, Some(goal::PEER_RATIO)));
+    }
+
+    #[test]
+    fn the_ratio_is_of_the_fastest_peer_and_of_the_rounds_after_its_own() {
+        let found = |peer, saturated: &[f64], server: &[f64]| {
+            let reports = |rates: &[f64]| rates.iter().map(|rate| report(*rate, 0, 0.0)).collect::<Vec<_>>();
+            let (saturated, server) = (reports(saturated), reports(server));
+            Found { peer, steady: Vec::new(), saturated, server, again: Again::default() }
+        };
+        let slow = found(Peer::Restate, &[10.0, 10.0, 10.0], &[100.0, 100.0, 100.0]);
+        let fast = found(Peer::BullMq, &[20.0, 40.0, 20.0], &[100.0, 120.0, 80.0]);
+        let figures = figures(&[slow, fast]);
+        let ratio = figures.last().unwrap();
+        assert_eq!((ratio.server, ratio.spread), (Some(4.0), Some((3.0, 5.0))));
     }
 
     #[test]

@@ -286,6 +286,7 @@ fn summary(report: &Report) -> String {
 
 /// How often rounds that others disturbed may still be made again: as many times as there are rounds, so that a
 /// machine that is never quiet ends the measurement all the same, with a warning.
+#[derive(Default)]
 pub(super) struct Again(u32);
 
 impl Again {
