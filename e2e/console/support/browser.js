@@ -97,7 +97,7 @@ export class Visitor {
   /** Presses a button and says yes to the question that it asks. */
   async confirm(button) {
     await button.click();
-    await this.page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
+    await this.page.getByRole("dialog").getByRole("button", { name: /^Yes, / }).click();
   }
 
   /** What the console says it has done. */

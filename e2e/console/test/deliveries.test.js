@@ -205,7 +205,7 @@ test("several messages are cancelled at once", async () => {
   await visitor.open(`/messages?label=${label}`);
   await page.getByLabel(`Tick ${published[0].messageId}`).check();
   await visitor.confirm(page.getByRole("button", { name: "Cancel ticked messages" }));
-  await visitor.said("Cancelled 1 messages");
+  await visitor.said("Cancelled 1 message");
   await row(published[0].messageId, "canceled").waitFor();
   await row(published[1].messageId, "created").waitFor();
   await visitor.confirm(page.getByRole("button", { name: "Cancel all that match…" }));

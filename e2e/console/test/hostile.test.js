@@ -179,7 +179,7 @@ test("what is asked and answered about hostile names is text, and hits what it n
     await look(page, `/flow-control/key?key=${encodeURIComponent(key)}`, [key]);
     await page.getByRole("button", { name: "Reset rate" }).click();
     assert.ok((await page.getByRole("dialog").textContent()).length > 0);
-    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "No", exact: true }).click();
     await page.getByRole("button", { name: "Pause" }).click();
     await visitor.said(`${key} is paused`);
     const { isPaused } = await (await it.server.fetch(`/v2/flowControl/${encodeURIComponent(key)}`)).json();

@@ -10,6 +10,8 @@ import { LOOKS, barriers, isTooWide, picture } from "../support/look.js";
 import { PAGES } from "../support/pages.js";
 import { watched } from "../support/story.js";
 
+const looks = Object.keys(LOOKS);
+
 /** As long as addresses of real programs get. */
 const LONG = `/webhooks/${"tenant-0123456789abcdef/".repeat(8)}invoices?signature=${"0123456789abcdef".repeat(12)}`;
 
@@ -37,7 +39,8 @@ async function fill() {
   const url = third.url("/fine");
   await qstash.batchJSON(Array.from({ length: 120 }, (_, n) => ({ url, body: { n }, label: `batch-${n % 3}` })));
   const letters = await Promise.all([
-    ...Array.from({ length: 20 }, () => qstash.publish({ url: third.url("/down"), retries: 0, label: "payments" })),
+    // Deleted at one a second, they last longer than anybody looks.
+    qstash.batch(Array.from({ length: 60 }, () => ({ url: third.url("/down"), retries: 0, label: "payments" }))),
     qstash.publish({ url: third.url(LONG), retries: 0, body: JSON.stringify({ a: "y".repeat(2_000) }) }),
     qstash.publish({ url: "http://127.0.0.1:9/nobody-listens", retries: 0 }),
   ]);
@@ -55,7 +58,7 @@ async function fill() {
   await eventually("the run waits", async () => JSON.stringify(await it.log(waiting)).includes("order-7-shipped"));
   const dead = await eventually("dead letters", async () => {
     const { messages } = await qstash.dlq.listMessages({ count: 100 });
-    return messages.length >= letters.length ? messages : undefined;
+    return messages.length >= letters.flat().length ? messages : undefined;
   });
   const long = dead.find((letter) => letter.url.includes("webhooks"));
   return [
@@ -71,7 +74,9 @@ async function fill() {
     ["url-group", "/url-groups/mirrors"],
     ["run", `/workflows/runs/${waiting}`],
     ["run-failed", `/workflows/runs/${failed}`],
+    ["runs-cancel", "/workflows/cancel?label=orders"],
     ["runs-failed", "/workflows/failed"],
+    ["runs-failed-all", "/workflows/failed/all"],
     ["events", "/workflows/events?event=order-7-shipped"],
     ["wrong-filter", "/messages?fromDate=yesterday"],
     ["nowhere", "/nowhere"],
@@ -83,14 +88,26 @@ let filled;
 /** The pages of the menu. */
 const menu = PAGES.map(([path, name]) => [name.toLowerCase().replaceAll(" ", "-"), path]);
 
-/** Looks at pages in one window, and tells everything that is wrong with all of them. */
+/** Questions that are asked before something is done: name, path behind `/console`, what leads there. */
+const QUESTIONS = [
+  ["cancel", ([[, waits]]) => waits, async (page) => await page.getByRole("button", { name: "Cancel", exact: true }).click()],
+  ["cancel-all", () => "/messages", async (page) => await page.getByRole("button", { name: "Cancel all…" }).click()],
+  ["delete", () => "/queues", async (page) => await page.getByRole("row").filter({ hasText: "invoices-eu" }).getByRole("button", { name: "Delete" }).click()],
+  ["rotate", () => "/settings", async (page) => {
+    await page.getByLabel("All my receivers know the next key.").check();
+    await page.getByRole("button", { name: "Rotate the keys" }).click();
+  }],
+];
+
+/** Looks at pages in one window, and tells everything that is wrong with all of them. A page may have something done on it first. */
 async function look(server, look, pages, prefix = "") {
   // axe-core is no script of the page, so the policy is set aside here; the other tests have it.
   const visitor = await it.browser.visitor(server.url, { ...LOOKS[look], bypassCSP: true });
   const wrong = [];
   try {
-    for (const [name, path] of pages) {
+    for (const [name, path, first] of pages) {
       await visitor.page.goto(`/console${path}`);
+      await first?.(visitor.page);
       if (await isTooWide(visitor.page)) wrong.push(`${name}: wider than the window`);
       for (const barrier of await barriers(visitor.page)) wrong.push(`${name}: ${barrier}`);
       await picture(visitor.page, `${prefix}${name}-${look}`);
@@ -101,21 +118,45 @@ async function look(server, look, pages, prefix = "") {
   assert.deepEqual(wrong, []);
 }
 
-for (const name of Object.keys(LOOKS)) {
+for (const name of looks) {
   test(`pages with data, ${name}`, async () => {
     filled ??= await fill();
     await look(it.server, name, [...menu, ...filled]);
   });
 }
 
+for (const name of looks) {
+  test(`questions, ${name}`, async () => {
+    filled ??= await fill();
+    const asked = async (page, press) => {
+      await press(page);
+      await page.getByRole("dialog").getByRole("button", { name: "No", exact: true }).waitFor();
+    };
+    await look(it.server, name, QUESTIONS.map(([question, path, press]) => [question, path(filled), (page) => asked(page, press)]), "question-");
+    // Nobody has said yes.
+    assert.equal((await it.qstash.queue({ queueName: "invoices-eu" }).get()).parallelism, 2);
+  });
+}
+
+test("what goes on in the background, and has ended", async () => {
+  filled ??= await fill();
+  const begun = await it.server.fetch("/v2/dlq?async=true&rate=1&label=payments", { method: "DELETE" });
+  const { actionId } = await begun.json();
+  const goesOn = async (page) => await page.locator("#background progress").waitFor();
+  for (const name of looks) await look(it.server, name, [["background", "/dlq", goesOn]]);
+  await it.server.fetch(`/v2/bulkActions/${actionId}`, { method: "DELETE" });
+  const hasEnded = async (page) => await page.locator("#background").getByText("stopped").waitFor();
+  for (const name of looks) await look(it.server, name, [["background-stopped", "/dlq", hasEnded]]);
+});
+
 test("pages without data, and the login", async () => {
   const keys = ["--current-signing-key", `sig_${"a".repeat(32)}`, "--next-signing-key", `sig_${"b".repeat(32)}`];
   const [empty, closed] = await Promise.all([Server.start(), Server.startIn("serve", "--token", "t".repeat(40), ...keys)]);
   try {
-    await look(empty, "1440-light", menu, "empty-");
-    await look(empty, "360-dark", menu, "empty-");
-    await look(closed, "1440-light", [["login", "/login"]]);
-    await look(closed, "360-dark", [["login", "/login"]]);
+    for (const name of looks) {
+      await look(empty, name, menu, "empty-");
+      await look(closed, name, [["login", "/login"]]);
+    }
   } finally {
     await empty.stop();
     await closed.stop();

@@ -100,6 +100,11 @@ test("keys are shown when they are asked for, and rotated after two questions", 
   await page.getByText(before.current).waitFor();
 
   await page.getByLabel("All my receivers know the next key.").check();
+  await page.getByRole("button", { name: "Rotate the keys" }).click();
+  const answers = page.getByRole("dialog").getByRole("button");
+  assert.deepEqual(await answers.allInnerTexts(), ["No", "Yes, rotate the keys"]);
+  await answers.first().click();
+  assert.deepEqual(await (await it.server.fetch("/v2/keys")).json(), before, "no means no");
   await visitor.confirm(page.getByRole("button", { name: "Rotate the keys" }));
   await visitor.said("The keys are rotated");
   const { current, next } = await (await it.server.fetch("/v2/keys")).json();

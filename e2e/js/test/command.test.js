@@ -15,7 +15,7 @@ test("--help names every command, and a wrong word is refused", async () => {
   const help = await run("--help");
   assert.equal(help.code, 0);
   assert.match(help.stdout, /^Durable, signed, retried, deduplicated HTTP message delivery/);
-  for (const command of ["dev", "serve", "new-tenant", "help"]) {
+  for (const command of ["dev", "serve", "new-tenant", "new-token", "help"]) {
     assert.match(help.stdout, new RegExp(`^  ${command} +\\S`, "m"));
   }
   assert.match((await run("--version")).stdout, /^posthaste \d+\.\d+\.\d+\s*$/);

@@ -7,18 +7,20 @@ import { eventually } from "../support/wait.js";
 
 const it = story();
 
-/** Publishes messages that fail at once, and waits until they are dead letters (newest first). */
+/** Publishes messages that fail at once, each when the one before is a dead letter; returns them, the newest first. */
 async function bury(count, options = {}, client = it.client) {
   const path = options.path ?? `/${unique("dead")}`;
   const label = options.label ?? unique("dead");
   it.receiver.script(path, { status: options.status ?? 500, body: "no" });
+  let letters = [];
   for (let n = 0; n < count; n += 1) {
     await client.publish({ url: it.receiver.url(path), body: `body ${n}`, retries: 0, label, headers: { "X-Kept": "yes" } });
+    letters = await eventually(`${n + 1} dead letters ${label}`, async () => {
+      const { messages } = await client.dlq.listMessages({ filter: { label } });
+      return messages.length === n + 1 ? messages : undefined;
+    });
   }
-  return await eventually(`${count} dead letters ${label}`, async () => {
-    const { messages } = await client.dlq.listMessages({ filter: { label } });
-    return messages.length === count ? messages : undefined;
-  });
+  return letters;
 }
 
 test("filters narrow the list: url, label, status, message id, caller, time", async () => {

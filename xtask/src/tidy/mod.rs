@@ -7,19 +7,20 @@ use crate::tree::{File, Tree};
 use anyhow::Result;
 
 /// Where the time may be read: everything else is told.
-const CLOCKS: [&str; 8] = [
+const CLOCKS: [&str; 9] = [
     "crates/kit/src/clock.rs",
     "crates/kit/src/publish/fallback.rs",
     "crates/kit/src/retry.rs",
     "crates/server/src/clock.rs",
     "crates/server/src/core/",
     "crates/server/src/delivery/",
+    "crates/server/src/api/body.rs",
     "crates/server/src/api/mod.rs",
     "crates/server/src/store/journal/",
 ];
 
 /// Tests wait for conditions. These files may pause, and say why.
-const PAUSES: [(&str, &str); 10] = [
+const PAUSES: [(&str, &str); 11] = [
     ("crates/kit/tests/job/support.rs", "handlers that take time by a clock that is paused"),
     ("crates/kit/tests/publish/main.rs", "the inside of the polling loop"),
     ("crates/kit/tests/stores/support/wait.rs", "the inside of the polling loop"),
@@ -27,6 +28,7 @@ const PAUSES: [(&str, &str); 10] = [
     ("crates/server/tests/crash/kills.rs", "the moment of a kill is the input of the test"),
     ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),
+    ("e2e/console/pictures.js", "traffic and steps that take time, for pictures of them"),
     ("e2e/js/support/wait.js", "the inside of the polling loop"),
     ("e2e/js/support/server.js", "deadlines for a start and an end"),
     ("e2e/python/support/wait.py", "the inside of the polling loop"),

@@ -9,7 +9,7 @@ const BYTES = 100_000;
 const args = [
   ...["--workflow-max-steps", `${STEPS}`],
   ...["--workflow-max-bytes", `${BYTES}`],
-  ...["--workflow-max-duration", "2s"],
+  ...["--workflow-max-duration", "8s"],
   ...["--workflow-max-depth", "2"],
 ];
 const told = [];
@@ -40,7 +40,7 @@ const it = story(
     app.workflow(
       "/time",
       async (context) => {
-        await context.sleep("long enough", 3);
+        await context.sleep("long enough", 9);
         await context.run("too late", () => {});
       },
       { failureFunction },
@@ -83,7 +83,7 @@ test("bytes", async () => {
 
 test("time", async () => {
   const run = await it.trigger("/time");
-  assert.match(await reason(run), /maxWorkflowDuration exceeded, current limit: 2000/);
+  assert.match(await reason(run), /maxWorkflowDuration exceeded, current limit: 8000/);
   await it.altogether(run, { step: 1, "step 489": 1, failure: 1 });
 });
 

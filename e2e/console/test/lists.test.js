@@ -1,0 +1,78 @@
+// Lists that are fetched again: the last row goes and the first one comes without a reload, and what is said in between is
+// what the page says of an empty list.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { story } from "../../workflow/js/support/story.js";
+import { watched } from "../support/story.js";
+
+const it = watched(
+  story((app) => {
+    app.workflow("/waits", async (context) => {
+      await context.waitForEvent("for the carrier", "shipped", { timeout: "1h" });
+    });
+  }),
+);
+const { row } = it;
+
+/** Opens a page that shows a row, lets that go, and expects what the page says then, in the same place and with no complaint. */
+async function empties(path, list, shown, go, said) {
+  const { page, visitor } = it;
+  await page.clock.install();
+  await visitor.open(path);
+  await row(shown).waitFor();
+  await go();
+  await passes(() => page.locator(list).getByText(said).waitFor({ timeout: 1_000 }));
+  assert.equal(await row(shown).count(), 0);
+  assert.equal(await page.locator("#age").innerText(), "", "nothing is old");
+  assert.equal(await page.locator(".stale").count(), 0);
+}
+
+/** Makes the page's clock run ahead until something is so. */
+async function passes(isSo) {
+  for (let n = 0; ; n += 1) {
+    await it.page.clock.fastForward(11_000);
+    try {
+      return await isSo();
+    } catch (error) {
+      if (n === 10) throw error;
+    }
+  }
+}
+
+test("queues", async () => {
+  const queue = it.qstash.queue({ queueName: "brief" });
+  await queue.upsert({ parallelism: 1 });
+  await empties("/queues", "#queue-list", "brief", () => queue.delete(), "There are no queues yet");
+  assert.equal(await it.page.getByRole("search").count(), 0, "there is nothing to search");
+  assert.match(await it.page.locator("#queue-count").innerText(), /^0 in all/);
+  await queue.upsert({ parallelism: 1 });
+  await passes(() => row("brief").waitFor({ timeout: 1_000 }));
+  await it.page.getByRole("search").waitFor();
+});
+
+test("schedules", async () => {
+  const { scheduleId } = await it.qstash.schedules.create({ destination: it.third.url("/"), cron: "0 0 1 1 *" });
+  await empties("/schedules", "#schedule-list", scheduleId, () => it.qstash.schedules.delete(scheduleId), "There are no schedules");
+});
+
+test("flow-control keys, from the first one on", async () => {
+  const { page, visitor } = it;
+  await page.clock.install();
+  await visitor.open("/flow-control");
+  await page.locator("#flow-list").getByText("There are no flow-control keys").waitFor();
+  await it.server.fetch("/v2/flowControl/first/pause", { method: "POST" });
+  await passes(() => row("first").filter({ hasText: "paused" }).waitFor({ timeout: 1_000 }));
+  await page.getByLabel("Key contains").waitFor();
+});
+
+test("who waits for an event, and the runs that wait", async () => {
+  const run = await it.trigger("/waits", { body: {} });
+  await it.calls(run, (calls) => calls.length > 0 && calls.every(({ isOver }) => isOver));
+  const notify = () => it.client.notify({ eventId: "shipped" });
+  await empties("/workflows/events?event=shipped", "#waiters", run, notify, "Nobody waits for shipped");
+  const other = await it.trigger("/waits", { body: {} });
+  const cancel = () => it.client.cancel({ ids: other });
+  await empties("/workflows?state=RUN_STARTED", "#runs", other, cancel, "No run matches");
+  assert.equal(await it.page.getByRole("button", { name: "Cancel ticked runs" }).count(), 0);
+});
