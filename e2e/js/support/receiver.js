@@ -3,7 +3,10 @@
 // It is the witness of the tests: what counts as delivered is what arrived here, not what the server says.
 
 import http from "node:http";
-import { eventually } from "./wait.js";
+import { eventually, pause } from "./wait.js";
+
+/** How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it. */
+const LATE_MS = Number(process.env.LATE_MS ?? 0);
 
 export class Receiver {
   /** Every request that has arrived in full, in order of arrival. */
@@ -74,6 +77,7 @@ export class Receiver {
     const next = script.length > 1 ? script.shift() : script[0];
     const answer = typeof next === "number" ? { status: next } : next;
     if (answer.after) await answer.after;
+    if (LATE_MS) await pause(LATE_MS);
     if (response.destroyed) return;
     response.writeHead(answer.status, answer.headers ?? {});
     response.end(answer.body ?? "");

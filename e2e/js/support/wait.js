@@ -1,7 +1,7 @@
 // Waiting for conditions. Tests never sleep: they say what they wait for and how long it may take.
 
 /** How long anything may take before a test fails. Generous, for busy machines. */
-export const PATIENCE_MS = 15_000;
+export const PATIENCE_MS = 60_000;
 
 const POLL_MS = 15;
 

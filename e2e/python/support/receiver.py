@@ -3,6 +3,7 @@
 It is the witness of the tests: what counts as delivered is what arrived here, not what the server says.
 """
 
+import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Dict, List, Optional, Union
 
 from support.wait import PATIENCE_SECONDS, eventually
+
+#: How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it.
+LATE_SECONDS = float(os.environ.get("LATE_MS", 0)) / 1000
 
 
 @dataclass
@@ -97,6 +101,7 @@ def _handler_for(receiver: Receiver) -> type:
             answer = receiver.record(Arrival(self.command, self.path, headers, body, time.time()))
             if answer.after is not None:
                 answer.after.wait(PATIENCE_SECONDS * 2)
+            time.sleep(LATE_SECONDS)
             self.send_response(answer.status)
             for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
                 self.send_header(name, value)

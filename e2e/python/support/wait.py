@@ -6,7 +6,7 @@ from typing import Callable, TypeVar
 T = TypeVar("T")
 
 #: How long anything may take before a test fails. Generous, for busy machines.
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.015
 
 

@@ -120,6 +120,7 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     let said = browser.press(&format!("{}/retry", page_of(&ids[3])), &[]).await;
     assert_eq!(said, format!("{} is due now", ids[3]));
     receiver.next().await;
+    eventually("it is delivered", || async { (server.counts().live == 1).then_some(()) }).await;
     expect_texts(
         &browser.see(PAGE).await,
         &["Cancel EVERY message of this tenant", "There is no filter. The log has 1 of them."],

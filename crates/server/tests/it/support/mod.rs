@@ -19,7 +19,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const POLL_EVERY: Duration = Duration::from_millis(3);
 

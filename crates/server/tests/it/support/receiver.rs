@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -223,11 +224,18 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             gate.opened().await;
             reply = *then;
         }
+        tokio::time::sleep(late()).await;
         match reply {
             Reply::Answer { status, headers, body } => stream.write_all(&answer(status, &headers, &body)).await?,
             Reply::Held(..) | Reply::Close => return Ok(()),
         }
     }
+}
+
+/// How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it.
+fn late() -> Duration {
+    let millis = std::env::var("LATE_MS").map_or(0, |millis| millis.parse().expect("LATE_MS is a number"));
+    Duration::from_millis(millis)
 }
 
 impl Shared {
