@@ -234,7 +234,7 @@ fn happened(line: &Line) -> Markup {
         @if let Some(status) = line.response_status.filter(|status| *status > 0) { "answered " (status) }
         @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
         @if let Some(error) = &line.error { " " (error) }
-        @else if line.state == "FAILED" { "no further attempt is made: it is a dead letter now" }
+        @else if line.state == "FAILED" { "moved to the DLQ" }
         @if let Some(next) = line.next_delivery_time {
             @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }
             (view::time(Timestamp(next), at))
