@@ -7,7 +7,7 @@ import time
 import urllib.request
 
 #: How long anything may take before it counts as broken.
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 #: How often a condition is looked at.
 POLL_SECONDS = 0.02
 

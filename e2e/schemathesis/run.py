@@ -27,7 +27,7 @@ TOKEN = "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0
 NOWHERE = ["http://127.0.0.1:9/", "http://127.0.0.1:9/a/b?c=d"]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance," \
          "response_schema_conformance"
-START_SECONDS = 15
+START_SECONDS = 60
 #: Fields and headers that hold a URL.
 URLS = {"url", "destination", "Upstash-Callback", "Upstash-Failure-Callback"}
 #: Values that mean something, for parameters whose form the document cannot give.

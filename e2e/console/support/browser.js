@@ -8,7 +8,7 @@ import { chromium } from "playwright-core";
 const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
 /** How long a page may take for anything. Generous, for busy machines. */
-const PATIENCE_MS = 15_000;
+const PATIENCE_MS = 60_000;
 
 /** A name of somebody else that leads to this machine, as those of attackers can. */
 export const REBOUND = "rebound.example";

@@ -22,11 +22,14 @@ async function empties(path, list, shown, go, said) {
   await visitor.open(path);
   await row(shown).waitFor();
   await go();
-  await passes(() => page.locator(list).getByText(said).waitFor({ timeout: 1_000 }));
+  await passes(() => page.locator(list).getByText(said).waitFor({ timeout: LOOK_MS }));
   assert.equal(await row(shown).count(), 0);
   assert.equal(await page.locator("#age").innerText(), "", "nothing is old");
   assert.equal(await page.locator(".stale").count(), 0);
 }
+
+/** How long a list may take to come anew, each time that it is asked for. */
+const LOOK_MS = 5_000;
 
 /** Makes the page's clock run ahead until something is so. */
 async function passes(isSo) {
@@ -47,7 +50,7 @@ test("queues", async () => {
   assert.equal(await it.page.getByRole("search").count(), 0, "there is nothing to search");
   assert.match(await it.page.locator("#queue-count").innerText(), /^0 in all/);
   await queue.upsert({ parallelism: 1 });
-  await passes(() => row("brief").waitFor({ timeout: 1_000 }));
+  await passes(() => row("brief").waitFor({ timeout: LOOK_MS }));
   await it.page.getByRole("search").waitFor();
 });
 
@@ -62,7 +65,7 @@ test("flow-control keys, from the first one on", async () => {
   await visitor.open("/flow-control");
   await page.locator("#flow-list").getByText("There are no flow-control keys").waitFor();
   await it.server.fetch("/v2/flowControl/first/pause", { method: "POST" });
-  await passes(() => row("first").filter({ hasText: "paused" }).waitFor({ timeout: 1_000 }));
+  await passes(() => row("first").filter({ hasText: "paused" }).waitFor({ timeout: LOOK_MS }));
   await page.getByLabel("Key contains").waitFor();
 });
 

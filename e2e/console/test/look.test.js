@@ -40,7 +40,7 @@ async function fill() {
   await qstash.batchJSON(Array.from({ length: 120 }, (_, n) => ({ url, body: { n }, label: `batch-${n % 3}` })));
   const letters = await Promise.all([
     // Deleted at one a second, they last longer than anybody looks.
-    qstash.batch(Array.from({ length: 60 }, () => ({ url: third.url("/down"), retries: 0, label: "payments" }))),
+    qstash.batch(Array.from({ length: 95 }, () => ({ url: third.url("/down"), retries: 0, label: "payments" }))),
     qstash.publish({ url: third.url(LONG), retries: 0, body: JSON.stringify({ a: "y".repeat(2_000) }) }),
     qstash.publish({ url: "http://127.0.0.1:9/nobody-listens", retries: 0 }),
   ]);

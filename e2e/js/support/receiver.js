@@ -2,11 +2,15 @@
 //
 // It is the witness of the tests: what counts as delivered is what arrived here, not what the server says.
 
+import assert from "node:assert/strict";
 import http from "node:http";
 import { eventually, pause } from "./wait.js";
 
 /** How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it. */
 const LATE_MS = Number(process.env.LATE_MS ?? 0);
+
+/** What clocks of milliseconds may be apart. */
+const ROUNDING_MS = 10;
 
 export class Receiver {
   /** Every request that has arrived in full, in order of arrival. */
@@ -89,4 +93,15 @@ export function gate() {
   let open;
   const opened = new Promise((resolve) => (open = resolve));
   return { opened, open };
+}
+
+/**
+ * Asserts, by the receiver's clock, that none of them is earlier than the rate lets it be if the first one was not sent before
+ * `since`. A busy machine sees requests late, and never early.
+ */
+export function keepsRate(requests, rate, periodMs, since) {
+  const times = requests.map((request) => request.at - since);
+  for (const [n, at] of times.entries()) {
+    assert.ok(at >= Math.floor(n / rate) * periodMs - ROUNDING_MS, `arrival ${n} is too early: ${times}`);
+  }
 }

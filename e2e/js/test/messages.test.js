@@ -15,12 +15,12 @@ async function later(options = {}, client = it.client) {
 
 test("a cancelled message is never delivered, and its log says so", async () => {
   const path = `/${unique("one")}`;
-  const { messageId } = await it.client.publish({ url: it.receiver.url(path), delay: 1 });
+  const { messageId } = await it.client.publish({ url: it.receiver.url(path), delay: 3 });
   assert.deepEqual(await it.client.messages.cancel(messageId), { cancelled: 1 });
   const logs = await it.logsUntil(messageId, "CANCELED");
   assert.deepEqual(states(logs), ["CREATED", "CANCEL_REQUESTED", "CANCELED"]);
   // A message that is due later and arrives is the proof that the cancelled one would have come by now.
-  const after = await it.client.publish({ url: it.receiver.url(`${path}-after`), delay: 2 });
+  const after = await it.client.publish({ url: it.receiver.url(`${path}-after`), delay: 4 });
   await it.logsUntil(after.messageId, "DELIVERED");
   assert.equal(it.receiver.at(path).length, 0);
   assert.equal((await it.client.dlq.listMessages({ filter: { messageId } })).messages.length, 0);

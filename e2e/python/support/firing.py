@@ -10,7 +10,7 @@ EVERY_MINUTE = "* * * * *"
 #: How long the next minute may take to come, with what follows from it.
 MINUTE_PATIENCE_SECONDS = 90.0
 #: What is set up just before the minute might fire while it is set up.
-_HEADSTART_SECONDS = 5.0
+_HEADSTART_SECONDS = 15.0
 
 
 def away_from_the_minute() -> None:

@@ -14,6 +14,8 @@ from support.wait import PATIENCE_SECONDS, eventually
 
 #: How long every answer waits: `LATE_MS=50` finds tests that take an arrival for what comes of it.
 LATE_SECONDS = float(os.environ.get("LATE_MS", 0)) / 1000
+#: What clocks of milliseconds may be apart.
+ROUNDING_SECONDS = 0.01
 
 
 @dataclass
@@ -114,3 +116,11 @@ def _handler_for(receiver: Receiver) -> type:
             pass
 
     return Handler
+
+
+def keeps_rate(arrivals: List[Arrival], rate: int, period: float, since: float) -> None:
+    """Asserts, by the receiver's clock, that none of them is earlier than the rate lets it be if the first one was not sent
+    before `since`. A busy machine sees requests late, and never early."""
+    times = [arrival.at - since for arrival in arrivals]
+    for n, at in enumerate(times):
+        assert at >= n // rate * period - ROUNDING_SECONDS, times

@@ -6,13 +6,10 @@ import time
 import pytest
 from qstash.errors import QStashError
 from qstash.log import LogState
-from support.receiver import Answer
+from support.receiver import Answer, keeps_rate
 from support.wait import eventually
 
 S = LogState
-
-#: What clocks of milliseconds may be apart.
-ROUNDING_SECONDS = 0.01
 
 
 def publish(story, path, key, count=1, **limits):
@@ -21,14 +18,6 @@ def publish(story, path, key, count=1, **limits):
         story.client.message.publish(url=url, body=str(n), flow_control={"key": key, **limits}).message_id
         for n in range(count)
     ]
-
-
-def keeps_rate(arrivals, rate, period, since):
-    """Asserts, by the receiver's clock, that none of them is earlier than the rate lets it be if the first one was not sent
-    before `since`. A busy machine sees requests late, and never early."""
-    times = [arrival.at - since for arrival in arrivals]
-    for n, at in enumerate(times):
-        assert at >= n // rate * period - ROUNDING_SECONDS, times
 
 
 def test_a_key_is_there_at_once(story):

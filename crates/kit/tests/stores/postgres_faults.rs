@@ -8,7 +8,7 @@ use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, KEEP_DEFAULT, LOC
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(1_500);
 
 #[tokio::test]
 async fn a_server_that_is_killed_forgets_nothing() {

@@ -226,8 +226,13 @@ mod tests {
         let (taken, ()) = tokio::join!(budget.take(A, TENANT_BODIES_BYTES_MAX, &mut room), stored);
         assert!(taken.is_some() && room.waited > Duration::ZERO, "the first piece has waited");
         room.waited = WAIT_MAX;
-        let begun = Instant::now();
-        assert!(budget.take(A, 1, &mut room).await.is_none(), "there is no room, and no time left to wait for it");
-        assert!(begun.elapsed() < WAIT_MAX, "{:?}", begun.elapsed());
+        // A busy machine may make it seem to wait once, not each time.
+        let mut took = Vec::new();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            assert!(budget.take(A, 1, &mut room).await.is_none(), "there is no room, and no time left to wait for it");
+            took.push(begun.elapsed());
+        }
+        assert!(took.iter().any(|took| *took < WAIT_MAX), "{took:?}");
     }
 }

@@ -7,7 +7,7 @@ use hyper::Method;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 /// Descriptors of a server that has few. It needs some forty itself.
 const DESCRIPTORS: usize = 100;
@@ -34,7 +34,13 @@ async fn a_server_without_descriptors_waits_and_recovers() {
     let refused = timeout(Duration::from_secs(1), publish(&Client::new(), address)).await;
     let refused = refused.map_or(true, |answer| answer.is_none_or(|answer| answer.status == 503));
     assert!(refused, "there were descriptors left");
-    assert!(server.output().contains("cannot accept a connection"), "{}", server.output());
+    let is_told = timeout(Duration::from_secs(30), async {
+        let mut ticks = interval(Duration::from_millis(50));
+        while !server.output().contains("cannot accept a connection") {
+            ticks.tick().await;
+        }
+    });
+    assert!(is_told.await.is_ok(), "{}", server.output());
     // Whoever is connected goes on, also when the journal is due for its next file.
     for _ in 0..200 {
         assert_eq!(publish(&client, address).await.expect("an answer").status, 200);

@@ -106,7 +106,7 @@ async fn falls_below_its_reserve(disk: &SmallDisk) -> Counts {
 /// Waits until so many messages have arrived; says how many requests that took.
 async fn wait_for_arrivals(witness: &Witness, count: usize) -> usize {
     let mut ticks = interval(Duration::from_millis(50));
-    for _ in 0..200 {
+    for _ in 0..1_200 {
         let mut history = History::default();
         witness.tell(&mut history);
         let mut keys: Vec<&str> = history.arrivals.iter().map(|arrival| arrival.key.as_str()).collect();
@@ -123,7 +123,7 @@ async fn wait_for_arrivals(witness: &Witness, count: usize) -> usize {
 /// Publishes until the answer has this status; any other has to be one of the two that may come before it.
 async fn publish_until(client: &Client, server: SocketAddr, status: u16) {
     let mut ticks = interval(Duration::from_millis(50));
-    let patience = 200;
+    let patience = 1_200;
     for _ in 0..patience {
         let response = publish(client, server, NEVER, "1h", vec![b'x'; 16]).await.expect("an answer");
         if response.status == status {

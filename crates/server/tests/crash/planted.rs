@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) const KIND: &str = "planted bug";
 /// A server that is to die at the end of a delivery of a run dies within this time, …
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// … at one of the first so many.
 const RUN_OUTCOMES: u64 = 20;
 /// A bug that is not found in so many cycles is not found.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) const KIND: &str = "crash point";
 /// A place that is not passed within this time is not passed in this life.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What is acknowledged before a server is told to end, or left alone.
 const ACKNOWLEDGED_BEFORE: u64 = 40;
 /// In the first pass a server dies at one of the first so many passings of a place, later at later ones.

@@ -80,7 +80,7 @@ fn in_chunks(size: usize, is_whole: bool) -> String {
 
 #[tokio::test]
 async fn the_wait_for_room_is_not_the_receivers_time() {
-    const TIMEOUT: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(5);
     let senders = Senders::patient_for(AnswerPatience::default());
     let taken = senders.take_all_room().await;
     let receiver = Receiver::start(vec![answer(&in_chunks(LONG, true))]).await;

@@ -60,13 +60,13 @@ impl Resolve for ScriptedDns {
     }
 }
 
-/// Short phases, loopback allowed.
+/// Phases that are short, and long enough for a machine that stands still for a moment; loopback allowed.
 pub(crate) fn config() -> DeliveryConfig {
     DeliveryConfig {
         egress: EgressPolicy { allow_loopback: true, ..EgressPolicy::default() },
         dns_timeout: Duration::from_millis(100),
-        tls_timeout: Duration::from_millis(500),
-        body_grace: Duration::from_millis(100),
+        tls_timeout: Duration::from_secs(3),
+        body_grace: Duration::from_secs(2),
         ..DeliveryConfig::default()
     }
 }

@@ -67,7 +67,7 @@ async fn every_phase_that_was_reached_is_timed() {
     assert_eq!(reached(&phases), [true, true, true, false]);
     let silent = vec![Step::Hang];
     let receiver = Receiver::start_tls(vec![silent], ours.acceptor(&["hook.example"], &[])).await;
-    let outcome = attempt_within(&trusting(&ours), &message(&url(&receiver)), 300, false).await;
+    let outcome = attempt_within(&trusting(&ours), &message(&url(&receiver)), 3_000, false).await;
     assert_eq!(expect_of(&outcome), Expect::Fails(ErrorClass::Timeout));
     assert_eq!(reached(&outcome.phases.expect("a failure has phases")), [true, true, true, false]);
 }
@@ -93,7 +93,7 @@ async fn broken_handshakes_and_certificates_count_as_the_catalogue_says() {
         let (receiver, outcome) = attempt_secure(&ours, case).await;
         assert_counts(id, &outcome);
         if ["tls-hang", "tls-drip"].contains(&id) {
-            assert_eq!(outcome.result.unwrap_err().message, "TLS handshake timed out after 500ms", "{id}");
+            assert_eq!(outcome.result.unwrap_err().message, "TLS handshake timed out after 3s", "{id}");
         }
         let is_trusted = ["tls-alert-after-request", "tls-close-no-notify"].contains(&id);
         assert_eq!(receiver.received().len(), usize::from(is_trusted), "{id}: what an untrusted receiver gets");

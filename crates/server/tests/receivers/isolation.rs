@@ -121,9 +121,10 @@ async fn a_tenant_does_not_wait_behind_another_one_that_floods_the_server() {
     let other = Took::measure(&server, TOKENS[0], "other").await;
     assert!(flood.iter().all(|publisher| !publisher.is_finished()), "the flood lasted");
     drop(flood);
-    let mut flooding = answered.lock().expect("lock").clone();
-    flooding.sort();
-    let (own, others) = (flooding[flooding.len() / 2], other.answered[MESSAGES / 2]);
-    eprintln!("a flood: median {own:?} of {} publishes, {others:?} for the other tenant", flooding.len());
+    let flooding = answered.lock().expect("lock").clone();
+    // In a slow line the last are served first, so the median would tell of the lucky ones.
+    let own = flooding.iter().sum::<Duration>() / u32::try_from(flooding.len()).expect("not so many");
+    let others = other.answered[MESSAGES / 2];
+    eprintln!("a flood: {own:?} on average of {} publishes, {others:?} for the other tenant", flooding.len());
     assert!(others * 2 <= own, "the other tenant waits {others:?}, the one that floods {own:?}");
 }

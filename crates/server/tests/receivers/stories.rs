@@ -77,11 +77,18 @@ async fn addresses_that_come_and_go(world: &World) {
 
 async fn closing_as_we_send(world: &World) {
     let closes_on_the_second = vec![Step::Read, send(OK), Step::Read];
-    let receiver = Receiver::start(vec![closes_on_the_second, answer(OK)]).await;
-    all_are_delivered(world, &receiver.url("/"), 2).await;
-    let received = receiver.received();
-    assert_eq!((receiver.connections(), received.len()), (2, 3));
-    assert_eq!(received[1].head, received[2].head, "the same attempt, sent once more");
+    // On a busy machine the second may come before the first connection is free, and then it has one of its own.
+    for _ in 0..5 {
+        let receiver = Receiver::start(vec![closes_on_the_second.clone(), answer(OK)]).await;
+        all_are_delivered(world, &receiver.url("/"), 2).await;
+        let received = receiver.received();
+        assert_eq!(receiver.connections(), 2);
+        if let [_, cut, again] = &received[..] {
+            assert_eq!(cut.head, again.head, "the same attempt, sent once more");
+            return;
+        }
+    }
+    panic!("no connection was used again");
 }
 
 async fn an_unasked_answer(world: &World) {

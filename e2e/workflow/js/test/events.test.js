@@ -27,7 +27,7 @@ const it = story((app) => {
   });
 
   app.workflow("/late", async (context) => {
-    await context.sleep("until the event is there", 1);
+    await context.sleep("until the event is there", 4);
     const { eventData } = await context.waitForEvent("wait", context.requestPayload.event, { timeout: "1h" });
     return eventData;
   });
@@ -171,7 +171,7 @@ test("an event without a run that waits is lost; to an unknown run it is refused
 
 test("a notify and a deadline at the same moment: one of them, never both and never none", async () => {
   const runs = await Promise.all(
-    Array.from({ length: 8 }, (_, n) => it.trigger("/wait", { body: { event: `race-${n}`, timeout: 1 } })),
+    Array.from({ length: 8 }, (_, n) => it.trigger("/wait", { body: { event: `race-${n}`, timeout: 4 } })),
   );
   await Promise.all(runs.map((_, n) => waiters(`race-${n}`)));
   const told = await Promise.all(

@@ -128,7 +128,7 @@ test("a step that fails for good: its retries, one call of the failure function,
   assert.deepEqual(toldOf(run), [
     { run, payload: { order: 7 }, tenant: "t1", failStatus: 500, failResponse: "boom", hasHeaders: true },
   ]);
-  const log = await it.reaches(run, "RUN_FAILED");
+  const log = await it.failureFunctionReaches(run, "CALLBACK_SUCCESS");
   const item = {
     callType: "step",
     concurrent: 1,

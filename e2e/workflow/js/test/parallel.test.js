@@ -141,6 +141,7 @@ test("a branch that fails for good fails the run", async () => {
   const bad = stepsOf(log).find((step) => step.stepName === "bad");
   assert.equal(bad.state, "STEP_FAILED");
   assert.match(bad.errors[0].body, /bad branch/);
+  await it.failureFunctionReaches(run, "CALLBACK_SUCCESS");
   await it.app.idle();
   assert.equal(it.app.callsOf(run).filter((call) => call.status === 500).length, 1);
   assert.equal(it.app.callsOf(run).filter((call) => call.kind === "failure").length, 1);

@@ -2,7 +2,7 @@
 
 use super::World;
 use super::process::{Process, free_port};
-use super::wait::until;
+use super::wait::{DEADLINE, until};
 use posthaste_kit::idempotency::IdempotencyStore;
 use posthaste_kit::idempotency::postgres::{PostgresStore, create_tables};
 use rustix::process::{Signal, geteuid};
@@ -106,7 +106,7 @@ impl Postgres {
 
 impl World for Postgres {
     fn store(&self) -> Arc<dyn IdempotencyStore> {
-        Arc::new(Postgres::store(self))
+        Arc::new(Postgres::store(self).timeout(DEADLINE))
     }
 
     fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

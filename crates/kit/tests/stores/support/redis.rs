@@ -2,7 +2,7 @@
 
 use super::World;
 use super::process::{Process, free_port};
-use super::wait::until;
+use super::wait::{DEADLINE, until};
 use posthaste_kit::idempotency::IdempotencyStore;
 use posthaste_kit::idempotency::redis::{PREFIX_DEFAULT, RedisStore};
 use redis::{Client, Cmd, FromRedisValue, cmd};
@@ -100,7 +100,7 @@ impl Redis {
 
 impl World for Redis {
     fn store(&self) -> Arc<dyn IdempotencyStore> {
-        Arc::new(Redis::store(self))
+        Arc::new(Redis::store(self).timeout(DEADLINE))
     }
 
     fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

@@ -96,6 +96,9 @@ async fn a_publish_to_a_group_is_a_message_for_each_endpoint() {
     assert_eq!(server.dead_letters("topicName=orders").await.len(), 1);
     assert_eq!(server.dead_letters("urlGroup=orders&topicName=orders").await.len(), 1);
     assert_eq!(server.dead_letters("topicName=others").await.len(), 0);
+    for id in [&ids[0], &ids[2]] {
+        server.reaches(id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    }
     assert_eq!(server.events("topicName=orders&state=DELIVERED").await.len(), 2);
     receiver.script("/2", [Reply::status(200)]);
     let retried = server.post(&format!("/v2/dlq/retry/{}", letter["dlqId"].as_str().expect("an id"))).expect(201).await;

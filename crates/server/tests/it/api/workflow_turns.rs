@@ -11,8 +11,8 @@ use std::cell::RefCell;
 
 /// Where nobody answers.
 const APP: &str = "http://127.0.0.1:9/wf";
-/// More than one turn reaches.
-const MANY: usize = 400;
+/// More than some turns reach, so that there is time to come in between.
+const MANY: usize = 1_000;
 
 async fn start_many(server: &TestServer, count: usize, due: Timestamp) -> Vec<String> {
     let ids: Vec<String> = (0..count).map(|number| format!("wfr_{number}")).collect();
