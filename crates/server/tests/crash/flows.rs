@@ -16,13 +16,13 @@ pub(crate) fn check(history: &History) -> Vec<Violation> {
     for (flow, limits) in FLOWS.into_iter().enumerate() {
         let is_its = |arrival: &&Arrival| flows.get(arrival.key.as_str()) == Some(&flow);
         let arrivals: Vec<&Arrival> = history.arrivals.iter().filter(is_its).collect();
-        violations.extend(check_key(limits, arrivals));
+        violations.extend(check_key(limits, arrivals, history));
     }
     violations
 }
 
 /// The requests of one key. Killed servers leave no request behind: their connections break.
-fn check_key(limits: FlowLimits, mut arrivals: Vec<&Arrival>) -> Vec<Violation> {
+fn check_key(limits: FlowLimits, mut arrivals: Vec<&Arrival>, history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     if let Some(parallelism) = limits.parallelism {
         let span = |arrival: &&'_ Arrival| (arrival.began_us, arrival.ended_us);
@@ -38,6 +38,7 @@ fn check_key(limits: FlowLimits, mut arrivals: Vec<&Arrival>) -> Vec<Violation> 
         arrivals.sort_unstable_by_key(|arrival| arrival.began_us);
         let windows = arrivals.windows(rate + 1).map(|window| (window[0], window[rate]));
         let full = windows.filter(|(first, last)| last.began_us - first.began_us < least_us);
+        let full = full.filter(|(first, last)| !history.stood_still(first.at().saturating_sub(period_ms), last.at()));
         violations.extend(full.map(|(_, last)| Violation::OverRate(last.key.clone())));
     }
     violations
@@ -46,6 +47,7 @@ fn check_key(limits: FlowLimits, mut arrivals: Vec<&Arrival>) -> Vec<Violation> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Stall;
 
     /// One request of 3 ms at each of these times.
     fn arrivals(times: impl IntoIterator<Item = Millis>) -> Vec<Arrival> {
@@ -61,7 +63,7 @@ mod tests {
     }
 
     fn found(limits: FlowLimits, times: &[Millis]) -> Vec<Violation> {
-        check_key(limits, arrivals(times.iter().copied()).iter().collect())
+        check_key(limits, arrivals(times.iter().copied()).iter().collect(), &History::default())
     }
 
     #[test]
@@ -73,6 +75,19 @@ mod tests {
         assert_eq!(found(limits, &[0, 1, 500]), [late]);
         let late = Violation::OverRate("k1400".to_owned());
         assert_eq!(found(limits, &[0, 900, 1_200, 1_400]), [late]);
+    }
+
+    #[test]
+    fn what_a_stall_has_kept_together_is_no_violation() {
+        let limits = FlowLimits { parallelism: None, rate: Some((2, 1_000)) };
+        let judged = |from: Millis, until: Millis| {
+            let history = History { stalls: vec![Stall { from, until }], ..History::default() };
+            check_key(limits, arrivals([5_000, 5_001, 5_500]).iter().collect(), &history)
+        };
+        assert_eq!(judged(4_100, 4_990), [], "they were kept from arriving until then");
+        for (from, until) in [(2_000, 3_900), (5_600, 6_000)] {
+            assert_eq!(judged(from, until), [Violation::OverRate("k5500".to_owned())]);
+        }
     }
 
     #[test]

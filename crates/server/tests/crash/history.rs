@@ -167,6 +167,13 @@ pub(crate) struct Pause {
     pub(crate) until: Millis,
 }
 
+/// A time in which this process was not let run, and so others perhaps neither.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stall {
+    pub(crate) from: Millis,
+    pub(crate) until: Millis,
+}
+
 /// The time from a power cut to the end of the server that had no power. What it said in this time it could not have
 /// said on a machine without power, and a sync that the cut interrupts may claim to have succeeded.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +202,7 @@ pub(crate) struct History {
     /// Dead letters (keys of their messages) that a bulk action was sent for, and whether it was acknowledged.
     pub(crate) letters_asked: HashMap<String, bool>,
     pub(crate) pauses: Vec<Pause>,
+    pub(crate) stalls: Vec<Stall>,
     /// Times without power. Outcomes of the last moment before may be forgotten, so a message may come again after it,
     /// and tell of itself again.
     pub(crate) voids: Vec<Void>,
@@ -262,6 +270,11 @@ impl History {
     /// Whether an answer meant something.
     pub(crate) fn had_power(&self, sent_at: Millis, answered_at: Millis) -> bool {
         !self.voids.iter().any(|void| void.contains(sent_at, answered_at))
+    }
+
+    /// Whether the machine stood still at some moment of this time.
+    pub(crate) fn stood_still(&self, from: Millis, until: Millis) -> bool {
+        self.stalls.iter().any(|stall| stall.from <= until && stall.until >= from)
     }
 
     /// How many times the power had been cut by then.

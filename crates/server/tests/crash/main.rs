@@ -24,6 +24,7 @@ mod bulk;
 mod plan;
 mod report;
 mod round;
+mod stalls;
 mod tools;
 
 mod callbacks;

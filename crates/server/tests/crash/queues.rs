@@ -88,7 +88,9 @@ fn started_while_paused(history: &History, stays: &Stays<'_>) -> Vec<Violation> 
         let started = history
             .arrivals
             .iter()
-            .filter(|arrival| is_in(arrival.at()) && queues.get(arrival.key.as_str()) == Some(&pause.queue));
+            .filter(|arrival| is_in(arrival.at()) && queues.get(arrival.key.as_str()) == Some(&pause.queue))
+            // It may have been under way all the time.
+            .filter(|arrival| !history.stood_still(pause.from, arrival.at()));
         violations.extend(started.map(|arrival| Violation::StartedWhilePaused(arrival.key.clone())));
     }
     violations
@@ -97,7 +99,7 @@ fn started_while_paused(history: &History, stays: &Stays<'_>) -> Vec<Violation> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Arrival, Callback, Kind, Pause, Publish, Terms, Void};
+    use crate::history::{Arrival, Callback, Kind, Pause, Publish, Stall, Terms, Void};
 
     fn publish(key: &str, sent_at: Millis, answered_at: Millis) -> Publish {
         let terms = Terms { queue: Some(0), callback: true, flow: None };
@@ -171,5 +173,9 @@ mod tests {
             let found = check(&history);
             assert!(found.contains(&expected), "{expected} is missing among {found:?}");
         }
+        let mut history = sound();
+        history.arrivals[4].began_us = 500_000;
+        history.stalls = vec![Stall { from: 130, until: 499 }];
+        assert_eq!(check(&history), [], "it was sent before the pause, perhaps");
     }
 }

@@ -1,6 +1,7 @@
 //! What a run has shown: one row per kind of fault, for people and as JSON.
 
 use crate::checker::{Counts, Violation, count};
+use crate::history::Millis;
 use crate::round::Verdict;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -43,6 +44,11 @@ impl Row {
         let is_loss = |violation: &&Violation| matches!(violation, Violation::Lost(_) | Violation::Unaccounted(_));
         self.lost += verdict.violations.iter().filter(is_loss).count();
         self.violations.extend(verdict.violations.iter().map(|violation| verdict.explain(violation)));
+        let stalls = &verdict.history.stalls;
+        if !stalls.is_empty() {
+            let still_ms: Millis = stalls.iter().map(|stall| stall.until - stall.from).sum();
+            self.note(format!("the machine stood still {} times, {still_ms} ms in all", stalls.len()));
+        }
     }
 
     /// Adds messages that were followed one by one.

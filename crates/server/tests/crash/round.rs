@@ -9,6 +9,7 @@ use crate::load::{Load, Phase};
 use crate::operator::{self, FIRED};
 use crate::process::{Launch, Process};
 use crate::random::Random;
+use crate::stalls;
 use crate::witness::Witness;
 use std::net::SocketAddr;
 use std::process::ExitStatus;
@@ -55,6 +56,7 @@ impl Round {
         }
         let operator = operator::pause_queues(round.load.clone(), round.random.fork());
         round.tasks.push(tokio::spawn(operator));
+        round.tasks.push(tokio::spawn(stalls::watch(round.load.clone())));
         round
     }
 
