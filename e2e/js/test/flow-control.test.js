@@ -241,7 +241,8 @@ describe("rates, by the receiver's clock", { concurrency: true }, () => {
     await Promise.all(Array.from({ length: 7 }, () => publish(path, { key, rate: 2, period: 1 })));
     const requests = await it.receiver.arrivals(path, 7);
     keepsRate(requests, 2, 1_000, since);
-    assert.ok(requests[6].at - requests[0].at < 30_000, "no slower than the rate asks for");
+    const apart = requests.slice(2).map((request, n) => request.at - requests[n].at);
+    assert.ok(Math.min(...apart) < 3_000, `no slower than the rate asks for, at least once: ${apart}`);
   });
 
   test("retries take their turn too", async () => {

@@ -39,7 +39,7 @@ describe("kill -9", { concurrency: 4 }, () => {
       receiver.script("/ordered", 500, { status: 500, after: opened }, 200);
       const ids = [];
       for (const body of ["1", "2", "3", "4"]) {
-        ids.push((await queue.enqueue({ url: receiver.url("/ordered"), body, retries: 5, retryDelay: "1500" })).messageId);
+        ids.push((await queue.enqueue({ url: receiver.url("/ordered"), body, retries: 5, retryDelay: "4000" })).messageId);
       }
       await logged(client, ids[0], "RETRY");
       await server.restart();

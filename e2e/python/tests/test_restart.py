@@ -44,7 +44,7 @@ def test_queues_keep_their_order_and_their_pause(own_server: Server, receiver: R
     receiver.script("/retried", 500, Answer(200, after=release), 200)
     ids = [
         client.message.enqueue(
-            queue="retried", url=receiver.url("/retried"), body=body, retries=3, retry_delay="1000"
+            queue="retried", url=receiver.url("/retried"), body=body, retries=3, retry_delay="4000"
         ).message_id
         for body in ["1", "2", "3"]
     ]

@@ -37,8 +37,9 @@ fn check_key(limits: FlowLimits, mut arrivals: Vec<&Arrival>, history: &History)
         let least_us: Micros = (period_ms - JITTER_MS) * 1_000;
         arrivals.sort_unstable_by_key(|arrival| arrival.began_us);
         let windows = arrivals.windows(rate + 1).map(|window| (window[0], window[rate]));
-        let full = windows.filter(|(first, last)| last.began_us - first.began_us < least_us);
-        let full = full.filter(|(first, last)| !history.stood_still(first.at().saturating_sub(period_ms), last.at()));
+        let still_us =
+            |first: &Arrival, last: &Arrival| history.still_ms(first.at().saturating_sub(period_ms), last.at()) * 1_000;
+        let full = windows.filter(|(first, last)| last.began_us - first.began_us + still_us(first, last) < least_us);
         violations.extend(full.map(|(_, last)| Violation::OverRate(last.key.clone())));
     }
     violations
@@ -85,7 +86,7 @@ mod tests {
             check_key(limits, arrivals([5_000, 5_001, 5_500]).iter().collect(), &history)
         };
         assert_eq!(judged(4_100, 4_990), [], "they were kept from arriving until then");
-        for (from, until) in [(2_000, 3_900), (5_600, 6_000)] {
+        for (from, until) in [(2_000, 3_900), (5_600, 6_000), (4_900, 4_990)] {
             assert_eq!(judged(from, until), [Violation::OverRate("k5500".to_owned())]);
         }
     }

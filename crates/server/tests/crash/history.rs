@@ -272,9 +272,10 @@ impl History {
         !self.voids.iter().any(|void| void.contains(sent_at, answered_at))
     }
 
-    /// Whether the machine stood still at some moment of this time.
-    pub(crate) fn stood_still(&self, from: Millis, until: Millis) -> bool {
-        self.stalls.iter().any(|stall| stall.from <= until && stall.until >= from)
+    /// How long the machine stood still near this time: that much later than sent an arrival in it may be, and no more.
+    pub(crate) fn still_ms(&self, from: Millis, until: Millis) -> Millis {
+        let near = self.stalls.iter().filter(|stall| stall.from <= until && stall.until >= from);
+        near.map(|stall| stall.until - stall.from).sum()
     }
 
     /// How many times the power had been cut by then.

@@ -84,13 +84,12 @@ fn started_while_paused(history: &History, stays: &Stays<'_>) -> Vec<Violation> 
     let queues: HashMap<&str, usize> = stays.iter().map(|((key, _), stay)| (*key, stay.queue)).collect();
     let mut violations = Vec::new();
     for pause in &history.pauses {
-        let is_in = |at: Millis| at > pause.from + UNDER_WAY_MS && at < pause.until;
+        let under_way = |at: Millis| at <= pause.from + UNDER_WAY_MS + history.still_ms(pause.from, at);
+        let is_in = |at: Millis| at < pause.until && at > pause.from && !under_way(at);
         let started = history
             .arrivals
             .iter()
-            .filter(|arrival| is_in(arrival.at()) && queues.get(arrival.key.as_str()) == Some(&pause.queue))
-            // It may have been under way all the time.
-            .filter(|arrival| !history.stood_still(pause.from, arrival.at()));
+            .filter(|arrival| is_in(arrival.at()) && queues.get(arrival.key.as_str()) == Some(&pause.queue));
         violations.extend(started.map(|arrival| Violation::StartedWhilePaused(arrival.key.clone())));
     }
     violations
@@ -177,5 +176,7 @@ mod tests {
         history.arrivals[4].began_us = 500_000;
         history.stalls = vec![Stall { from: 130, until: 499 }];
         assert_eq!(check(&history), [], "it was sent before the pause, perhaps");
+        history.stalls = vec![Stall { from: 370, until: 499 }];
+        assert_eq!(check(&history), [Violation::StartedWhilePaused(key("b"))], "so long it was not under way");
     }
 }

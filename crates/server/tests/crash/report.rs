@@ -24,6 +24,8 @@ pub(crate) struct Row {
     violations: Vec<String>,
     /// Why the machine does not allow this kind.
     skipped: Option<String>,
+    /// How long the machine stood still, which is allowed for.
+    still_ms: Millis,
     /// What else there is to say.
     notes: Vec<String>,
     pub(crate) seconds: f64,
@@ -44,11 +46,7 @@ impl Row {
         let is_loss = |violation: &&Violation| matches!(violation, Violation::Lost(_) | Violation::Unaccounted(_));
         self.lost += verdict.violations.iter().filter(is_loss).count();
         self.violations.extend(verdict.violations.iter().map(|violation| verdict.explain(violation)));
-        let stalls = &verdict.history.stalls;
-        if !stalls.is_empty() {
-            let still_ms: Millis = stalls.iter().map(|stall| stall.until - stall.from).sum();
-            self.note(format!("the machine stood still {} times, {still_ms} ms in all", stalls.len()));
-        }
+        self.still_ms += verdict.history.still_ms(0, Millis::MAX);
     }
 
     /// Adds messages that were followed one by one.
@@ -105,6 +103,7 @@ impl Row {
             "lost": self.lost,
             "violations": self.violations,
             "skipped": self.skipped,
+            "still_ms": self.still_ms,
             "notes": self.notes,
             "seconds": self.seconds,
         })
@@ -139,6 +138,9 @@ pub(crate) fn table(rows: &[Row]) -> String {
         }
     }
     for row in rows {
+        if row.still_ms > 0 {
+            text += &format!("{}: the machine stood still for {} ms in all\n", row.kind, row.still_ms);
+        }
         for note in &row.notes {
             text += &format!("{}: {note}\n", row.kind);
         }

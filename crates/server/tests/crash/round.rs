@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 const PUBLISHERS: usize = 24;
 /// A server that acknowledges nothing, or ends nothing, for this long stands still.
@@ -29,6 +30,7 @@ pub(crate) struct Round {
     pub(crate) launch: Launch,
     pub(crate) random: Random,
     tasks: Vec<JoinHandle<()>>,
+    _watch: AbortOnDropHandle<()>,
     /// What the looks after each start have found.
     found: Vec<Violation>,
 }
@@ -56,7 +58,6 @@ impl Round {
         }
         let operator = operator::pause_queues(round.load.clone(), round.random.fork());
         round.tasks.push(tokio::spawn(operator));
-        round.tasks.push(tokio::spawn(stalls::watch(round.load.clone())));
         round
     }
 
@@ -66,7 +67,8 @@ impl Round {
         operator::prepare(&load, server.address()).await;
         server.kill();
         assert_sound(&server);
-        Round { load, launch, random: Random::new(0), tasks: Vec::new(), found: Vec::new() }
+        let watch = AbortOnDropHandle::new(tokio::spawn(stalls::watch(load.clone())));
+        Round { load, launch, random: Random::new(0), tasks: Vec::new(), _watch: watch, found: Vec::new() }
     }
 
     /// Starts the server, looks whether all is there, and lets the publishers at it. No address when it ended before.

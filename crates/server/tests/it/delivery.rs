@@ -260,16 +260,23 @@ async fn a_delayed_message_waits_longer_than_the_logs_are_kept() {
 async fn the_timers_run_by_themselves() {
     let server = TestServer::with(Setup { manual_clock: false, ..Setup::dev() }).await;
     let receiver = Receiver::start().await;
-    receiver.script("/", [Reply::status(500), Reply::status(200)]);
     let headers = [("Upstash-Delay", "1s"), ("Upstash-Retry-Delay", "100")];
-    let id = server.publish_with(&receiver.url("/"), &headers, "").await;
-    server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "DELIVERED"]).await;
-    let events = server.events_of(&id).await;
-    let at = |n: usize| events[n]["time"].as_u64().expect("a time");
-    for (due, started) in [(at(0) + 1_000, at(1)), (at(3) + 100, at(4))] {
-        assert!((due..due + 30_000).contains(&started), "due {due}, started {started}");
+    // A busy machine may make one late, and not each. The core looks at the clock every five seconds anyway.
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        receiver.script("/", [Reply::status(500), Reply::status(200)]);
+        let id = server.publish_with(&receiver.url("/"), &headers, "").await;
+        server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "DELIVERED"]).await;
+        let events = server.events_of(&id).await;
+        let at = |n: usize| events[n]["time"].as_u64().expect("a time");
+        let millis = [(at(0) + 1_000, at(1)), (at(3) + 100, at(4))]
+            .map(|(due, started)| started.checked_sub(due).unwrap_or_else(|| panic!("due {due}, started {started}")));
+        if millis.iter().all(|millis| *millis < 1_000) {
+            return server.finish().await;
+        }
+        late.push(millis);
     }
-    server.finish().await;
+    panic!("late by {late:?} ms");
 }
 
 #[tokio::test]

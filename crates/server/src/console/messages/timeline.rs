@@ -75,7 +75,7 @@ fn one_line(line: &Line, now: Timestamp) -> Markup {
                     ("CREATED", Some(due)) => { "stored; its first attempt " (due_at(due, now)) },
                     ("CREATED", None) => { "stored" },
                     ("RETRY", Some(due)) => { "the next attempt " (due_at(due, now)) },
-                    ("FAILED", _) => { "no further attempt is made: it is a dead letter now" },
+                    ("FAILED", _) => { "no further attempt is made: moved to the DLQ" },
                     ("CANCEL_REQUESTED", _) => { "a cancel was recorded" },
                     ("CANCELED", _) => { "the cancel has taken effect" },
                     _ => { @if let Some(error) = &line.error { (error) } },
