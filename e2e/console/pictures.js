@@ -5,7 +5,7 @@
 import path from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { eventually } from "../js/support/wait.js";
+import { eventually, pause } from "../js/support/wait.js";
 import { story } from "../workflow/js/support/story.js";
 import { watched } from "./support/story.js";
 
@@ -14,12 +14,10 @@ const IMAGES = fileURLToPath(new URL("../../docs/images/", import.meta.url));
 /** How long the traffic goes on that the first page shows. */
 const TRAFFIC_MS = 80_000;
 
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
 const it = watched(
   story((app) => {
     const takes = (ms, result) => async () => {
-      await sleep(ms);
+      await pause(ms);
       return result;
     };
     app.workflow("/order", async (context) => {
@@ -56,7 +54,7 @@ test("how things stand", async () => {
     const count = Math.round(5 + 3 * Math.sin(n / 18) + 2 * Math.random());
     const items = Array.from({ length: count }, (_, index) => ({ url: third.url("/fine"), body: { n, index } }));
     if (n % 100 === 50) items.push({ url: third.url("/down"), body: { n }, retries: 0 });
-    await Promise.all([qstash.batchJSON(items), sleep(125)]);
+    await Promise.all([qstash.batchJSON(items), pause(125)]);
   }
   await picture("console-now", "");
   // The other pictures begin with none.
@@ -86,7 +84,7 @@ test("a message that failed, the DLQ by cause, and a run", async () => {
   await eventually("dead letters", async () => (await qstash.dlq.listMessages({ count: 100 })).messages.length === letters.length + 2);
   await eventually("the run waits", async () => JSON.stringify(await it.log(run)).includes("order-7-shipped"));
   // The wait of the run is to be seen as long as its steps.
-  await sleep(4_000);
+  await pause(4_000);
   await picture("console-dlq", "/dlq");
   await picture("console-message", `/messages/${messageId}`, { height: 1100 });
   await picture("console-run", `/workflows/runs/${run}`, { height: 1100, colorScheme: "dark" });

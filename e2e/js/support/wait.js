@@ -21,7 +21,7 @@ export async function eventually(what, probe, patienceMs = PATIENCE_MS) {
   }
 }
 
-/** Only for the inside of polling loops, and for receivers that have to be slow. */
+/** Only for the inside of polling loops, for receivers that have to be slow, and for pictures of what takes time. */
 export function pause(ms) {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }

@@ -20,7 +20,7 @@ const CLOCKS: [&str; 9] = [
 ];
 
 /// Tests wait for conditions. These files may pause, and say why.
-const PAUSES: [(&str, &str); 13] = [
+const PAUSES: [(&str, &str); 12] = [
     ("crates/kit/tests/job/support.rs", "handlers that take time by a clock that is paused"),
     ("crates/kit/tests/publish/main.rs", "the inside of the polling loop"),
     ("crates/kit/tests/stores/support/wait.rs", "the inside of the polling loop"),
@@ -29,7 +29,6 @@ const PAUSES: [(&str, &str); 13] = [
     ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),
     ("crates/server/tests/it/support/receiver.rs", "answers that are late on demand"),
-    ("e2e/console/pictures.js", "traffic and steps that take time, for pictures of them"),
     ("e2e/js/support/wait.js", "the inside of the polling loop"),
     ("e2e/js/support/server.js", "deadlines for a start and an end"),
     ("e2e/python/support/receiver.py", "answers that are late on demand"),
