@@ -1,19 +1,22 @@
-//! A minimal HTTP/1.1 client: one keep-alive connection, ready-made requests, no pool, nothing to measure.
+//! A minimal HTTP/1.1, both ends: keep-alive connections, no pool, no library that would be measured too.
 
 use anyhow::{Context, Result, bail};
+use std::ops::Range;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Largest answer that is read; the sink's list of a few million messages stays far below.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Largest request or answer that is read; the sink's list of a few million messages stays far below.
+const MESSAGE_BYTES_MAX: usize = 256 << 20;
+/// Most headers of one.
+const HEADERS_MAX: usize = 64;
 
 /// Status and body.
 pub(crate) type Answer = (u16, Vec<u8>);
 
+/// The client's end.
 pub(crate) struct Connection {
-    stream: TcpStream,
-    buffer: Vec<u8>,
+    bytes: Bytes,
     /// `Retry-After` of the last answer, in seconds.
     pub(crate) retry_after: Option<u64>,
 }
@@ -22,66 +25,142 @@ impl Connection {
     /// `host` is `address:port`.
     pub(crate) async fn open(host: &str) -> Result<Self> {
         let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(8192), retry_after: None })
+        Ok(Self { bytes: Bytes::new(stream)?, retry_after: None })
     }
 
     /// Sends one request and reads one whole answer.
     pub(crate) async fn call(&mut self, request: &[u8]) -> Result<Answer> {
-        self.stream.write_all(request).await?;
-        self.buffer.clear();
+        let Self { bytes, retry_after } = self;
+        bytes.stream.write_all(request).await?;
+        bytes.read.clear();
         let head = loop {
-            self.read_more().await?;
-            if let Some(head) = parse_head(&self.buffer)? {
+            bytes.must_read_more().await?;
+            if let Some(head) = parse_head(&bytes.read)? {
                 break head;
             }
         };
-        self.retry_after = head.retry_after;
-        let body = match head.length {
-            Some(length) => self.sized_body(head.len, length).await?,
-            None => self.chunked_body(head.len).await?,
+        *retry_after = head.retry_after;
+        let body = bytes.body(head.len, head.length).await?;
+        Ok((head.status, bytes.read[body.place].to_vec()))
+    }
+}
+
+/// The server's end.
+pub(crate) struct Requests {
+    bytes: Bytes,
+    /// How many of the bytes belong to the request that was read last.
+    done: usize,
+}
+
+/// One request.
+pub(crate) struct Request<'a> {
+    /// From the method to the empty line.
+    pub(crate) head: &'a [u8],
+    /// Path and query.
+    pub(crate) target: &'a str,
+    pub(crate) body: &'a [u8],
+}
+
+impl Requests {
+    pub(crate) fn new(stream: TcpStream) -> Result<Self> {
+        Ok(Self { bytes: Bytes::new(stream)?, done: 0 })
+    }
+
+    /// The next request, read to its end; `None` when the client has closed its side.
+    pub(crate) async fn next(&mut self) -> Result<Option<Request<'_>>> {
+        self.bytes.read.drain(..self.done);
+        self.done = 0;
+        let head = loop {
+            if let Some(head) = parse_request_head(&self.bytes.read)? {
+                break head;
+            }
+            if !self.bytes.read_more().await? {
+                return if self.bytes.read.is_empty() { Ok(None) } else { bail!("the request is not whole") };
+            }
         };
-        Ok((head.status, body))
+        let body = self.bytes.body(head.len, head.length).await?;
+        self.done = body.end;
+        let read = &self.bytes.read;
+        let target = std::str::from_utf8(&read[head.target])?;
+        Ok(Some(Request { head: &read[..head.len], target, body: &read[body.place] }))
     }
 
-    async fn sized_body(&mut self, start: usize, length: usize) -> Result<Vec<u8>> {
-        let end = start + length.min(ANSWER_BYTES_MAX + 1);
-        while self.buffer.len() < end {
-            self.read_more().await?;
+    pub(crate) async fn answer(&mut self, status: u16, body: &str) -> Result<()> {
+        let answer = format!("HTTP/1.1 {status} \r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        Ok(self.bytes.stream.write_all(answer.as_bytes()).await?)
+    }
+}
+
+/// A connection, and what was read of it.
+struct Bytes {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+/// Where a body is.
+struct Body {
+    place: Range<usize>,
+    /// Where the next message begins.
+    end: usize,
+}
+
+impl Bytes {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, read: Vec::with_capacity(8192) })
+    }
+
+    /// Reads the body that begins at `start`, of this length or in chunks.
+    async fn body(&mut self, start: usize, length: Option<usize>) -> Result<Body> {
+        match length {
+            Some(length) => {
+                let end = start + length.min(MESSAGE_BYTES_MAX + 1);
+                self.fill(end).await?;
+                Ok(Body { place: start..end, end })
+            }
+            None => self.chunks(start).await,
         }
-        Ok(self.buffer[start..end].to_vec())
     }
 
-    async fn chunked_body(&mut self, start: usize) -> Result<Vec<u8>> {
-        let (mut body, mut at) = (Vec::new(), start);
+    /// Reads chunks, and moves what they hold together.
+    async fn chunks(&mut self, start: usize) -> Result<Body> {
+        let (mut end, mut at) = (start, start);
         loop {
-            match httparse::parse_chunk_size(&self.buffer[at..]) {
-                Err(_) => bail!("bad chunk in the answer"),
-                Ok(httparse::Status::Partial) => self.read_more().await?,
+            match httparse::parse_chunk_size(&self.read[at..]) {
+                Err(_) => bail!("bad chunk"),
+                Ok(httparse::Status::Partial) => self.must_read_more().await?,
                 Ok(httparse::Status::Complete((head, size))) => {
                     let from = at + head;
-                    let end = from + (size as usize).min(ANSWER_BYTES_MAX) + 2;
-                    while self.buffer.len() < end {
-                        self.read_more().await?;
-                    }
-                    body.extend_from_slice(&self.buffer[from..end - 2]);
-                    at = end;
+                    at = from + (size as usize).min(MESSAGE_BYTES_MAX) + 2;
+                    self.fill(at).await?;
+                    self.read.copy_within(from..at - 2, end);
+                    end += at - 2 - from;
                     if size == 0 {
-                        return Ok(body);
+                        return Ok(Body { place: start..end, end: at });
                     }
                 }
             }
         }
     }
 
-    async fn read_more(&mut self) -> Result<()> {
-        if self.buffer.len() > ANSWER_BYTES_MAX {
-            bail!("the answer is longer than {ANSWER_BYTES_MAX} bytes");
-        }
-        if self.stream.read_buf(&mut self.buffer).await? == 0 {
-            bail!("connection closed");
+    /// Reads on until there are so many bytes.
+    async fn fill(&mut self, end: usize) -> Result<()> {
+        while self.read.len() < end {
+            self.must_read_more().await?;
         }
         Ok(())
+    }
+
+    async fn must_read_more(&mut self) -> Result<()> {
+        if self.read_more().await? { Ok(()) } else { bail!("connection closed") }
+    }
+
+    /// False at the end of the connection.
+    async fn read_more(&mut self) -> Result<bool> {
+        if self.read.len() > MESSAGE_BYTES_MAX {
+            bail!("a message is longer than {MESSAGE_BYTES_MAX} bytes");
+        }
+        Ok(self.stream.read_buf(&mut self.read).await? > 0)
     }
 }
 
@@ -96,19 +175,44 @@ struct Head {
 }
 
 fn parse_head(buffer: &[u8]) -> Result<Option<Head>> {
-    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(len) = response.parse(buffer)? else { return Ok(None) };
-    let value = |name: &str| response.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value);
-    let length = match value("transfer-encoding") {
-        Some(_) => None,
-        None => Some(match value("content-length") {
-            Some(text) => std::str::from_utf8(text)?.trim().parse()?,
-            None => 0,
-        }),
-    };
-    let retry_after = value("retry-after").and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok());
+    let retry_after = value_of(response.headers, "retry-after");
+    let retry_after = retry_after.and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok());
+    let length = body_length(response.headers)?;
     Ok(Some(Head { status: response.code.unwrap_or(0), len, length, retry_after }))
+}
+
+struct RequestHead {
+    /// Where path and query are.
+    target: Range<usize>,
+    /// Bytes up to the body.
+    len: usize,
+    /// Bytes of the body; `None` when it comes in chunks.
+    length: Option<usize>,
+}
+
+fn parse_request_head(buffer: &[u8]) -> Result<Option<RequestHead>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    let httparse::Status::Complete(len) = request.parse(buffer)? else { return Ok(None) };
+    let (method, path) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
+    let start = method.len() + 1;
+    Ok(Some(RequestHead { target: start..start + path.len(), len, length: body_length(request.headers)? }))
+}
+
+fn value_of<'a>(headers: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
+    headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+}
+
+/// Bytes of the body; `None` when it comes in chunks.
+fn body_length(headers: &[httparse::Header<'_>]) -> Result<Option<usize>> {
+    if value_of(headers, "transfer-encoding").is_some() {
+        return Ok(None);
+    }
+    let length = value_of(headers, "content-length").map(|text| anyhow::Ok(std::str::from_utf8(text)?.trim().parse()?));
+    Ok(Some(length.transpose()?.unwrap_or(0)))
 }
 
 /// `http://address:port/path` as (`address:port`, `/path`). Only loopback addresses are taken.
@@ -207,5 +311,37 @@ mod tests {
             assert_eq!(get_ok(&base, "/").await.unwrap(), b"hello");
         }
         server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn requests_are_read_one_by_one_however_they_come() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut requests = Requests::new(listener.accept().await.unwrap().0).unwrap();
+        let sent = [
+            "POST /a/1?b=2 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloPOST /c HTTP/1.1\r\ntransfer-enc",
+            "oding: chunked\r\n\r\n3\r\nhel\r\n2\r",
+            "\nlo\r\n0\r\n\r\nGET /d HTTP/1.1\r\n\r\n",
+        ];
+        let sender = tokio::spawn(async move {
+            for part in sent {
+                client.write_all(part.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            client.shutdown().await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers
+        });
+        for (target, body) in [("/a/1?b=2", "hello"), ("/c", "hello"), ("/d", "")] {
+            let request = requests.next().await.unwrap().unwrap();
+            assert_eq!((request.target, request.body), (target, body.as_bytes()));
+            assert!(request.head.ends_with(b"\r\n\r\n"));
+            requests.answer(200, target).await.unwrap();
+        }
+        assert!(requests.next().await.unwrap().is_none());
+        drop(requests);
+        let answers = sender.await.unwrap();
+        assert!(answers.starts_with("HTTP/1.1 200 \r\ncontent-length: 8\r\n\r\n/a/1?b=2HTTP/1.1 200 "), "{answers}");
     }
 }
