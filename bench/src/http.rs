@@ -8,15 +8,17 @@ use tokio::net::TcpStream;
 
 /// Largest request or answer that is read; the sink's list of a few million messages stays far below.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
-/// Most headers of one.
-const HEADERS_MAX: usize = 64;
+/// Most headers of a request or an answer; more end the connection.
+const HEADERS_MAX: usize = 128;
+/// Every answer has a date, as those of real receivers do: the server keeps the headers of what it is answered.
+const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 /// Status and body.
 pub(crate) type Answer = (u16, Vec<u8>);
 
 /// The client's end.
 pub(crate) struct Connection {
-    bytes: Bytes,
+    wire: Wire,
     /// `Retry-After` of the last answer, in seconds.
     pub(crate) retry_after: Option<u64>,
 }
@@ -25,29 +27,30 @@ impl Connection {
     /// `host` is `address:port`.
     pub(crate) async fn open(host: &str) -> Result<Self> {
         let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
-        Ok(Self { bytes: Bytes::new(stream)?, retry_after: None })
+        Ok(Self { wire: Wire::new(stream)?, retry_after: None })
     }
 
     /// Sends one request and reads one whole answer.
     pub(crate) async fn call(&mut self, request: &[u8]) -> Result<Answer> {
-        let Self { bytes, retry_after } = self;
-        bytes.stream.write_all(request).await?;
-        bytes.read.clear();
+        let Self { wire, retry_after } = self;
+        wire.stream.write_all(request).await?;
+        wire.read.clear();
         let head = loop {
-            bytes.must_read_more().await?;
-            if let Some(head) = parse_head(&bytes.read)? {
+            wire.must_read_more().await?;
+            if let Some(head) = parse_answer_head(&wire.read)? {
                 break head;
             }
         };
         *retry_after = head.retry_after;
-        let body = bytes.body(head.len, head.length).await?;
-        Ok((head.status, bytes.read[body.place].to_vec()))
+        let body = wire.body(head.len, head.length).await?;
+        Ok((head.status, wire.read[body.place].to_vec()))
     }
 }
 
-/// The server's end.
+/// The server's end. It knows no `Expect`, leaves it to clients to close, and ends a connection without an answer when it does
+/// not understand a request.
 pub(crate) struct Requests {
-    bytes: Bytes,
+    wire: Wire,
     /// How many of the bytes belong to the request that was read last.
     done: usize,
 }
@@ -63,36 +66,37 @@ pub(crate) struct Request<'a> {
 
 impl Requests {
     pub(crate) fn new(stream: TcpStream) -> Result<Self> {
-        Ok(Self { bytes: Bytes::new(stream)?, done: 0 })
+        Ok(Self { wire: Wire::new(stream)?, done: 0 })
     }
 
     /// The next request, read to its end; `None` when the client has closed its side.
     pub(crate) async fn next(&mut self) -> Result<Option<Request<'_>>> {
-        self.bytes.read.drain(..self.done);
+        self.wire.read.drain(..self.done);
         self.done = 0;
         let head = loop {
-            if let Some(head) = parse_request_head(&self.bytes.read)? {
+            if let Some(head) = parse_request_head(&self.wire.read)? {
                 break head;
             }
-            if !self.bytes.read_more().await? {
-                return if self.bytes.read.is_empty() { Ok(None) } else { bail!("the request is not whole") };
+            if !self.wire.read_more().await? {
+                return if self.wire.read.is_empty() { Ok(None) } else { bail!("the request is not whole") };
             }
         };
-        let body = self.bytes.body(head.len, head.length).await?;
-        self.done = body.end;
-        let read = &self.bytes.read;
+        let body = self.wire.body(head.len, head.length).await?;
+        self.done = body.next;
+        let read = &self.wire.read;
         let target = std::str::from_utf8(&read[head.target])?;
         Ok(Some(Request { head: &read[..head.len], target, body: &read[body.place] }))
     }
 
     pub(crate) async fn answer(&mut self, status: u16, body: &str) -> Result<()> {
-        let answer = format!("HTTP/1.1 {status} \r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        Ok(self.bytes.stream.write_all(answer.as_bytes()).await?)
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status} \r\ncontent-length: {length}\r\ndate: {DATE}\r\n\r\n{body}");
+        Ok(self.wire.stream.write_all(answer.as_bytes()).await?)
     }
 }
 
 /// A connection, and what was read of it.
-struct Bytes {
+struct Wire {
     stream: TcpStream,
     read: Vec<u8>,
 }
@@ -101,10 +105,10 @@ struct Bytes {
 struct Body {
     place: Range<usize>,
     /// Where the next message begins.
-    end: usize,
+    next: usize,
 }
 
-impl Bytes {
+impl Wire {
     fn new(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, read: Vec::with_capacity(8192) })
@@ -114,15 +118,15 @@ impl Bytes {
     async fn body(&mut self, start: usize, length: Option<usize>) -> Result<Body> {
         match length {
             Some(length) => {
-                let end = start + length.min(MESSAGE_BYTES_MAX + 1);
+                let end = start + within_bound(length)?;
                 self.fill(end).await?;
-                Ok(Body { place: start..end, end })
+                Ok(Body { place: start..end, next: end })
             }
             None => self.chunks(start).await,
         }
     }
 
-    /// Reads chunks, and moves what they hold together.
+    /// Reads chunks, and moves what they hold together. There are no trailers.
     async fn chunks(&mut self, start: usize) -> Result<Body> {
         let (mut end, mut at) = (start, start);
         loop {
@@ -130,13 +134,16 @@ impl Bytes {
                 Err(_) => bail!("bad chunk"),
                 Ok(httparse::Status::Partial) => self.must_read_more().await?,
                 Ok(httparse::Status::Complete((head, size))) => {
-                    let from = at + head;
-                    at = from + (size as usize).min(MESSAGE_BYTES_MAX) + 2;
+                    let data = at + head..at + head + within_bound(usize::try_from(size)?)?;
+                    at = data.end + 2;
                     self.fill(at).await?;
-                    self.read.copy_within(from..at - 2, end);
-                    end += at - 2 - from;
+                    if &self.read[data.end..at] != b"\r\n" {
+                        bail!("a chunk does not end where it says");
+                    }
+                    self.read.copy_within(data.clone(), end);
+                    end += data.len();
                     if size == 0 {
-                        return Ok(Body { place: start..end, end: at });
+                        return Ok(Body { place: start..end, next: at });
                     }
                 }
             }
@@ -157,14 +164,20 @@ impl Bytes {
 
     /// False at the end of the connection.
     async fn read_more(&mut self) -> Result<bool> {
-        if self.read.len() > MESSAGE_BYTES_MAX {
-            bail!("a message is longer than {MESSAGE_BYTES_MAX} bytes");
-        }
+        // Of chunks that are short each there may be many.
+        within_bound(self.read.len())?;
         Ok(self.stream.read_buf(&mut self.read).await? > 0)
     }
 }
 
-struct Head {
+fn within_bound(length: usize) -> Result<usize> {
+    if length > MESSAGE_BYTES_MAX {
+        bail!("a message is longer than {MESSAGE_BYTES_MAX} bytes");
+    }
+    Ok(length)
+}
+
+struct AnswerHead {
     status: u16,
     /// Bytes up to the body.
     len: usize,
@@ -174,14 +187,14 @@ struct Head {
     retry_after: Option<u64>,
 }
 
-fn parse_head(buffer: &[u8]) -> Result<Option<Head>> {
+fn parse_answer_head(buffer: &[u8]) -> Result<Option<AnswerHead>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(len) = response.parse(buffer)? else { return Ok(None) };
     let retry_after = value_of(response.headers, "retry-after");
     let retry_after = retry_after.and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok());
     let length = body_length(response.headers)?;
-    Ok(Some(Head { status: response.code.unwrap_or(0), len, length, retry_after }))
+    Ok(Some(AnswerHead { status: response.code.unwrap_or(0), len, length, retry_after }))
 }
 
 struct RequestHead {
@@ -197,8 +210,9 @@ fn parse_request_head(buffer: &[u8]) -> Result<Option<RequestHead>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(len) = request.parse(buffer)? else { return Ok(None) };
-    let (method, path) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
-    let start = method.len() + 1;
+    let path = request.path.unwrap_or_default();
+    // Before the method there may be empty lines.
+    let start = path.as_ptr() as usize - buffer.as_ptr() as usize;
     Ok(Some(RequestHead { target: start..start + path.len(), len, length: body_length(request.headers)? }))
 }
 
@@ -281,11 +295,11 @@ mod tests {
 
     #[test]
     fn a_head_tells_how_its_body_comes() {
-        let sized = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").unwrap().unwrap();
+        let sized = parse_answer_head(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").unwrap().unwrap();
         assert_eq!((sized.status, sized.length), (200, Some(5)));
-        let chunked = parse_head(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap().unwrap();
+        let chunked = parse_answer_head(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap().unwrap();
         assert_eq!((chunked.status, chunked.length), (500, None));
-        assert!(parse_head(b"HTTP/1.1 200 OK\r\n").unwrap().is_none());
+        assert!(parse_answer_head(b"HTTP/1.1 200 OK\r\n").unwrap().is_none());
     }
 
     #[tokio::test]
@@ -316,23 +330,12 @@ mod tests {
     #[tokio::test]
     async fn requests_are_read_one_by_one_however_they_come() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let mut requests = Requests::new(listener.accept().await.unwrap().0).unwrap();
         let sent = [
             "POST /a/1?b=2 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloPOST /c HTTP/1.1\r\ntransfer-enc",
             "oding: chunked\r\n\r\n3\r\nhel\r\n2\r",
-            "\nlo\r\n0\r\n\r\nGET /d HTTP/1.1\r\n\r\n",
+            "\nlo\r\n0\r\n\r\n\r\nGET /d HTTP/1.1\r\n\r\n",
         ];
-        let sender = tokio::spawn(async move {
-            for part in sent {
-                client.write_all(part.as_bytes()).await.unwrap();
-                tokio::task::yield_now().await;
-            }
-            client.shutdown().await.unwrap();
-            let mut answers = String::new();
-            client.read_to_string(&mut answers).await.unwrap();
-            answers
-        });
+        let (mut requests, sender) = send(&listener, &sent).await;
         for (target, body) in [("/a/1?b=2", "hello"), ("/c", "hello"), ("/d", "")] {
             let request = requests.next().await.unwrap().unwrap();
             assert_eq!((request.target, request.body), (target, body.as_bytes()));
@@ -341,7 +344,45 @@ mod tests {
         }
         assert!(requests.next().await.unwrap().is_none());
         drop(requests);
-        let answers = sender.await.unwrap();
-        assert!(answers.starts_with("HTTP/1.1 200 \r\ncontent-length: 8\r\n\r\n/a/1?b=2HTTP/1.1 200 "), "{answers}");
+        let answer =
+            |body: &str| format!("HTTP/1.1 200 \r\ncontent-length: {}\r\ndate: {DATE}\r\n\r\n{body}", body.len());
+        assert_eq!(sender.await.unwrap(), ["/a/1?b=2", "/c", "/d"].map(answer).concat());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_not_whole_or_too_long_is_an_error() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let too_long = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n", MESSAGE_BYTES_MAX + 1);
+        let sent = [
+            "POST / HTT",
+            "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\nhell",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhello",
+            &too_long,
+        ];
+        for sent in sent {
+            let (mut requests, sender) = send(&listener, &[sent]).await;
+            assert!(requests.next().await.is_err(), "{sent}");
+            drop(requests);
+            assert_eq!(sender.await.unwrap(), "");
+        }
+    }
+
+    /// Sends these parts, each on its own, and then nothing more; the other end, and the answers.
+    async fn send(listener: &tokio::net::TcpListener, parts: &[&str]) -> (Requests, tokio::task::JoinHandle<String>) {
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        let requests = Requests::new(listener.accept().await.unwrap().0).unwrap();
+        let parts: Vec<Vec<u8>> = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
+        let sender = tokio::spawn(async move {
+            for part in parts {
+                client.write_all(&part).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            client.shutdown().await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers
+        });
+        (requests, sender)
     }
 }
