@@ -463,8 +463,9 @@ pub(super) fn dedup_by(options: &PublishOptions) -> Option<DedupBy> {
 
 /// What makes a message a duplicate. In a group each endpoint has its own.
 fn dedup_key(options: &PublishOptions, topic: Option<&str>, url: &str, body: &[u8]) -> Option<DedupKey> {
+    let dedup = options.dedup.as_ref()?;
     let destination = topic.map_or_else(|| url.to_owned(), |topic| format!("{topic}\0{url}"));
-    options.dedup.as_ref().map(|dedup| match (dedup, topic) {
+    Some(match (dedup, topic) {
         (Dedup::Id(id), None) => dedup::key_of_id(id),
         (Dedup::Id(id), Some(_)) => dedup::key_of_id(&format!("{id}\0{destination}")),
         (Dedup::Content, _) => dedup::key_of_content(&destination, &options.content_headers(), body),

@@ -49,13 +49,15 @@ pub(super) async fn read(
 ) -> Result<(Response, Ending), AttemptError> {
     let (head, incoming) = answer.into_parts();
     check_head(&head)?;
-    let mut response = Response { status: head.status.as_u16(), headers: kept_headers(&head), ..Response::default() };
+    let (success, bytes_max) = (head.status.is_success(), wanted.bytes_max);
+    // Of a success that nobody reads, nobody is told the headers, and not much of the body.
+    let is_read = wanted.needs_body || !success;
+    let headers = if is_read { kept_headers(&head) } else { Vec::new() };
+    let mut response = Response { status: head.status.as_u16(), headers, ..Response::default() };
     if incoming.is_end_stream() {
         return Ok((response, Ending::Complete));
     }
-    let (success, bytes_max) = (head.status.is_success(), wanted.bytes_max);
-    // Of a success that nobody reads, only the logs show the beginning.
-    let limit = if success && !wanted.needs_body { limits::LOG_RESPONSE_BYTES_MAX } else { bytes_max };
+    let limit = if is_read { bytes_max } else { limits::LOG_RESPONSE_BYTES_MAX };
     let mut reading = Reading { incoming, bytes_max, seen: 0, kept: Kept { body: Vec::new(), limit, dropped: false } };
     let ending = reading.finish(wanted).await;
     response.truncated = reading.kept.dropped || ending != Ending::Complete;

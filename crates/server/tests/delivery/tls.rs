@@ -162,7 +162,7 @@ async fn http2_is_spoken_when_offered_and_its_connection_is_shared() {
     let deliverer = trusting(&ours);
     for _ in 0..3 {
         let message = message(&format!("https://hook.example:{port}/a//b?c"));
-        let outcome = attempt(&deliverer, &message).await;
+        let outcome = attempt_within(&deliverer, &message, 10_000, true).await;
         assert_counts("h2-ok", &outcome);
         let response = outcome.result.unwrap();
         let header = |name: &str| response.headers.iter().find(|(known, _)| known == name).unwrap().1.clone();

@@ -273,7 +273,7 @@ impl Shared {
             }
             let mut last_seq = state.last_seq;
             // What this batch itself has done to messages.
-            let mut fates: HashMap<MessageId, bool> = HashMap::new();
+            let mut fates: HashMap<MessageId, bool> = HashMap::with_capacity(ops.len());
             for op in ops {
                 let (id, lives_on) = match op {
                     Op::Insert { message, .. } if message.id.seq > last_seq => {
