@@ -195,7 +195,7 @@ fn run(
     }
     telemetry::init(config.log_format, &config.log)?;
     raise_open_files();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("api").enable_all().build()?;
     let result = runtime.block_on(serve(config, log_port, arguments.discard_damaged_journal));
     // Whatever still runs on a blocking thread must not keep the process from ending.
     runtime.shutdown_timeout(EXIT_PATIENCE);

@@ -10,7 +10,7 @@ use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
 use crate::crash_point::crash_point;
 use crate::data_dir::DiskWatch;
 use crate::delivery::resolve::Resolve;
-use crate::delivery::{Deliverer, DeliveryConfig};
+use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, Site};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,7 @@ pub struct Server {
     /// Ends after the attempts: those to it are ours as well.
     receiver: Option<(JoinHandle<()>, CancellationToken)>,
     attempts: Arc<Attempts>,
+    _delivery_threads: DeliveryThreads,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
     _disk_watch: DiskWatch,
 }
@@ -75,14 +76,12 @@ impl Server {
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
         let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
-        let delivery = delivery_config(&config);
-        let to_llm = config.llm.clone().map(|llm| DeliveryConfig { upstream: Some(llm), ..delivery.clone() });
-        let llm = to_llm.map(|to_llm| Deliverer::new(to_llm, resolver.clone()).map(Arc::new)).transpose()?;
-        let deliverer = Deliverer::new(delivery, resolver)?;
+        let (deliverer, llm) = deliverers(&config, resolver)?;
+        let (delivery_threads, runtime) = DeliveryThreads::start()?;
         let (handle, commands) = CoreHandle::new();
         let attempts = Arc::new(Attempts {
-            runtime: Handle::current(),
-            deliverer: Arc::new(deliverer),
+            runtime,
+            deliverer,
             llm: llm.clone(),
             keys: keys.clone(),
             store: store.clone(),
@@ -141,6 +140,7 @@ impl Server {
             bulk_worker,
             receiver,
             attempts,
+            _delivery_threads: delivery_threads,
             core_ended,
             _disk_watch: disk_watch,
         })
@@ -220,14 +220,42 @@ fn receive_tests(app: &Arc<App>, listener: TcpListener, inboxes: Arc<Inboxes>) -
     (tokio::spawn(http::serve(listener, receiver, stop.clone(), FAILURE_GRACE)), stop)
 }
 
-/// How messages are delivered.
-fn delivery_config(config: &Config) -> DeliveryConfig {
-    DeliveryConfig {
+/// What delivers messages, and what delivers those to the language model, if there is one.
+fn deliverers(
+    config: &Config,
+    resolver: Arc<dyn Resolve>,
+) -> Result<(Arc<Deliverer>, Option<Arc<Deliverer>>), ConfigError> {
+    let delivery = DeliveryConfig {
         egress: config.egress.clone(),
         extra_ca_pem: config.egress_ca_pem.clone(),
         region: config.region.clone(),
         timeout_max: Duration::from_millis(config.quotas.timeout_ms),
         ..DeliveryConfig::default()
+    };
+    let to_llm = config.llm.clone().map(|llm| DeliveryConfig { upstream: Some(llm), ..delivery.clone() });
+    let llm = to_llm.map(|to_llm| Deliverer::new(to_llm, resolver.clone()).map(Arc::new)).transpose()?;
+    Ok((Arc::new(Deliverer::new(delivery, resolver)?), llm))
+}
+
+/// The threads that deliver, as many as there are processors. They are not those that serve requests: threads that do both
+/// hardly ever sleep when there is much to do, so that whoever wakes up interrupts one of them (`docs/decisions/0011`).
+struct DeliveryThreads(Option<Runtime>);
+
+impl DeliveryThreads {
+    fn start() -> anyhow::Result<(DeliveryThreads, Handle)> {
+        let runtime = runtime::Builder::new_multi_thread().thread_name("delivery").enable_all().build();
+        let runtime = runtime.context("the threads that deliver cannot be started")?;
+        let handle = runtime.handle().clone();
+        Ok((DeliveryThreads(Some(runtime)), handle))
+    }
+}
+
+impl Drop for DeliveryThreads {
+    /// Without waiting: async code may not wait for threads, and by now nothing is left to be delivered.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
