@@ -197,7 +197,7 @@ fn run(
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("api").enable_all().build()?;
     let result = runtime.block_on(serve(config, log_port, arguments.discard_damaged_journal));
-    // Whatever still runs on a blocking thread must not keep the process from ending.
+    // A query that still runs on a blocking thread must not keep the process from ending.
     runtime.shutdown_timeout(EXIT_PATIENCE);
     result
 }

@@ -244,14 +244,15 @@ struct DeliveryThreads(Option<Runtime>);
 impl DeliveryThreads {
     fn start() -> anyhow::Result<(DeliveryThreads, Handle)> {
         let runtime = runtime::Builder::new_multi_thread().thread_name("delivery").enable_all().build();
-        let runtime = runtime.context("the threads that deliver cannot be started")?;
+        let runtime = runtime.context("the runtime of the deliveries cannot be started")?;
         let handle = runtime.handle().clone();
         Ok((DeliveryThreads(Some(runtime)), handle))
     }
 }
 
 impl Drop for DeliveryThreads {
-    /// Without waiting: async code may not wait for threads, and by now nothing is left to be delivered.
+    /// Without waiting, which async code may not do. Whatever is still under way, after a failure, ends here; its message stays
+    /// live and is attempted again.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();

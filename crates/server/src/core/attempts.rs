@@ -1,4 +1,4 @@
-//! Starts attempts on the async runtime and reports how they ended.
+//! Starts attempts on the runtime of the deliveries and reports how they ended.
 
 use super::CoreHandle;
 use super::runs::nothing_sent;

@@ -1,13 +1,16 @@
 //! Many at once: nothing is lost, nothing is sent twice, and nobody takes another's place.
 
 use crate::support::server::{TOKEN_B, message_id};
-use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually, within};
+use posthaste::delivery::resolve::{Lookup, Resolve};
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 /// More than the engine keeps in RAM for one destination.
@@ -233,5 +236,43 @@ async fn slow_uploads_of_one_tenant_do_not_stop_the_publishes_of_another() {
     assert!(took < Duration::from_secs(20), "a small publish took {took:?}");
     receiver.next().await;
     drop(uploads);
+    server.finish().await;
+}
+
+/// A resolver that keeps the thread on which it is asked until it is released.
+struct ThreadKeeper {
+    asked: UnboundedSender<()>,
+    released: Mutex<mpsc::Receiver<()>>,
+    nobody_came: Arc<AtomicBool>,
+}
+
+impl Resolve for ThreadKeeper {
+    fn resolve(&self, _host: &str) -> Lookup {
+        self.asked.send(()).expect("the test waits for it");
+        let released = self.released.lock().expect("no thread has panicked").recv_timeout(Duration::from_secs(20));
+        self.nobody_came.fetch_or(released == Err(mpsc::RecvTimeoutError::Timeout), Ordering::Relaxed);
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+#[tokio::test]
+async fn deliveries_that_keep_all_their_threads_leave_requests_theirs() {
+    let (asked, mut is_asked) = unbounded_channel();
+    let (release, released) = mpsc::channel();
+    let nobody_came = Arc::new(AtomicBool::new(false));
+    let keeper = ThreadKeeper { asked, released: Mutex::new(released), nobody_came: nobody_came.clone() };
+    let server = TestServer::with(Setup { resolver: Arc::new(keeper), ..Setup::dev() }).await;
+    let mut ids = Vec::new();
+    for _ in 0..thread::available_parallelism().expect("it can be told").get() {
+        ids.push(server.publish_with("https://receiver.example/", &[("Upstash-Retries", "0")], "").await);
+        within("another thread is kept", is_asked.recv()).await;
+    }
+    let last = server.publish_with("https://receiver.example/", &[("Upstash-Retries", "0")], "").await;
+    assert_eq!(server.message(&last).await["messageId"], last);
+    drop(release);
+    for id in ids.iter().chain([&last]) {
+        server.dead_letter_of(id).await;
+    }
+    assert!(!nobody_came.load(Ordering::Relaxed), "nothing was answered while the threads were kept");
     server.finish().await;
 }

@@ -27,10 +27,12 @@ async fn keys_are_shown_paused_pinned_and_reset() {
 
     let headers =
         [("Upstash-Flow-Control-Key", EVIL), ("Upstash-Flow-Control-Value", "rate=1, period=1h, parallelism=4")];
-    for _ in 0..3 {
+    let first = server.publish_with(&receiver.url("/"), &headers, "").await;
+    receiver.next().await;
+    server.reaches(&first, &["CREATED", "ACTIVE", "DELIVERED"]).await;
+    for _ in 0..2 {
         server.publish_with(&receiver.url("/"), &headers, "").await;
     }
-    receiver.next().await;
     let page = browser.see(PAGE).await;
     expect_texts(&page, &[EVIL_SHOWN, "1 of 1 in 1 hour", "<td class=\"number\">2</td>"]);
     assert!(!page.contains("<img src=x"), "{page}");
