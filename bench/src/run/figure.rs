@@ -258,6 +258,12 @@ pub(super) fn cpu_us(report: &Report) -> Option<f64> {
     report.delivery.as_ref()?.cpu_us_per_msg.get(TARGET).copied()
 }
 
+/// What the load generator and the receiver spent for one delivered message.
+pub(super) fn tools_cpu_us(report: &Report) -> Option<f64> {
+    let spent = &report.delivery.as_ref()?.cpu_us_per_msg;
+    Some(spent.iter().filter(|(process, _)| *process != TARGET).map(|(_, us)| us).sum())
+}
+
 /// The median of one value's ratios, round by round.
 pub(super) fn paired_ratio(part: &[Report], whole: &[Report], value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
     median(paired_ratios(part, whole, value))
