@@ -22,7 +22,7 @@ pub(super) mod goal {
     pub(in crate::run) const DELAYED_RSS_GROWTH_MB: Goal = Goal::Below(300.0);
     /// Rates on top of a backlog beside those without.
     pub(in crate::run) const BACKLOG_RATIO: Goal = Goal::AtLeast(0.9);
-    /// The dearest backlog beside the cheapest, CPU per message.
+    /// The dearest backlog beside the cheapest: CPU per message in units of the tools'.
     pub(in crate::run) const COST_SPREAD: Goal = Goal::AtMost(1.2);
     /// From the time that a delayed message is due to its arrival.
     pub(in crate::run) const TIMER_P99_MS: Goal = Goal::AtMost(50.0);
@@ -370,6 +370,14 @@ pub(super) mod tests {
             reference: vec![report(2000.0, 0, 20.0), report(3000.0, 0, 10.0), report(1000.0, 0, 30.0)],
             server: vec![report(900.0, 1, 60.0), report(100.0, 2, 70.0), report(800.0, 0, 80.0)],
         }
+    }
+
+    #[test]
+    fn the_tools_are_all_but_the_server() {
+        let mut report = report(900.0, 0, 60.0);
+        let tools = [("load".to_owned(), 12.0), ("sink".to_owned(), 8.0)];
+        report.delivery.as_mut().unwrap().cpu_us_per_msg.extend(tools);
+        assert_eq!((cpu_us(&report), tools_cpu_us(&report)), (Some(60.0), Some(20.0)));
     }
 
     #[test]
