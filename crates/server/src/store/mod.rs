@@ -13,6 +13,7 @@ mod filter;
 mod page;
 mod run;
 mod run_filter;
+mod usage;
 
 pub use filter::{EventFilter, Filter, Order};
 pub use run_filter::{RunFilter, UrlFilter};
@@ -242,6 +243,10 @@ pub trait Store: Send + Sync {
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 
+    /// How many bytes a tenant has stored: bodies, settings and log lines of messages, dead letters, schedules and runs. Cheap
+    /// enough for every publish.
+    fn stored_bytes(&self, tenant: TenantId) -> u64;
+
     /// An error if writing has failed behind the back of its callers: stop.
     fn check(&self) -> Result<(), StoreError> {
         Ok(())
@@ -464,6 +469,15 @@ pub enum StoreError {
 
 /// Any error, kept as a cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body of at least this many bytes that several messages of one publish share is stored once.
+const SHARED_BODY_BYTES_MIN: usize = 4 * 1024;
+
+/// Whether two messages were published with one body. The same bytes in memory are the same body; equal ones elsewhere
+/// are not looked for.
+pub(crate) fn is_same_body(one: &Bytes, other: &Bytes) -> bool {
+    one.len() >= SHARED_BODY_BYTES_MIN && one.len() == other.len() && one.as_ptr() == other.as_ptr()
+}
 
 /// A message that must be there and is not.
 fn absent(what: &'static str, id: MessageId) -> StoreError {

@@ -7,8 +7,10 @@
 mod runs;
 
 use crate::support::*;
+use bytes::Bytes;
 use posthaste::store::journal::{JournalOptions, JournalStore};
 use posthaste::store::memory::MemoryStore;
+use posthaste::store::sqlite::fuzzing::usage_and_recount;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{
     Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Part, Store, StoreError,
@@ -57,6 +59,11 @@ enum Step {
         which: Index,
     },
     Named(Named),
+    /// Several messages with one body.
+    PublishTogether {
+        tenant: u32,
+        count: usize,
+    },
     Run(RunStep),
     PeekAtRuns {
         which: Index,
@@ -159,6 +166,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => publish.prop_map(|(tenant, url, labels, delay, body, key, queue, flow)| {
             Step::Publish { tenant, url, labels, delay, body, key, queue, flow }
         }),
+        2 => (1..3_u32, 2..5_usize).prop_map(|(tenant, count)| Step::PublishTogether { tenant, count }),
         1 => which().prop_map(|which| Step::CallBack { which }),
         4 => named().prop_map(Step::Named),
         16 => run_step().prop_map(Step::Run),
@@ -319,6 +327,17 @@ impl Pair {
                 }
                 assert!(self.commit(&ops));
                 self.messages.push(message);
+            }
+            Step::PublishTogether { tenant, count } => {
+                let body = Bytes::from(vec![b'y'; 5_000]);
+                let mut ops = Vec::new();
+                for _ in 0..*count {
+                    let message = Arc::new(Message { body: body.clone(), ..self.draft(TenantId(*tenant)) });
+                    ops.push(Op::Insert { message: Arc::clone(&message), live: live(&message) });
+                    ops.push(line(&message, self.now, State::Created));
+                    self.messages.push(message);
+                }
+                assert!(self.commit(&ops));
             }
             Step::CallBack { which } => {
                 if let Some(cause) = self.pick(which) {
@@ -552,6 +571,10 @@ fn compare(steps: &[Step], has_journal: bool) {
     pair.ask_for_runs(&AskRuns::default(), 3, Order::LatestFirst);
     pair.kill();
     pair.check();
+    let Pair { subject, directory, .. } = pair;
+    drop(subject);
+    let [counted, walked] = usage_and_recount(&directory.path().join("posthaste.db")).unwrap();
+    assert_eq!(counted, walked, "what each tenant has stored is counted as it is written and dropped");
 }
 
 proptest! {

@@ -516,3 +516,56 @@ proptest! {
         prop_assert!(frame::ops(&whole.payload[..cut.index(whole.payload.len())]).is_err() || cut.index(whole.payload.len()) >= 2);
     }
 }
+
+/// A fan-out of one body: its frame holds it once, and so does the database after a kill.
+#[test]
+fn a_body_that_many_messages_share_is_in_the_journal_once() {
+    let body = bytes::Bytes::from(vec![b'x'; 100_000]);
+    let files = Files::new();
+    let ids: Vec<_> = {
+        let store = files.open();
+        let rig = Rig::new(&store);
+        let drafts: Vec<_> =
+            (0..50).map(|ms| rig.draft(T0.plus_millis(ms), |message| message.body = body.clone())).collect();
+        let before = store.stored_bytes(rig.tenant);
+        rig.commit(&drafts.iter().flat_map(published).collect::<Vec<_>>()).unwrap();
+        let added = store.stored_bytes(rig.tenant) - before;
+        assert!((100_000..200_000).contains(&added), "{added} bytes count, also while they are pending");
+        drafts.iter().map(|message| message.id).collect()
+    };
+    let frame = {
+        let store = posthaste::store::memory::MemoryStore::new();
+        let rig = Rig::new(&store);
+        let drafts: Vec<_> =
+            (0..50).map(|ms| rig.draft(T0.plus_millis(ms), |message| message.body = body.clone())).collect();
+        let ops: Vec<_> = drafts.iter().flat_map(published).collect();
+        let mut bytes = Vec::new();
+        frame::encode(SEAL, 1, 0, SHARD, &ops, &mut bytes).unwrap();
+        let (_, read) = frame::ops(frame::decode(SEAL, &bytes).unwrap().payload).unwrap();
+        assert_eq!(read, ops);
+        bytes.len()
+    };
+    assert!(frame < 200_000, "{frame} bytes");
+    let store = files.open();
+    let loaded = store.load_messages(&ids).unwrap();
+    assert!(loaded.iter().all(|message| message.body == body));
+}
+
+#[test]
+fn a_batch_that_is_too_long_for_a_frame_goes_to_the_database() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let first = rig.publish(T0);
+    let part = bytes::Bytes::from(vec![b'x'; 90 * 1024 * 1024]);
+    // Three bodies that are equal and not the same.
+    let drafts: Vec<_> =
+        (0..3).map(|ms| rig.draft(T0.plus_millis(ms), |message| message.body = part.to_vec().into())).collect();
+    rig.commit(&drafts.iter().flat_map(published).collect::<Vec<_>>()).unwrap();
+    let last = rig.publish(T0.plus_millis(3));
+    drop(store);
+    let store = files.open();
+    assert_eq!(Rig::new(&store).live_ids().len(), 5);
+    let ids = [first.id, drafts[2].id, last.id];
+    assert_eq!(store.load_messages(&ids).unwrap()[1].body, part);
+}

@@ -290,13 +290,13 @@ fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
 fn a_file_of_a_later_release_is_refused_unchanged() {
     let files = Files::new();
     files.open().close();
-    files.pragma("PRAGMA user_version = 6");
+    files.pragma("PRAGMA user_version = 7");
     let before = std::fs::read(files.path()).unwrap();
     let error = files.refusal();
-    assert!(matches!(error, OpenError::Newer { found: 6, supported: 5 }), "{error:?}");
+    assert!(matches!(error, OpenError::Newer { found: 7, supported: 6 }), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the store has format 6, but this release knows only up to 5: upgrade the posthaste binary"
+        "the store has format 7, but this release knows only up to 6: upgrade the posthaste binary"
     );
     assert_eq!(std::fs::read(files.path()).unwrap(), before);
 }
@@ -387,4 +387,58 @@ fn queries_go_on_while_tables_come_and_go() {
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(rig.live_ids(), [kept.id]);
+}
+
+fn number(path: &Path, sql: &str) -> i64 {
+    rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// Published together, with one body.
+fn publish_together(rig: &Rig<'_>, second: u64, count: u64, body: &Bytes) -> Vec<Arc<Message>> {
+    let drafts: Vec<_> = (0..count)
+        .map(|ms| rig.draft(T0.plus_millis(second * SECOND + ms), |message| message.body = body.clone()))
+        .collect();
+    rig.commit(&drafts.iter().flat_map(published).collect::<Vec<_>>()).unwrap();
+    drafts
+}
+
+#[test]
+fn a_body_that_many_messages_share_is_stored_once_and_goes_with_the_last_of_them() {
+    const REFS: &str = "SELECT coalesce(sum(refs), 0) FROM shared_body";
+    let files = Files::new();
+    let (path, body) = (files.path(), Bytes::from(vec![b'x'; 1024 * 1024]));
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let messages = publish_together(&rig, 0, 100, &body);
+    assert_eq!((number(&path, "SELECT count(*) FROM shared_body"), number(&path, REFS)), (1, 100));
+    let stored = store.stored_bytes(rig.tenant);
+    assert!((1024 * 1024..1024 * 1024 + 100_000).contains(&stored), "{stored} bytes are counted");
+    let ids: Vec<_> = messages.iter().map(|message| message.id).collect();
+    let loaded = store.load_messages(&ids).unwrap();
+    assert_eq!(loaded, messages);
+    assert!(loaded.iter().all(|message| message.body.as_ptr() == loaded[0].body.as_ptr()), "one copy in RAM");
+
+    let letter = rig.fail(&messages[0], T0, None);
+    assert_eq!(number(&path, REFS), 101, "the dead letter refers to it too");
+    assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, messages[0]);
+    for message in &messages[1..] {
+        rig.deliver(message, T0);
+    }
+    let all = |history_ms, dlq_ms, days: u64| {
+        while store.retain(&Retention { history_ms, dlq_ms }, T0.plus_millis(days * DAY)).unwrap().more {}
+    };
+    all(DAY, 100 * DAY, 10);
+    assert_eq!(number(&path, REFS), 1, "the history is gone");
+    assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, messages[0]);
+    rig.commit(&[Op::Exhume { tenant: rig.tenant, dlq_id: letter.dlq_id }]).unwrap();
+    assert_eq!(number(&path, "SELECT count(*) FROM shared_body"), 0);
+    assert_eq!(store.stored_bytes(rig.tenant), 0);
+
+    let messages = publish_together(&rig, 1, 2, &body);
+    rig.fail(&messages[0], T0, None);
+    all(DAY, DAY, 20);
+    assert_eq!(number(&path, REFS), 1, "one still lives, and its row has moved");
+    assert_eq!(store.load_messages(&[messages[1].id]).unwrap()[0].body, body);
+    publish_together(&rig, 2, 3, &Bytes::from_static(b"small"));
+    assert_eq!(number(&path, "SELECT count(*) FROM shared_body"), 1, "a small body is kept with each message");
 }

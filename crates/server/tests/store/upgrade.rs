@@ -3,6 +3,7 @@
 use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore};
+use posthaste::store::sqlite::fuzzing::usage_and_recount;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Asker, Counts, Filter, ListedWait, Part, RunFilter, SigningKeys, Store};
 use posthaste_engine::event::{Op, Response, State};
@@ -123,7 +124,7 @@ fn a_file_of_format_1_keeps_everything() {
         assert_eq!(store.url_groups(TENANT).unwrap(), [group]);
         assert_eq!(store.tenant("default").unwrap(), TENANT);
         store.close();
-        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [5]);
+        assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [6]);
     }
     let store = file.open();
     let rig = Rig::new(&store);
@@ -190,7 +191,8 @@ fn an_upgraded_file_is_like_a_new_one() {
 /// A file as it was before there were runs: what format 4 added is taken out again.
 fn as_of_format_3(path: &Path) {
     let sql = "ALTER TABLE live DROP COLUMN step;
-        DROP TABLE run; DROP TABLE run_entry; DROP TABLE run_note; DROP TABLE waiter; PRAGMA user_version = 3;";
+        DROP TABLE run; DROP TABLE run_entry; DROP TABLE run_note; DROP TABLE waiter;
+        DROP TABLE shared_body; DROP TABLE usage; PRAGMA user_version = 3;";
     Connection::open(path).unwrap().execute_batch(sql).unwrap();
 }
 
@@ -207,10 +209,13 @@ fn a_file_of_format_3_keeps_everything_and_takes_runs() {
     let store = open();
     let rig = Rig::new(&store);
     assert_eq!((rig.live_ids(), rig.story().len()), (vec![message.id], 1));
+    assert!(store.stored_bytes(TENANT) > message.body.len() as u64, "what was stored before counts");
     let run = rig.start("run", T0);
     store.close();
+    let [counted, walked] = usage_and_recount(&path).unwrap();
+    assert_eq!(counted, walked);
     assert_eq!(SCHEMA.map(|sql| query::<Option<String>>(&path, sql)), new);
-    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [5]);
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [6]);
     assert_eq!(query::<String>(&path, "PRAGMA integrity_check"), ["ok"]);
     assert_eq!(open().workflow(TENANT, run.run.no).unwrap(), Some(run));
 }
@@ -250,7 +255,7 @@ fn as_of_format_4(path: &Path) {
         CREATE TABLE run_entry(run INTEGER NOT NULL, idx INTEGER NOT NULL, seq INTEGER NOT NULL, tag INTEGER NOT NULL,
             delivery TEXT NOT NULL, terms TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY(run, idx)) WITHOUT ROWID;
         INSERT INTO run_entry SELECT run, idx, seq, tag, delivery, terms, body FROM newer;
-        DROP TABLE newer; DROP TABLE run_note; PRAGMA user_version = 4;";
+        DROP TABLE newer; DROP TABLE run_note; DROP TABLE shared_body; DROP TABLE usage; PRAGMA user_version = 4;";
     connection.execute_batch(sql).unwrap();
 }
 
@@ -317,7 +322,7 @@ fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
     assert!(query::<String>(&path, "SELECT data FROM run").iter().any(|data| data.contains("\"early\"")));
 
     let store = open();
-    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [5]);
+    assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [6]);
     assert_eq!(SCHEMA.map(|sql| query::<Option<String>>(&path, sql)), new);
     let rig = Rig::new(&store);
     for (run, record) in runs.iter().zip(&records) {

@@ -1,9 +1,9 @@
 //! One batch of ops as bytes: what is checked when it is read back, and how ops look inside.
 //!
 //! Numbers are little-endian; what the engine may extend is JSON, as in the database. `MAGIC` changes when
-//! the rest does.
+//! the rest does. A body that several messages of a batch share is written once.
 
-use crate::store::ShardId;
+use crate::store::{ShardId, is_same_body};
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, Event, Op, State};
 use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
@@ -66,6 +66,23 @@ impl Frame<'_> {
 #[error("a frame of the journal does not decode: {0}")]
 pub struct Undecodable(pub(super) &'static str);
 
+/// Most bytes of a frame. A batch that is longer goes straight to the database.
+const JOURNAL_FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Why a batch cannot be a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unencodable {
+    /// It is longer than a frame may be.
+    #[error("the batch is too long for a frame of the journal")]
+    TooLong,
+    /// Something in it has no JSON form.
+    #[error("the batch holds something that cannot be written as JSON")]
+    Json,
+    /// It holds a change that only the database takes.
+    #[error("the batch holds a change that is not for the journal")]
+    NotForJournal,
+}
+
 /// Whether the journal can take this op; the others go straight to the database.
 pub(super) fn takes(op: &Op) -> bool {
     matches!(
@@ -90,15 +107,16 @@ pub fn encode(
     shard: ShardId,
     ops: &[Op],
     out: &mut Vec<u8>,
-) -> Result<(), Undecodable> {
+) -> Result<(), Unencodable> {
     out.clear();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&[0; HEADER_BYTES - MAGIC.len()]);
     out.extend_from_slice(&shard.0.to_le_bytes());
+    let mut encoder = Encoder { out, body: None };
     for op in ops {
-        Encoder(out).op(op)?;
+        encoder.op(op)?;
     }
-    let length = u32::try_from(out.len() - HEADER_BYTES).map_err(|_| Undecodable("it is longer than 4 GiB"))?;
+    let length = u32::try_from(out.len() - HEADER_BYTES).map_err(|_| Unencodable::TooLong)?;
     out[4..8].copy_from_slice(&length.to_le_bytes());
     out[8..16].copy_from_slice(&number.to_le_bytes());
     out[16..24].copy_from_slice(&synced_to.to_le_bytes());
@@ -143,7 +161,8 @@ pub fn ops(payload: &[u8]) -> Result<(ShardId, Vec<Op>), Undecodable> {
     let shard = ShardId(u16::from_le_bytes(rest.array()?));
     let mut ops = Vec::new();
     while !rest.0.is_empty() {
-        ops.push(rest.op()?);
+        let op = rest.op(&ops)?;
+        ops.push(op);
     }
     Ok((shard, ops))
 }
@@ -163,21 +182,32 @@ const WAITER: u8 = 12;
 const NO_WAITER: u8 = 13;
 const NOTE: u8 = 14;
 const NO_NOTE: u8 = 15;
+/// An insert of a message whose body is that of the insert before it.
+const INSERT_SAME_BODY: u8 = 16;
 
-struct Encoder<'a>(&'a mut Vec<u8>);
+struct Encoder<'a, 'o> {
+    out: &'a mut Vec<u8>,
+    /// The body of the last insert.
+    body: Option<&'o Bytes>,
+}
 
-impl Encoder<'_> {
-    fn op(&mut self, op: &Op) -> Result<(), Undecodable> {
+impl<'o> Encoder<'_, 'o> {
+    fn op(&mut self, op: &'o Op) -> Result<(), Unencodable> {
         match op {
             Op::Insert { message, live } => {
-                self.u8(INSERT);
+                let is_same = self.body.is_some_and(|body| is_same_body(body, &message.body));
+                self.u8(if is_same { INSERT_SAME_BODY } else { INSERT });
                 self.message(message)?;
+                if !is_same {
+                    self.text(&message.body)?;
+                }
+                self.body = Some(&message.body);
                 self.live(live);
             }
             Op::Remember { tenant, key, id, expires } => {
                 self.u8(REMEMBER);
                 self.u32(tenant.0);
-                self.0.extend_from_slice(&key.0);
+                self.out.extend_from_slice(&key.0);
                 self.id(*id);
                 self.u64(expires.0);
             }
@@ -216,12 +246,12 @@ impl Encoder<'_> {
                 self.json(flow)?;
             }
             Op::Workflow(change) => self.change(change)?,
-            _ => return Err(Undecodable("this kind of change is not for the journal")),
+            _ => return Err(Unencodable::NotForJournal),
         }
         Ok(())
     }
 
-    fn change(&mut self, change: &Change) -> Result<(), Undecodable> {
+    fn change(&mut self, change: &Change) -> Result<(), Unencodable> {
         match change {
             Change::Run(run) => {
                 self.u8(RUN);
@@ -271,20 +301,20 @@ impl Encoder<'_> {
         self.u64(key.n);
     }
 
-    fn waiter(&mut self, waiter: &Waiter) -> Result<(), Undecodable> {
+    fn waiter(&mut self, waiter: &Waiter) -> Result<(), Unencodable> {
         self.u32(waiter.tenant.0);
         self.u64(waiter.run.0);
         self.id(waiter.timer);
         self.text(waiter.event.as_bytes())
     }
 
-    fn message(&mut self, message: &Message) -> Result<(), Undecodable> {
+    /// All but the body, which follows.
+    fn message(&mut self, message: &Message) -> Result<(), Unencodable> {
         self.id(message.id);
         self.u32(message.tenant.0);
         self.u64(message.created_at.0);
         self.u64(message.not_before.0);
-        self.json(&message.spec)?;
-        self.text(&message.body)
+        self.json(&message.spec)
     }
 
     fn live(&mut self, live: &Live) {
@@ -312,31 +342,34 @@ impl Encoder<'_> {
     }
 
     /// JSON, written in place; its length goes before it.
-    fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Undecodable> {
-        let start = self.0.len();
+    fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Unencodable> {
+        let start = self.out.len();
         self.u32(0);
-        serde_json::to_writer(&mut *self.0, value).map_err(|_| Undecodable("it cannot be written as JSON"))?;
-        let length = u32::try_from(self.0.len() - start - 4).map_err(|_| Undecodable("a part is too long"))?;
-        self.0[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        serde_json::to_writer(&mut *self.out, value).map_err(|_| Unencodable::Json)?;
+        let length = u32::try_from(self.out.len() - start - 4).map_err(|_| Unencodable::TooLong)?;
+        self.out[start..start + 4].copy_from_slice(&length.to_le_bytes());
         Ok(())
     }
 
-    fn text(&mut self, bytes: &[u8]) -> Result<(), Undecodable> {
-        self.u32(u32::try_from(bytes.len()).map_err(|_| Undecodable("a part is too long"))?);
-        self.0.extend_from_slice(bytes);
+    fn text(&mut self, bytes: &[u8]) -> Result<(), Unencodable> {
+        if self.out.len() + bytes.len() > JOURNAL_FRAME_BYTES_MAX {
+            return Err(Unencodable::TooLong);
+        }
+        self.u32(u32::try_from(bytes.len()).map_err(|_| Unencodable::TooLong)?);
+        self.out.extend_from_slice(bytes);
         Ok(())
     }
 
     fn u8(&mut self, number: u8) {
-        self.0.push(number);
+        self.out.push(number);
     }
 
     fn u32(&mut self, number: u32) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+        self.out.extend_from_slice(&number.to_le_bytes());
     }
 
     fn u64(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+        self.out.extend_from_slice(&number.to_le_bytes());
     }
 }
 
@@ -344,9 +377,22 @@ impl Encoder<'_> {
 struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
-    fn op(&mut self) -> Result<Op, Undecodable> {
+    /// `before` are the ops of the frame up to this one.
+    fn op(&mut self, before: &[Op]) -> Result<Op, Undecodable> {
         Ok(match self.u8()? {
-            INSERT => Op::Insert { message: Arc::new(self.message()?), live: self.live()? },
+            INSERT => {
+                let head = self.message()?;
+                let message = Arc::new(Message { body: Bytes::copy_from_slice(self.text()?), ..head });
+                Op::Insert { message, live: self.live()? }
+            }
+            INSERT_SAME_BODY => {
+                let inserted = before.iter().rev().find_map(|op| match op {
+                    Op::Insert { message, .. } => Some(message.body.clone()),
+                    _ => None,
+                });
+                let body = inserted.ok_or(Undecodable("it refers to a body that it does not hold"))?;
+                Op::Insert { message: Arc::new(Message { body, ..self.message()? }), live: self.live()? }
+            }
             REMEMBER => Op::Remember {
                 tenant: TenantId(self.u32()?),
                 key: DedupKey(self.array()?),
@@ -384,6 +430,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
+    /// A message without its body, which follows.
     fn message(&mut self) -> Result<Message, Undecodable> {
         Ok(Message {
             id: self.id()?,
@@ -391,7 +438,7 @@ impl<'a> Decoder<'a> {
             created_at: Timestamp(self.u64()?),
             not_before: Timestamp(self.u64()?),
             spec: self.json()?,
-            body: Bytes::copy_from_slice(self.text()?),
+            body: Bytes::new(),
         })
     }
 

@@ -133,14 +133,20 @@ impl Log {
         })
     }
 
-    /// Appends one frame and says its number and length. After an error nobody knows what is on disk: stop.
-    pub(super) fn append(&mut self, shard: ShardId, ops: &[Op], sync: bool) -> io::Result<(u64, usize)> {
+    /// Appends one frame and says its number and length; `None` if it would be longer than a frame may be, and nothing was
+    /// written. After an error nobody knows what is on disk: stop.
+    pub(super) fn append(&mut self, shard: ShardId, ops: &[Op], sync: bool) -> io::Result<Option<(u64, usize)>> {
         if is_time_for_another(self.end, self.segment_bytes, self.begun.elapsed()) {
             self.next_segment()?;
         }
         crash_point("journal_before_append");
         let number = self.last + 1;
-        frame::encode(self.seal, number, self.synced_to, shard, ops, &mut self.frame).map_err(io::Error::other)?;
+        let encoded = frame::encode(self.seal, number, self.synced_to, shard, ops, &mut self.frame);
+        if matches!(encoded, Err(frame::Unencodable::TooLong)) {
+            self.frame = Vec::new();
+            return Ok(None);
+        }
+        encoded.map_err(io::Error::other)?;
         self.file.write_all_at(&self.frame, self.end)?;
         let length = self.frame.len();
         self.frame.clear();
@@ -152,7 +158,7 @@ impl Log {
             self.sync()?;
             crash_point("journal_synced");
         }
-        Ok((number, length))
+        Ok(Some((number, length)))
     }
 
     /// Brings all frames to disk.

@@ -21,6 +21,7 @@ mod verbs;
 pub use log::JournalError;
 
 use super::sqlite::{OpenError, SqliteOptions, SqliteStore};
+use super::usage::Usage;
 use super::{
     Counts, Durability, Epoch, Retained, Retention, ShardId, Store, StoreError, absent, duplicate_window_counts, lock,
 };
@@ -116,6 +117,8 @@ struct Shared {
     /// Something is pending, or it is time to stop.
     changed: Condvar,
     apply_after: Duration,
+    /// The bytes of each tenant that are pending.
+    pending_usage: Usage,
 }
 
 struct State {
@@ -164,6 +167,7 @@ impl JournalStore {
             state: Mutex::new(state),
             changed: Condvar::new(),
             apply_after: options.apply_after,
+            pending_usage: Usage::default(),
         });
         let for_thread = shared.clone();
         let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || for_thread.keep_applying());
@@ -247,10 +251,12 @@ impl Shared {
                 return self.commit_to_database(shard, epoch, ops);
             }
             let appended = log.append(shard, ops, durability == Durability::Synced);
-            let (number, bytes) = appended.map_err(|error| self.fail(error.into()))?;
+            let Some((number, bytes)) = appended.map_err(|error| self.fail(error.into()))? else {
+                return self.commit_to_database(shard, epoch, ops);
+            };
             let mut state = self.state();
             state.count(ops);
-            state.gathering.add(number, bytes, shard, ops);
+            self.pending_usage.add(&state.gathering.add(number, bytes, shard, ops));
             if state.since.is_none() {
                 state.since = Some(Instant::now());
                 self.changed.notify_all();
@@ -370,6 +376,7 @@ impl Shared {
         self.database.apply(&pending).map_err(|error| self.fail(error.into()))?;
         crash_point("journal_applied");
         let mut state = self.state();
+        self.pending_usage.remove(&pending.usage);
         state.applying = None;
         state.applied = pending.last;
         state.unmoved_bytes += TRANSACTION_BYTES + pending.bytes;

@@ -2,7 +2,9 @@
 //! database will get.
 
 use super::pending_runs::PendingRuns;
+use crate::store::is_same_body;
 use crate::store::run::is_expired;
+use crate::store::usage::{ROW_BYTES, UsageChange};
 use crate::store::{Retention, ShardId};
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::flow::Flow;
@@ -35,6 +37,8 @@ pub(crate) struct Pending {
     pub queues: BTreeMap<(TenantId, String), Queue>,
     pub flows: BTreeMap<(TenantId, String), Flow>,
     pub runs: PendingRuns,
+    /// What it adds to the stored bytes of each tenant, more or less; the database counts them exactly.
+    pub usage: UsageChange,
 }
 
 /// What became of a message.
@@ -60,16 +64,21 @@ impl Pending {
         self.last == 0
     }
 
-    /// Adds a batch that was checked.
-    pub(super) fn add(&mut self, number: u64, bytes: usize, shard: ShardId, ops: &[Op]) {
+    /// Adds a batch that was checked, and says what it adds to the stored bytes of each tenant.
+    pub(super) fn add(&mut self, number: u64, bytes: usize, shard: ShardId, ops: &[Op]) -> UsageChange {
         if self.is_empty() {
             self.first = number;
         }
         self.last = number;
         self.bytes += bytes;
+        let (mut body, mut usage) = (None, UsageChange::new());
         for op in ops {
             match op {
                 Op::Insert { message, live } => {
+                    let is_same = body.is_some_and(|body| is_same_body(body, &message.body));
+                    let own_bytes = if is_same { 0 } else { message.body.len() as u64 };
+                    body = Some(&message.body);
+                    *usage.entry(message.tenant).or_default() += (ROW_BYTES + own_bytes).cast_signed();
                     let fate = Fate { id: live.id, shard, message: Some(message.clone()), live: Some(*live) };
                     self.fates.insert(live.id.seq, fate);
                 }
@@ -93,6 +102,10 @@ impl Pending {
                 _ => unreachable!("the journal takes no such op"),
             }
         }
+        for (tenant, bytes) in &usage {
+            *self.usage.entry(*tenant).or_default() += bytes;
+        }
+        usage
     }
 
     /// Whether history may be dropped while this is pending: every log line is of this moment, and about a message that

@@ -368,6 +368,10 @@ impl Store for JournalStore {
         self.settled()?.tally(tenant, max)
     }
 
+    fn stored_bytes(&self, tenant: TenantId) -> u64 {
+        self.shared.database.stored_bytes(tenant) + self.shared.pending_usage.of(tenant)
+    }
+
     fn counts(&self) -> Result<Counts, StoreError> {
         Ok(self.shared.state().counts)
     }

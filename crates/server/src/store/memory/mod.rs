@@ -8,6 +8,7 @@ mod model;
 mod runs;
 
 use super::page::{Bounds, PageBuilder};
+use super::usage::ROW_BYTES;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
     MessageRecord, Order, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store,
@@ -432,6 +433,12 @@ impl Store for MemoryStore {
             live_messages: looked.filter(|(_, live)| !live.is_step).count() as u64,
             more_live_messages: own.count() as u64 >= max,
         })
+    }
+
+    fn stored_bytes(&self, tenant: TenantId) -> u64 {
+        let model = self.model();
+        let own = model.messages.values().filter(|message| message.tenant == tenant);
+        own.map(|message| ROW_BYTES + message.body.len() as u64).sum()
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

@@ -18,8 +18,10 @@ pub(super) const LIVE_COLUMNS: &str =
     "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, queue, turn_at, turn_seq, flow, step";
 /// Columns that [`message_head`] reads: SQLite reads a body even if nobody looks at its column.
 pub(super) const HEAD_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec";
-/// The same, and the body that [`body`] reads.
+/// The same, and the body, which [`Snapshot::body`](super::read::Snapshot::body) reads.
 pub(super) const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec, body";
+/// The place of the body among [`MESSAGE_COLUMNS`].
+pub(super) const BODY_COLUMN: usize = 6;
 /// Columns that [`dead_letter`] reads, behind those of the message.
 pub(super) const LETTER_COLUMNS: &str = "at, retried, error, response";
 
@@ -95,16 +97,6 @@ pub(super) fn message_head(row: &Row<'_>) -> Outcome<Message> {
         spec: json::<MessageSpec>("message", row, 5)?,
         body: Bytes::new(),
     })
-}
-
-/// The body in a row of [`MESSAGE_COLUMNS`].
-pub(super) fn body(row: &Row<'_>) -> Outcome<Bytes> {
-    Ok(Bytes::from(row.get::<_, Vec<u8>>(6)?))
-}
-
-/// A row of [`MESSAGE_COLUMNS`].
-pub(super) fn message(row: &Row<'_>) -> Outcome<Message> {
-    Ok(Message { body: body(row)?, ..message_head(row)? })
 }
 
 /// A row of [`MESSAGE_COLUMNS`] and [`LETTER_COLUMNS`].

@@ -3,10 +3,11 @@
 //! SQL narrows by tenant, position and id; the filter decides on the decoded rows. A page
 //! ends early when it has passed over too many rows; bodies are read for matches only.
 
-use super::codec::{self, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
+use super::codec::{self, BODY_COLUMN, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
 use super::read::{Snapshot, only_ids};
 use super::schema::Kind;
+use super::shared_body::LastShared;
 use crate::store::page::{Bounds, PageBuilder};
 use crate::store::{DeadLetterRecord, EventFilter, EventRecord, Filter, Order, Page, PageRequest};
 use posthaste_engine::event::{DeadLetter, Event};
@@ -29,7 +30,7 @@ impl Snapshot<'_> {
         page: &PageRequest,
     ) -> Outcome<Page<EventRecord>> {
         let bounds = Bounds::new(filter.message.dates(), page);
-        let mut scan = EventScan { snapshot: self, tenant, filter, bounds, seen: HashMap::new() };
+        let mut scan = EventScan { snapshot: self, tenant, filter, bounds, seen: HashMap::new(), last: None };
         let mut builder = PageBuilder::new(page);
         for bucket in self.buckets_of_page(Kind::Event, &filter.message, bounds, page.order) {
             let ids = &filter.message.ids;
@@ -61,12 +62,13 @@ impl Snapshot<'_> {
         filter: &Filter,
         page: &PageRequest,
     ) -> Outcome<Page<DeadLetterRecord>> {
-        let mut builder = PageBuilder::new(page);
+        let (mut builder, mut last) = (PageBuilder::new(page), None);
         self.walk_dead_letters(tenant, filter, page, |letter, head, row| {
             if !filter.matches_dead_letter(&letter, &head) {
                 return Ok(builder.skip(letter.dlq_id));
             }
-            let message = Arc::new(Message { body: codec::body(row)?, ..head });
+            let body = self.body(row, BODY_COLUMN, &mut last)?;
+            let message = Arc::new(Message { body, ..head });
             let (position, bytes) = (letter.dlq_id, letter.body_bytes() + message.body.len());
             Ok(builder.offer(position, bytes, DeadLetterRecord { letter, message }))
         })?;
@@ -123,6 +125,7 @@ struct EventScan<'a> {
     bounds: Bounds,
     /// Messages met so far, `None` when they do not match.
     seen: HashMap<Seq, Option<Arc<Message>>>,
+    last: LastShared,
 }
 
 impl EventScan<'_> {
@@ -167,13 +170,13 @@ impl EventScan<'_> {
         if let Some(known) = self.seen.get(&seq) {
             return Ok(known.clone());
         }
-        let filter = &self.filter.message;
-        let found = self.snapshot.find_message(seq, |row| {
+        let (filter, snapshot, last) = (&self.filter.message, self.snapshot, &mut self.last);
+        let found = snapshot.find_message(seq, |row| {
             let head = codec::message_head(row)?;
             if !filter.matches(&head) {
                 return Ok(None);
             }
-            Ok(Some(Arc::new(Message { body: codec::body(row)?, ..head })))
+            Ok(Some(Arc::new(Message { body: snapshot.body(row, BODY_COLUMN, last)?, ..head })))
         })?;
         let message = found.ok_or_else(|| Failure::corrupt("log line", format!("message {} is not there", seq.0)))?;
         if self.seen.len() >= SCAN_CACHE_MAX {

@@ -21,7 +21,9 @@ mod run_parts;
 mod runs_4;
 mod schedule;
 mod schema;
+mod shared_body;
 mod tally;
+mod usage;
 mod workflow;
 mod write;
 
@@ -29,6 +31,7 @@ pub use error::OpenError;
 pub(super) use run_parts::Scope;
 pub(super) use workflow::Premises;
 
+use super::usage::Usage;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
     MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
@@ -93,6 +96,7 @@ pub struct SqliteStore {
     next_reader: AtomicUsize,
     writer: Mutex<Writer>,
     totals: Mutex<Totals>,
+    usage: Arc<Usage>,
 }
 
 struct Reader {
@@ -144,6 +148,7 @@ impl SqliteStore {
             readers: (0..READERS).map(|_| reader()).collect::<Result<_, _>>()?,
             owner: reader()?,
             next_reader: AtomicUsize::new(0),
+            usage: writer.usage.clone(),
             writer: Mutex::new(writer),
             totals: Mutex::new(totals),
         })
@@ -498,6 +503,10 @@ impl Store for SqliteStore {
 
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {
         self.read(|snapshot| snapshot.tally(tenant, max))
+    }
+
+    fn stored_bytes(&self, tenant: TenantId) -> u64 {
+        self.usage.of(tenant)
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

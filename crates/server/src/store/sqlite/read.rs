@@ -2,9 +2,10 @@
 //!
 //! Those about live rows are in `live`, pages in `list`, and what is named has a file of its own.
 
-use super::codec::{self, HEAD_COLUMNS, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
+use super::codec::{self, BODY_COLUMN, HEAD_COLUMNS, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
 use super::schema::{Buckets, Kind};
+use super::shared_body::LastShared;
 use crate::store::latest_duplicate_window;
 use crate::store::{Counts, DeadLetterRecord, MessageRecord, Part, SigningKeys};
 use posthaste_engine::message::{DedupKey, Message};
@@ -23,8 +24,10 @@ pub(super) struct Snapshot<'a> {
 
 impl Snapshot<'_> {
     pub(super) fn load_messages(&self, ids: &[MessageId]) -> Outcome<Vec<Arc<Message>>> {
+        let mut last = None;
         let load = |id: &MessageId| {
-            let found = self.find_message(id.seq, codec::message)?.filter(|message| message.id == *id);
+            let found = self.find_message(id.seq, |row| self.whole(row, &mut last))?;
+            let found = found.filter(|message| message.id == *id);
             found.map(Arc::new).ok_or_else(|| absent("message", *id))
         };
         ids.iter().map(load).collect()
@@ -33,7 +36,7 @@ impl Snapshot<'_> {
     pub(super) fn message_of(&self, tenant: TenantId, id: MessageId, part: Part) -> Outcome<Option<Arc<Message>>> {
         let found = match part {
             Part::Head => self.find_row(id.seq, HEAD_COLUMNS, codec::message_head)?,
-            Part::Whole => self.find_message(id.seq, codec::message)?,
+            Part::Whole => self.find_message(id.seq, |row| self.whole(row, &mut None))?,
         };
         Ok(found.filter(|message| message.id == id && message.tenant == tenant).map(Arc::new))
     }
@@ -132,7 +135,7 @@ impl Snapshot<'_> {
             let mut statement = self.connection.prepare_cached(&sql)?;
             let mut rows = statement.query(params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)])?;
             if let Some(row) = rows.next()? {
-                let (letter, message) = (codec::dead_letter(row)?, Arc::new(codec::message(row)?));
+                let (letter, message) = (codec::dead_letter(row)?, Arc::new(self.whole(row, &mut None)?));
                 return Ok(Some(DeadLetterRecord { letter, message }));
             }
         }
@@ -170,12 +173,22 @@ impl Snapshot<'_> {
         rows.next()?.map(|row| codec::json("URL group", row, 0)).transpose()
     }
 
+    /// A row of [`MESSAGE_COLUMNS`].
+    pub(super) fn whole(&self, row: &Row<'_>, last: &mut LastShared) -> Outcome<Message> {
+        Ok(Message { body: self.body(row, BODY_COLUMN, last)?, ..codec::message_head(row)? })
+    }
+
     /// Reads the row of a message wherever it is.
-    pub(super) fn find_message<T>(&self, seq: Seq, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
+    pub(super) fn find_message<T>(&self, seq: Seq, decode: impl FnMut(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
         self.find_row(seq, MESSAGE_COLUMNS, decode)
     }
 
-    fn find_row<T>(&self, seq: Seq, columns: &str, decode: impl Fn(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
+    fn find_row<T>(
+        &self,
+        seq: Seq,
+        columns: &str,
+        mut decode: impl FnMut(&Row<'_>) -> Outcome<T>,
+    ) -> Outcome<Option<T>> {
         for bucket in self.buckets.places_of(seq) {
             let sql = format!("SELECT {columns} FROM message_{bucket} WHERE seq = ?1");
             let mut statement = self.connection.prepare_cached(&sql)?;

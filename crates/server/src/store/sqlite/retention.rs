@@ -8,16 +8,18 @@
 use super::codec::int;
 use super::error::Outcome;
 use super::schema::Kind;
+use super::shared_body::SHARED_ID;
+use super::usage::{ENTRY_BYTES, EVENT_BYTES, LETTER_BYTES, MESSAGE_BYTES, NOTE_BYTES};
 use super::write::{Delta, Writer};
 use crate::crash_point::crash_point;
 use crate::store::bucket::is_over;
 use crate::store::{Retained, Retention};
 use posthaste_engine::limits;
-use posthaste_wire::id::Seq;
+use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Row, params_from_iter};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most rows that one round deletes or moves.
 const ROWS_MAX: usize = 1_000;
@@ -31,10 +33,12 @@ impl Writer {
         let mut buckets_dropped = 0;
         if let Some((kind, bucket)) = self.expired(policy, now) {
             let emptied = match kind {
-                Kind::Event => self.empty_by_key(&format!("event_{bucket}"), ["tenant", "at", "n"])?,
+                Kind::Event => {
+                    self.empty_by_key(&format!("event_{bucket}"), ["tenant", "at", "n"], Some(EVENT_BYTES))?
+                }
                 Kind::Message => self.empty_messages(bucket, now)?,
                 Kind::DeadLetter => self.empty_dead_letters(bucket, &mut delta)?,
-                Kind::Dedup => self.empty_by_key(&format!("dedup_{bucket}"), ["tenant", "key"])?,
+                Kind::Dedup => self.empty_by_key(&format!("dedup_{bucket}"), ["tenant", "key"], None)?,
             };
             if emptied {
                 self.buckets.drop_table(&self.connection, kind, bucket)?;
@@ -67,23 +71,27 @@ impl Writer {
     }
 
     /// Deletes a piece of a table that is ordered by its key; true when the rest is small. In two steps,
-    /// because SQLite finds the place of a key in the table only when its values are given.
-    fn empty_by_key<const N: usize>(&self, table: &str, key: [&str; N]) -> Outcome<bool> {
+    /// because SQLite finds the place of a key in the table only when its values are given. `bytes` is what a row counts for.
+    fn empty_by_key<const N: usize>(&self, table: &str, key: [&str; N], bytes: Option<&str>) -> Outcome<bool> {
         let columns = key.join(", ");
         let sql = format!("SELECT {columns} FROM {table} ORDER BY {columns} LIMIT 1 OFFSET {ROWS_MAX}");
         let values = |row: &Row<'_>| (0..N).map(|column| row.get(column)).collect::<Result<Vec<Value>, _>>();
-        let Some(end) = self.connection.query_row(&sql, [], values).optional()? else {
-            return Ok(true);
-        };
+        let end = self.connection.query_row(&sql, [], values).optional()?;
         let places = vec!["?"; N].join(", ");
-        let sql = format!("DELETE FROM {table} WHERE ({columns}) < ({places})");
-        self.connection.execute(&sql, params_from_iter(end))?;
+        let piece = end.as_ref().map(|_| format!("WHERE ({columns}) < ({places})")).unwrap_or_default();
+        if let Some(bytes) = bytes {
+            let sql = format!("SELECT tenant, sum({bytes}) FROM {table} {piece} GROUP BY tenant");
+            self.count_dropped(&sql, params_from_iter(end.iter().flatten()))?;
+        }
+        let Some(end) = end else { return Ok(true) };
+        self.connection.execute(&format!("DELETE FROM {table} {piece}"), params_from_iter(end))?;
         Ok(false)
     }
 
     fn empty_dead_letters(&self, bucket: u64, delta: &mut Delta) -> Outcome<bool> {
         let table = format!("dlq_{bucket}");
         let piece = self.next_piece(&table, "rowid", "length(body) + coalesce(length(response), 0)")?;
+        self.let_go(&table, "rowid", LETTER_BYTES, piece.last, &BTreeSet::new())?;
         let deleted = self.connection.execute(&format!("DELETE FROM {table} WHERE rowid <= ?1"), [piece.last])?;
         delta.dead_letters -= int(deleted as u64);
         Ok(piece.is_rest)
@@ -92,14 +100,35 @@ impl Writer {
     fn empty_messages(&mut self, bucket: u64, now: Timestamp) -> Outcome<bool> {
         let table = format!("message_{bucket}");
         let piece = self.next_piece(&table, "seq", "length(body)")?;
-        for seq in self.needed(bucket, piece.last)? {
+        let needed = self.needed(bucket, piece.last)?;
+        for seq in &needed {
             let target = self.buckets.ensure(&self.connection, Kind::Message, now)?;
             let sql = format!("INSERT INTO message_{target} SELECT * FROM {table} WHERE seq = ?1");
             self.connection.prepare_cached(&sql)?.execute([seq])?;
         }
+        self.let_go(&table, "seq", MESSAGE_BYTES, piece.last, &needed)?;
         self.raise_last_seq(Some(Seq(piece.last.cast_unsigned())))?;
         self.connection.execute(&format!("DELETE FROM {table} WHERE seq <= ?1"), [piece.last])?;
         Ok(piece.is_rest)
+    }
+
+    /// Rows up to `last` are about to be deleted, but for those that have moved: neither their bytes nor the shared bodies that
+    /// they refer to are needed by them.
+    fn let_go(&self, table: &str, key: &str, bytes: &str, last: i64, moved: &BTreeSet<i64>) -> Outcome<()> {
+        let sql = format!("SELECT {key}, tenant, {bytes}, {SHARED_ID} FROM {table} WHERE {key} <= ?1");
+        let mut statement = self.connection.prepare(&sql)?;
+        let mut rows = statement.query([last])?;
+        let mut released = BTreeMap::new();
+        while let Some(row) = rows.next()? {
+            if moved.contains(&row.get(0)?) {
+                continue;
+            }
+            self.count_bytes(TenantId(row.get(1)?), -row.get::<_, i64>(2)?);
+            if let Some(id) = row.get::<_, Option<i64>>(3)? {
+                *released.entry(id).or_insert(0) += 1;
+            }
+        }
+        self.release_shared_bodies(&released)
     }
 
     fn has_old_runs(&self, policy: &Retention, now: Timestamp) -> Outcome<bool> {
@@ -126,11 +155,14 @@ impl Writer {
 
     /// Drops the notes of a run as far as there is room; true when all are gone.
     fn drop_notes(&self, run: i64, room: &mut Room) -> Outcome<bool> {
-        const NOTES: &str = "SELECT kind, n, length(data) + length(body) FROM run_note WHERE run = ?1 ORDER BY kind, n";
+        let notes = format!(
+            "SELECT kind, n, length(data) + length(body), {NOTE_BYTES} FROM run_note WHERE run = ?1 ORDER BY kind, n"
+        );
         const DELETE: &str = "DELETE FROM run_note WHERE run = ?1 AND (kind, n) <= (?2, ?3)";
         let mut last = None;
         let mut is_all = true;
-        let mut statement = self.connection.prepare_cached(NOTES)?;
+        let tenant = self.tenant_of_run(run)?;
+        let mut statement = self.connection.prepare_cached(&notes)?;
         let mut rows = statement.query([run])?;
         while let Some(row) = rows.next()? {
             is_all = room.take(row.get(2)?);
@@ -138,6 +170,7 @@ impl Writer {
                 break;
             }
             last = Some([run, row.get(0)?, row.get(1)?]);
+            self.count_bytes(tenant, -row.get::<_, i64>(3)?);
         }
         drop(rows);
         if let Some(last) = last {
@@ -146,18 +179,26 @@ impl Writer {
         Ok(is_all)
     }
 
+    fn tenant_of_run(&self, run: i64) -> Outcome<TenantId> {
+        let mut statement = self.connection.prepare_cached("SELECT tenant FROM run WHERE no = ?1")?;
+        Ok(statement.query_row([run], |row| row.get(0).map(TenantId))?)
+    }
+
     /// Drops a run as far as there is room, its first entry first: from then on it is not there. True when it is gone.
     fn drop_run(&self, run: i64, room: &mut Room) -> Outcome<bool> {
-        const ENTRIES: &str =
-            "SELECT idx, length(delivery) + length(gist) + length(terms) + length(body) FROM run_entry
-            WHERE run = ?1 ORDER BY idx";
+        let entries = format!(
+            "SELECT idx, length(delivery) + length(gist) + length(terms) + length(body), {ENTRY_BYTES} FROM run_entry
+             WHERE run = ?1 ORDER BY idx"
+        );
+        let tenant = self.tenant_of_run(run)?;
         let mut last = None;
-        let mut statement = self.connection.prepare_cached(ENTRIES)?;
+        let mut statement = self.connection.prepare_cached(&entries)?;
         let mut rows = statement.query([run])?;
         while let Some(row) = rows.next()?
             && room.take(row.get(1)?)
         {
             last = Some(row.get::<_, i64>(0)?);
+            self.count_bytes(tenant, -row.get::<_, i64>(2)?);
         }
         drop(rows);
         if last.is_some() {

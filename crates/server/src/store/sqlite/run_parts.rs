@@ -4,6 +4,7 @@
 use super::codec::{self, bits, int, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
+use super::usage::{ENTRY_BYTES, NOTE_BYTES, row_bytes};
 use super::write::Writer;
 use crate::store::run::{Body, Parts, StoredNote, page_bytes};
 use crate::store::{FailedRun, ListedWait};
@@ -13,7 +14,7 @@ use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{Invoke, Run, Wait};
 use posthaste_engine::workflow::{Record, Workflow};
 use posthaste_wire::id::{DlqId, Seq, TenantId};
-use rusqlite::{Row, params};
+use rusqlite::{OptionalExtension, Row, ToSql, params};
 use std::sync::Arc;
 
 /// How much of a run is read.
@@ -189,6 +190,9 @@ impl Writer {
     pub(super) fn put_entry(&self, run: Seq, entry: &Entry, body: &[u8]) -> Outcome<()> {
         const SQL: &str = "INSERT OR REPLACE INTO run_entry(run, idx, seq, tag, delivery, gist, terms, body)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let terms = to_json("entry", &entry.terms)?;
+        let replaced = format!("SELECT {ENTRY_BYTES} FROM run_entry WHERE run = ?1 AND idx = ?2");
+        self.count_part(run, &replaced, &[&int(run.0), &entry.index], row_bytes(&[terms.len(), body.len()]))?;
         self.connection.prepare_cached(SQL)?.execute(params![
             int(run.0),
             entry.index,
@@ -196,10 +200,27 @@ impl Writer {
             bits(entry.id.tag),
             to_json("entry", &entry.delivery)?,
             to_json("entry", &entry.gist)?,
-            to_json("entry", &entry.terms)?,
+            terms,
             body,
         ])?;
         Ok(())
+    }
+
+    /// Counts an entry or note of a run that is about to be written, or dropped with no bytes; `before` selects the bytes
+    /// that it has had.
+    fn count_part(&self, run: Seq, before: &str, key: &[&dyn ToSql], bytes: i64) -> Outcome<()> {
+        let mut tenant = self.connection.prepare_cached("SELECT tenant FROM run WHERE no = ?1")?;
+        let tenant = tenant.query_row([int(run.0)], |row| row.get(0).map(TenantId)).optional()?;
+        let Some(tenant) = tenant else { return Ok(()) };
+        let mut before = self.connection.prepare_cached(before)?;
+        let before: Option<i64> = before.query_row(key, |row| row.get(0)).optional()?;
+        self.count_bytes(tenant, bytes - before.unwrap_or(0));
+        Ok(())
+    }
+
+    fn count_note(&self, run: Seq, key: NoteKey, bytes: i64) -> Outcome<()> {
+        let before = format!("SELECT {NOTE_BYTES} FROM run_note WHERE run = ?1 AND kind = ?2 AND n = ?3");
+        self.count_part(run, &before, &[&int(run.0), &(key.kind as u8), &int(key.n)], bytes)
     }
 
     /// Only for a run that is there: nobody would ever drop the note of another.
@@ -207,6 +228,7 @@ impl Writer {
         const SQL: &str = "INSERT OR REPLACE INTO run_note(run, kind, n, data, body)
             SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM run WHERE no = ?1)";
         let NoteKey { kind, n } = note.key;
+        self.count_note(run, note.key, row_bytes(&[note.data.len(), note.body.len()]))?;
         self.connection.prepare_cached(SQL)?.execute(params![
             int(run.0),
             kind as u8,
@@ -220,6 +242,7 @@ impl Writer {
     /// One that is not there is none as well.
     pub(super) fn drop_note(&self, run: Seq, key: NoteKey) -> Outcome<()> {
         const SQL: &str = "DELETE FROM run_note WHERE run = ?1 AND kind = ?2 AND n = ?3";
+        self.count_note(run, key, 0)?;
         self.connection.prepare_cached(SQL)?.execute(params![int(run.0), key.kind as u8, int(key.n)])?;
         Ok(())
     }

@@ -3,11 +3,12 @@
 use super::codec::{self, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
+use super::usage::{SCHEDULE_BYTES, row_bytes};
 use super::write::Writer;
 use bytes::Bytes;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_wire::id::TenantId;
-use rusqlite::{Row, params};
+use rusqlite::{OptionalExtension, Row, params};
 
 /// Reads what [`decode`] decodes.
 const SELECT: &str = "SELECT tenant, id, plan, state, body FROM schedule JOIN schedule_state USING (tenant, id)";
@@ -47,6 +48,8 @@ impl Writer {
         const STATE: &str = "INSERT OR REPLACE INTO schedule_state(tenant, id, state) VALUES (?1, ?2, ?3)";
         let (tenant, id) = (schedule.tenant.0, &schedule.id);
         let plan = to_json("schedule", &schedule.plan)?;
+        let replaced = self.bytes_of_schedule(schedule.tenant, id)?;
+        self.count_bytes(schedule.tenant, row_bytes(&[plan.len(), schedule.body.len()]) - replaced);
         self.connection.prepare_cached(PLAN)?.execute(params![tenant, id, plan, &schedule.body[..]])?;
         let state = to_json("schedule", &schedule.state)?;
         self.connection.prepare_cached(STATE)?.execute(params![tenant, id, state])?;
@@ -62,7 +65,15 @@ impl Writer {
         }
     }
 
+    /// None if there is no such schedule.
+    fn bytes_of_schedule(&self, tenant: TenantId, id: &str) -> Outcome<i64> {
+        let sql = format!("SELECT {SCHEDULE_BYTES} FROM schedule WHERE tenant = ?1 AND id = ?2");
+        let bytes = self.connection.prepare_cached(&sql)?.query_row(params![tenant.0, id], |row| row.get(0));
+        Ok(bytes.optional()?.unwrap_or(0))
+    }
+
     pub(super) fn drop_schedule(&self, tenant: TenantId, id: &str) -> Outcome<()> {
+        self.count_bytes(tenant, -self.bytes_of_schedule(tenant, id)?);
         for table in ["schedule", "schedule_state"] {
             let sql = format!("DELETE FROM {table} WHERE tenant = ?1 AND id = ?2");
             if self.connection.prepare_cached(&sql)?.execute(params![tenant.0, id])? != 1 {

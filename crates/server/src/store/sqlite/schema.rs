@@ -3,7 +3,7 @@
 //! People may read the file with `sqlite3`; the comments in the statements are stored with the tables.
 
 use super::error::{Failure, OpenError, Outcome};
-use super::runs_4;
+use super::{runs_4, usage};
 use crate::store::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of};
 use posthaste_engine::limits;
 use posthaste_wire::id::Seq;
@@ -15,7 +15,7 @@ use std::path::Path;
 /// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
 const APPLICATION_ID: i64 = 0x5048_7374;
 /// The format that this release writes.
-const VERSION: i64 = 5;
+const VERSION: i64 = 6;
 
 const CREATE: &str = "
 CREATE TABLE meta(                  -- facts about the file itself
@@ -192,6 +192,20 @@ CREATE TABLE run_note(              -- what runs keep besides their entries
 ) WITHOUT ROWID;
 ";
 
+/// What came with format 6. The `body` of a message or dead letter may be an integer since: the id of a shared body.
+const ADDED_IN_6: &str = "
+CREATE TABLE shared_body(           -- bodies that several messages have, each stored once
+    id INTEGER PRIMARY KEY,         -- seq of the first message that had it
+    tenant INTEGER NOT NULL,
+    refs INTEGER NOT NULL,          -- rows of messages and dead letters that refer to it
+    body BLOB NOT NULL
+);
+CREATE TABLE usage(                 -- how much each tenant has stored
+    tenant INTEGER PRIMARY KEY,
+    bytes INTEGER NOT NULL
+);
+";
+
 /// The tables of format 4 that have another form now; `runs_4` moves what is in them.
 const SET_ASIDE_4: &str = "
 ALTER TABLE run_entry RENAME TO run_entry_4;
@@ -209,13 +223,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
     match (application_id, version) {
         (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
         (APPLICATION_ID, VERSION) => Ok(()),
-        (APPLICATION_ID, 1) => {
-            upgrade(connection, &[WIDEN_LIVE, MARK_STEPS, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5])
-                .map_err(refused)
-        }
-        (APPLICATION_ID, 2) => upgrade(connection, &[MARK_STEPS, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5]).map_err(refused),
-        (APPLICATION_ID, 3) => upgrade(connection, &[MARK_STEPS, ADDED_IN_4, ADDED_IN_5]).map_err(refused),
-        (APPLICATION_ID, 4) => upgrade_from_4(connection).map_err(|failure| match failure {
+        (APPLICATION_ID, found @ 1..VERSION) => upgrade(connection, found).map_err(|failure| match failure {
             Failure::Sqlite(source) => refused(source),
             other => OpenError::Sqlite { path: path.to_owned(), source: other.of_read().into() },
         }),
@@ -229,21 +237,25 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
         "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;
-         {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3} {ADDED_IN_4} {ADDED_IN_5}
+         {CREATE} {LIVE_INDEXES} {ADDED_IN_2} {ADDED_IN_3} {ADDED_IN_4} {ADDED_IN_5} {ADDED_IN_6}
          PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
     ))
 }
 
 /// All or nothing: when a statement fails, the connection is closed and thereby the transaction undone.
-fn upgrade(connection: &Connection, steps: &[&str]) -> rusqlite::Result<()> {
-    let steps = steps.concat();
-    connection.execute_batch(&format!("BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT;"))
-}
-
-/// The same, with what SQL alone cannot do.
-fn upgrade_from_4(connection: &Connection) -> Outcome<()> {
-    connection.execute_batch(&format!("BEGIN IMMEDIATE; {SET_ASIDE_4} {ADDED_IN_5}"))?;
-    runs_4::move_all(connection)?;
+fn upgrade(connection: &Connection, found: i64) -> Outcome<()> {
+    let steps: &[&str] = match found {
+        1 => &[WIDEN_LIVE, MARK_STEPS, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5],
+        2 => &[MARK_STEPS, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5],
+        3 => &[MARK_STEPS, ADDED_IN_4, ADDED_IN_5],
+        4 => &[SET_ASIDE_4, ADDED_IN_5],
+        _ => &[],
+    };
+    connection.execute_batch(&format!("BEGIN IMMEDIATE; {} {ADDED_IN_6}", steps.concat()))?;
+    if found == 4 {
+        runs_4::move_all(connection)?;
+    }
+    usage::write_recount(connection)?;
     Ok(connection.execute_batch(&format!("PRAGMA user_version = {VERSION}; COMMIT;"))?)
 }
 
@@ -281,7 +293,7 @@ impl Kind {
         bucket_of(at, self.length_ms())
     }
 
-    fn prefix(self) -> &'static str {
+    pub(super) fn prefix(self) -> &'static str {
         match self {
             Kind::Message => "message",
             Kind::Event => "event",
@@ -302,7 +314,7 @@ impl Kind {
     not_before INTEGER NOT NULL,    -- ms: due time of the first attempt
     url TEXT NOT NULL,
     spec TEXT NOT NULL,             -- JSON: destination and conditions
-    body BLOB NOT NULL
+    body BLOB NOT NULL              -- or an integer: the id of a shared body
 )"
             ),
             Kind::Event => format!(
@@ -331,7 +343,7 @@ CREATE INDEX event_{bucket}_seq ON event_{bucket}(seq)"
     not_before INTEGER NOT NULL,
     url TEXT NOT NULL,
     spec TEXT NOT NULL,
-    body BLOB NOT NULL,
+    body BLOB NOT NULL,             -- or an integer: the id of a shared body
     PRIMARY KEY(tenant, at, seq)
 )"
             ),

@@ -8,7 +8,10 @@ use super::codec::{bits, int, state_number, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
 use super::schema::{Buckets, Kind};
+use super::shared_body::SHARED_ID;
+use super::usage::{self, LETTER_BYTES, row_bytes};
 use crate::crash_point::{ANSWER_BEFORE_SYNC, crash_point, is_planted};
+use crate::store::usage::{Usage, UsageChange};
 use crate::store::{Durability, Epoch, ShardId, StoreError};
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::limits::GROUP_ENDPOINTS_MAX;
@@ -18,12 +21,17 @@ use posthaste_engine::workflow::Change;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// How many low bits of a log line's number count lines; the rest counts the times the file was opened.
 const LINE_COUNTER_BITS: u32 = 40;
 
 /// Rows that one statement writes: preparing a statement for its next use costs as much as writing a small row.
 const ROWS_AT_ONCE: usize = 64;
+
+/// A body of this size is written by a statement of its own.
+const LARGE_BODY_BYTES: usize = 64 * 1024;
 
 const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, url, spec, body";
 const EVENT_COLUMNS: &str = "tenant, at, n, seq, state, detail";
@@ -57,6 +65,10 @@ pub(super) struct Writer {
     /// Something was written that is not yet on disk.
     lazy_outstanding: bool,
     poisoned: bool,
+    /// What each tenant has stored, by what is committed.
+    pub(super) usage: Arc<Usage>,
+    /// What the transaction under way adds to it.
+    pub(super) usage_change: RefCell<UsageChange>,
 }
 
 impl Writer {
@@ -69,6 +81,8 @@ impl Writer {
         transaction.commit()?;
         Ok(Writer {
             buckets: Buckets::load(&connection)?,
+            usage: Arc::new(Usage::new(usage::load(&connection)?)),
+            usage_change: RefCell::default(),
             connection,
             next_line: opens.cast_unsigned() << LINE_COUNTER_BITS,
             durability: Durability::Synced,
@@ -95,10 +109,13 @@ impl Writer {
         self.run("BEGIN IMMEDIATE").map_err(Failure::of_read)?;
         let touch = durability == Durability::Synced && self.lazy_outstanding;
         let touched = if touch { self.run(TOUCH) } else { Ok(()) };
-        let failure = match touched.and_then(|()| work(self)) {
+        let worked = touched.and_then(|()| work(self)).and_then(|value| self.write_usage().map(|()| value));
+        let change = self.usage_change.take();
+        let failure = match worked {
             Ok(value) => match self.commit() {
                 Ok(()) => {
                     self.lazy_outstanding = durability == Durability::Lazy;
+                    self.usage.add(&change);
                     return Ok(value);
                 }
                 Err(error) => error.of_commit(),
@@ -174,10 +191,15 @@ impl Writer {
     pub(super) fn apply(&mut self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Outcome<Delta> {
         self.check_epoch(shard, epoch)?;
         let (mut delta, mut highest_entry) = (Delta::default(), None);
+        // All at once, because those that share a body stand beside one another then.
+        let inserted = ops.iter().filter_map(|op| match op {
+            Op::Insert { message, .. } => Some(message.as_ref()),
+            _ => None,
+        });
+        self.insert_all(&inserted.collect::<Vec<_>>())?;
         for op in ops {
             match op {
                 Op::Insert { message, live } => {
-                    self.insert_all(&[message])?;
                     self.insert_live(&[(shard, *live)])?;
                     delta.live += 1;
                     delta.last_seq = delta.last_seq.max(Some(message.id.seq));
@@ -245,16 +267,30 @@ impl Writer {
         for messages in messages.chunk_by(|a, b| bucket_of(a) == bucket_of(b)) {
             let bucket = self.buckets.ensure(&self.connection, Kind::Message, messages[0].id.seq.time())?;
             let table = format!("message_{bucket}");
-            self.insert_rows(&table, MESSAGE_COLUMNS, messages, |row, message| {
-                row.put(int(message.id.seq.0))?;
-                row.put(bits(message.id.tag))?;
-                row.put(message.tenant.0)?;
-                row.put(int(message.created_at.0))?;
-                row.put(int(message.not_before.0))?;
-                row.put(message.spec.url.as_str())?;
-                row.put(to_json("message", &message.spec)?)?;
-                row.put(&message.body[..])
-            })?;
+            let rows: Vec<(&Message, Option<i64>)> =
+                messages.iter().copied().zip(self.share_bodies(messages)?).collect();
+            // SQLite copies what is bound until its statement has run: large bodies go one at a time.
+            let is_large = |(message, shared): &(&Message, Option<i64>)| {
+                shared.is_none() && message.body.len() >= LARGE_BODY_BYTES
+            };
+            for rows in rows.chunk_by(|a, b| !is_large(a) && !is_large(b)) {
+                self.insert_rows(&table, MESSAGE_COLUMNS, rows, |row, (message, shared)| {
+                    let spec = to_json("message", &message.spec)?;
+                    let own_bytes = if shared.is_some() { 0 } else { message.body.len() };
+                    self.count_bytes(message.tenant, row_bytes(&[spec.len(), own_bytes]));
+                    row.put(int(message.id.seq.0))?;
+                    row.put(bits(message.id.tag))?;
+                    row.put(message.tenant.0)?;
+                    row.put(int(message.created_at.0))?;
+                    row.put(int(message.not_before.0))?;
+                    row.put(message.spec.url.as_str())?;
+                    row.put(spec)?;
+                    match shared {
+                        Some(id) => row.put(*id),
+                        None => row.put(&message.body[..]),
+                    }
+                })?;
+            }
         }
         Ok(())
     }
@@ -323,7 +359,9 @@ impl Writer {
                 row.put(int(line))?;
                 row.put(int(event.id.seq.0))?;
                 row.put(state_number(event.state))?;
-                row.put(if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) })?;
+                let detail = if event.detail.is_empty() { None } else { Some(to_json("log line", &event.detail)?) };
+                self.count_bytes(event.tenant, row_bytes(&[detail.as_ref().map_or(0, String::len)]));
+                row.put(detail)?;
                 line += 1;
                 Ok(())
             })?;
@@ -360,9 +398,10 @@ impl Writer {
                 "INSERT INTO dlq_{bucket}(tenant, at, seq, tag, retried, error, response,
                                           created_at, not_before, url, spec, body)
                  SELECT ?1, ?2, seq, tag, ?5, ?6, ?7, created_at, not_before, url, spec, body
-                 FROM message_{place} WHERE seq = ?3 AND tag = ?4"
+                 FROM message_{place} WHERE seq = ?3 AND tag = ?4
+                 RETURNING {SHARED_ID}, {LETTER_BYTES}"
             );
-            let copied = self.connection.prepare_cached(&sql)?.execute(params![
+            let values = params![
                 letter.tenant.0,
                 int(letter.dlq_id.at.0),
                 int(letter.id.seq.0),
@@ -370,9 +409,12 @@ impl Writer {
                 letter.retried,
                 letter.error,
                 response,
-            ])?;
-            if copied == 1 {
-                return Ok(());
+            ];
+            let copied = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, i64>(1)?));
+            let copied = self.connection.prepare_cached(&sql)?.query_row(values, copied).optional()?;
+            if let Some((shared, bytes)) = copied {
+                self.count_bytes(letter.tenant, bytes);
+                return shared.map_or(Ok(()), |id| self.keep_shared_body(id));
             }
         }
         Err(Failure::corrupt("message", format!("{} is not there", letter.id)))
@@ -403,10 +445,15 @@ impl Writer {
 
     fn exhume(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<()> {
         for bucket in self.buckets.between(Kind::DeadLetter, dlq_id.at, dlq_id.at) {
-            let sql = format!("DELETE FROM dlq_{bucket} WHERE tenant = ?1 AND at = ?2 AND seq = ?3");
-            let mut statement = self.connection.prepare_cached(&sql)?;
-            if statement.execute(params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)])? == 1 {
-                return Ok(());
+            let sql = format!(
+                "DELETE FROM dlq_{bucket} WHERE tenant = ?1 AND at = ?2 AND seq = ?3 RETURNING {SHARED_ID}, {LETTER_BYTES}"
+            );
+            let values = params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)];
+            let deleted = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, i64>(1)?));
+            let deleted = self.connection.prepare_cached(&sql)?.query_row(values, deleted).optional()?;
+            if let Some((shared, bytes)) = deleted {
+                self.count_bytes(tenant, -bytes);
+                return self.release_shared_bodies(&shared.into_iter().map(|id| (id, 1)).collect());
             }
         }
         Err(Failure::corrupt("dead letter", format!("{dlq_id} is not there")))

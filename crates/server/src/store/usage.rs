@@ -1,0 +1,42 @@
+//! How many bytes each tenant has stored, as the quota of a tenant counts them.
+
+use super::lock;
+use posthaste_wire::id::TenantId;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Bytes that a row counts for besides its texts and bodies: keys, indexes and the live row, more or less.
+pub(super) const ROW_BYTES: u64 = 100;
+
+/// The stored bytes of each tenant.
+#[derive(Debug, Default)]
+pub(super) struct Usage(Mutex<HashMap<TenantId, i64>>);
+
+/// What some changes add to each tenant, or take away.
+pub(super) type UsageChange = HashMap<TenantId, i64>;
+
+impl Usage {
+    pub(super) fn new(bytes: UsageChange) -> Usage {
+        Usage(Mutex::new(bytes))
+    }
+
+    /// Never negative.
+    pub(super) fn of(&self, tenant: TenantId) -> u64 {
+        let bytes = lock(&self.0).get(&tenant).copied().unwrap_or(0);
+        u64::try_from(bytes).unwrap_or(0)
+    }
+
+    pub(super) fn add(&self, change: &UsageChange) {
+        let mut usage = lock(&self.0);
+        for (tenant, bytes) in change {
+            *usage.entry(*tenant).or_default() += bytes;
+        }
+    }
+
+    pub(super) fn remove(&self, change: &UsageChange) {
+        let mut usage = lock(&self.0);
+        for (tenant, bytes) in change {
+            *usage.entry(*tenant).or_default() -= bytes;
+        }
+    }
+}
