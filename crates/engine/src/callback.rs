@@ -3,6 +3,7 @@
 //! A callback is a message like any other: it is stored in the transaction that stores the outcome, and has
 //! its own attempts, log and dead letter. It has no callbacks of its own.
 
+use crate::limits::SOURCE_BODY_BYTES_MAX;
 use crate::message::{CallbackSpec, Cause, CauseKind, Message, MessageSpec};
 use crate::outcome::Outcome;
 use bytes::Bytes;
@@ -50,6 +51,9 @@ struct Payload<'a> {
     method: &'a str,
     source_header: Lists<'a>,
     source_body: String,
+    /// Its size, if it is left out because it is large. Not part of QStash's payload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_body_omitted_bytes: Option<usize>,
     not_before: u64,
     created_at: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +101,7 @@ pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, no
 fn body(told: Told<'_>) -> Bytes {
     let (source, spec) = (told.source, &told.source.spec);
     let response = told.outcome.result.as_ref().ok();
+    let is_large = source.body.len() > SOURCE_BODY_BYTES_MAX;
     let payload = Payload {
         status: response.map_or(0, |response| response.status),
         header: response.map(|response| lists(&response.headers, |value| Cow::Borrowed(value))).unwrap_or_default(),
@@ -111,7 +116,8 @@ fn body(told: Told<'_>) -> Bytes {
         url: &spec.url,
         method: &spec.method,
         source_header: lists(&spec.headers, header_shown),
-        source_body: base64(&source.body),
+        source_body: if is_large { String::new() } else { base64(&source.body) },
+        source_body_omitted_bytes: is_large.then_some(source.body.len()),
         not_before: source.not_before.as_millis(),
         created_at: source.created_at.as_millis(),
         schedule_id: spec.schedule_id.as_deref(),
@@ -175,6 +181,23 @@ mod tests {
 
     fn told<'a>(source: &'a Message, outcome: &'a Outcome, dlq_id: Option<DlqId>) -> Told<'a> {
         Told { source, retried: 2, outcome, dlq_id }
+    }
+
+    #[test]
+    fn a_large_source_body_is_left_out_and_its_size_is_named() {
+        let outcome = Outcome { result: Ok(Response::default()), duration_ms: 1, phases: None };
+        let payload = |bytes: usize| {
+            let source = Message { body: Bytes::from(vec![b'x'; bytes]), ..source() };
+            let id = MessageId { seq: Seq(T.0 << 20 | 1), tag: 1 };
+            let made = message(&callback(), told(&source, &outcome, None), id, T);
+            serde_json::from_slice::<serde_json::Value>(&made.body).unwrap()
+        };
+        let whole = payload(SOURCE_BODY_BYTES_MAX);
+        assert_eq!(whole["sourceBody"], base64(&vec![b'x'; SOURCE_BODY_BYTES_MAX]));
+        assert!(whole.get("sourceBodyOmittedBytes").is_none());
+        let left_out = payload(SOURCE_BODY_BYTES_MAX + 1);
+        assert_eq!(left_out["sourceBody"], "");
+        assert_eq!(left_out["sourceBodyOmittedBytes"], SOURCE_BODY_BYTES_MAX + 1);
     }
 
     #[test]

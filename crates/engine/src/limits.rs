@@ -2,8 +2,13 @@
 
 /// Largest message body by default; over it a publish is refused with 412. Configurable.
 pub const MESSAGE_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// Largest batch request; over it the batch is refused with 413.
-pub const BATCH_BYTES_MAX: usize = 100 * 1024 * 1024;
+/// Largest batch, as it is sent; over it a batch is refused with 413.
+pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The most that `message_bytes_max` can be set to.
+pub const MESSAGE_BYTES_CEILING: usize = 100 * 1024 * 1024;
+/// Bytes that one request may store: its bodies, each once, and the settings of each of its messages. Over it a request is
+/// refused with 413. Where `message_bytes_max` is larger, one message of that size is accepted.
+pub const REQUEST_STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most items in one batch; over it the batch is refused with 400.
 pub const BATCH_ITEMS_MAX: usize = 10_000;
 /// Longest destination; over it a publish is refused with 400.
@@ -21,6 +26,11 @@ pub const TIMEOUT_MS_MIN: u64 = 1_000;
 /// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored, or cut for a step of a
 /// workflow.
 pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
+/// A body of at least this many bytes is not sent again at once: the wait between two attempts is at least a second for each
+/// [`RETRY_BYTES_PER_SECOND`], whatever expression or `Retry-After` ask for.
+pub const RETRY_FLOOR_BYTES_MIN: usize = 1024 * 1024;
+/// See [`RETRY_FLOOR_BYTES_MIN`].
+pub const RETRY_BYTES_PER_SECOND: usize = 1024 * 1024;
 /// Shortest wait that a receiver can ask for: a shorter `Retry-After`, or one of the past, is stretched to it.
 pub const RETRY_AFTER_MS_MIN: u64 = 100;
 /// Most forwarded headers; over it a publish is refused with 400.
@@ -99,6 +109,8 @@ pub const WORKFLOW_CANCEL_COUNT_DEFAULT: usize = 100;
 
 /// Most bytes of a receiver's answer that are kept (dead letters); the rest is read and dropped.
 pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+/// A body of more bytes is left out of callbacks (`sourceBody`): they would store it once more for each attempt.
+pub const SOURCE_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// How much of an answer a run of a workflow gets: of a call, of its endpoint when it fails, of its failure function.
 pub const WORKFLOW_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most bytes of an answer that a log line keeps.

@@ -1,6 +1,6 @@
 //! After a failed attempt: again, and when, or never.
 
-use crate::limits::{RETRY_AFTER_MS_MIN, RETRY_DELAY_MS_MAX};
+use crate::limits::{RETRY_AFTER_MS_MIN, RETRY_BYTES_PER_SECOND, RETRY_DELAY_MS_MAX, RETRY_FLOOR_BYTES_MIN};
 use crate::message::MessageSpec;
 use crate::outcome::{Outcome, Verdict};
 use crate::planted::{self, Bug};
@@ -36,6 +36,21 @@ pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
             Next::RetryAt(now.plus_millis(delay_ms(spec, retried, outcome, now, random)))
         }
     }
+}
+
+impl Next {
+    /// The same, but for a large body not before the least wait for its size is over.
+    pub fn with_floor(self, body_bytes: usize, now: Timestamp) -> Next {
+        match self {
+            Next::RetryAt(at) => Next::RetryAt(at.max(now.plus_millis(floor_ms(body_bytes)))),
+            other => other,
+        }
+    }
+}
+
+/// The least wait before a body of this size is sent again.
+fn floor_ms(body_bytes: usize) -> u64 {
+    if body_bytes < RETRY_FLOOR_BYTES_MIN { 0 } else { body_bytes as u64 * 1_000 / RETRY_BYTES_PER_SECOND as u64 }
 }
 
 fn delay_ms(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp, random: u64) -> u64 {
@@ -113,6 +128,16 @@ mod tests {
             Next::RetryAt(at) => at.millis_since(NOW),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_large_body_is_not_sent_again_at_once() {
+        let retry = |ms| Next::RetryAt(NOW.plus_millis(ms));
+        assert_eq!(retry(0).with_floor(RETRY_FLOOR_BYTES_MIN - 1, NOW), retry(0));
+        assert_eq!(retry(0).with_floor(RETRY_FLOOR_BYTES_MIN, NOW), retry(1_000));
+        assert_eq!(retry(100).with_floor(10 * 1024 * 1024, NOW), retry(10_000));
+        assert_eq!(retry(12_000).with_floor(10 * 1024 * 1024, NOW), retry(12_000), "a longer wait stays as it is");
+        assert_eq!(Next::DeadLetter.with_floor(10 * 1024 * 1024, NOW), Next::DeadLetter);
     }
 
     #[test]

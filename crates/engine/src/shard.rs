@@ -222,7 +222,8 @@ impl Shard {
         let next = if live.cancel_requested && !planted::has(Bug::CancelForgottenOnRetry) {
             None
         } else {
-            Some(retry::next(&message.spec, live.retried, &outcome, now, chance.random))
+            let next = retry::next(&message.spec, live.retried, &outcome, now, chance.random);
+            Some(next.with_floor(message.body.len(), now))
         };
         let dlq_id = (next == Some(Next::DeadLetter)).then(|| ending::dlq_id(&live, now));
         let told = Told { source: message, retried: live.retried, outcome: &outcome, dlq_id: None };

@@ -5,6 +5,7 @@ use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
+use crate::data_dir::DiskRoom;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::receiver::Inboxes;
@@ -53,6 +54,8 @@ pub struct App {
     pub(crate) last_probe: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// The disk has less room than it must keep.
     pub(crate) disk_low: Arc<AtomicBool>,
+    /// How much of it requests may take.
+    pub(crate) disk_room: Arc<DiskRoom>,
     /// The core takes commands; false once it has ended.
     pub core_running: Arc<AtomicBool>,
 }

@@ -209,6 +209,9 @@ pub struct Settings {
     /// Requests of a tenant per second, publishes not counted; without it as many as they like
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_API_REQUESTS_PER_SECOND", value_name = "N")]
     pub api_requests_per_second: Option<u64>,
+    /// Bytes that a tenant may have stored [default: half of the disk]
+    #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_STORED_BYTES", value_name = "BYTES")]
+    pub max_stored_bytes: Option<u64>,
 
     /// How long deliveries under way may take to finish at shutdown [default: 10s]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_SHUTDOWN_GRACE", value_name = "DURATION")]
@@ -376,8 +379,8 @@ impl Config {
         };
         let grace = duration("shutdown_grace", settings.shutdown_grace.as_deref(), 10_000)?;
         let message_bytes_max = settings.message_bytes_max.unwrap_or(limits::MESSAGE_BYTES_MAX);
-        if message_bytes_max == 0 || message_bytes_max > limits::BATCH_BYTES_MAX {
-            return Err(invalid("message_bytes_max", format!("must be 1 to {}", limits::BATCH_BYTES_MAX)));
+        if message_bytes_max == 0 || message_bytes_max > limits::MESSAGE_BYTES_CEILING {
+            return Err(invalid("message_bytes_max", format!("must be 1 to {}", limits::MESSAGE_BYTES_CEILING)));
         }
         let dev = mode == Mode::Dev;
         Ok(Config {

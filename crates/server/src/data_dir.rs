@@ -1,14 +1,13 @@
 //! The directory that holds all data: made if missing, private, locked by the one process that uses it, and
 //! watched for room.
 
-use crate::config::Config;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -84,6 +83,67 @@ impl DataDir {
 
 /// How often the free space is looked at.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Bytes that a byte of a request takes on the disk until it is in its place: the journal, the WAL and the database.
+const WRITTEN_PER_BYTE: u64 = 3;
+
+/// The room on the disk, as requests take it: what was promised to those that are being stored is not there for others.
+#[derive(Debug)]
+pub struct DiskRoom {
+    path: PathBuf,
+    reserve: u64,
+    /// What was free at the last look, less what was stored since.
+    free: AtomicU64,
+    promised: AtomicU64,
+}
+
+impl DiskRoom {
+    /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
+    /// refused.
+    pub fn new(path: &Path, reserve: u64) -> Arc<DiskRoom> {
+        let free = free_bytes(path).unwrap_or(u64::MAX);
+        let (free, promised) = (AtomicU64::new(free), AtomicU64::new(0));
+        Arc::new(DiskRoom { path: path.to_owned(), reserve, free, promised })
+    }
+
+    /// Room for so many bytes of a request, until the promise is dropped; `None` if they would take what the disk must keep.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DiskPromise> {
+        let bytes = bytes.saturating_mul(WRITTEN_PER_BYTE);
+        let promised = self.promised.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let promise = DiskPromise { room: self.clone(), bytes };
+        let needed = promised.saturating_add(self.reserve);
+        let fits = self.reserve == 0 || self.free.load(Ordering::Relaxed) >= needed || self.look() >= needed;
+        fits.then_some(promise)
+    }
+
+    /// Asks the file system.
+    fn look(&self) -> u64 {
+        let free = free_bytes(&self.path).unwrap_or(u64::MAX);
+        self.free.store(free, Ordering::Relaxed);
+        free
+    }
+}
+
+/// Room that a request may take until it is stored.
+#[derive(Debug)]
+pub struct DiskPromise {
+    room: Arc<DiskRoom>,
+    bytes: u64,
+}
+
+impl Drop for DiskPromise {
+    fn drop(&mut self) {
+        self.room.promised.fetch_sub(self.bytes, Ordering::Relaxed);
+        let less = |free: u64| Some(free.saturating_sub(self.bytes));
+        // A look in between may make it too small, until the next one.
+        let _ = self.room.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
+/// The default of what a tenant may store: half of what the disk has for the data directory.
+pub fn half_of_disk(path: &Path) -> Option<u64> {
+    let Usage { bytes, free_bytes } = usage(path);
+    Some((bytes.unwrap_or(0) + free_bytes?) / 2)
+}
 
 /// Watches the room on the disk, so that publishing stops while outcomes can still be written.
 #[derive(Debug)]
@@ -91,16 +151,16 @@ pub struct DiskWatch(Option<JoinHandle<()>>);
 
 impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
-    pub fn start(config: &Config, low: Arc<AtomicBool>) -> DiskWatch {
-        let (path, reserve) = (config.data_dir.clone(), config.disk_reserve_bytes);
-        if reserve == 0 || free_bytes(&path).is_none() {
+    pub fn start(room: Arc<DiskRoom>, low: Arc<AtomicBool>) -> DiskWatch {
+        let reserve = room.reserve;
+        if reserve == 0 || free_bytes(&room.path).is_none() {
             return DiskWatch(None);
         }
         DiskWatch(Some(tokio::spawn(async move {
             let mut ticks = tokio::time::interval(WATCH_EVERY);
             loop {
                 ticks.tick().await;
-                let Some(free) = free_bytes(&path) else { continue };
+                let free = room.look();
                 let is_low = free < reserve;
                 if low.swap(is_low, Ordering::Relaxed) != is_low {
                     match is_low {
@@ -170,6 +230,23 @@ fn free_bytes(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_is_promised_once_and_never_from_the_reserve() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = free_bytes(dir.path()).unwrap();
+        // Others write to this disk: the figures leave them a gigabyte, or half of what there is.
+        let slack = (free / 2).min(1 << 30);
+        let room = DiskRoom::new(dir.path(), free / 4);
+        let most = (free - free / 4 - slack) / WRITTEN_PER_BYTE;
+        let promise = room.take(most).unwrap();
+        assert!(room.take(most).is_none(), "the room is promised to another");
+        drop(promise);
+        assert!(room.take(most).is_some(), "it was not used: a look at the disk finds it again");
+        assert!(room.take(u64::MAX).is_none());
+        assert!(room.take(free).is_none());
+        assert!(DiskRoom::new(dir.path(), 0).take(u64::MAX).is_some(), "without a reserve nothing is refused");
+    }
 
     #[test]
     fn all_files_are_counted() {

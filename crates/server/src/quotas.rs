@@ -36,7 +36,13 @@ pub struct Quotas {
     pub messages_per_day: Option<u64>,
     /// Requests per second, publishes not counted; `None`: as many as they like.
     pub requests_per_second: Option<u64>,
+    /// Bytes stored: bodies and settings of messages, their log lines, dead letters, schedules and runs. `None` until the
+    /// server starts, which then takes half of the disk.
+    pub stored_bytes: Option<u64>,
 }
+
+/// The name of the last quota in errors.
+pub(crate) const STORED_BYTES_QUOTA: &str = "maxStoredBytes";
 
 impl Default for Quotas {
     fn default() -> Self {
@@ -59,6 +65,7 @@ impl Default for Quotas {
             workflow_lazy_bytes: limits::WORKFLOW_LAZY_BYTES,
             messages_per_day: None,
             requests_per_second: None,
+            stored_bytes: None,
         }
     }
 }
@@ -92,6 +99,7 @@ impl Quotas {
             workflow_lazy_bytes: lazy_bytes(settings)?,
             messages_per_day: at_least_one("messages_per_day", settings.messages_per_day)?,
             requests_per_second: at_least_one("api_requests_per_second", settings.api_requests_per_second)?,
+            stored_bytes: at_least_one("max_stored_bytes", settings.max_stored_bytes)?,
         })
     }
 
@@ -124,6 +132,10 @@ impl Quotas {
             number("workflow_lazy_bytes", self.workflow_lazy_bytes as u64),
             optional("messages_per_day", self.messages_per_day),
             optional("api_requests_per_second", self.requests_per_second),
+            match self.stored_bytes {
+                Some(bytes) => number("max_stored_bytes", bytes),
+                None => unset("max_stored_bytes", "not set, so half of the disk"),
+            },
         ]
     }
 }

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::console::Console;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
 use crate::crash_point::crash_point;
-use crate::data_dir::DiskWatch;
+use crate::data_dir::{DiskRoom, DiskWatch, half_of_disk};
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, Site};
@@ -92,6 +92,7 @@ impl Server {
             tracker: TaskTracker::new(),
             abandon: CancellationToken::new(),
         });
+        config.quotas.stored_bytes = config.quotas.stored_bytes.or_else(|| half_of_disk(&config.data_dir));
         let mut core =
             Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas)?;
         let disk_low = Arc::new(AtomicBool::new(false));
@@ -101,7 +102,8 @@ impl Server {
         let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
-        let disk_watch = DiskWatch::start(&config, disk_low.clone());
+        let disk_room = DiskRoom::new(&config.data_dir, config.disk_reserve_bytes);
+        let disk_watch = DiskWatch::start(disk_room.clone(), disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
         let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));
@@ -124,6 +126,7 @@ impl Server {
             group_edits: std::sync::Mutex::default(),
             last_probe: tokio::sync::Mutex::new(None),
             disk_low,
+            disk_room,
             core_running,
         });
         let api = Arc::new(Api::new(app.clone()));

@@ -1,4 +1,4 @@
-//! `POST /v2/batch`: many messages in one request, stored in one transaction.
+//! `POST /v2/batch`: many messages in one request, answered when all of them are stored.
 //!
 //! A batch is about messages or about runs of workflows, never about both: that is refused with 400.
 
@@ -11,6 +11,7 @@ use super::publish::{
     status_of, store,
 };
 use super::queues;
+use super::storing;
 use super::workflow::{self, Wanted};
 use crate::app::App;
 use crate::core::NewMessage;
@@ -175,10 +176,11 @@ struct Prepared {
 }
 
 /// `hops` deliveries led to this request, and thereby to each of its messages.
-fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Result<Prepared, ApiError> {
-    let items = split(bytes)?;
+fn prepare_all(app: &App, publisher: &Publisher, hops: u32, batch: &[u8]) -> Result<Prepared, ApiError> {
+    let items = split(batch)?;
     let (messages, fates) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
     let mut prepared = Prepared { messages, fates, runs: Vec::new() };
+    let mut bytes = 0;
     for (index, item) in items.into_iter().enumerate() {
         let mut item = read_item(item.get()).map_err(|error| error.at(index))?;
         if item.concerns_a_run() {
@@ -190,6 +192,8 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, bytes: &[u8]) -> Res
         }
         let fate = match prepare_item(app, publisher, hops, item) {
             Ok((messages, places)) => {
+                bytes += storing::stored_bytes(&messages);
+                storing::check_request(app, bytes)?;
                 prepared.messages.extend(messages);
                 Fate::Accepted(places)
             }

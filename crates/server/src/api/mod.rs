@@ -34,6 +34,7 @@ mod schedules;
 mod settings;
 mod shape;
 mod stats;
+mod storing;
 mod turns;
 mod url_groups;
 mod why;

@@ -7,7 +7,7 @@ use super::caller::caller_ip;
 use super::error::ApiError;
 use super::llm;
 use super::params::decoded;
-use super::{queues, schedules, workflow};
+use super::{queues, schedules, storing, workflow};
 use crate::app::App;
 use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room};
 use crate::delivery::address::AddressKind;
@@ -178,6 +178,7 @@ pub(super) async fn store(
     messages: Vec<NewMessage>,
     room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
+    let _promise = storing::admit(app, tenant, storing::stored_bytes(&messages))?;
     let (count, now) = (messages.len() as u64, app.clock.now());
     app.allowances.messages.take(tenant, count, now).map_err(ApiError::daily_quota)?;
     let accepted = app.core.publish(messages, room).await;

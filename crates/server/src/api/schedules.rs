@@ -5,7 +5,7 @@ use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
 use super::publish::{CRON, Refusal, Sent, checked_spec, refuse_when_disk_is_low, rest_of, store};
-use super::{cron, shape};
+use super::{cron, shape, storing};
 use crate::app::App;
 use crate::clock::random;
 use crate::core::{Room, messages_of};
@@ -144,6 +144,7 @@ pub(super) async fn make(app: &App, sent: Sent) -> Result<Response, ApiError> {
         // A schedule is a beginning of its own, whatever led to it.
         spec: MessageSpec { url, hops: 0, ..spec },
     };
+    let _promise = storing::admit(app, publisher.tenant, body.bytes.len())?;
     let state = ScheduleState::default();
     let schedule = Schedule { tenant: publisher.tenant, id: id.clone(), plan, body: body.bytes, state };
     app.core.put_schedule(schedule, body.room).await?;

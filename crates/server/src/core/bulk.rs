@@ -81,7 +81,10 @@ impl Core {
         let duplicates = self.find_duplicates(replays.iter().map(|replay| &replay.message), now)?;
         let accept = |(replay, stored): (Replay, _)| {
             let exists = existing.remove(&replay.dlq_id);
-            exists.then(|| self.accept(replay.message, stored, Some(replay.dlq_id), now))
+            exists.then(|| {
+                self.batch.body_bytes += replay.message.body.len();
+                self.accept(replay.message, stored, Some(replay.dlq_id), now)
+            })
         };
         Ok(replays.into_iter().zip(duplicates).map(accept).collect())
     }

@@ -1,8 +1,9 @@
 //! Queues, flow-control keys and quotas: what the core does about what limits deliveries.
 
 use super::run::Core;
-use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply};
+use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply, body_bytes};
 use crate::crash_point::crash_point;
+use crate::quotas::STORED_BYTES_QUOTA;
 use posthaste_engine::flow::{FlowEdit, FlowInfo};
 use posthaste_engine::message::FlowSpec;
 use posthaste_wire::id::TenantId;
@@ -28,6 +29,17 @@ impl Core {
             self.check_flows(*tenant, keys, &mut flows)?;
         }
         Ok(())
+    }
+
+    /// Refuses messages that would store more than their tenant may have.
+    pub(super) fn check_stored_bytes(&self, messages: &[NewMessage]) -> Result<(), QuotaExceeded> {
+        let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(()) };
+        match self.quotas.stored_bytes {
+            Some(limit) if self.store.stored_bytes(tenant) + body_bytes(messages) as u64 > limit => {
+                Err(QuotaExceeded { quota: STORED_BYTES_QUOTA, limit })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same for the keys of a run.

@@ -36,6 +36,7 @@ pub use workflow::{
     Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
 };
 
+use crate::store::is_same_body;
 use admission::{Admission, Place};
 use bytes::Bytes;
 use inbox::{Inbox, Sender, inbox};
@@ -81,6 +82,19 @@ pub enum FirstDue {
     AfterMs(u64),
     /// Not before this time.
     At(Timestamp),
+}
+
+/// Bytes of the bodies of messages; a body that neighbours share counts once.
+pub(crate) fn body_bytes<'a>(messages: impl IntoIterator<Item = &'a NewMessage>) -> usize {
+    let mut before: Option<&Bytes> = None;
+    let mut bytes = 0;
+    for NewMessage { body, .. } in messages {
+        if !before.is_some_and(|before| is_same_body(before, body)) {
+            bytes += body.len();
+        }
+        before = Some(body);
+    }
+    bytes
 }
 
 /// What the core can be asked to do. Replies come when the outcome is on disk.

@@ -6,8 +6,8 @@ use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
 use super::stats::Activity;
-use super::tasks::Task;
-use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply};
+use super::tasks::{PublishMany, Task};
+use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, body_bytes};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::metrics::Metrics;
@@ -284,13 +284,29 @@ impl Core {
             reply.send(Err(exceeded));
             return Ok(());
         }
-        let duplicates = self.find_duplicates(messages.iter(), now)?;
-        let accept = |(message, stored)| self.accept(message, stored, None, now);
-        let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
+        if messages.len() > BATCH_COMMANDS_MAX || body_bytes(&messages) > BATCH_BYTES_MAX {
+            let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
+            self.tasks.push_back(Task::Publish(PublishMany { messages, accepted, reply }));
+            return Ok(());
+        }
+        let accepted = self.accept_all(messages, now)?;
         crash_point("publish_accepted");
-        self.metrics.published(&accepted);
         self.batch.answers.push(Box::new(move || reply.send(Ok(accepted))));
         Ok(())
+    }
+
+    /// Gives messages their ids and hands them to the engine, unless they are duplicates.
+    pub(super) fn accept_all(
+        &mut self,
+        messages: Vec<NewMessage>,
+        now: Timestamp,
+    ) -> Result<Vec<Accepted>, CoreFailure> {
+        let duplicates = self.find_duplicates(messages.iter(), now)?;
+        self.batch.body_bytes += body_bytes(&messages);
+        let accept = |(message, stored)| self.accept(message, stored, None, now);
+        let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
+        self.metrics.published(&accepted);
+        Ok(accepted)
     }
 
     /// What the store has for the keys of these messages.
@@ -311,7 +327,7 @@ impl Core {
         next_id(&mut self.last_seq, &mut self.random, now)
     }
 
-    /// Gives a message its id and hands it to the engine.
+    /// Gives a message its id and hands it to the engine. Whoever calls it counts the body.
     pub(super) fn accept(
         &mut self,
         new: NewMessage,
@@ -325,7 +341,6 @@ impl Core {
             FirstDue::AfterMs(millis) => now.plus_millis(millis),
             FirstDue::At(time) => time.max(now),
         };
-        self.batch.body_bytes += new.body.len();
         let message =
             Arc::new(Message { id, tenant: new.tenant, created_at: now, not_before, spec: new.spec, body: new.body });
         let dedup = new.dedup.map(|key| (key, stored));

@@ -4,7 +4,7 @@
 //! of its schedule are one transaction, so that a crash repeats both or neither.
 
 use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
-use super::{FirstDue, NewMessage, QuotaExceeded, Reply};
+use super::{FirstDue, NewMessage, QuotaExceeded, Reply, body_bytes};
 use crate::crash_point::crash_point;
 use crate::store::{Store, StoreError};
 use posthaste_engine::event::Op;
@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const FIRED_MAX: usize = 256;
 /// Messages of schedules after which a round ends, however few have fired: a group has many endpoints.
 const FIRED_MESSAGES_MAX: usize = 1_024;
+/// Bytes of bodies of schedules after which a round ends: every other command waits for it.
+const FIRED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The schedules as the core knows them.
 #[derive(Default)]
@@ -146,7 +148,7 @@ impl Core {
         if self.firing.next_wake() > now {
             return Ok(());
         }
-        let mut messages = 0;
+        let (mut messages, mut bytes) = (0, 0);
         for (tenant, id) in self.firing.schedules.due(now, FIRED_MAX) {
             let Some(schedule) = self.store.schedule(tenant, &id)? else {
                 tracing::error!(tenant = tenant.0, schedule.id = %id, "a schedule has vanished from the store");
@@ -154,8 +156,9 @@ impl Core {
                 continue;
             };
             messages += self.fire(&schedule, self.clock.now())?;
+            bytes += schedule.body.len();
             crash_point("schedule_fired");
-            if messages >= FIRED_MESSAGES_MAX {
+            if messages >= FIRED_MESSAGES_MAX || bytes >= FIRED_BYTES_MAX {
                 break;
             }
             if self.batch.body_bytes >= BATCH_BYTES_MAX {
@@ -190,6 +193,8 @@ impl Core {
 
     fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, String> {
         self.check_quotas(messages.iter()).map_err(|exceeded| exceeded.to_string())?;
+        self.check_stored_bytes(&messages).map_err(|exceeded| exceeded.to_string())?;
+        self.batch.body_bytes += body_bytes(&messages);
         let accepted: Vec<_> = messages.into_iter().map(|message| self.accept(message, None, None, now)).collect();
         self.metrics.published(&accepted);
         Ok(accepted.into_iter().map(|accepted| accepted.id).collect())

@@ -1,9 +1,12 @@
-//! Commands about many runs, which take turns: a bounded piece of work, then everybody else's commands, then the next
-//! piece. Who waits for an event is found when it comes; whoever asked is answered when all of it is committed.
+//! Commands that are much work, which take turns: a bounded piece of work, then everybody else's commands, then the next
+//! piece. Whoever asked is answered when all of it is committed.
 
 use super::run::{BATCH_BYTES_MAX, Core, Flow};
 use super::workflow::{Again, Notified, Started};
-use super::{CoreFailure, Reply};
+use super::{CoreFailure, NewMessage, QuotaExceeded, Reply, body_bytes};
+use crate::crash_point::crash_point;
+use crate::store::is_same_body;
+use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use std::collections::VecDeque;
@@ -15,9 +18,40 @@ const RUN_COST: usize = TURN_BYTES / 128;
 
 /// A command that is not done yet.
 pub(super) enum Task {
+    Publish(PublishMany),
     Notify(Notify),
     BeginAgain(BeginAgain),
     Drop(DropFailed),
+}
+
+/// A publish of many messages, or of many bytes. Its pieces are committed one by one: a crash in between leaves the first of
+/// them stored, as a crash before the answer always may.
+pub(super) struct PublishMany {
+    /// Those that are not stored yet.
+    pub(super) messages: VecDeque<NewMessage>,
+    pub(super) accepted: Vec<Accepted>,
+    pub(super) reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
+}
+
+/// Messages of a piece of a publish.
+const PIECE_MESSAGES: usize = 64;
+/// Bytes of bodies after which a piece of a publish ends.
+const PIECE_BYTES: usize = 1024 * 1024;
+
+/// How many of these messages are the next piece. Messages that share a body stay together, so that it is stored once.
+fn piece_length(messages: &VecDeque<NewMessage>) -> usize {
+    let mut bytes = 0;
+    let mut before: Option<&NewMessage> = None;
+    for (count, message) in messages.iter().enumerate() {
+        if !before.is_some_and(|before| is_same_body(&before.body, &message.body)) {
+            if count >= PIECE_MESSAGES || bytes >= PIECE_BYTES {
+                return count;
+            }
+            bytes += message.body.len();
+        }
+        before = Some(message);
+    }
+    messages.len()
 }
 
 /// An event has come.
@@ -62,12 +96,13 @@ impl Task {
     pub(super) fn as_notify(&mut self) -> Option<&mut Notify> {
         match self {
             Task::Notify(notify) => Some(notify),
-            Task::BeginAgain(_) | Task::Drop(_) => None,
+            Task::Publish(_) | Task::BeginAgain(_) | Task::Drop(_) => None,
         }
     }
 
     fn is_done(&self) -> bool {
         match self {
+            Task::Publish(task) => task.messages.is_empty(),
             Task::Notify(task) => task.waiters.is_empty(),
             Task::BeginAgain(task) => task.failed.is_empty(),
             Task::Drop(task) => task.dlq_ids.is_empty(),
@@ -88,13 +123,14 @@ impl Core {
         Ok(())
     }
 
-    /// Tasks go on by one run each, until the turn is over.
+    /// Each task gets on by one run, or by one piece of a publish, until the turn is over.
     fn take_turn(&mut self) -> Result<(), CoreFailure> {
         let mut cost = 0;
         while cost < TURN_BYTES
             && let Some(mut task) = self.tasks.pop_front()
         {
             let bytes = match &mut task {
+                Task::Publish(task) => self.publish_next(task)?,
                 Task::Notify(task) => self.tell_next(task)?,
                 Task::BeginAgain(task) => self.begin_next(task)?,
                 Task::Drop(task) => self.drop_next(task)?,
@@ -110,11 +146,47 @@ impl Core {
         self.commit()
     }
 
+    fn publish_next(&mut self, task: &mut PublishMany) -> Result<usize, CoreFailure> {
+        let piece: Vec<NewMessage> = task.messages.drain(..piece_length(&task.messages)).collect();
+        let bytes = body_bytes(&piece);
+        task.accepted.extend(self.accept_all(piece, self.clock.now())?);
+        crash_point("publish_piece_accepted");
+        Ok(bytes)
+    }
+
     fn answer_task(&mut self, task: Task) {
         match task {
+            Task::Publish(PublishMany { accepted, reply, .. }) => self.answer(move || reply.send(Ok(accepted))),
             Task::Notify(Notify { notified, reply, .. }) => self.answer(move || reply.send(notified)),
             Task::BeginAgain(BeginAgain { begun, reply, .. }) => self.answer(move || reply.send(begun)),
             Task::Drop(DropFailed { dropped, reply, .. }) => self.answer(move || reply.send(dropped)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FirstDue;
+    use super::*;
+    use bytes::Bytes;
+    use posthaste_engine::message::{MessageSpec, Origin};
+
+    fn message(body: Bytes) -> NewMessage {
+        let (tenant, spec) = (TenantId(1), MessageSpec::default());
+        NewMessage { tenant, origin: Origin(1), spec, body, first_due: FirstDue::Now, dedup: None }
+    }
+
+    #[test]
+    fn a_piece_is_bounded_in_messages_and_bytes_and_keeps_shared_bodies_together() {
+        let small: VecDeque<_> = (0..2 * PIECE_MESSAGES + 1).map(|_| message(Bytes::new())).collect();
+        assert_eq!(piece_length(&small), PIECE_MESSAGES);
+        let large: VecDeque<_> = (0..3).map(|_| message(Bytes::from(vec![0; PIECE_BYTES]))).collect();
+        assert_eq!(piece_length(&large), 1);
+        let body = Bytes::from(vec![0; PIECE_BYTES]);
+        let mut shared: VecDeque<_> = (0..100).map(|_| message(body.clone())).collect();
+        shared.push_back(message(Bytes::new()));
+        assert_eq!(piece_length(&shared), 100, "a body that 100 messages share counts once");
+        assert_eq!(body_bytes(&shared), PIECE_BYTES);
+        assert_eq!(piece_length(&VecDeque::new()), 0);
     }
 }

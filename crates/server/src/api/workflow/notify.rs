@@ -10,6 +10,7 @@ use crate::api::body;
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
 use crate::api::publish::{refuse_when_disk_is_low, rest_of};
+use crate::api::storing;
 use crate::app::App;
 use crate::core::{Notified, RunKey};
 use crate::store::Asker;
@@ -31,6 +32,7 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let (run, event) = addressee(&app, tenant, rest_of(parts.uri.path())).await?;
     let event = checked_name("the event id", &event)?;
+    let _promise = storing::admit(&app, tenant, body.bytes.len())?;
     let data = body.bytes.to_vec();
     let notified = match run {
         None => app.core.notify(tenant, event, data).await?,

@@ -10,6 +10,7 @@ use crate::api::body;
 use crate::api::caller::caller_ip;
 use crate::api::error::ApiError;
 use crate::api::publish::{Line, publish_limits, refuse_when_disk_is_low, refused_destination, status_of};
+use crate::api::storing;
 use crate::app::App;
 use crate::core::{CoreError, Room, RunKey, RunRefused, StartRun, Started, fresh_run_id};
 use axum::Json;
@@ -193,6 +194,8 @@ pub(super) async fn start(
     runs: Vec<StartRun>,
     room: Room,
 ) -> Result<Vec<Started>, ApiError> {
+    let bytes = runs.iter().map(|run| run.first.body.len()).sum();
+    let _promise = storing::admit(app, tenant, bytes)?;
     let count = runs.len();
     within_quota(app, tenant, count, app.core.start_runs(tenant, runs, room), |run: &Started| !run.deduplicated).await
 }
@@ -204,6 +207,8 @@ async fn append(
     entries: Vec<NewEntry>,
     room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
+    let bytes = entries.iter().map(|entry| entry.body.len()).sum();
+    let _promise = storing::promise(app, bytes)?;
     let count = entries.len();
     within_quota(app, tenant, count, app.core.append(tenant, run, entries, room), |it: &Accepted| !it.deduplicated)
         .await
