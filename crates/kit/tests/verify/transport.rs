@@ -1,6 +1,6 @@
 //! The rules of the transport over a real connection: what a server makes of bytes, and the route of it.
 
-use crate::support::{CURRENT, NEXT, NOW, Store, URL, at, token};
+use crate::support::{CURRENT, NEXT, NOW, Store, URL, at, token_of};
 use posthaste_kit::Receiver;
 use posthaste_kit::body::BodyLimits;
 use posthaste_kit::webhook::{Event, Webhook};
@@ -76,7 +76,7 @@ fn request(first: &str, lines: &[&str], body: &str) -> Vec<u8> {
 }
 
 fn signature(body: &str) -> String {
-    format!("Upstash-Signature: {}", token(CURRENT, URL, body.as_bytes()))
+    format!("Upstash-Signature: {}", token_of(CURRENT, URL, body.as_bytes(), Some("msg_1")))
 }
 
 fn length(body: &str) -> String {
@@ -122,7 +122,7 @@ async fn good_requests_come_in_many_forms() {
 async fn a_nested_route_is_verified_by_its_whole_path() {
     let server = Server::start().await;
     let post = |url: &str| {
-        let signature = format!("Upstash-Signature: {}", token(CURRENT, url, BODY.as_bytes()));
+        let signature = format!("Upstash-Signature: {}", token_of(CURRENT, url, BODY.as_bytes(), Some("msg_1")));
         request("POST /nested/queue", &[&signature, &length(BODY)], BODY)
     };
     assert_eq!(server.ask(&post("https://app.example.com/queue")).await, 401);
