@@ -86,7 +86,7 @@ pub struct Verified {
     pub issued_at: Option<i64>,
     /// Until when it is valid, in seconds since 1970.
     pub expires_at: i64,
-    /// Tells this signature from all others: its [`jwt_id`](Self::jwt_id), or else the hash of the whole token.
+    /// Identifies this signature: its [`jwt_id`](Self::jwt_id), or else the hash of the whole token.
     pub(crate) nonce: String,
 }
 

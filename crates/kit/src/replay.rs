@@ -1,9 +1,9 @@
-//! Each signature of a queue counts once: whoever has recorded a delivery cannot send it again, not even while its
-//! signature is valid.
+//! Each signature of a queue counts once: a recorded delivery cannot be sent again, not even while its signature is
+//! valid.
 //!
 //! A queue signs every attempt afresh, so a signature that comes a second time is a replay, or the same attempt that
 //! was sent twice because a connection broke (a queue may do that, and a proxy). Neither may run the handler: the next
-//! attempt has a signature of its own. What the sender hears is safe for both, and never loses a message:
+//! attempt has a signature of its own. The answer is safe for both, and never loses a message:
 //!
 //! | the first use of the signature | the id of the message is signed | it is not |
 //! |---|---|---|
@@ -27,7 +27,7 @@ pub(crate) struct SingleUse {
     is_id_signed: bool,
 }
 
-/// What became of an attempt to use a signature.
+/// The outcome of an attempt to use a signature.
 #[derive(Debug)]
 pub(crate) enum Used {
     /// This is the first use.

@@ -86,8 +86,7 @@ pub trait Scheme: Send + Sync + 'static {
         Ok(())
     }
 
-    /// For how long the sender may repeat an event that it has not heard a success of. Events are remembered that long
-    /// by default.
+    /// For how long the sender may repeat an event after it got no success. Events are remembered that long by default.
     fn retry_window(&self) -> Duration {
         RETRY_WINDOW_UNKNOWN
     }

@@ -80,7 +80,7 @@ impl RateLimit {
     }
 
     /// How long a caller has to wait that has used up its count. `None` for one that has not, or that is not known:
-    /// then it cannot be told from others, and must not be refused for them.
+    /// then it must not be refused for the requests of others.
     pub(crate) fn wait(&self, request: &Parts, now: SystemTime) -> Option<Duration> {
         let key = self.key(request)?;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).wait(key, self.pace(), since_1970(now))
@@ -121,7 +121,7 @@ fn since_1970(now: SystemTime) -> Duration {
     now.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Who is counted together: whoever has an IPv6 address has 2^64 of them.
+/// The addresses that are counted together: a client with one IPv6 address has 2^64 of them.
 #[cfg(feature = "axum")]
 fn network(address: std::net::IpAddr) -> String {
     match address.to_canonical() {
@@ -296,7 +296,7 @@ mod tests {
 
     #[cfg(feature = "axum")]
     #[test]
-    fn callers_are_told_apart_by_their_address() {
+    fn callers_are_distinguished_by_their_address() {
         use axum::extract::ConnectInfo;
         let limit = RateLimit::per_second(1).by_peer();
         let from = |address: &str| {

@@ -1,4 +1,4 @@
-//! Deliveries that somebody has recorded: they run nothing, whatever they are called, and hold up no genuine message.
+//! Recorded deliveries run nothing, whatever their id, and hold up no genuine message.
 
 use crate::support::{Answer, Harness, message, takes};
 use bytes::Bytes;

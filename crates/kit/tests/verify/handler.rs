@@ -223,7 +223,7 @@ async fn a_request_without_a_signature_is_refused_unread() {
 }
 
 #[tokio::test]
-async fn a_caller_that_fails_too_often_is_refused_unread_and_nobody_else_is() {
+async fn a_caller_that_fails_too_often_is_refused_unread_and_no_other_caller_is() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let by_address = |parts: &http::request::Parts| Some(parts.headers.get("x-real-ip")?.to_str().ok()?.to_owned());
     let limit = RateLimit::per_second(UNVERIFIED_PER_SECOND).burst(UNVERIFIED_BURST).by(by_address);

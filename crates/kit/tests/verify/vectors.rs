@@ -128,7 +128,7 @@ fn an_event_is_named_by_what_its_sender_says() {
     assert!(receiver.is_queue() && !scheme.is_queue());
 }
 
-/// What is refused unread is refused anyway.
+/// Every request that is refused unread would be refused anyway.
 #[test]
 fn a_request_without_a_signature_is_refused_by_its_headers_alone() {
     let key = STANDARD.encode([7; 24]);
