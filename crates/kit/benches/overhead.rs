@@ -48,7 +48,8 @@ fn cpu_time() -> Duration {
 
 fn main() -> ExitCode {
     let clock = ManualClock::new();
-    let receiver = Receiver::new("sig_current", "sig_next").expect("keys").at_base("https://app.example.com");
+    let receiver =
+        Receiver::for_development("sig_current", "sig_next").expect("keys").at_base("https://app.example.com");
     let store = Arc::new(MemoryStore::with_clock(clock.clock()));
     let receiver = receiver.clock(clock.clock());
     let jobs = JobHandler::json("mail", receiver, store, |job: Job<Mail>| async move {

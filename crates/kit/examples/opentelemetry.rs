@@ -47,7 +47,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
 
     let clock = ManualClock::new();
-    let receiver = Receiver::new("sig_current", "sig_next")?.at_base("https://app.example.com").clock(clock.clock());
+    let receiver =
+        Receiver::for_development("sig_current", "sig_next")?.at_base("https://app.example.com").clock(clock.clock());
     let store = Arc::new(MemoryStore::with_clock(clock.clock()));
     let jobs = JobHandler::json("mail", receiver, store, |job: Job<Value>| async move {
         if job.delivery.attempt() == 1 { Err(Failure::retryable("the mail server is down")) } else { Ok(()) }

@@ -23,12 +23,13 @@ pub mod webhook;
 
 #[cfg(feature = "client")]
 mod exchange;
+mod replay;
 mod secret;
 
 #[cfg(feature = "client")]
 pub use exchange::{CONNECT_TIMEOUT, SetupError};
 pub use failure::{Failure, HandlerResult};
-pub use receiver::Receiver;
+pub use receiver::{InvalidSigningKey, Receiver};
 pub use secret::{EmptySecret, Secret};
 
 /// The page about handlers: its code is run as doctests.

@@ -1,14 +1,23 @@
 //! Whether a delivery comes from whom it says: the check of `Upstash-Signature` on the raw bytes of the body.
 //!
 //! Start at [`Receiver`]. The order of the checks is part of the promise: the header, the length of the token, its
-//! form, its MAC with both keys, its claims, and last the hash of the body. Nothing of the body is looked at before.
+//! form, its MAC with both keys, its claims, the hash of the body, and last the header with the id of the message.
+//! Nothing of the body is looked at before.
+//!
+//! Posthaste signs the id of the message. Hosted QStash does not: there [`Verified::message_id`] is `None`, and the id
+//! in `Upstash-Message-Id` is only as trustworthy as the connection.
 
 use crate::clock::{Clock, unix_seconds};
+use crate::idempotency::hex;
+use crate::replay::SingleUse;
 use crate::secret::{EmptySecret, Secret};
+use crate::telemetry::is_id;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac};
 use http::{HeaderMap, Uri};
+use posthaste_wire::header as wire;
+use posthaste_wire::signature::PUBLISHED_KEYS;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
@@ -22,6 +31,10 @@ pub const SIGNATURE_HEADER: &str = "upstash-signature";
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// A signature that is valid for longer than this is refused, by default; QStash's and Posthaste's last five minutes.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(3_600);
+/// The largest leeway between clocks; a larger one is cut to it. A signature is good for that much longer.
+pub const LEEWAY_MAX: Duration = Duration::from_secs(60);
+/// The shortest signing key, in bytes; a shorter one is refused. Keys of QStash and of Posthaste have 25 to 33.
+pub const SIGNING_KEY_BYTES_MIN: usize = 24;
 
 /// Who signs: the only value of `iss` that counts.
 const ISSUER: &str = "Upstash";
@@ -32,7 +45,9 @@ const ISSUER: &str = "Upstash";
 /// use posthaste_kit::Receiver;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let receiver = Receiver::new("sig_current…", "sig_next…")?.at_base("https://app.example.com");
+/// # let (current, next) = ("sig_6Sv9SDzFgsZnQ2nzRNB1Qwyp", "sig_4FrAJ3oVtCz1eTh8rGqkXb2m");
+/// // QSTASH_CURRENT_SIGNING_KEY and QSTASH_NEXT_SIGNING_KEY
+/// let receiver = Receiver::new(current, next)?.at_base("https://app.example.com");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -62,12 +77,45 @@ enum Expected {
 pub struct Verified {
     /// The destination as it was published.
     pub url: String,
+    /// The id of the message, if it is signed: Posthaste signs it, hosted QStash does not. Where it is signed,
+    /// `Upstash-Message-Id` says the same or nothing.
+    pub message_id: Option<String>,
     /// The unique name of the signature, if it has one.
     pub jwt_id: Option<String>,
     /// When it was made, in seconds since 1970, if it says so.
     pub issued_at: Option<i64>,
     /// Until when it is valid, in seconds since 1970.
     pub expires_at: i64,
+    /// Identifies this signature: its [`jwt_id`](Self::jwt_id), or else the hash of the whole token.
+    pub(crate) nonce: String,
+}
+
+/// A signing key that protects nothing. No receiver is made with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSigningKey {
+    /// There is none.
+    #[error("a signing key is empty: set it to the key of your queue")]
+    Empty,
+    /// It can be guessed, or was not copied whole.
+    #[error(
+        "a signing key has {bytes} bytes and needs {SIGNING_KEY_BYTES_MIN}: copy the whole key (`sig_…`); in tests use `Receiver::for_development`"
+    )]
+    TooShort {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// Everybody knows it.
+    #[error(
+        "a signing key is a published key of the development server, with which anybody can sign: use the keys of your own queue; on your own machine use `Receiver::for_development`"
+    )]
+    Published,
+}
+
+impl From<EmptySecret> for InvalidSigningKey {
+    fn from(_: EmptySecret) -> Self {
+        InvalidSigningKey::Empty
+    }
 }
 
 /// Why a delivery was refused: for logs and metrics. The caller hears only that it was.
@@ -102,6 +150,8 @@ pub enum Reason {
     UrlNotConfigured,
     /// It is genuine, but nothing names it: a repetition could not be told from it.
     EventId,
+    /// `Upstash-Message-Id` names another message than the signature.
+    MessageId,
 }
 
 impl Reason {
@@ -122,6 +172,7 @@ impl Reason {
             Reason::Body => "body",
             Reason::UrlNotConfigured => "url_not_configured",
             Reason::EventId => "event_id",
+            Reason::MessageId => "message_id",
         }
     }
 }
@@ -152,22 +203,49 @@ impl Rejected {
 }
 
 impl Receiver {
-    /// Takes both signing keys: during a rotation deliveries are signed with either.
+    /// Takes both signing keys: during a rotation deliveries are signed with either. Keys that are shorter than
+    /// [`SIGNING_KEY_BYTES_MIN`] and the published keys of the development server are refused.
     ///
     /// Say next which URL deliveries are for ([`at_base`](Self::at_base), [`at_url`](Self::at_url) or, explicitly,
     /// [`at_any_url`](Self::at_any_url)); until then everything is refused.
-    pub fn new(current_key: impl AsRef<str>, next_key: impl AsRef<str>) -> Result<Receiver, EmptySecret> {
+    pub fn new(current_key: impl AsRef<str>, next_key: impl AsRef<str>) -> Result<Receiver, InvalidSigningKey> {
+        Receiver::of_both(signing_key(current_key)?, signing_key(next_key)?)
+    }
+
+    /// Takes one signing key. Deliveries are refused from the next rotation on until it is replaced.
+    pub fn with_one_key(current_key: impl AsRef<str>) -> Result<Receiver, InvalidSigningKey> {
+        tracing::warn!("there is only one signing key: the next rotation will refuse deliveries");
+        Ok(Receiver::of(signing_key(current_key)?))
+    }
+
+    /// The same as [`new`](Self::new) for tests and for `posthaste dev` on your own machine: short and published keys
+    /// are accepted, with a warning. Never use it where others can reach the endpoint: anybody can sign with such keys.
+    ///
+    /// ```
+    /// use posthaste_kit::Receiver;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let keys = ("sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r", "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs"); // those of `posthaste dev`
+    /// assert!(Receiver::new(keys.0, keys.1).is_err());
+    /// let receiver = Receiver::for_development(keys.0, keys.1)?.at_base("http://127.0.0.1:3000");
+    /// # Ok(()) }
+    /// ```
+    pub fn for_development(
+        current_key: impl AsRef<str>,
+        next_key: impl AsRef<str>,
+    ) -> Result<Receiver, InvalidSigningKey> {
         let (current, next) = (Secret::new(current_key)?, Secret::new(next_key)?);
+        if let Some(weakness) = weakness(&current).or_else(|| weakness(&next)) {
+            tracing::warn!(%weakness, "development keys are accepted: anybody can sign deliveries to this endpoint");
+        }
+        Receiver::of_both(current, next)
+    }
+
+    fn of_both(current: Secret, next: Secret) -> Result<Receiver, InvalidSigningKey> {
         if current.expose() == next.expose() {
             tracing::warn!("both signing keys are the same: the next rotation will refuse deliveries");
         }
         Ok(Receiver { next: Some(next), ..Receiver::of(current) })
-    }
-
-    /// Takes one signing key. Deliveries are refused from the next rotation on until it is replaced.
-    pub fn with_one_key(current_key: impl AsRef<str>) -> Result<Receiver, EmptySecret> {
-        tracing::warn!("there is only one signing key: the next rotation will refuse deliveries");
-        Ok(Receiver::of(Secret::new(current_key)?))
     }
 
     fn of(current: Secret) -> Receiver {
@@ -202,9 +280,9 @@ impl Receiver {
         self
     }
 
-    /// How far the clocks may be apart; nothing by default.
+    /// How far the clocks may be apart; nothing by default, [`LEEWAY_MAX`] at most.
     pub fn leeway(mut self, leeway: Duration) -> Receiver {
-        self.leeway = leeway;
+        self.leeway = leeway.min(LEEWAY_MAX);
         self
     }
 
@@ -223,6 +301,18 @@ impl Receiver {
     /// How long a token can be good for after it was accepted once.
     pub(crate) fn valid_for(&self) -> Duration {
         self.lifetime_max.saturating_add(self.leeway.saturating_mul(2))
+    }
+
+    /// The signature as something to be used once, for as long as any clock within [`LEEWAY_MAX`] would accept it.
+    pub(crate) fn single_use(&self, verified: &Verified, now: SystemTime) -> SingleUse {
+        let left = verified.expires_at.saturating_sub(unix_seconds(now)).saturating_add(seconds(self.leeway));
+        let left = Duration::from_secs(u64::try_from(left).unwrap_or(0)).saturating_add(LEEWAY_MAX);
+        SingleUse::new(&verified.nonce, left, verified.message_id.is_some())
+    }
+
+    /// The time by the receiver's clock.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.clock.now()
     }
 
     /// Whether it is known which URL deliveries are for.
@@ -245,7 +335,8 @@ impl Receiver {
         }
     }
 
-    /// Verifies a request whose body is `body`, byte for byte as it arrived.
+    /// Verifies a request whose body is `body`, byte for byte as it arrived. If the id of the message is signed,
+    /// `Upstash-Message-Id` must not name another one.
     pub fn verify(&self, headers: &HeaderMap, uri: &Uri, body: &[u8]) -> Result<Verified, Rejected> {
         self.verify_at(headers, uri, body, self.clock.now())
     }
@@ -258,10 +349,15 @@ impl Receiver {
         body: &[u8],
         now: SystemTime,
     ) -> Result<Verified, Rejected> {
-        self.verify_token_at(self.token(headers)?, uri, body, now)
+        let verified = self.verify_token_at(self.token(headers)?, uri, body, now)?;
+        if verified.message_id.as_deref().is_some_and(|signed| !is_message(headers, signed)) {
+            return Err(Reason::MessageId.into());
+        }
+        Ok(verified)
     }
 
-    /// The second half of [`verify`](Self::verify).
+    /// The second half of [`verify`](Self::verify), without its look at `Upstash-Message-Id`: take the id from
+    /// [`Verified::message_id`] if it is there.
     pub fn verify_token(&self, token: Token<'_>, uri: &Uri, body: &[u8]) -> Result<Verified, Rejected> {
         self.verify_token_at(token, uri, body, self.clock.now())
     }
@@ -279,7 +375,15 @@ impl Receiver {
         if !bool::from(hash.as_bytes().ct_eq(claimed.as_bytes())) {
             return Err(Reason::Body.into());
         }
-        Ok(Verified { url: claims.sub, jwt_id: claims.jti, issued_at: claims.iat, expires_at: claims.exp })
+        let nonce = claims.jti.clone().unwrap_or_else(|| token.hash());
+        Ok(Verified {
+            url: claims.sub,
+            message_id: claims.message_id,
+            jwt_id: claims.jti,
+            issued_at: claims.iat,
+            expires_at: claims.exp,
+            nonce,
+        })
     }
 
     /// Both keys are always tried, so that the time says nothing about which of them it was.
@@ -290,6 +394,9 @@ impl Receiver {
     }
 
     fn check_claims(&self, claims: &Claims, uri: &Uri, now: i64) -> Result<(), Reason> {
+        if claims.message_id.as_deref().is_some_and(|id| !is_id(id)) {
+            return Err(Reason::Malformed);
+        }
         if claims.iss != ISSUER {
             return Err(Reason::Issuer);
         }
@@ -329,8 +436,12 @@ pub struct Token<'a>(&'a str);
 impl Token<'_> {
     /// Eight hexadecimal digits that are the same for the same token: all that may be logged of it.
     pub fn fingerprint(self) -> String {
-        let hash = Sha256::digest(self.0.as_bytes());
-        hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+        self.hash()[..8].to_owned()
+    }
+
+    /// The same for the same token, and for no other: a token can be written in one way only.
+    fn hash(self) -> String {
+        hex(&Sha256::digest(self.0.as_bytes()))
     }
 }
 
@@ -369,13 +480,12 @@ struct Claims {
     iss: String,
     sub: String,
     exp: i64,
-    #[serde(default)]
     nbf: i64,
     body: String,
-    #[serde(default)]
     iat: Option<i64>,
-    #[serde(default)]
     jti: Option<String>,
+    #[serde(rename = "messageId")]
+    message_id: Option<String>,
 }
 
 impl<'a> Parts<'a> {
@@ -421,6 +531,31 @@ fn is_made_by(key: &Secret, parts: &Parts<'_>) -> bool {
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key.expose().as_bytes()) else { return false };
     mac.update(parts.signed.as_bytes());
     mac.verify_slice(&parts.mac).is_ok()
+}
+
+/// Whether the header with the id of the message says this, or is not there at all.
+fn is_message(headers: &HeaderMap, signed: &str) -> bool {
+    let mut values = headers.get_all(wire::MESSAGE_ID).iter();
+    match (values.next(), values.next()) {
+        (None, _) => true,
+        (Some(value), None) => value == signed,
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// A key that can protect an endpoint.
+fn signing_key(text: impl AsRef<str>) -> Result<Secret, InvalidSigningKey> {
+    let key = Secret::new(text)?;
+    weakness(&key).map_or(Ok(key), Err)
+}
+
+/// Why a key protects nothing.
+fn weakness(key: &Secret) -> Option<InvalidSigningKey> {
+    let key = key.expose();
+    if PUBLISHED_KEYS.contains(&key) {
+        return Some(InvalidSigningKey::Published);
+    }
+    (key.len() < SIGNING_KEY_BYTES_MIN).then_some(InvalidSigningKey::TooShort { bytes: key.len() })
 }
 
 fn seconds(duration: Duration) -> i64 {

@@ -198,6 +198,14 @@ pub const DEV_USERS: [DevUser; 4] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use posthaste_wire::signature::PUBLISHED_KEYS;
+
+    /// Receivers refuse the published keys by that list.
+    #[test]
+    fn every_published_key_is_listed_as_one() {
+        let keys: Vec<&str> = DEV_USERS.iter().flat_map(|user| [user.current, user.next]).collect();
+        assert_eq!(keys, PUBLISHED_KEYS);
+    }
 
     #[test]
     fn tokens_name_users_in_a_spelling_that_urls_can_have() {

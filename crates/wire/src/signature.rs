@@ -1,6 +1,7 @@
 //! Signing keys, and the signature that every delivery carries: a JWT with the hash of the body.
 //!
-//! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs; only `hops` is ours.
+//! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs; only `messageId` and
+//! `hops` are ours, and the SDKs ignore them.
 
 use crate::encoding::{base64url_padded, from_base64url, push_base64url};
 use crate::time::Timestamp;
@@ -18,7 +19,20 @@ const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.";
 /// A dot and the 32 bytes of the MAC in base64.
 const MAC_BYTES: usize = 1 + 43;
 /// Room for the fixed parts of the payload: names, punctuation, two times and the body hash.
-const PAYLOAD_BYTES: usize = 176;
+const PAYLOAD_BYTES: usize = 192;
+
+/// The signing keys of the four users that the official development server publishes, and `posthaste dev` with it.
+/// Anybody can sign with them.
+pub const PUBLISHED_KEYS: [&str; 8] = [
+    "sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r",
+    "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs",
+    "sig_7GVPjvuwsfqF65iC8fSrs1dfYruM",
+    "sig_5NoELc3EFnZn4DVS5bDs2Nk4b7Ua",
+    "sig_6jWGaWRxHsw4vMSPJprXadyvrybF",
+    "sig_7qHbvhmahe5GwfePDiS5Lg3pi6Qx",
+    "sig_5T8FcSsynBjn9mMLBsXhpacRovJf",
+    "sig_7GFR4YaDshFcqsxWRZpRB161jguD",
+];
 
 /// A signing key such as `sig_…`: the secret is the text itself. Never printed, not even by `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +84,9 @@ pub struct Claims<'a> {
     pub jwt_id: &'a str,
     /// The [`body_hash`] of what is sent.
     pub body_hash: &'a str,
+    /// The message that is delivered, so that a receiver need not trust `Upstash-Message-Id`. Hosted QStash leaves it
+    /// out.
+    pub message_id: Option<&'a str>,
     /// How many deliveries led to the message, so that a receiver can trust it; left out when there were none.
     pub hops: u32,
 }
@@ -105,7 +122,7 @@ pub fn opened(key: &SigningKey, token: &str) -> Option<Vec<u8>> {
 }
 
 fn payload(claims: &Claims<'_>) -> String {
-    let mut json = String::with_capacity(PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len());
+    let mut json = String::with_capacity(payload_bytes(claims));
     json.push_str(r#"{"iss":"Upstash","sub":"#);
     push_json_string(claims.url, &mut json);
     let (expires, issued) = (claims.expires_at.as_seconds(), claims.issued_at.as_seconds());
@@ -113,11 +130,20 @@ fn payload(claims: &Claims<'_>) -> String {
     push_json_string(claims.jwt_id, &mut json);
     json.push_str(r#","body":"#);
     push_json_string(claims.body_hash, &mut json);
+    if let Some(id) = claims.message_id {
+        json.push_str(r#","messageId":"#);
+        push_json_string(id, &mut json);
+    }
     if claims.hops > 0 {
         write!(json, r#","hops":{}"#, claims.hops).expect("writing to a String cannot fail");
     }
     json.push('}');
     json
+}
+
+/// How long a usual payload is at most.
+fn payload_bytes(claims: &Claims<'_>) -> usize {
+    PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len() + claims.message_id.map_or(0, str::len)
 }
 
 /// Appends the dot and the MAC of everything before it.
@@ -166,6 +192,7 @@ mod tests {
             expires_at: Timestamp(4_102_444_800_000),
             jwt_id: "jwt_67kxXD6UBAk7DqU6hzuHMDdXFXfP",
             body_hash: &hash,
+            message_id: None,
             hops: 0,
         };
         let token = sign(&SigningKey::new("sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r"), &claims);
@@ -194,7 +221,8 @@ mod tests {
     fn only_the_key_that_signed_a_token_opens_it() {
         let (key, other) = (SigningKey::new("sig_a"), SigningKey::new("sig_b"));
         let (issued_at, expires_at) = (Timestamp(0), Timestamp(300_000));
-        let claims = Claims { url: "https://a", issued_at, expires_at, jwt_id: "j", body_hash: "h", hops: 0 };
+        let claims =
+            Claims { url: "https://a", issued_at, expires_at, jwt_id: "j", body_hash: "h", message_id: None, hops: 0 };
         let token = sign(&key, &claims);
         assert_eq!(opened(&key, &token), Some(payload(&claims).into_bytes()));
         assert_eq!(opened(&other, &token), None);
@@ -218,19 +246,25 @@ mod tests {
             expires_at: Timestamp(1_700_000_300_000),
             jwt_id: "jwt_67kxXD6UBAk7DqU6hzuHMDdXFXfP",
             body_hash: &hash,
-            hops: 0,
+            message_id: Some("msg_26hZCxZCuWyyTWPmSVBrNCtiJEnLp2yRUn8vV9yV"),
+            hops: 9,
         };
-        let room = PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len();
-        assert!(payload(&claims).len() <= room);
+        assert!(payload(&claims).len() <= payload_bytes(&claims));
+        assert!(payload(&Claims { message_id: None, ..claims }).len() <= PAYLOAD_BYTES + claims.url.len() + 32);
     }
 
     #[test]
-    fn hops_come_last_and_only_if_there_were_any() {
-        for (hops, end) in
-            [(0, r#""body":"h"}"#), (1, r#""body":"h","hops":1}"#), (u32::MAX, r#""body":"h","hops":4294967295}"#)]
-        {
+    fn our_own_claims_come_last_and_only_if_they_say_something() {
+        let cases = [
+            (None, 0, r#""body":"h"}"#),
+            (None, 1, r#""body":"h","hops":1}"#),
+            (Some("msg_1"), 0, r#""body":"h","messageId":"msg_1"}"#),
+            (Some("msg_1"), u32::MAX, r#""body":"h","messageId":"msg_1","hops":4294967295}"#),
+        ];
+        for (message_id, hops, end) in cases {
             let (issued_at, expires_at) = (Timestamp(0), Timestamp(300_000));
-            let claims = Claims { url: "https://a", issued_at, expires_at, jwt_id: "j", body_hash: "h", hops };
+            let claims =
+                Claims { url: "https://a", issued_at, expires_at, jwt_id: "j", body_hash: "h", message_id, hops };
             let start = r#"{"iss":"Upstash","sub":"https://a","exp":300,"nbf":0,"iat":0,"jti":"j","#;
             assert_eq!(payload(&claims), format!("{start}{end}"));
         }
@@ -238,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_survives_the_payload(url in any::<String>(), jwt_id in any::<String>()) {
+        fn every_text_survives_the_payload(url in any::<String>(), jwt_id in any::<String>(), id in any::<String>()) {
             let hash = body_hash(BODY);
             let claims = Claims {
                 url: &url,
@@ -246,11 +280,13 @@ mod tests {
                 expires_at: Timestamp(301_999),
                 jwt_id: &jwt_id,
                 body_hash: &hash,
+                message_id: Some(&id),
                 hops: 0,
             };
             let json: Value = serde_json::from_str(&payload(&claims)).unwrap();
             let expected = serde_json::json!({
                 "iss": "Upstash", "sub": url, "exp": 301, "nbf": 0, "iat": 1, "jti": jwt_id, "body": hash,
+                "messageId": id,
             });
             prop_assert_eq!(json, expected);
         }

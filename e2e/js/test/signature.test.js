@@ -13,7 +13,7 @@ async function deliver(options, user = 0) {
   const url = it.receiver.url(`${path}${options.query ?? ""}`);
   await it.server.client(user).publish({ url, body: options.body, method: options.method });
   const [request] = await it.receiver.arrivals(path);
-  return { signature: request.headers["upstash-signature"], body: request.body, url };
+  return { signature: request.headers["upstash-signature"], body: request.body, url, messageId: request.headers["upstash-message-id"] };
 }
 
 function verifier({ current, next }) {
@@ -35,13 +35,14 @@ test("a changed body, another URL and another key are refused", async () => {
   await assert.rejects(verifier(USERS[0]).verify({ ...delivery, signature: `${head}.${claims}.${mac.slice(0, -4)}AAAA` }), /signature/i);
 });
 
-test("the claims are those of the contract", async () => {
+test("the claims are those of the contract, and the id of the message", async () => {
   const before = Math.floor(Date.now() / 1000);
-  const { signature, url } = await deliver({ body: "" });
+  const { signature, url, messageId } = await deliver({ body: "" });
   const [head, claims] = signature.split(".").slice(0, 2).map((part) => JSON.parse(Buffer.from(part, "base64url")));
   assert.deepEqual(head, { alg: "HS256", typ: "JWT" });
   const { iat, exp, jti, ...rest } = claims;
-  assert.deepEqual(rest, { iss: "Upstash", sub: url, nbf: 0, body: "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU=" });
+  assert.deepEqual(rest, { iss: "Upstash", sub: url, nbf: 0, body: "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU=", messageId });
+  assert.match(messageId, /^msg_/);
   assert.ok(iat >= before && iat <= Math.floor(Date.now() / 1000));
   assert.equal(exp, iat + 300);
   assert.match(jti, /^jwt_\w{20,}$/);

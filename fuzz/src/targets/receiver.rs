@@ -41,6 +41,14 @@ fn verify(receiver: &Receiver, token: &[u8], body: &[u8]) -> Option<Verified> {
     receiver.verify(&headers, &Uri::default(), body).ok()
 }
 
+/// Whether the token is taken if the header names this message.
+fn is_taken_as(receiver: &Receiver, token: &str, body: &[u8], message_id: &'static str) -> bool {
+    let mut headers = HeaderMap::new();
+    headers.insert(SIGNATURE_HEADER, HeaderValue::from_str(token).expect("a token is text"));
+    headers.insert("upstash-message-id", HeaderValue::from_static(message_id));
+    receiver.verify(&headers, &Uri::default(), body).is_ok()
+}
+
 /// Another reading of the same token.
 fn is_proven(token: &[u8], body: &[u8], verified: &Verified) -> bool {
     let token = std::str::from_utf8(token).expect("a token is text");
@@ -60,7 +68,9 @@ fn is_proven(token: &[u8], body: &[u8], verified: &Verified) -> bool {
         && verified.url == URL
         && claims["exp"] == verified.expires_at
         && (now + 1..=now + 3_600).contains(&verified.expires_at)
-        && claims.get("nbf").is_none_or(|nbf| nbf.as_i64().is_some_and(|nbf| nbf <= now))
+        && claims["nbf"].as_i64().is_some_and(|nbf| nbf <= now)
+        && claims["messageId"].as_str() == verified.message_id.as_deref()
+        && verified.message_id.as_ref().is_none_or(|id| id.bytes().all(|byte| byte.is_ascii_graphic()))
         && claims["body"].as_str().is_some_and(|claim| claim == hash || claim == hash.trim_end_matches('='))
 }
 
@@ -70,14 +80,20 @@ fn check_signed(url: &[u8], body: &[u8]) {
     let url = String::from_utf8_lossy(url);
     let hash = body_hash(body);
     let expires_at = NOW.plus_millis(1_000 + u64::from(at) * 1_000);
-    let claims = Claims { url: &url, issued_at: NOW, expires_at, jwt_id: "jwt_1", body_hash: &hash, hops: at.into() };
+    // Every second one names its message.
+    let message_id = (at % 2 == 1).then_some("msg_1");
+    let (jwt_id, hops) = ("jwt_1", at.into());
+    let claims = Claims { url: &url, issued_at: NOW, expires_at, jwt_id, body_hash: &hash, message_id, hops };
     let key = KEYS[usize::from(at) % KEYS.len()];
     let token = sign(&SigningKey::new(key), &claims);
     let receiver = receiver(&url);
     let verified = verify(&receiver, token.as_bytes(), body);
     assert_eq!(verified.is_some(), token.len() <= TOKEN_BYTES_MAX, "{token}");
     if let Some(verified) = verified {
-        assert_eq!((verified.url, verified.jwt_id.as_deref()), (url.to_string(), Some("jwt_1")));
+        assert_eq!((verified.url, verified.jwt_id.as_deref()), (url.to_string(), Some(jwt_id)));
+        assert_eq!(verified.message_id.as_deref(), message_id);
+        assert!(is_taken_as(&receiver, &token, body, "msg_1"));
+        assert_eq!(is_taken_as(&receiver, &token, body, "msg_2"), message_id.is_none(), "under another id");
     }
     let place = usize::from(at) * 7 % token.len();
     let mut changed = token.clone().into_bytes();

@@ -21,12 +21,17 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(hash, URL_SAFE.encode(Sha256::digest(body)));
     let issued_at = Timestamp(super::NOW.0 + u64::from(at));
     let expires_at = issued_at.plus_millis(300_000);
-    let claims = Claims { url, issued_at, expires_at, jwt_id, body_hash: &hash, hops: hops.into() };
+    // Every second one names its message.
+    let message_id = (at % 2 == 1).then_some(jwt_id.as_str());
+    let claims = Claims { url, issued_at, expires_at, jwt_id, body_hash: &hash, message_id, hops: hops.into() };
     let token = sign(&SigningKey::new(key.as_str()), &claims);
     let mut expected = json!({
         "iss": "Upstash", "sub": url, "exp": expires_at.as_seconds(), "nbf": 0,
         "iat": issued_at.as_seconds(), "jti": jwt_id, "body": hash,
     });
+    if let Some(id) = message_id {
+        expected["messageId"] = id.into();
+    }
     if hops > 0 {
         expected["hops"] = hops.into();
     }

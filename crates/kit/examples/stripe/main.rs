@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Needs a PostgreSQL, in which it makes tables if they are missing, and a Posthaste (`cargo run -- dev` in another
-//! terminal; any other queue by the four variables that `dev` prints). Then
+//! terminal; any other queue by the four variables that `dev` prints, and `DEVELOPMENT=false`). Then
 //!
 //! ```text
 //! DATABASE_URL=postgres://postgres@localhost/postgres \
@@ -28,8 +28,9 @@ use service::Settings;
 use std::error::Error;
 use std::process::Command;
 
-/// The published user of `posthaste dev`.
-const DEV: [(&str, &str); 4] = [
+/// The published user of `posthaste dev`, and the permission to use its keys.
+const DEV: [(&str, &str); 5] = [
+    ("DEVELOPMENT", "true"),
     ("QSTASH_URL", "http://127.0.0.1:8080"),
     ("QSTASH_TOKEN", "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0="),
     ("QSTASH_CURRENT_SIGNING_KEY", "sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r"),

@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     lock: Duration,
     /// The wait before a retry in milliseconds.
     retry_delay: String,
+    /// Whether the queue is `posthaste dev` on this machine, whose signing keys everybody knows.
+    is_development: bool,
 }
 
 impl Settings {
@@ -54,6 +56,7 @@ impl Settings {
                 Err(_) => LOCK_DEFAULT,
             },
             retry_delay: env::var("RETRY_DELAY").unwrap_or_else(|_| RETRY_DELAY.to_owned()),
+            is_development: env::var("DEVELOPMENT").is_ok_and(|value| value == "true"),
         })
     }
 }
@@ -76,7 +79,12 @@ fn routes(settings: &Settings, pool: PgPool) -> Result<Router, Box<dyn Error>> {
     let policy = PublishPolicy { retry_delay: settings.retry_delay.clone(), ..PublishPolicy::default() };
     let queue: Arc<dyn QueueService> = Arc::new(QueueClient::from_env()?.policy(policy));
     let keys = [variable("QSTASH_CURRENT_SIGNING_KEY")?, variable("QSTASH_NEXT_SIGNING_KEY")?];
-    let receiver = Receiver::new(&keys[0], &keys[1])?.at_base(&settings.base_url);
+    let receiver = if settings.is_development {
+        Receiver::for_development(&keys[0], &keys[1])?
+    } else {
+        Receiver::new(&keys[0], &keys[1])?
+    };
+    let receiver = receiver.at_base(&settings.base_url);
     let store: Arc<dyn IdempotencyStore> = Arc::new(PostgresStore::new(pool.clone()));
     let payment_url = format!("{}/jobs/payment", settings.base_url);
     let shop = Arc::new(Shop {

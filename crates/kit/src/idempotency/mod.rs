@@ -52,8 +52,9 @@ pub const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// For how long a delivery holds its key, unless it says otherwise or extends it.
 pub const LOCK_DEFAULT: Duration = Duration::from_secs(240);
 
-/// For how long it is remembered that a message is done, unless the handler says otherwise.
-pub const KEEP_DEFAULT: Duration = Duration::from_secs(86_400);
+/// For how long it is remembered that a message is done, unless the handler says otherwise: three days. If the answer
+/// to a delivery is lost, the next attempt comes up to one day later, and its answer may be lost as well.
+pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 86_400);
 
 /// Remembers which keys are under way and which are done. Each method is one atomic step.
 ///

@@ -12,9 +12,11 @@ pub const MESSAGE_ID_HEADER: &str = wire::MESSAGE_ID;
 
 /// A delivery: which message, which attempt, and what its publisher sent along.
 ///
-/// The signature covers the URL and the body, not the headers. They are as true as the connection is: whoever can
-/// change them on the way can also give an old delivery a new message id. Effects that must not happen twice need a
-/// key from the body as well, see [`idempotency`](crate::idempotency).
+/// The signature covers the URL, the body and, from Posthaste, the id of the message; no other header. Those are as
+/// trustworthy as the connection. Hosted QStash does not sign the id
+/// ([`verified().message_id`](crate::receiver::Verified::message_id) is `None`): whoever can hold back a delivery on its
+/// way can also give it another id. Effects that must not happen twice need a key from the body there, see
+/// [`idempotency`](crate::idempotency).
 #[derive(Clone)]
 pub struct Delivery {
     message_id: String,
@@ -39,7 +41,11 @@ impl Delivery {
     ) -> Result<Delivery, NoMessageId> {
         // Nobody needs it any more, and what is not there cannot be logged.
         headers.remove(SIGNATURE_HEADER);
-        let message_id = id_from(&headers, MESSAGE_ID_HEADER).ok_or(NoMessageId)?.to_owned();
+        // The signed one counts; the header says the same or nothing, or the signature would have been refused.
+        let message_id = match &verified.message_id {
+            Some(signed) => signed.clone(),
+            None => id_from(&headers, MESSAGE_ID_HEADER).ok_or(NoMessageId)?.to_owned(),
+        };
         let retried = number(&headers, wire::RETRIED).unwrap_or(0);
         let max_retries = number(&headers, MAX_RETRIES_HEADER).unwrap_or(max_retries);
         Ok(Delivery { message_id, request_id, retried, max_retries, verified, headers })
@@ -132,12 +138,18 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Delivery, NoMessageId> {
+        read_signed(pairs, None)
+    }
+
+    fn read_signed(pairs: &[(&'static str, &'static str)], message_id: Option<&str>) -> Result<Delivery, NoMessageId> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
         }
         let url = "https://app.example.com/jobs".to_owned();
-        let verified = Verified { url, jwt_id: None, issued_at: None, expires_at: 0 };
+        let message_id = message_id.map(str::to_owned);
+        let verified =
+            Verified { url, message_id, jwt_id: None, issued_at: None, expires_at: 0, nonce: "jwt_1".to_owned() };
         Delivery::read(headers, "req_1".to_owned(), 5, verified)
     }
 
@@ -186,5 +198,6 @@ mod tests {
         assert_eq!(read(&[]).unwrap_err(), NoMessageId);
         assert_eq!(read(&[(wire::MESSAGE_ID, "")]).unwrap_err(), NoMessageId);
         assert_eq!(read(&[(wire::MESSAGE_ID, "a"), (wire::MESSAGE_ID, "a")]).unwrap_err(), NoMessageId);
+        assert_eq!(read_signed(&[], Some("msg_7")).unwrap().message_id(), "msg_7");
     }
 }

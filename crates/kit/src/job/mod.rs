@@ -7,8 +7,9 @@
 //! | exactly one signature, not too long | 401 | tries again |
 //! | the body, within its bounds | 489 too long, 408 too slow, 400 broken off | 489: dead letters; else tries again |
 //! | the signature is good for these bytes and this URL | 401 | tries again |
-//! | which message it is | 400 | tries again |
+//! | which message it is: signed, or else in its header | 400 | tries again |
 //! | room for one more | 503, `Retry-After` | tries again |
+//! | the first use of this signature | 204 its work is done, 409 used before, 503 store failed | 204: done; else tries again |
 //! | the lock of the message | 204 done before, 409 under way, 503 store failed | 204: done; else tries again |
 //! | JSON, validation | 489 | dead letters |
 //! | your function | 204, 503 retryable, 489 permanent, 500 panic, 504 too long | as the status says |
@@ -86,7 +87,8 @@ pub struct Job<T> {
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let receiver = Receiver::new("sig_current…", "sig_next…")?.at_base("https://app.example.com");
+/// # let (current, next) = ("sig_6Sv9SDzFgsZnQ2nzRNB1Qwyp", "sig_4FrAJ3oVtCz1eTh8rGqkXb2m");
+/// let receiver = Receiver::new(current, next)?.at_base("https://app.example.com");
 /// // For tests; services of several processes share Redis or PostgreSQL.
 /// let store = Arc::new(MemoryStore::new());
 /// let mails = JobHandler::json("mail", receiver, store, |job: Job<Mail>| async move {
@@ -210,7 +212,8 @@ impl<T: Send + 'static> JobHandler<T> {
     }
 
     /// How long it is remembered that a message was handled; [`KEEP_DEFAULT`] by default, [`TTL_MAX`] at most. A
-    /// delivery that comes later runs the handler again, so it is longer than all attempts of a message can take.
+    /// delivery that comes later runs the handler again, so it has to be longer than the longest wait between two
+    /// attempts.
     pub fn keep(mut self, keep: Duration) -> JobHandler<T> {
         self.times.keep = keep.min(TTL_MAX);
         self

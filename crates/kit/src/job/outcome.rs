@@ -23,6 +23,8 @@ pub(super) enum Outcome {
     Succeeded,
     /// It was done before.
     Duplicate,
+    /// The same delivery, with the same signature, has arrived before.
+    Replayed,
     /// Another delivery of the message is being handled.
     UnderWay { retry_after: Duration },
     /// The body was not read.
@@ -68,6 +70,7 @@ impl Outcome {
         match self {
             Outcome::Succeeded => "succeeded",
             Outcome::Duplicate => "duplicate",
+            Outcome::Replayed => "replayed",
             Outcome::UnderWay { .. } => "under_way",
             Outcome::Unread(BodyError::TooLong { .. }) => "body_too_long",
             Outcome::Unread(BodyError::TooSlow(_)) => "body_too_slow",
@@ -101,6 +104,14 @@ impl Outcome {
         }
     }
 
+    /// Whether no attempt follows. A replay says nothing about that: it is none of the queue's attempts.
+    pub(super) fn is_last(&self, is_final_attempt: bool) -> bool {
+        match self {
+            Outcome::Replayed => false,
+            _ => !self.is_success() && (is_final_attempt || !self.is_retryable()),
+        }
+    }
+
     /// Why, for logs: never the body, never a signature.
     pub(super) fn cause(&self) -> Option<String> {
         match self {
@@ -121,6 +132,7 @@ impl Outcome {
     pub(super) fn problem(&self) -> Option<Problem> {
         let problem = match self {
             Outcome::Succeeded | Outcome::Duplicate => return None,
+            Outcome::Replayed => Problem::new(StatusCode::CONFLICT, "this delivery has arrived before"),
             Outcome::UnderWay { retry_after } => Problem::new(StatusCode::CONFLICT, "the message is being handled")
                 .retry_after((*retry_after).clamp(Duration::from_secs(1), RETRY_AFTER_MAX)),
             Outcome::Unread(BodyError::TooLong { limit }) => Problem::non_retryable("the body is too long")
@@ -204,6 +216,7 @@ mod tests {
         let cases = [
             (Outcome::Succeeded, 204, false, None),
             (Outcome::Duplicate, 204, false, None),
+            (Outcome::Replayed, 409, true, None),
             (Outcome::UnderWay { retry_after: minute }, 409, true, Some("60")),
             (Outcome::UnderWay { retry_after: Duration::ZERO }, 409, true, Some("1")),
             (Outcome::UnderWay { retry_after: Duration::MAX }, 409, true, Some("86400")),
@@ -233,6 +246,14 @@ mod tests {
             assert_eq!(outcome.is_success(), status == 204, "{outcome:?}");
             assert_eq!(headers.get("retry-after").map(|value| value.to_str().unwrap()), retry_after, "{outcome:?}");
         }
+    }
+
+    #[test]
+    fn the_last_failure_of_a_message_is_known_and_a_replay_is_none() {
+        let failed = || Outcome::Failed(Failure::retryable("later"));
+        assert_eq!([failed().is_last(false), failed().is_last(true)], [false, true]);
+        assert!(Outcome::Failed(Failure::permanent("never")).is_last(false));
+        assert!(!Outcome::Replayed.is_last(true) && !Outcome::Duplicate.is_last(true));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! One delivery from its first byte to its answer. Start at [`JobHandler::handle`].
 
 use super::delivery::{Delivery, MESSAGE_ID_HEADER, NoMessageId};
+use super::lock::{self, Held};
 use super::outcome::Outcome;
-use super::{Job, JobHandler, lock};
+use super::{Job, JobHandler};
 use crate::clock::Stopwatch;
 use crate::failure::{Panicked, caught};
 use crate::idempotency::Lease;
 use crate::problem::ResponseBody;
 use crate::propagation::{EVENT_ID_HEADER, REQUEST_ID_HEADER};
+use crate::replay::{SingleUse, Used};
 use crate::telemetry::{self, field};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
@@ -19,6 +21,7 @@ use tracing::{Instrument as _, Span};
 /// A delivery that may have an effect: verified, and small enough to be in memory.
 struct Accepted {
     delivery: Arc<Delivery>,
+    signature: SingleUse,
     body: Bytes,
 }
 
@@ -50,13 +53,15 @@ impl<T: Send + 'static> JobHandler<T> {
     {
         let token = self.receiver.token(&headers).map_err(|why| Outcome::Rejected { why, fingerprint: None })?;
         let bytes = self.body.read_or_drain(body).await.map_err(Outcome::Unread)?;
+        let now = self.receiver.now();
         let verified = self
             .receiver
-            .verify_token(token, uri, &bytes)
+            .verify_at(&headers, uri, &bytes, now)
             .map_err(|why| Outcome::Rejected { why, fingerprint: Some(token.fingerprint()) })?;
+        let signature = self.receiver.single_use(&verified, now);
         let delivery = Delivery::read(headers, request_id.to_owned(), self.max_retries, verified)
             .map_err(|NoMessageId| Outcome::NoMessageId)?;
-        Ok(Accepted { delivery: Arc::new(delivery), body: bytes })
+        Ok(Accepted { delivery: Arc::new(delivery), signature, body: bytes })
     }
 
     /// Runs the rest as a task, which comes to its end even if nobody waits for it any more.
@@ -88,14 +93,37 @@ impl<T: Send + 'static> JobHandler<T> {
         }
     }
 
-    /// Lock, handler, unlock.
+    /// Uses the signature, and does the work if this is its first use.
     async fn process(&self, accepted: Accepted) -> Outcome {
-        let Accepted { delivery, body } = accepted;
+        let Accepted { delivery, signature, body } = accepted;
+        let used = match signature.begin(&*self.store, self.times.store).await {
+            Ok(Used::First(used)) => used,
+            Ok(Used::Done) => return Outcome::Duplicate,
+            Ok(Used::Before) => return Outcome::Replayed,
+            Err(error) => return Outcome::StoreFailed(error),
+        };
+        let (outcome, held) = self.locked(delivery, body).await;
+        let settled = async {
+            if let Some(held) = &held {
+                lock::settle(&*self.store, held, &outcome, self.times).await;
+            }
+        };
+        let noted = async {
+            if outcome.is_success() {
+                signature.complete(&*self.store, &used, self.times.store).await;
+            }
+        };
+        tokio::join!(settled, noted);
+        outcome
+    }
+
+    /// Lock and handler; with the lock that is to be settled, if there is one.
+    async fn locked(&self, delivery: Arc<Delivery>, body: Bytes) -> (Outcome, Option<Held>) {
         let key = key_of(&delivery);
         Span::current().record(field::IDEMPOTENCY_KEY, &key);
         let held = match lock::begin(&*self.store, &key, self.times).await {
             Ok(held) => held,
-            Err(outcome) => return outcome,
+            Err(outcome) => return (outcome, None),
         };
         let work = tokio::time::timeout(self.times.run, caught(self.work(delivery, body, held.lease.clone())));
         let outcome = tokio::select! {
@@ -108,8 +136,7 @@ impl<T: Send + 'static> JobHandler<T> {
             },
             () = lock::hold(&*self.store, &held, self.times) => Outcome::LockLost,
         };
-        lock::settle(&*self.store, &held, &outcome, self.times).await;
-        outcome
+        (outcome, Some(held))
     }
 
     /// Payload, validation, and the caller's function: all that is the caller's code, and may panic.
@@ -137,8 +164,7 @@ impl<T: Send + 'static> JobHandler<T> {
         watch: Stopwatch,
     ) -> Response<ResponseBody> {
         let mut response = outcome.response(request_id);
-        let is_dead = delivery
-            .is_some_and(|delivery| !outcome.is_success() && (delivery.is_final_attempt() || !outcome.is_retryable()));
+        let is_dead = delivery.is_some_and(|delivery| outcome.is_last(delivery.is_final_attempt()));
         let latency_ms = u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX);
         if !span.is_disabled() {
             span.record(field::OUTCOME, outcome.name());

@@ -13,8 +13,8 @@ use std::time::UNIX_EPOCH;
 
 const NOW: u64 = 1_780_315_200;
 const URL: &str = "https://app.example.com/api/jobs/run";
-const CURRENT: &str = "sig_test_current";
-const NEXT: &str = "sig_test_next";
+const CURRENT: &str = "sig_test_current_3xWm9QkR2b";
+const NEXT: &str = "sig_test_next_8LzN5vTc1dYp";
 
 fn vectors() -> Value {
     serde_json::from_str(include_str!("../../../../vectors/signature.json")).unwrap()
@@ -40,9 +40,14 @@ fn receiver() -> Receiver {
 
 /// A token as the server makes it.
 fn token(key: &str, url: &str, body: &[u8]) -> String {
+    token_of(key, url, body, None)
+}
+
+/// The same for a message whose id is signed.
+fn token_of(key: &str, url: &str, body: &[u8], message_id: Option<&str>) -> String {
     let (issued_at, hash) = (Timestamp(NOW * 1_000), body_hash(body));
     let expires_at = issued_at.plus_millis(300_000);
-    let claims = Signed { url, issued_at, expires_at, jwt_id: "jwt_1", body_hash: &hash, hops: 0 };
+    let claims = Signed { url, issued_at, expires_at, jwt_id: "jwt_1", body_hash: &hash, message_id, hops: 0 };
     sign(&SigningKey::new(key), &claims)
 }
 
@@ -58,7 +63,7 @@ fn reason(receiver: &Receiver, token: &str, body: &[u8]) -> Option<Reason> {
 fn every_vector_is_judged_as_it_should_be() {
     let vectors = vectors();
     let cases = vectors["jwt"].as_array().unwrap();
-    assert_eq!(cases.len(), 106);
+    assert_eq!(cases.len(), 117);
     let (mut judged, mut surprising) = (0, Vec::new());
     for case in cases {
         let id = case["id"].as_str().unwrap();
@@ -71,7 +76,10 @@ fn every_vector_is_judged_as_it_should_be() {
             assert_eq!((id, &case["expect"]), ("st-newline", &Value::from("reject")), "no header can have this value");
             continue;
         };
-        let headers = HeaderMap::from_iter([(SIGNATURE_HEADER.parse().unwrap(), value)]);
+        let mut headers = HeaderMap::from_iter([(SIGNATURE_HEADER.parse().unwrap(), value)]);
+        if let Some(id) = case["message_id"].as_str() {
+            headers.insert(wire::MESSAGE_ID, id.parse().unwrap());
+        }
         let verified = receiver_for(&vectors, case).verify(&headers, &Uri::default(), &body);
         assert_eq!(verified.is_ok(), case["expect"] == "accept", "{id}: {verified:?}: {}", case["why"]);
         if let Some(rejected) = verified.err().filter(|rejected| rejected.reason() != reason_of(id)) {
@@ -79,7 +87,7 @@ fn every_vector_is_judged_as_it_should_be() {
         }
         judged += 1;
     }
-    assert_eq!((judged, surprising), (104, Vec::new()));
+    assert_eq!((judged, surprising), (115, Vec::new()));
 }
 
 /// Why a vector is refused. The order of the checks is part of the promise.
@@ -93,6 +101,7 @@ fn reason_of(id: &str) -> Reason {
         "exp-now" | "exp-negative" => Expired,
         "exp-too-far" => LifetimeTooLong,
         "nbf-future" | "nbf-after-exp" => NotYetValid,
+        "mid-header-other" => MessageId,
         "sub-missing" | "sub-null" | "iss-null" | "iss-array" => Malformed,
         "body-claim-null" | "body-claim-array" => Malformed,
         "sig-padded" | "sig-noncanonical" | "alg-none-no-dot" => Malformed,
@@ -103,7 +112,7 @@ fn reason_of(id: &str) -> Reason {
             "iss" => Issuer,
             "sub" => Url,
             "body" => Body,
-            "st" | "exp" | "nbf" => Malformed,
+            "st" | "exp" | "nbf" | "mid" => Malformed,
             other => panic!("{other} is a new kind of vector"),
         },
     }
@@ -233,7 +242,12 @@ fn the_time_of_a_token_ends_and_clocks_may_differ_by_the_leeway() {
     assert_eq!(at_time(NOW + 304, 5), None);
     assert_eq!(at_time(NOW + 305, 5), Some(Reason::Expired));
     assert_eq!(at_time(0, 0), Some(Reason::LifetimeTooLong));
-    assert_eq!(reason(&receiver().clock(at(u64::MAX >> 2)).leeway(Duration::MAX), &good, b""), None);
+    // A leeway without end is cut: a signature does not become good for ever.
+    let most = LEEWAY_MAX.as_secs();
+    for leeway in [most, most + 1, u64::MAX] {
+        assert_eq!(at_time(NOW + 299 + most, leeway), None);
+        assert_eq!(at_time(NOW + 300 + most, leeway), Some(Reason::Expired), "{leeway}");
+    }
     assert_eq!(reason(&receiver().lifetime_max(Duration::from_secs(299)), &good, b""), Some(Reason::LifetimeTooLong));
     assert_eq!(reason(&receiver().lifetime_max(Duration::from_secs(300)), &good, b""), None);
     let later = UNIX_EPOCH + Duration::from_secs(NOW + 300);
@@ -247,12 +261,79 @@ fn keys_are_there_and_a_rotation_that_cannot_work_is_told() {
     assert!(
         ["", " \n\t"].iter().all(|none| Receiver::new(CURRENT, none).is_err() && Receiver::new(none, NEXT).is_err())
     );
-    assert!(Receiver::with_one_key(" ").is_err());
+    assert_eq!(Receiver::with_one_key(" ").unwrap_err(), InvalidSigningKey::Empty);
+    assert!(Receiver::for_development("", NEXT).is_err() && Receiver::for_development(CURRENT, " ").is_err());
     assert_eq!(warnings(|| drop(Receiver::new(CURRENT, NEXT).unwrap())), 0);
     assert_eq!(warnings(|| drop(Receiver::with_one_key(CURRENT).unwrap())), 1);
     assert_eq!(warnings(|| drop(Receiver::new(CURRENT, CURRENT).unwrap())), 1);
     let same = Receiver::new(CURRENT, format!("{CURRENT}\n")).unwrap().at_url(URL).clock(at(NOW));
     assert_eq!(reason(&same, &token(CURRENT, URL, b""), b""), None);
+}
+
+#[test]
+fn keys_that_protect_nothing_are_refused_unless_they_are_for_development() {
+    let shortest = "k".repeat(SIGNING_KEY_BYTES_MIN);
+    assert!(Receiver::new(&shortest, NEXT).is_ok());
+    let short = &shortest[1..];
+    let mut weak = vec![(short, InvalidSigningKey::TooShort { bytes: SIGNING_KEY_BYTES_MIN - 1 })];
+    weak.extend(PUBLISHED_KEYS.map(|key| (key, InvalidSigningKey::Published)));
+    for (key, why) in weak {
+        assert_eq!(Receiver::new(key, NEXT).unwrap_err(), why);
+        assert_eq!(Receiver::new(CURRENT, key).unwrap_err(), why);
+        assert_eq!(Receiver::new(CURRENT, format!(" {key}\n")).unwrap_err(), why);
+        assert_eq!(Receiver::with_one_key(key).unwrap_err(), why);
+        assert!(!why.to_string().contains(key), "{why}");
+        for keys in [(key, NEXT), (CURRENT, key)] {
+            assert_eq!(warnings(|| drop(Receiver::for_development(keys.0, keys.1).unwrap())), 1);
+        }
+        let receiver = Receiver::for_development(CURRENT, key).unwrap().at_url(URL).clock(at(NOW));
+        assert_eq!(reason(&receiver, &token(key, URL, b""), b""), None);
+    }
+    assert_eq!(warnings(|| drop(Receiver::for_development(CURRENT, NEXT).unwrap())), 0);
+}
+
+#[test]
+fn a_signed_message_id_is_the_id_and_no_header_says_otherwise() {
+    let signed = token_of(CURRENT, URL, b"{}", Some("msg_1"));
+    let verify = |token: &str, ids: &[&str]| {
+        let mut headers = headers(token);
+        for id in ids {
+            headers.append("Upstash-Message-Id", id.parse().unwrap());
+        }
+        receiver()
+            .verify(&headers, &Uri::default(), b"{}")
+            .map(|verified| verified.message_id)
+            .map_err(Rejected::reason)
+    };
+    for ids in [&[][..], &["msg_1"]] {
+        assert_eq!(verify(&signed, ids), Ok(Some("msg_1".to_owned())), "{ids:?}");
+    }
+    for ids in [&["msg_2"][..], &[""], &["MSG_1"], &["msg_1", "msg_1"], &["msg_1", "msg_2"]] {
+        assert_eq!(verify(&signed, ids), Err(Reason::MessageId), "{ids:?}");
+    }
+    // Hosted QStash signs none, and so the header may say anything.
+    for ids in [&[][..], &["msg_1"], &["msg_1", "msg_2"]] {
+        assert_eq!(verify(&token(CURRENT, URL, b"{}"), ids), Ok(None), "{ids:?}");
+    }
+    let mut headers = headers(&signed);
+    headers.insert(wire::MESSAGE_ID, "msg_2".parse().unwrap());
+    // Without the headers there is nothing to compare with; what is signed still counts.
+    let verified = receiver().verify_token(receiver().token(&headers).unwrap(), &Uri::default(), b"{}");
+    assert_eq!(verified.unwrap().message_id.as_deref(), Some("msg_1"));
+}
+
+#[test]
+fn a_signature_is_to_be_remembered_for_as_long_as_anybody_would_take_it() {
+    let at_time = |seconds: u64, leeway: u64| {
+        let now = UNIX_EPOCH + Duration::from_secs(seconds);
+        let receiver = receiver().leeway(Duration::from_secs(leeway));
+        let verified = receiver.verify_at(&headers(&token(CURRENT, URL, b"")), &Uri::default(), b"", now).unwrap();
+        receiver.single_use(&verified, now)
+    };
+    let expected = |seconds: u64| SingleUse::new("jwt_1", Duration::from_secs(seconds) + LEEWAY_MAX, false);
+    assert_eq!(at_time(NOW, 0), expected(300));
+    assert_eq!(at_time(NOW + 299, 0), expected(1));
+    assert_eq!(at_time(NOW + 304, 5), expected(1));
 }
 
 #[test]

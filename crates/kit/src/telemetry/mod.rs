@@ -102,8 +102,12 @@ pub fn webhook_span(source: &str) -> Span {
 pub fn id_from<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?;
-    let is_id = !value.is_empty() && value.len() <= ID_BYTES_MAX && value.bytes().all(|byte| byte.is_ascii_graphic());
-    is_id.then_some(value)
+    is_id(value).then_some(value)
+}
+
+/// Whether a text can be an id: visible ASCII, and not longer than [`ID_BYTES_MAX`].
+pub(crate) fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.len() <= ID_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The id of the request, or a fresh one.
@@ -113,10 +117,15 @@ pub fn request_id(headers: &HeaderMap) -> String {
 
 /// An id that nobody else has: `req_` and 128 random bits.
 pub fn fresh_request_id() -> String {
+    fresh_id("req_")
+}
+
+/// The prefix and 128 random bits.
+pub(crate) fn fresh_id(prefix: &str) -> String {
     let mut random = [0; 16];
     // Without randomness from the system the id is of no use, but the request is not worse for it.
     let number = getrandom::fill(&mut random).map_or(0, |()| u128::from_be_bytes(random));
-    format!("req_{number:032x}")
+    format!("{prefix}{number:032x}")
 }
 
 #[cfg(test)]

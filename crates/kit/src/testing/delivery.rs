@@ -1,6 +1,7 @@
 //! Deliveries as the queue makes them.
 
 use super::clock::millis_of;
+use crate::telemetry::fresh_id;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
@@ -29,6 +30,7 @@ pub struct TestDelivery {
     uri: Uri,
     method: Method,
     message_id: HeaderValue,
+    is_id_signed: bool,
     retried: u32,
     headers: HeaderMap,
     body: Bytes,
@@ -47,6 +49,7 @@ impl TestDelivery {
             uri,
             method: Method::POST,
             message_id: HeaderValue::from_static("msg_1"),
+            is_id_signed: true,
             retried: 0,
             headers: HeaderMap::new(),
             body: Bytes::new(),
@@ -60,6 +63,12 @@ impl TestDelivery {
     /// If the id has characters that no header can carry.
     pub fn message_id(mut self, id: &str) -> TestDelivery {
         self.message_id = HeaderValue::from_str(id).expect("the id of a message can be in a header");
+        self
+    }
+
+    /// As hosted QStash signs: without the id of the message, which is only in a header.
+    pub fn without_signed_id(mut self) -> TestDelivery {
+        self.is_id_signed = false;
         self
     }
 
@@ -103,15 +112,17 @@ impl TestDelivery {
         &self.body
     }
 
-    /// The value of `Upstash-Signature` for an attempt at this time, valid for five minutes.
+    /// The value of `Upstash-Signature` for an attempt at this time, valid for five minutes. Each has an id (`jti`) of
+    /// its own, as each attempt of the queue has; for a replay, send one request twice.
     pub fn signature(&self, key: &str, at: SystemTime) -> String {
         let issued_at = Timestamp(millis_of(at));
         let claims = Claims {
             url: &self.url,
             issued_at,
             expires_at: issued_at.plus_millis(LIFETIME_SECONDS * 1_000),
-            jwt_id: "jwt_of_a_test",
+            jwt_id: &fresh_id("jwt_"),
             body_hash: &signature::body_hash(&self.body),
+            message_id: self.message_id.to_str().ok().filter(|_| self.is_id_signed),
             hops: 0,
         };
         signature::sign(&SigningKey::new(key), &claims)

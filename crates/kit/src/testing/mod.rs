@@ -7,7 +7,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let clock = ManualClock::new();
-//! let receiver = Receiver::new("sig_1", "sig_2")?.at_base("https://app.example.com").clock(clock.clock());
+//! let receiver = Receiver::for_development("sig_1", "sig_2")?.at_base("https://app.example.com").clock(clock.clock());
 //! let delivery = TestDelivery::to("https://app.example.com/jobs/mail").body(r#"{"to":"ada@example.com"}"#);
 //! let request = delivery.sign("sig_1", clock.now());
 //! assert!(receiver.verify(request.headers(), request.uri(), delivery.bytes()).is_ok());

@@ -1,5 +1,6 @@
 //! What a webhook says happened: its id, its kind, and what it carries.
 
+use crate::replay::SingleUse;
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::Deserialize;
@@ -65,12 +66,14 @@ pub struct Authentic {
     pub kind: Option<String>,
     /// Which table has changed, if that is what it is about.
     pub table: Option<String>,
+    /// The signature, if it may be used once only.
+    pub(crate) single_use: Option<SingleUse>,
 }
 
 impl Authentic {
     /// An event of which nothing but its name is known.
     pub fn new(id: EventId) -> Authentic {
-        Authentic { id, kind: None, table: None }
+        Authentic { id, kind: None, table: None, single_use: None }
     }
 
     /// Whether a body can say what it is. One that cannot may be anything, also what is wanted.
@@ -91,6 +94,7 @@ impl Authentic {
             id: id.map_or_else(|| EventId::from_body(body), |id| EventId::new(&id)),
             kind: label(peek.kind),
             table: label(peek.table),
+            single_use: None,
         }
     }
 }

@@ -1,9 +1,14 @@
-//! The route of a webhook. The order of its steps is part of the promise: rate limit, size of the body, signature,
-//! filter, payload, idempotency, handler. Nobody gets to a step who has not passed those before it.
+//! The route of a webhook. The order of its steps is part of the promise: callers that failed too often, the form of the
+//! signature, size of the body, signature, rate limit, filter, payload, idempotency, handler. A request gets to a step
+//! only if it has passed those before it.
+//!
+//! The rate limit comes after the signature, so that requests of strangers do not use up what genuine senders need. Up to
+//! there a request costs no more than its own bytes: one hash over a bounded body, and nothing of that if it has no
+//! signature.
 
 use super::event::{Authentic, Event, EventId};
-use super::once::{Outcome, Times, Work, once};
-use super::rate::RateLimit;
+use super::once::{Key, Outcome, Times, Work, once};
+use super::rate::{RateLimit, UNVERIFIED_BURST, UNVERIFIED_PER_SECOND};
 use super::{Incoming, Scheme};
 use crate::body::{BodyError, BodyLimits};
 use crate::clock::{Clock, Stopwatch, monotonic};
@@ -12,6 +17,8 @@ use crate::idempotency::{IdempotencyStore, TTL_MAX};
 use crate::job::{RETRY_AFTER_MAX, original_uri, room_for};
 use crate::problem::{Problem, ResponseBody};
 use crate::propagation::{EVENT_ID_HEADER, REQUEST_ID_HEADER};
+use crate::receiver::Rejected;
+use crate::replay::SingleUse;
 use crate::telemetry::{self, field};
 use bytes::Bytes;
 use http::request::Parts;
@@ -28,9 +35,10 @@ use tracing::{Instrument as _, Span};
 
 /// Within this time the sender has an answer, by default: Stripe and GitHub wait for ten seconds.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// How long an event is locked while it is handled, and remembered after that, by default; it is remembered longer
-/// where its signature is good for longer.
-pub const KEEP: Duration = Duration::from_secs(300);
+/// How long an event is locked while it is handled, by default.
+pub const LOCK: Duration = Duration::from_secs(300);
+/// Refused requests per second of one route that are logged as warnings; the others are logged at level `debug`.
+pub const LOGGED_PER_SECOND: u32 = 10;
 /// Handlers that run at the same time, by default. Beyond that the answer is 503.
 pub const AT_ONCE_MAX: u32 = 256;
 /// When a sender should come back whom we could not answer in time.
@@ -46,12 +54,13 @@ type Prepare = Arc<dyn Fn(Event<()>) -> Result<Work, serde_json::Error> + Send +
 /// | what | answer |
 /// |---|---|
 /// | handled, handled before, or not wanted | 204 |
-/// | too many requests | 429 with `Retry-After` |
+/// | too many events, or too many requests of one caller that are not verified | 429 with `Retry-After` |
 /// | body too long, too slow, broken off | 413, 408, 400 |
 /// | not verified, whatever the reason | 401 |
 /// | the payload has another form, or a body to be filtered is no JSON object | 422 |
 /// | the handler says that nothing will help | 422 |
 /// | being handled | 409 with `Retry-After` |
+/// | of a queue: the same signature again | 204 if its work is done, 409 if not |
 /// | the handler failed, or panicked | 500 |
 /// | store down, too busy, or no answer in time | 503 with `Retry-After` |
 ///
@@ -94,10 +103,14 @@ struct Inner {
     store: Option<Arc<dyn IdempotencyStore>>,
     prepare: Prepare,
     rate_limit: RateLimit,
+    unverified: RateLimit,
+    logged: RateLimit,
     body_limits: BodyLimits,
     kinds: Option<Vec<String>>,
     tables: Option<Vec<String>>,
-    times: Times,
+    lock: Duration,
+    /// Chosen by the caller; otherwise the sender's retry window counts.
+    keep: Option<Duration>,
     answer_within: Duration,
     slots: Arc<Semaphore>,
     at_once: u32,
@@ -150,10 +163,13 @@ impl Webhook {
             store,
             prepare,
             rate_limit: RateLimit::default(),
+            unverified: RateLimit::per_second(UNVERIFIED_PER_SECOND).burst(UNVERIFIED_BURST),
+            logged: RateLimit::per_second(LOGGED_PER_SECOND),
             body_limits: BodyLimits::default(),
             kinds: None,
             tables: None,
-            times: Times { lock: KEEP, keep: KEEP },
+            lock: LOCK,
+            keep: None,
             answer_within: ANSWER_WITHIN,
             slots,
             at_once,
@@ -181,9 +197,29 @@ impl Webhook {
         self.with(|inner| inner.tables = Some(tables.into_iter().map(Into::into).collect()))
     }
 
-    /// How many requests are taken; [`RateLimit::default`] if this is not said.
+    /// How many verified requests are taken; [`RateLimit::default`] if this is not said. Requests that cannot be
+    /// verified do not count.
     pub fn rate_limit(self, limit: RateLimit) -> Webhook {
         self.with(|inner| inner.rate_limit = limit)
+    }
+
+    /// How many requests of one caller may fail to be verified before the next are refused unread, with 429. By default
+    /// [`UNVERIFIED_PER_SECOND`] and [`UNVERIFIED_BURST`] for each caller that is known, but none is known until you say
+    /// how: [`RateLimit::by_peer`] where callers connect directly, [`RateLimit::by`] behind a proxy. Requests of unknown
+    /// callers are always verified.
+    ///
+    /// ```
+    /// use posthaste_kit::webhook::{RateLimit, Webhook};
+    ///
+    /// fn behind_a_proxy(route: Webhook) -> Webhook {
+    ///     route.unverified_limit(RateLimit::per_second(5).burst(50).by(|request| {
+    ///         Some(request.headers.get("x-real-ip")?.to_str().ok()?.to_owned())
+    ///     }))
+    /// }
+    /// # let _ = behind_a_proxy;
+    /// ```
+    pub fn unverified_limit(self, limit: RateLimit) -> Webhook {
+        self.with(|inner| inner.unverified = limit)
     }
 
     /// How long a body may be, and how long it may take; it never takes longer than
@@ -192,16 +228,18 @@ impl Webhook {
         self.with(|inner| inner.body_limits = limits)
     }
 
-    /// How long an event is remembered after it was handled; [`KEEP`] by default, and at least for as long as somebody
-    /// who has recorded it could send it again with a good signature ([`Scheme::valid_for`]); [`TTL_MAX`] at most.
+    /// How long an event is remembered after it was handled. By default for as long as the sender may repeat it
+    /// ([`Scheme::retry_window`]), and always at least for as long as somebody who has recorded it could send it again
+    /// with a good signature ([`Scheme::valid_for`]); [`TTL_MAX`] at most. The store has to have room for all events of
+    /// that time.
     pub fn keep(self, keep: Duration) -> Webhook {
-        self.with(|inner| inner.times.keep = keep)
+        self.with(|inner| inner.keep = Some(keep))
     }
 
-    /// How long a handler may take at most, and how long nobody else may handle its event; [`KEEP`] by default,
+    /// How long a handler may take at most, and how long nobody else may handle its event; [`LOCK`] by default,
     /// [`TTL_MAX`] at most. A handler that takes longer is stopped.
     pub fn lock(self, lock: Duration) -> Webhook {
-        self.with(|inner| inner.times.lock = lock.min(TTL_MAX))
+        self.with(|inner| inner.lock = lock.min(TTL_MAX))
     }
 
     /// When the sender has an answer, whatever happens; [`ANSWER_WITHIN`] by default, [`TTL_MAX`] at most.
@@ -358,10 +396,10 @@ impl Inner {
                 return Answered { event_id, verdict: Ok("not_wanted") };
             }
         }
-        let Authentic { id, kind, table } = authentic;
+        let Authentic { id, kind, table, single_use } = authentic;
         let (route, headers, request_id) = (self.route(&parts), parts.headers, request_id.to_owned());
         let event = Event { id, route, kind, table, payload: (), body, headers, request_id, fence: 0 };
-        Answered { event_id, verdict: self.handle(event, deadline).await }
+        Answered { event_id, verdict: self.handle(event, single_use, deadline).await }
     }
 
     /// Everything that is done for a stranger.
@@ -370,27 +408,48 @@ impl Inner {
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.rate_limit.take(parts, self.clock.now()).map_err(|wait| {
-            tracing::debug!("a webhook is refused: there are too many");
-            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests");
-            Refused::new("too_many", problem.retry_after(wait))
-        })?;
+        if let Some(wait) = self.unverified.wait(parts, self.clock.now()) {
+            return Err(too_many(wait));
+        }
+        let admitted = self.verified(parts, body, deadline).await;
+        if admitted.is_err() {
+            self.unverified.count(parts, self.clock.now());
+        }
+        let admitted = admitted?;
+        self.rate_limit.take(parts, self.clock.now()).map_err(too_many)?;
+        Ok(admitted)
+    }
+
+    async fn verified<B>(&self, parts: &Parts, body: B, deadline: Instant) -> Result<(Authentic, Bytes), Refused>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.scheme.precheck(&parts.headers).map_err(|why| self.rejected(why))?;
         let time = self.body_limits.time.min(deadline.saturating_duration_since(monotonic()));
         let limits = BodyLimits { time, ..self.body_limits };
         let body = limits.read_or_drain(body).await.map_err(|error| self.unread(&error))?;
         let uri = original_uri(parts).unwrap_or(&parts.uri);
         let incoming = Incoming { headers: &parts.headers, uri, body: &body };
         // A body may take its time: the signature has to be good now.
-        let authentic = self.scheme.verify(&incoming, self.clock.now()).map_err(|rejected| {
-            tracing::warn!(reason = %rejected.reason(), "a webhook is refused");
-            Refused::new("rejected", Problem::new(StatusCode::UNAUTHORIZED, "the request is not verified"))
-        })?;
+        let authentic = self.scheme.verify(&incoming, self.clock.now()).map_err(|why| self.rejected(why))?;
         Ok((authentic, body))
     }
 
-    async fn handle(&self, event: Event<()>, deadline: Instant) -> Verdict {
-        let key = format!("webhook:{}:{}", event.route, event.id);
-        Span::current().record(field::IDEMPOTENCY_KEY, &key);
+    fn rejected(&self, why: Rejected) -> Refused {
+        let reason = why.reason();
+        // A flood of them must not become a flood of warnings.
+        if self.logged.take_one(self.clock.now()).is_ok() {
+            tracing::warn!(%reason, "a webhook is refused");
+        } else {
+            tracing::debug!(%reason, "a webhook is refused");
+        }
+        Refused::new("rejected", Problem::new(StatusCode::UNAUTHORIZED, "the request is not verified"))
+    }
+
+    async fn handle(&self, event: Event<()>, single_use: Option<SingleUse>, deadline: Instant) -> Verdict {
+        let key = Key { event: format!("webhook:{}:{}", event.route, event.id), single_use };
+        Span::current().record(field::IDEMPOTENCY_KEY, &key.event);
         let work = (self.prepare)(event).map_err(|error| {
             // Where, and not what: the message of the error may repeat the payload.
             tracing::warn!(line = error.line(), column = error.column(), "the payload of the event has another form");
@@ -413,11 +472,12 @@ impl Inner {
     }
 
     fn times(&self) -> Times {
-        Times { keep: self.times.keep.max(self.scheme.valid_for()).min(TTL_MAX), ..self.times }
+        let keep = self.keep.unwrap_or_else(|| self.scheme.retry_window());
+        Times { lock: self.lock, keep: keep.max(self.scheme.valid_for()).min(TTL_MAX) }
     }
 
     /// In a task of its own, so that neither a sender that hangs up nor the deadline stops it half way.
-    async fn run(&self, key: String, work: Work, deadline: Instant) -> Verdict {
+    async fn run(&self, key: Key, work: Work, deadline: Instant) -> Verdict {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             tracing::warn!("a webhook is refused: too many handlers are running");
             return Err(Refused::new("busy", unavailable("too many events are being handled", BUSY_RETRY_AFTER)));
@@ -445,6 +505,9 @@ impl Inner {
         Err(match outcome {
             Outcome::Done => return Ok("succeeded"),
             Outcome::DoneBefore => return Ok("duplicate"),
+            Outcome::Replayed => {
+                Refused::new("replayed", Problem::new(StatusCode::CONFLICT, "this delivery has arrived before"))
+            }
             Outcome::UnderWay { retry_after } => {
                 let problem = Problem::new(StatusCode::CONFLICT, "the event is being handled");
                 Refused::new("under_way", problem.retry_after((*retry_after).min(RETRY_AFTER_MAX)))
@@ -497,6 +560,7 @@ fn log(outcome: &Outcome) {
     match outcome {
         Outcome::Done => tracing::debug!("the event is handled"),
         Outcome::DoneBefore => tracing::debug!("the event was handled before"),
+        Outcome::Replayed => tracing::warn!("the event is refused: its signature was used before"),
         Outcome::UnderWay { .. } => tracing::debug!("the event is being handled"),
         Outcome::Failed(error) => {
             tracing::warn!(%error, retryable = error.is_retryable(), "the handler of the event failed")
@@ -507,6 +571,11 @@ fn log(outcome: &Outcome) {
             tracing::error!(error = error as &dyn std::error::Error, retryable = true, "the event is not handled");
         }
     }
+}
+
+fn too_many(wait: Duration) -> Refused {
+    tracing::debug!("a webhook is refused: there are too many");
+    Refused::new("too_many", Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests").retry_after(wait))
 }
 
 fn unavailable(title: &str, retry_after: Duration) -> Problem {

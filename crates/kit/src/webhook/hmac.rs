@@ -1,13 +1,14 @@
 //! An HMAC-SHA256 in a header, for senders that have no scheme of their own here.
 
 use super::mac::{
-    InvalidScheme, Keys, MacBytes, TOLERANCE, check_age, from_hex, header, optional_header, time, valid_for,
+    InvalidScheme, Keys, MacBytes, TOLERANCE, TOLERANCE_MAX, check_age, from_hex, header, optional_header, time,
+    valid_for,
 };
 use super::{Authentic, EventId, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use std::time::{Duration, SystemTime};
 
 /// How a MAC is written.
@@ -21,6 +22,10 @@ pub enum Encoding {
 }
 
 /// Verifies an HMAC-SHA256 of the body, or of a time and the body, in a header of any name.
+///
+/// Without [`id_in`](Self::id_in) the body names the event: the same body again within the time that events are
+/// [kept](super::Webhook::keep) (eight days by default, because nothing is known of the sender's retries) counts as the
+/// same event. If your sender makes two events with the same body, name a header with their id, or keep them for less.
 ///
 /// ```
 /// use posthaste_kit::webhook::{Encoding, Hmac};
@@ -92,14 +97,14 @@ impl Hmac {
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default.
+    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
     pub fn tolerance(mut self, tolerance: Duration) -> Hmac {
-        self.tolerance = tolerance;
+        self.tolerance = tolerance.min(TOLERANCE_MAX);
         self
     }
 
-    fn mac(&self, request: &Incoming<'_>) -> Result<MacBytes, Rejected> {
-        let text = header(request.headers, self.header.as_str())?.strip_prefix(self.prefix.as_str());
+    fn mac(&self, headers: &HeaderMap) -> Result<MacBytes, Rejected> {
+        let text = header(headers, self.header.as_str())?.strip_prefix(self.prefix.as_str());
         let text = text.ok_or(Reason::Malformed)?;
         let mac = match self.encoding {
             Encoding::Hex => from_hex(text),
@@ -115,7 +120,7 @@ impl Scheme for Hmac {
     }
 
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected> {
-        let mac = self.mac(request)?;
+        let mac = self.mac(request.headers)?;
         let is_signed = match &self.timestamp {
             None => self.keys.made(&[request.body], &[mac]),
             Some((name, separator)) => {
@@ -136,6 +141,10 @@ impl Scheme for Hmac {
         let Some(name) = &self.id else { return Ok(authentic) };
         let id = optional_header(request.headers, name.as_str())?.ok_or(Reason::EventId)?;
         Ok(Authentic { id: EventId::new(id), ..authentic })
+    }
+
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        self.mac(headers).map(drop)
     }
 
     fn valid_for(&self) -> Duration {

@@ -16,8 +16,16 @@ pub const HEADER_BYTES_MAX: usize = 8 * 1024;
 pub const ENTRIES_MAX: usize = 16;
 /// How old a request may be, and how far ahead its clock, by default.
 pub const TOLERANCE: Duration = Duration::from_secs(300);
+/// The largest tolerance; a larger one is cut to it. For that long, and as long again, a recorded request is accepted.
+pub const TOLERANCE_MAX: Duration = Duration::from_secs(3_600);
+/// How long events of a sender are remembered whose retries are not known: senders in the field retry for up to seven
+/// days.
+pub const RETRY_WINDOW_UNKNOWN: Duration = Duration::from_secs(8 * DAY_SECONDS);
 /// The shortest key of Standard Webhooks, in bytes; a shorter one is refused when the scheme is made.
 pub const KEY_BYTES_MIN: usize = 24;
+
+/// A day in seconds.
+pub(crate) const DAY_SECONDS: u64 = 86_400;
 
 /// Digits of a time in seconds: enough for all times, too few to overflow.
 const TIME_DIGITS_MAX: usize = 18;

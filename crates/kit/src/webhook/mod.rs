@@ -3,16 +3,19 @@
 //! Start at [`Webhook`], a route that does all of it. A [`Scheme`] is how a sender proves that a request is its own;
 //! there is a file for each. They work on the bytes as they arrived, and their arithmetic cannot overflow.
 //!
-//! | sender | scheme | signs the time | names the event |
-//! |---|---|---|---|
-//! | Stripe | [`Stripe`] | yes | `id` of the body |
-//! | GitHub | [`GitHub`] | no | `X-GitHub-Delivery`, which is not signed |
-//! | Standard Webhooks, Svix | [`Standard`] | yes | `webhook-id` |
-//! | Supabase | [`Supabase`] | auth hooks do | `webhook-id`; database webhooks by their body |
-//! | Slack | [`Slack`] | yes | `event_id` of the body |
-//! | QStash, Posthaste | [`Receiver`](crate::Receiver) | yes | `Upstash-Message-Id`, which is not signed |
-//! | anybody with an HMAC | [`Hmac`] | if told so | if told so |
-//! | anybody with a password | [`SharedSecret`] | no | by the body |
+//! | sender | scheme | signs the time | names the event | events are remembered for |
+//! |---|---|---|---|---|
+//! | Stripe | [`Stripe`] | yes | `id` of the body | 4 days: it retries for 3 |
+//! | GitHub | [`GitHub`] | no | `X-GitHub-Delivery`, which is not signed | 8 days: people can redeliver for 3, on Enterprise Server for 7 |
+//! | Standard Webhooks, Svix | [`Standard`] | yes | `webhook-id` | 4 days: Svix retries for 28 h, the standard suggests about 3 days |
+//! | Supabase | [`Supabase`] | auth hooks do | `webhook-id`; database webhooks by their body | 1 h (auth hooks: three retries within seconds); 5 min (database webhooks are not retried) |
+//! | Slack | [`Slack`] | yes | `event_id` of the body | 2 days: three retries within minutes, delayed events hourly for a day |
+//! | Posthaste | [`Receiver`](crate::Receiver) | yes | the signed id of the message | 3 days: retries come up to 1 day apart |
+//! | hosted QStash | [`Receiver`](crate::Receiver) | yes | `Upstash-Message-Id`, which is not signed | 3 days, as above |
+//! | anybody with an HMAC | [`Hmac`] | if told so | if told so | 8 days: nothing is known of the sender |
+//! | anybody with a password | [`SharedSecret`] | no | by the body | 8 days, as above |
+//!
+//! The store has to have room for that many events. [`Webhook::keep`] changes the time.
 //!
 //! Where the time is not signed, a request that somebody recorded is good for ever: use TLS, and let the handler's own
 //! effect be idempotent (see [`idempotency`](crate::idempotency)).
@@ -37,11 +40,13 @@ mod supabase;
 pub use event::{Authentic, EVENT_ID_BYTES_MAX, Event, EventId};
 pub use forward::EVENT_TYPE_HEADER;
 pub use github::GitHub;
-pub use handler::{ANSWER_WITHIN, AT_ONCE_MAX, KEEP, LATE_RETRY_AFTER, Webhook};
+pub use handler::{ANSWER_WITHIN, AT_ONCE_MAX, LATE_RETRY_AFTER, LOCK, LOGGED_PER_SECOND, Webhook};
 pub use hmac::{Encoding, Hmac};
-pub use mac::{ENTRIES_MAX, HEADER_BYTES_MAX, InvalidScheme, KEY_BYTES_MIN, TOLERANCE};
+pub use mac::{
+    ENTRIES_MAX, HEADER_BYTES_MAX, InvalidScheme, KEY_BYTES_MIN, RETRY_WINDOW_UNKNOWN, TOLERANCE, TOLERANCE_MAX,
+};
 pub use once::STORE_TIMEOUT;
-pub use rate::{BURST, PER_SECOND, RATE_KEYS_MAX, RateLimit};
+pub use rate::{BURST, PER_SECOND, RATE_KEYS_MAX, RateLimit, UNVERIFIED_BURST, UNVERIFIED_PER_SECOND};
 #[cfg(feature = "tower")]
 pub use service::WebhookFuture;
 pub use shared::SharedSecret;
@@ -73,6 +78,18 @@ pub trait Scheme: Send + Sync + 'static {
 
     /// Verifies a request, and says which event it is.
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected>;
+
+    /// Checks what can be checked before the body is read, so that a request without a signature costs next to nothing.
+    /// Everything that it refuses [`verify`](Self::verify) has to refuse too.
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        let _ = headers;
+        Ok(())
+    }
+
+    /// For how long the sender may repeat an event after it got no success. Events are remembered that long by default.
+    fn retry_window(&self) -> Duration {
+        RETRY_WINDOW_UNKNOWN
+    }
 
     /// How long a request can be good for after it was accepted once: events are remembered at least that long. Zero
     /// where the time is not signed, because then no time is long enough.

@@ -4,6 +4,7 @@
 use crate::clock::monotonic;
 use crate::failure::{Failure, HandlerResult, Panicked, caught};
 use crate::idempotency::{Begun, IdempotencyStore, Lease, StoreError, within};
+use crate::replay::{SingleUse, Used};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,7 +21,11 @@ pub(crate) type Work = Box<dyn FnOnce(u64) -> Pin<Box<dyn Future<Output = Handle
 pub(crate) enum Outcome {
     Done,
     DoneBefore,
-    UnderWay { retry_after: Duration },
+    /// The signature was used before.
+    Replayed,
+    UnderWay {
+        retry_after: Duration,
+    },
     Failed(Failure),
     Panicked,
     TimedOut,
@@ -34,11 +39,35 @@ pub(crate) struct Times {
     pub(crate) keep: Duration,
 }
 
+/// An event as the store knows it.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) event: String,
+    /// The signature, if it may be used once only.
+    pub(crate) single_use: Option<SingleUse>,
+}
+
 /// Does the work, unless the store knows of it. Without a store it is always done.
-pub(crate) async fn once(store: Option<&dyn IdempotencyStore>, key: &str, times: Times, work: Work) -> Outcome {
+pub(crate) async fn once(store: Option<&dyn IdempotencyStore>, key: &Key, times: Times, work: Work) -> Outcome {
+    let Some(store) = store else { return done(monotonic() + times.lock, work, 0).await };
+    let Some(single_use) = &key.single_use else { return locked(store, &key.event, times, work).await };
+    let used = match single_use.begin(store, STORE_TIMEOUT).await {
+        Ok(Used::First(used)) => used,
+        Ok(Used::Done) => return Outcome::DoneBefore,
+        Ok(Used::Before) => return Outcome::Replayed,
+        Err(error) => return Outcome::StoreFailed(error),
+    };
+    let outcome = locked(store, &key.event, times, work).await;
+    if matches!(outcome, Outcome::Done | Outcome::DoneBefore) {
+        single_use.complete(store, &used, STORE_TIMEOUT).await;
+    }
+    outcome
+}
+
+/// Does the work under the lock of the event.
+async fn locked(store: &dyn IdempotencyStore, key: &str, times: Times, work: Work) -> Outcome {
     // Counted from before the store is asked, so that the work ends before the lock does.
     let ends_at = monotonic() + times.lock;
-    let Some(store) = store else { return done(ends_at, work, 0).await };
     let lease = match within(STORE_TIMEOUT, store.begin(key, times.lock)).await {
         Ok(Begun::Acquired(lease)) => lease,
         Ok(Begun::UnderWay { retry_after }) => return Outcome::UnderWay { retry_after },

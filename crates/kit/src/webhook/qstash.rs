@@ -3,23 +3,39 @@
 use super::mac::optional_header;
 use super::{Authentic, EventId, Incoming, Scheme};
 use crate::Receiver;
+use crate::idempotency::KEEP_DEFAULT;
 use crate::receiver::{Reason, Rejected};
+use http::HeaderMap;
+use posthaste_wire::header::MESSAGE_ID;
 use std::time::{Duration, SystemTime};
 
-/// Names the message. Not signed: a receiver that knows its own URL takes a message for no other endpoint, but who
-/// has seen one can send it again under another name until its signature ends.
-const MESSAGE_ID: &str = "upstash-message-id";
-
-/// A queue may send events as well: the message id names them.
+/// A queue may send events as well: the message id names them. Posthaste signs it. Hosted QStash does not: there whoever
+/// can hold back a delivery on its way can give it another name. A route with a store takes each signature once.
 impl Scheme for Receiver {
     fn name(&self) -> &'static str {
         "qstash"
     }
 
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected> {
-        self.verify_at(request.headers, request.uri, request.body, now)?;
-        let id = optional_header(request.headers, MESSAGE_ID)?.ok_or(Reason::EventId)?;
-        Ok(Authentic { id: EventId::new(id), ..Authentic::from_body(request.body, &[]) })
+        let verified = self.verify_at(request.headers, request.uri, request.body, now)?;
+        let id = match &verified.message_id {
+            Some(signed) => signed,
+            None => optional_header(request.headers, MESSAGE_ID)?.ok_or(Reason::EventId)?,
+        };
+        Ok(Authentic {
+            id: EventId::new(id),
+            single_use: Some(self.single_use(&verified, now)),
+            ..Authentic::from_body(request.body, &[])
+        })
+    }
+
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        self.token(headers).map(drop)
+    }
+
+    /// The same as for [jobs](crate::job): if an answer is lost, the next attempt comes up to one day later.
+    fn retry_window(&self) -> Duration {
+        KEEP_DEFAULT
     }
 
     fn valid_for(&self) -> Duration {

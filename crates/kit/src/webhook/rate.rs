@@ -1,4 +1,4 @@
-//! How many requests are taken before anything is done for them.
+//! How many requests are taken: of verified senders, and of callers whose requests cannot be verified.
 
 use http::request::Parts;
 use std::collections::HashMap;
@@ -12,6 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub const PER_SECOND: u32 = 100;
 /// Requests at once after a pause, by default.
 pub const BURST: u32 = 200;
+/// Requests per second of one caller that cannot be verified, by default; more are refused before they are read.
+pub const UNVERIFIED_PER_SECOND: u32 = 5;
+/// Such requests at once after a pause, by default.
+pub const UNVERIFIED_BURST: u32 = 50;
 /// Callers that are counted apart. Beyond that, and as long as none has been quiet for long enough to be forgotten,
 /// new ones share one count.
 pub const RATE_KEYS_MAX: usize = 16 * 1024;
@@ -63,13 +67,66 @@ impl RateLimit {
         self
     }
 
+    /// Counts callers apart by the address of the connection: an IPv4 address, or the first half of an IPv6 address. It
+    /// is known if the server was started with axum's `into_make_service_with_connect_info::<SocketAddr>()`.
+    ///
+    /// Only where callers connect directly. With a proxy, a load balancer or a CDN in front, all requests have its
+    /// address; use [`by`](Self::by) with the header in which it names the caller.
+    #[cfg(feature = "axum")]
+    pub fn by_peer(self) -> RateLimit {
+        use axum::extract::ConnectInfo;
+        use std::net::SocketAddr;
+        self.by(|request| Some(network(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip())))
+    }
+
+    /// How long a caller has to wait that has used up its count. `None` for one that has not, or that is not known:
+    /// then it must not be refused for the requests of others.
+    pub(crate) fn wait(&self, request: &Parts, now: SystemTime) -> Option<Duration> {
+        let key = self.key(request)?;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).wait(key, self.pace(), since_1970(now))
+    }
+
+    /// Counts one request, whether or not there were too many.
+    pub(crate) fn count(&self, request: &Parts, now: SystemTime) {
+        // Too many is what `wait` says.
+        let _ = self.take(request, now);
+    }
+
     /// Takes one request; says how long to wait if there were too many.
     pub(crate) fn take(&self, request: &Parts, now: SystemTime) -> Result<(), Duration> {
-        let key = self.key_of.as_ref().and_then(|key_of| key_of(request)).map(|key| self.hasher.hash_one(key));
-        let pace = Pace::new(self.per_second, self.burst);
-        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.take_of(self.key(request), now)
+    }
+
+    /// The same for all requests together.
+    pub(crate) fn take_one(&self, now: SystemTime) -> Result<(), Duration> {
+        self.take_of(None, now)
+    }
+
+    fn take_of(&self, key: Option<u64>, now: SystemTime) -> Result<(), Duration> {
         // A count that a panic interrupted is still a count.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).take(key, pace, now)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).take(key, self.pace(), since_1970(now))
+    }
+
+    fn key(&self, request: &Parts) -> Option<u64> {
+        let key_of = self.key_of.as_ref()?;
+        Some(self.hasher.hash_one(key_of(request)?))
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::new(self.per_second, self.burst)
+    }
+}
+
+fn since_1970(now: SystemTime) -> Duration {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The addresses that are counted together: a client with one IPv6 address has 2^64 of them.
+#[cfg(feature = "axum")]
+fn network(address: std::net::IpAddr) -> String {
+    match address.to_canonical() {
+        std::net::IpAddr::V4(address) => address.to_string(),
+        std::net::IpAddr::V6(address) => format!("{:x}", address.to_bits() >> 64),
     }
 }
 
@@ -121,6 +178,12 @@ impl State {
         }
         *even_at = now + ahead + pace.interval;
         Ok(())
+    }
+
+    /// How long a caller that has used up its count has to wait. One that has no count of its own has not.
+    fn wait(&self, key: u64, pace: Pace, now: Duration) -> Option<Duration> {
+        let ahead = self.apart.get(&key)?.saturating_sub(now).min(pace.ahead_max + pace.interval);
+        ahead.checked_sub(pace.ahead_max).filter(|wait| !wait.is_zero())
     }
 
     fn slot(&mut self, key: Option<u64>, now: Duration) -> &mut Duration {
@@ -210,6 +273,46 @@ mod tests {
         assert_eq!(state.take(Some(u64::MAX), pace, later), Ok(()));
         assert_eq!(state.take(Some(u64::MAX - 1), pace, later), Ok(()));
         assert_eq!(state.apart.len(), 2);
+    }
+
+    #[test]
+    fn a_caller_that_used_up_its_count_waits_and_no_other_does() {
+        let (mut state, pace) = (State::default(), Pace::new(10, 3));
+        for _ in 0..2 {
+            assert_eq!((state.wait(1, pace, NOW), state.take(Some(1), pace, NOW)), (None, Ok(())));
+        }
+        assert_eq!((state.wait(1, pace, NOW), state.take(Some(1), pace, NOW)), (None, Ok(())));
+        assert_eq!(state.wait(1, pace, NOW), Some(ms(100)));
+        assert_eq!((state.wait(2, pace, NOW), state.wait(1, pace, NOW + ms(100))), (None, None));
+        // However many others there are: a caller without a count of its own is not refused for them.
+        for key in 0..2 * RATE_KEYS_MAX as u64 {
+            for _ in 0..4 {
+                let _ = state.take(Some(key), pace, NOW);
+            }
+        }
+        assert!(state.take(None, pace, NOW).is_err());
+        assert_eq!(state.wait(u64::MAX, pace, NOW), None);
+    }
+
+    #[cfg(feature = "axum")]
+    #[test]
+    fn callers_are_distinguished_by_their_address() {
+        use axum::extract::ConnectInfo;
+        let limit = RateLimit::per_second(1).by_peer();
+        let from = |address: &str| {
+            let address: std::net::SocketAddr = address.parse().unwrap();
+            http::Request::get("/").extension(ConnectInfo(address)).body(()).unwrap().into_parts().0
+        };
+        let now = UNIX_EPOCH + NOW;
+        assert_eq!(limit.take(&from("192.0.2.1:1000"), now), Ok(()));
+        assert_eq!(limit.take(&from("192.0.2.2:1000"), now), Ok(()));
+        assert_eq!(limit.take(&from("[2001:db8::1]:1000"), now), Ok(()));
+        assert_eq!(limit.take(&from("[2001:db8:0:1::1]:1000"), now), Ok(()));
+        for same in ["192.0.2.1:2000", "[::ffff:192.0.2.1]:1000", "[2001:db8::2]:1000"] {
+            assert!(limit.wait(&from(same), now).is_some(), "{same}");
+        }
+        assert_eq!(limit.wait(&from("192.0.2.3:1000"), now), None);
+        assert_eq!(limit.wait(&http::Request::get("/").body(()).unwrap().into_parts().0, now), None);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use super::mac::{InvalidScheme, header};
 use super::{Authentic, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
 use crate::secret::Secret;
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 use std::time::SystemTime;
 use subtle::ConstantTimeEq as _;
 
 /// Verifies that the sender knows a secret. It says nothing about the body, and whoever sees one request can make
-/// others: only over TLS, and only where the sender can do no better.
+/// others: only over TLS, and only where the sender can do no better. The body names the event: the same body again
+/// within the time that events are [kept](super::Webhook::keep) counts as the same event.
 ///
 /// ```
 /// use posthaste_kit::webhook::SharedSecret;
@@ -46,13 +47,17 @@ impl Scheme for SharedSecret {
     }
 
     fn verify(&self, request: &Incoming<'_>, _now: SystemTime) -> Result<Authentic, Rejected> {
-        let given =
-            header(request.headers, self.header.as_str())?.strip_prefix(self.prefix).ok_or(Reason::Malformed)?;
+        self.precheck(request.headers)?;
+        Ok(Authentic::from_body(request.body, &[]))
+    }
+
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        let given = header(headers, self.header.as_str())?.strip_prefix(self.prefix).ok_or(Reason::Malformed)?;
         // Of hashes, so that the time does not tell the length either.
         let (given, expected) = (Sha256::digest(given), Sha256::digest(self.secret.expose()));
         if !bool::from(given.ct_eq(&expected)) {
             return Err(Reason::Signature.into());
         }
-        Ok(Authentic::from_body(request.body, &[]))
+        Ok(())
     }
 }

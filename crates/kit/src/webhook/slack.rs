@@ -1,14 +1,20 @@
 //! Slack: `X-Slack-Signature: v0=…` over version, time and body.
 
 use super::event::IdMember;
-use super::mac::{InvalidScheme, Keys, TOLERANCE, check_age, from_hex, header, time, valid_for};
+use super::mac::{
+    DAY_SECONDS, InvalidScheme, Keys, MacBytes, TOLERANCE, TOLERANCE_MAX, check_age, from_hex, header, time, valid_for,
+};
 use super::{Authentic, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
+use http::HeaderMap;
 use std::time::{Duration, SystemTime};
 
 const SIGNATURE: &str = "x-slack-signature";
 const TIMESTAMP: &str = "x-slack-request-timestamp";
 const VERSION: &str = "v0";
+/// Slack retries three times within minutes, and an app with delayed events hourly for a day; one more for attempts
+/// that are late.
+const RETRY_WINDOW: Duration = Duration::from_secs(2 * DAY_SECONDS);
 
 /// Verifies what Slack sends, and whoever signs as Slack does.
 ///
@@ -41,9 +47,9 @@ impl Slack {
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default.
+    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
     pub fn tolerance(mut self, tolerance: Duration) -> Slack {
-        self.tolerance = tolerance;
+        self.tolerance = tolerance.min(TOLERANCE_MAX);
         self
     }
 }
@@ -54,9 +60,7 @@ impl Scheme for Slack {
     }
 
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected> {
-        let at = header(request.headers, TIMESTAMP)?;
-        let mac = header(request.headers, SIGNATURE)?.strip_prefix(VERSION).and_then(|rest| rest.strip_prefix('='));
-        let mac = mac.and_then(from_hex).ok_or(Reason::Malformed)?;
+        let (at, mac) = signed(request.headers)?;
         let at_seconds = time(at)?;
         if !self.keys.made(&[VERSION.as_bytes(), b":", at.as_bytes(), b":", request.body], &[mac]) {
             return Err(Reason::Signature.into());
@@ -65,7 +69,22 @@ impl Scheme for Slack {
         Ok(Authentic::from_body(request.body, &[IdMember::EventId]))
     }
 
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        signed(headers).map(drop)
+    }
+
+    fn retry_window(&self) -> Duration {
+        RETRY_WINDOW
+    }
+
     fn valid_for(&self) -> Duration {
         valid_for(self.tolerance)
     }
+}
+
+/// The time and the MAC.
+fn signed(headers: &HeaderMap) -> Result<(&str, MacBytes), Rejected> {
+    let at = header(headers, TIMESTAMP)?;
+    let mac = header(headers, SIGNATURE)?.strip_prefix(VERSION).and_then(|rest| rest.strip_prefix('='));
+    Ok((at, mac.and_then(from_hex).ok_or(Reason::Malformed)?))
 }

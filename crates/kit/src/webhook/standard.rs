@@ -1,7 +1,8 @@
 //! Standard Webhooks: `webhook-signature: v1,…` over id, time and body. Svix sends the same under other names.
 
 use super::mac::{
-    ENTRIES_MAX, InvalidScheme, KEY_BYTES_MIN, Keys, MacBytes, TOLERANCE, check_age, header, time, valid_for,
+    DAY_SECONDS, ENTRIES_MAX, InvalidScheme, KEY_BYTES_MIN, Keys, MacBytes, TOLERANCE, TOLERANCE_MAX, check_age,
+    header, time, valid_for,
 };
 use super::{Authentic, EventId, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
@@ -14,6 +15,9 @@ use http::HeaderMap;
 use std::time::{Duration, SystemTime};
 
 const PREFIX: &str = "whsec_";
+/// Svix retries for 28 hours, and the schedule that the standard suggests takes about three days; one more for attempts
+/// that are late.
+const RETRY_WINDOW: Duration = Duration::from_secs(4 * DAY_SECONDS);
 /// What the three headers are called: the standard's names, and Svix's.
 const NAMES: [[&str; 3]; 2] =
     [["webhook-id", "webhook-timestamp", "webhook-signature"], ["svix-id", "svix-timestamp", "svix-signature"]];
@@ -51,9 +55,9 @@ impl Standard {
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default.
+    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
     pub fn tolerance(mut self, tolerance: Duration) -> Standard {
-        self.tolerance = tolerance;
+        self.tolerance = tolerance.min(TOLERANCE_MAX);
         self
     }
 }
@@ -64,14 +68,7 @@ impl Scheme for Standard {
     }
 
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected> {
-        let [id, at, signatures] = names(request.headers)?;
-        let id = header(request.headers, id)?;
-        // A full stop is what divides the parts of what is signed.
-        if id.contains('.') {
-            return Err(Reason::Malformed.into());
-        }
-        let at = header(request.headers, at)?;
-        let macs = macs(header(request.headers, signatures)?)?;
+        let Signed { id, at, macs } = Signed::read(request.headers)?;
         if !self.keys.made(&[id.as_bytes(), b".", at.as_bytes(), b".", request.body], &macs) {
             return Err(Reason::Signature.into());
         }
@@ -79,8 +76,35 @@ impl Scheme for Standard {
         Ok(Authentic { id: EventId::new(id), ..Authentic::from_body(request.body, &[]) })
     }
 
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        Signed::read(headers).map(drop)
+    }
+
+    fn retry_window(&self) -> Duration {
+        RETRY_WINDOW
+    }
+
     fn valid_for(&self) -> Duration {
         valid_for(self.tolerance)
+    }
+}
+
+/// The three headers.
+struct Signed<'a> {
+    id: &'a str,
+    at: &'a str,
+    macs: Vec<MacBytes>,
+}
+
+impl<'a> Signed<'a> {
+    fn read(headers: &'a HeaderMap) -> Result<Signed<'a>, Rejected> {
+        let [id, at, signatures] = names(headers)?;
+        let id = header(headers, id)?;
+        // A full stop is what divides the parts of what is signed.
+        if id.contains('.') {
+            return Err(Reason::Malformed.into());
+        }
+        Ok(Signed { id, at: header(headers, at)?, macs: macs(header(headers, signatures)?)? })
     }
 }
 

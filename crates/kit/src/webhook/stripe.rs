@@ -1,14 +1,20 @@
 //! Stripe: `Stripe-Signature: t=…,v1=…`, and the envelope of its events.
 
 use super::event::IdMember;
-use super::mac::{ENTRIES_MAX, InvalidScheme, Keys, MacBytes, TOLERANCE, check_age, from_hex, header, time, valid_for};
+use super::mac::{
+    DAY_SECONDS, ENTRIES_MAX, InvalidScheme, Keys, MacBytes, TOLERANCE, TOLERANCE_MAX, check_age, from_hex, header,
+    time, valid_for,
+};
 use super::{Authentic, Incoming, Scheme};
 use crate::receiver::{Reason, Rejected};
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
 const HEADER: &str = "stripe-signature";
+/// Stripe retries for up to three days; one more for attempts that are late.
+const RETRY_WINDOW: Duration = Duration::from_secs(4 * DAY_SECONDS);
 
 /// Verifies what Stripe sends.
 ///
@@ -38,9 +44,9 @@ impl Stripe {
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default.
+    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
     pub fn tolerance(mut self, tolerance: Duration) -> Stripe {
-        self.tolerance = tolerance;
+        self.tolerance = tolerance.min(TOLERANCE_MAX);
         self
     }
 }
@@ -57,6 +63,14 @@ impl Scheme for Stripe {
         }
         check_age(time(signed.at)?, now, self.tolerance)?;
         Ok(Authentic::from_body(request.body, &[IdMember::Id]))
+    }
+
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        Ok(Signed::parse(header(headers, HEADER)?).map(drop)?)
+    }
+
+    fn retry_window(&self) -> Duration {
+        RETRY_WINDOW
     }
 
     fn valid_for(&self) -> Duration {

@@ -3,6 +3,7 @@
 
 use super::{Authentic, Hmac, Incoming, InvalidScheme, Scheme, SharedSecret, Standard};
 use crate::receiver::Rejected;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
@@ -11,6 +12,11 @@ use std::time::{Duration, SystemTime};
 const SECRET_HEADER: &str = "x-webhook-secret";
 /// The header of an HMAC, by default.
 const SIGNATURE_HEADER: &str = "x-supabase-signature";
+/// Auth hooks are retried three times, two seconds apart.
+const AUTH_RETRY_WINDOW: Duration = Duration::from_secs(3_600);
+/// Database webhooks are not retried, and their body names them: a long memory would take a row that changes back and
+/// forth for a repetition.
+const DATABASE_RETRY_WINDOW: Duration = Duration::from_secs(300);
 
 /// Verifies what Supabase sends. The kind of a change is `INSERT`, `UPDATE` or `DELETE`.
 ///
@@ -85,6 +91,21 @@ impl Scheme for Supabase {
             Proof::Standard(scheme) => scheme.verify(request, now),
             Proof::Hmac(scheme) => scheme.verify(request, now),
             Proof::Shared(scheme) => scheme.verify(request, now),
+        }
+    }
+
+    fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
+        match &self.0 {
+            Proof::Standard(scheme) => scheme.precheck(headers),
+            Proof::Hmac(scheme) => scheme.precheck(headers),
+            Proof::Shared(scheme) => scheme.precheck(headers),
+        }
+    }
+
+    fn retry_window(&self) -> Duration {
+        match &self.0 {
+            Proof::Standard(_) => AUTH_RETRY_WINDOW,
+            Proof::Hmac(_) | Proof::Shared(_) => DATABASE_RETRY_WINDOW,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is not a delivery has no effect: the store is not asked, the handler does not run.
 
-use crate::support::{Answer, Harness, KEY, URL, message};
+use crate::support::{Answer, Harness, KEY, NEXT_KEY, URL, message};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -53,7 +53,8 @@ async fn no_hostile_token_reaches_the_store_or_the_handler() {
         });
         let jobs = jobs.unwrap().body_limits(limits);
         let body = STANDARD.decode(case["body_b64"].as_str().unwrap_or_default()).unwrap();
-        let mut request = TestDelivery::to(URL).body(body).unsigned();
+        let message_id = case["message_id"].as_str().unwrap_or("msg_1");
+        let mut request = TestDelivery::to(URL).message_id(message_id).body(body).unsigned();
         request.headers_mut().insert("upstash-signature", token);
         request.headers_mut().insert("x-request-id", HeaderValue::from_static("req_same"));
         let answer = Answer::read(jobs.handle(request).await).await;
@@ -160,20 +161,30 @@ async fn an_endless_body_is_given_up() {
 #[tokio::test]
 async fn a_delivery_without_exactly_one_message_id_has_no_effect() {
     let harness = Harness::good();
-    let mut none = harness.signed(&message());
-    none.headers_mut().remove("upstash-message-id");
-    let mut two = harness.signed(&message());
-    two.headers_mut().append("upstash-message-id", HeaderValue::from_static("msg_2"));
-    for request in [none, two] {
-        assert_eq!(harness.jobs.handle(request).await.status(), 400);
+    let without = |mut request: Request<Full<Bytes>>| {
+        request.headers_mut().remove("upstash-message-id");
+        request
+    };
+    let with_two = |mut request: Request<Full<Bytes>>| {
+        request.headers_mut().append("upstash-message-id", HeaderValue::from_static("msg_2"));
+        request
+    };
+    // As hosted QStash signs, and as Posthaste does.
+    let hosted = || harness.signed(&message().without_signed_id());
+    let signed = || harness.signed(&message());
+    for (request, status) in [(without(hosted()), 400), (with_two(hosted()), 400), (with_two(signed()), 401)] {
+        assert_eq!(harness.jobs.handle(request).await.status(), status);
         assert_untouched(&harness, "message id");
     }
+    // A signed id needs no header.
+    let answer = Answer::read(harness.jobs.handle(without(signed())).await).await;
+    assert_eq!((answer.status, answer.headers["upstash-message-id"].as_bytes()), (204, &b"msg_1"[..]));
 }
 
 #[test]
 fn a_handler_that_could_accept_nothing_is_not_made() {
     let store: Arc<dyn IdempotencyStore> = Arc::new(crate::support::TestStore::default());
-    let receiver = Receiver::new(KEY, "sig_2").unwrap();
+    let receiver = Receiver::new(KEY, NEXT_KEY).unwrap();
     let made = JobHandler::raw("any", receiver, store, |_| async { Ok(()) });
     assert_eq!(made.unwrap_err(), UrlNotConfigured);
 }
@@ -197,7 +208,7 @@ async fn what_is_not_the_payload_goes_to_the_dead_letters() {
     }
     assert_eq!(harness.witness.began(), 0);
     // Each let go of its lock, or the second would have been told to come back.
-    assert_eq!(harness.store.calls(), ["begin", "release"].repeat(cases.len()));
+    assert_eq!(harness.store.calls(), ["begin", "begin", "release"].repeat(cases.len()));
     assert_eq!(harness.deliver(&message()).await.status, 204);
 }
 

@@ -8,5 +8,6 @@ mod acceptance;
 mod http;
 mod idempotency;
 mod property;
+mod replay;
 mod support;
 mod telemetry;

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-pub(crate) const KEY: &str = "sig_current_canary_7f3a";
-pub(crate) const NEXT_KEY: &str = "sig_next_canary_91bc";
+pub(crate) const KEY: &str = "sig_current_canary_7f3a9c20d1";
+pub(crate) const NEXT_KEY: &str = "sig_next_canary_91bce4a80f";
 pub(crate) const BASE: &str = "https://app.example.com";
 pub(crate) const URL: &str = "https://app.example.com/jobs/mail";
 

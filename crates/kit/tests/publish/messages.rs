@@ -9,6 +9,7 @@ use posthaste_kit::propagation::Propagator;
 use posthaste_kit::publish::{
     DeadLetterFilter, Dedup, DedupId, Endpoint, Message, PublishPolicy, QueueClient, QueueService, Route,
 };
+use posthaste_kit::receiver::Reason;
 use posthaste_kit::retry::RetryPolicy;
 use serde_json::json;
 use std::time::Duration;
@@ -33,10 +34,15 @@ async fn a_message_arrives_as_it_was_published_with_the_policy() {
     assert_eq!(seen.header("content-type"), Some("application/json"));
     assert_eq!((seen.header("x-max-retries"), seen.header("x-deduplication-id")), (Some("5"), message.dedup_id()));
     assert!(seen.header("traceparent").unwrap().starts_with("00-0af7651916cd43dd8448eb211c80319c-"));
-    let verifier = Verifier::new(SIGNING_KEYS[0], SIGNING_KEYS[1]).unwrap().at_url(&url);
-    verifier.verify(&seen.headers, &url.parse().unwrap(), &seen.body).unwrap();
-
+    let verifier = Verifier::for_development(SIGNING_KEYS[0], SIGNING_KEYS[1]).unwrap().at_url(&url);
+    let verified = verifier.verify(&seen.headers, &url.parse().unwrap(), &seen.body).unwrap();
     let id = published.message_id().unwrap();
+    assert_eq!(verified.message_id.as_deref(), Some(id));
+    let mut renamed = seen.headers.clone();
+    renamed.insert("upstash-message-id", "msg_of_another".parse().unwrap());
+    let refused = verifier.verify(&renamed, &url.parse().unwrap(), &seen.body).unwrap_err();
+    assert_eq!(refused.reason(), Reason::MessageId);
+
     let stored = client.message(id).await.unwrap().unwrap();
     assert_eq!((stored.max_retries, stored.retry_delay_expression.as_deref()), (5, Some("10000 * pow(2, retried)")));
     assert_eq!((stored.url.as_str(), stored.labels.as_slice()), (url.as_str(), &["billing".to_owned()][..]));

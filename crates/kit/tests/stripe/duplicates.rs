@@ -88,7 +88,7 @@ async fn the_example_shows_what_it_says() {
     let (server, postgres) = (Server::start(), Postgres::start().await);
     show::run(&postgres.url(), || {
         let mut command = program();
-        command.env("QSTASH_URL", server.url()).env("QSTASH_TOKEN", TOKEN);
+        command.env("QSTASH_URL", server.url()).env("QSTASH_TOKEN", TOKEN).env("DEVELOPMENT", "true");
         command.env("QSTASH_CURRENT_SIGNING_KEY", SIGNING_KEYS[0]).env("QSTASH_NEXT_SIGNING_KEY", SIGNING_KEYS[1]);
         command
     })

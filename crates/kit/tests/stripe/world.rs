@@ -56,6 +56,7 @@ impl World {
             ("QSTASH_TOKEN", TOKEN.to_owned()),
             ("QSTASH_CURRENT_SIGNING_KEY", SIGNING_KEYS[0].to_owned()),
             ("QSTASH_NEXT_SIGNING_KEY", SIGNING_KEYS[1].to_owned()),
+            ("DEVELOPMENT", "true".to_owned()),
             ("LOCK_SECONDS", "2".to_owned()),
             ("RETRY_DELAY", "500".to_owned()),
         ]);

@@ -1,6 +1,9 @@
 //! The route, step by step: what each refuses never reaches the next.
 
-use crate::support::{Answer, CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, hmac_hex, stripe};
+use crate::support::{
+    Answer, CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, URL, ask, at, delivery, delivery_with, hmac_hex, stripe,
+    stripe_at, token,
+};
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body::{Body, Frame};
@@ -10,8 +13,8 @@ use posthaste_kit::clock::Clock;
 use posthaste_kit::idempotency::MemoryStore;
 use posthaste_kit::receiver::Rejected;
 use posthaste_kit::webhook::{
-    ANSWER_WITHIN, Authentic, Event, GitHub, Incoming, RateLimit, STORE_TIMEOUT, Scheme, Stripe, StripeEvent, Supabase,
-    SupabaseChange, TOLERANCE, Webhook,
+    ANSWER_WITHIN, Authentic, BURST, Event, GitHub, Incoming, RateLimit, STORE_TIMEOUT, Scheme, Stripe, StripeEvent,
+    Supabase, SupabaseChange, TOLERANCE, UNVERIFIED_BURST, UNVERIFIED_PER_SECOND, Webhook,
 };
 use posthaste_kit::{Failure, HandlerResult, Receiver};
 use serde_json::json;
@@ -192,14 +195,72 @@ impl Scheme for Unreachable {
     }
 }
 
+/// A request whose signature is well formed and wrong.
+fn forged() -> Request<Full<Bytes>> {
+    stripe(EVENT).map(|_| Full::from("{}"))
+}
+
+fn unsigned() -> Request<Full<Bytes>> {
+    Request::post("/hooks/stripe").body(Full::from(EVENT)).unwrap()
+}
+
 #[tokio::test]
-async fn too_many_requests_are_refused_before_their_bodies_are_read() {
+async fn requests_that_are_not_verified_leave_room_for_those_that_are() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let webhook = route(&store, &effects);
+    for _ in 0..10 * BURST {
+        assert_eq!(ask(&webhook, unsigned()).await.status, 401);
+        assert_eq!(ask(&webhook, forged()).await.status, 401);
+    }
+    assert_eq!((ask(&webhook, stripe(EVENT)).await.status, effects.count()), (204, 1));
+}
+
+#[tokio::test]
+async fn a_request_without_a_signature_is_refused_unread() {
+    let webhook = route(&Arc::new(Store::new()), &Effects::fine());
+    let answer = Answer::of(webhook.answer(unsigned().map(|_| Untouchable)).await).await;
+    assert_eq!(answer.status, 401);
+}
+
+#[tokio::test]
+async fn a_caller_that_fails_too_often_is_refused_unread_and_no_other_caller_is() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+    let by_address = |parts: &http::request::Parts| Some(parts.headers.get("x-real-ip")?.to_str().ok()?.to_owned());
+    let limit = RateLimit::per_second(UNVERIFIED_PER_SECOND).burst(UNVERIFIED_BURST).by(by_address);
+    let webhook = route(&store, &effects).unverified_limit(limit);
+    let from = |address: &str, mut request: Request<Full<Bytes>>| {
+        request.headers_mut().insert("x-real-ip", address.parse().unwrap());
+        request
+    };
+    // Verified requests do not count, however many there are.
+    for number in 0..UNVERIFIED_BURST + 10 {
+        let event = EVENT.replace("evt_1", &format!("evt_{number}"));
+        assert_eq!(ask(&webhook, from("192.0.2.7", stripe(&event))).await.status, 204);
+    }
+    let (half, rest) = (UNVERIFIED_BURST / 2, UNVERIFIED_BURST - UNVERIFIED_BURST / 2);
+    for request in std::iter::repeat_with(forged).take(half as usize).chain((0..rest).map(|_| unsigned())) {
+        assert_eq!(ask(&webhook, from("192.0.2.7", request)).await.status, 401);
+    }
+    let unread = from("192.0.2.7", stripe(EVENT)).map(|_| Untouchable);
+    let answer = Answer::of(webhook.answer(unread).await).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+    let ran = effects.count();
+    let other = stripe(&EVENT.replace("evt_1", "evt_of_another"));
+    assert_eq!((ask(&webhook, from("192.0.2.8", other)).await.status, effects.count()), (204, ran + 1));
+    // Nothing is known of one without an address, so that it is not refused for others.
+    assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
+    let later = webhook.clock(at(NOW + 1));
+    assert_eq!(ask(&later, from("192.0.2.7", stripe(EVENT))).await.status, 204);
+}
+
+#[tokio::test]
+async fn too_many_verified_requests_are_refused() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects).rate_limit(RateLimit::per_second(1));
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
-    let request = stripe(EVENT).map(|_| Untouchable);
-    let answer = Answer::of(webhook.clone().answer(request).await).await;
+    let answer = ask(&webhook, stripe(EVENT)).await;
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+    assert_eq!(ask(&webhook, forged()).await.status, 401);
     // A second later there is room again.
     let later = webhook.clock(at(NOW + 1));
     assert_eq!(ask(&later, stripe(EVENT)).await.status, 204);
@@ -245,7 +306,7 @@ async fn bodies_are_bounded_before_signatures_are_looked_at() {
 async fn a_body_never_takes_longer_than_the_sender_waits() {
     let webhook = route(&Arc::new(Store::new()), &Effects::fine());
     let silent = tokio_stream::pending::<Result<Frame<Bytes>, Infallible>>();
-    let slow = Request::post("/").body(http_body_util::StreamBody::new(silent)).unwrap();
+    let slow = stripe(EVENT).map(|_| http_body_util::StreamBody::new(silent));
     let started = tokio::time::Instant::now();
     assert_eq!(Answer::of(webhook.answer(slow).await).await.status, 408);
     assert!(started.elapsed() <= ANSWER_WITHIN + Duration::from_millis(1), "{:?}", started.elapsed());
@@ -341,6 +402,62 @@ async fn an_event_is_remembered_for_as_long_as_its_signature_is_good() {
     }
 }
 
+/// Stripe repeats an event for three days, with a signature of its own each time.
+#[tokio::test]
+async fn an_event_that_its_sender_repeats_after_days_is_not_handled_again() {
+    const HOUR: u64 = 3_600;
+    let (effects, shown) = (Effects::fine(), Arc::new(AtomicU64::new(NOW)));
+    let clock = {
+        let shown = shown.clone();
+        Clock::from_fn(move || UNIX_EPOCH + Duration::from_secs(shown.load(Ordering::SeqCst)))
+    };
+    let handler = {
+        let effects = effects.clone();
+        move |_: Event<()>| {
+            let effects = effects.clone();
+            async move { effects.run() }
+        }
+    };
+    let store = Arc::new(MemoryStore::with_clock(clock.clone()));
+    let webhook = Webhook::raw(scheme(), store, handler).clock(clock);
+    for (hours, runs) in [(0, 1), (1, 1), (24, 1), (72, 1), (95, 1), (96, 2)] {
+        shown.store(NOW + hours * HOUR, Ordering::SeqCst);
+        let answer = ask(&webhook, stripe_at(EVENT, NOW + hours * HOUR)).await;
+        assert_eq!((answer.status, effects.count()), (204, runs), "after {hours} h");
+    }
+}
+
+#[tokio::test]
+async fn a_recorded_delivery_of_a_queue_is_handled_once_whatever_it_is_called() {
+    // With the id that Posthaste signs, and without it, as hosted QStash does.
+    let signed = delivery("msg_1", "{}");
+    let hosted = delivery_with(&token(CURRENT, URL, b"{}"), "msg_1", "{}");
+    for (recorded, same, other) in [(signed, 204, 401), (hosted, 409, 409)] {
+        let (store, effects) = (Arc::new(Store::new()), Effects::fine());
+        let webhook = queue_route(&store, &effects);
+        assert_eq!(ask(&webhook, recorded.clone()).await.status, 204);
+        let mut renamed = recorded.clone();
+        renamed.headers_mut().insert("upstash-message-id", "msg_2".parse().unwrap());
+        for (request, status) in [(recorded, same), (renamed, other)] {
+            assert_eq!((ask(&webhook, request).await.status, effects.count()), (status, 1));
+        }
+        // And the message of that name is still to come.
+        assert_eq!((ask(&webhook, delivery("msg_2", "{}")).await.status, effects.count()), (204, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_recorded_delivery_of_a_queue_does_not_repeat_what_failed() {
+    let (store, effects) = (Arc::new(Store::new()), Effects::ending(|| Err("the database is away".into())));
+    let webhook = queue_route(&store, &effects);
+    let recorded = delivery("msg_1", "{}");
+    assert_eq!(ask(&webhook, recorded.clone()).await.status, 500);
+    let answer = ask(&webhook, recorded).await;
+    assert_eq!((answer.status, answer.header("retry-after"), effects.count()), (409, None, 1));
+    // The next attempt of the queue has a signature of its own.
+    assert_eq!((ask(&webhook, delivery("msg_1", "{}")).await.status, effects.count()), (500, 2));
+}
+
 #[tokio::test]
 async fn a_signature_that_ends_while_the_body_arrives_is_not_good() {
     let (store, effects, asked) = (Arc::new(Store::new()), Effects::fine(), AtomicU64::new(0));
@@ -418,7 +535,7 @@ async fn what_a_handler_says_is_what_the_sender_hears() {
         let answer = ask(&queue_route(&store, &effects), delivery("msg_1", "{}")).await;
         assert_eq!(answer.status, status_for_queue);
         // Neither is marked: whoever comes again is handled again.
-        assert!(store.keys().is_empty());
+        assert!(!store.keys().iter().any(|key| key.starts_with("webhook:")));
         ask(&webhook, stripe(EVENT)).await;
         assert_eq!(effects.count(), 3);
     }

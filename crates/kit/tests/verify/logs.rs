@@ -54,7 +54,8 @@ async fn logs_say_what_happened_and_no_secret() {
 
     let body = r#"{"id":"evt_1","type":"invoice.paid","table":"orders","card":"canary of a card"}"#;
     assert_eq!(ask(&stripe_route, stripe(body)).await.status, 500);
-    assert_eq!(ask(&queue_route, delivery("msg_1", body)).await.status, 500);
+    let delivered = delivery("msg_1", body);
+    assert_eq!(ask(&queue_route, delivered.clone()).await.status, 500);
     let mut forged = stripe(body);
     forged.headers_mut().insert("stripe-signature", format!("t={NOW},v1=canary-of-a-mac").parse().unwrap());
     assert_eq!(ask(&stripe_route, forged).await.status, 401);
@@ -63,7 +64,7 @@ async fn logs_say_what_happened_and_no_secret() {
 
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let mac = stripe(body).headers()["stripe-signature"].to_str().unwrap().split_once("v1=").unwrap().1.to_owned();
-    let token = delivery("msg_1", body).headers()["upstash-signature"].to_str().unwrap().to_owned();
+    let token = delivered.headers()["upstash-signature"].to_str().unwrap().to_owned();
     let token_mac = token.rsplit_once('.').unwrap().1;
     for secret in ["canary", STRIPE_SECRET, CURRENT, NEXT, &mac, &token, token_mac] {
         assert!(!text.contains(secret), "{secret} is in the logs:\n{text}");

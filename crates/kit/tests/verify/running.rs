@@ -2,7 +2,7 @@
 
 use crate::handler::{EVENT, scheme};
 use crate::support::{Answer, NOW, Store, ask, at, soon, stripe};
-use posthaste_kit::webhook::{Event, KEEP, StripeEvent, Webhook};
+use posthaste_kit::webhook::{Event, LOCK, StripeEvent, Webhook};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -97,10 +97,10 @@ async fn a_sender_is_answered_in_time_and_the_handler_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_handler_ends_before_its_lock_does() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
-    let webhook = gate.route(&store).answer_within(KEEP * 2);
+    let webhook = gate.route(&store).answer_within(LOCK * 2);
     let started = tokio::time::Instant::now();
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 500);
-    assert_eq!((started.elapsed().as_secs(), gate.counts()), (KEEP.as_secs(), (1, 0)));
+    assert_eq!((started.elapsed().as_secs(), gate.counts()), (LOCK.as_secs(), (1, 0)));
     // It was stopped, and whoever comes next begins anew.
     gate.go.notify_one();
     assert_eq!((ask(&webhook, stripe(EVENT)).await.status, gate.counts()), (204, (2, 1)));

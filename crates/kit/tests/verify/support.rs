@@ -18,19 +18,26 @@ use std::time::{Duration, UNIX_EPOCH};
 
 pub(crate) const NOW: u64 = 1_780_315_200;
 pub(crate) const URL: &str = "https://app.example.com/hooks/queue";
-pub(crate) const CURRENT: &str = "sig_test_current";
-pub(crate) const NEXT: &str = "sig_test_next";
+pub(crate) const CURRENT: &str = "sig_test_current_6TgVb2Hs9k";
+pub(crate) const NEXT: &str = "sig_test_next_4RfPq7Xw1mZe";
 pub(crate) const STRIPE_SECRET: &str = "whsec_canary_of_stripe";
 
 pub(crate) fn at(seconds: u64) -> Clock {
     Clock::from_fn(move || UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// A token as the server makes it.
+/// A token as hosted QStash makes it, each with an id of its own.
 pub(crate) fn token(key: &str, url: &str, body: &[u8]) -> String {
+    token_of(key, url, body, None)
+}
+
+/// A token as Posthaste makes it, with the id of the message.
+pub(crate) fn token_of(key: &str, url: &str, body: &[u8], message_id: Option<&str>) -> String {
+    static SIGNED: AtomicUsize = AtomicUsize::new(0);
     let (issued_at, hash) = (Timestamp(NOW * 1_000), body_hash(body));
     let expires_at = issued_at.plus_millis(300_000);
-    let claims = Claims { url, issued_at, expires_at, jwt_id: "jwt_1", body_hash: &hash, hops: 0 };
+    let jwt_id = &format!("jwt_{}", SIGNED.fetch_add(1, Ordering::SeqCst));
+    let claims = Claims { url, issued_at, expires_at, jwt_id, body_hash: &hash, message_id, hops: 0 };
     sign(&SigningKey::new(key), &claims)
 }
 
@@ -46,14 +53,24 @@ pub(crate) fn hmac_hex(key: &[u8], message: &[u8]) -> String {
 
 /// A request of Stripe, signed at [`NOW`].
 pub(crate) fn stripe(body: &str) -> Request<Full<Bytes>> {
-    let mac = hmac_hex(STRIPE_SECRET.as_bytes(), format!("{NOW}.{body}").as_bytes());
-    let request = Request::post("/hooks/stripe").header("Stripe-Signature", format!("t={NOW},v1={mac}"));
+    stripe_at(body, NOW)
+}
+
+/// The same, signed at another time.
+pub(crate) fn stripe_at(body: &str, at: u64) -> Request<Full<Bytes>> {
+    let mac = hmac_hex(STRIPE_SECRET.as_bytes(), format!("{at}.{body}").as_bytes());
+    let request = Request::post("/hooks/stripe").header("Stripe-Signature", format!("t={at},v1={mac}"));
     request.body(Full::from(body.to_owned())).unwrap()
 }
 
-/// A delivery of a queue.
+/// A delivery of Posthaste.
 pub(crate) fn delivery(id: &str, body: &str) -> Request<Full<Bytes>> {
-    let request = Request::post("/hooks/queue").header("Upstash-Signature", token(CURRENT, URL, body.as_bytes()));
+    delivery_with(&token_of(CURRENT, URL, body.as_bytes(), Some(id)), id, body)
+}
+
+/// A delivery with this signature.
+pub(crate) fn delivery_with(token: &str, id: &str, body: &str) -> Request<Full<Bytes>> {
+    let request = Request::post("/hooks/queue").header("Upstash-Signature", token);
     request.header("Upstash-Message-Id", id).body(Full::from(body.to_owned())).unwrap()
 }
 

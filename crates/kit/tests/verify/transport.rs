@@ -1,9 +1,9 @@
 //! The rules of the transport over a real connection: what a server makes of bytes, and the route of it.
 
-use crate::support::{CURRENT, NEXT, NOW, Store, URL, at, token};
+use crate::support::{CURRENT, NEXT, NOW, Store, URL, at, token_of};
 use posthaste_kit::Receiver;
 use posthaste_kit::body::BodyLimits;
-use posthaste_kit::webhook::{Event, Webhook};
+use posthaste_kit::webhook::{Event, RateLimit, Webhook};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ fn request(first: &str, lines: &[&str], body: &str) -> Vec<u8> {
 }
 
 fn signature(body: &str) -> String {
-    format!("Upstash-Signature: {}", token(CURRENT, URL, body.as_bytes()))
+    format!("Upstash-Signature: {}", token_of(CURRENT, URL, body.as_bytes(), Some("msg_1")))
 }
 
 fn length(body: &str) -> String {
@@ -122,7 +122,7 @@ async fn good_requests_come_in_many_forms() {
 async fn a_nested_route_is_verified_by_its_whole_path() {
     let server = Server::start().await;
     let post = |url: &str| {
-        let signature = format!("Upstash-Signature: {}", token(CURRENT, url, BODY.as_bytes()));
+        let signature = format!("Upstash-Signature: {}", token_of(CURRENT, url, BODY.as_bytes(), Some("msg_1")));
         request("POST /nested/queue", &[&signature, &length(BODY)], BODY)
     };
     assert_eq!(server.ask(&post("https://app.example.com/queue")).await, 401);
@@ -183,6 +183,26 @@ async fn a_body_that_drips_is_given_up() {
     stream.write_all(&bytes).await.unwrap();
     assert_eq!(status(&mut stream).await, 408);
     assert_eq!(server.effects(), (0, 0));
+}
+
+#[tokio::test]
+async fn a_caller_that_fails_too_often_is_known_by_the_address_of_its_connection() {
+    let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_base("https://app.example.com");
+    let webhook = Webhook::raw(receiver, Arc::new(Store::new()), |_| async { Ok(()) }).clock(at(NOW));
+    let webhook = webhook.unverified_limit(RateLimit::per_second(1).burst(2).by_peer());
+    let app = axum::Router::new().route("/hooks/queue", webhook.route());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let mut statuses = Vec::new();
+    for line in ["X-None: 1", "X-None: 1", &signature(BODY)] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&request("POST /hooks/queue", &[line, &length(BODY)], BODY)).await.unwrap();
+        statuses.push(status(&mut stream).await);
+    }
+    assert_eq!(statuses, [401, 401, 429]);
+    task.abort();
 }
 
 /// `replay-concurrent`

@@ -1,6 +1,6 @@
 //! Every scheme against the vectors, and against signatures that it should take or not.
 
-use crate::support::{CURRENT, NEXT, NOW, URL, at, hmac_hex, token};
+use crate::support::{CURRENT, NEXT, NOW, URL, at, hmac_hex, token, token_of};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -115,9 +115,64 @@ fn an_event_is_named_by_what_its_sender_says() {
     let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_base("https://app.example.com").clock(at(0));
     let lines = [("upstash-signature", token.as_str()), ("upstash-message-id", "msg_1")];
     // The time is the one that is passed in.
-    assert_eq!(verify(&receiver, &lines, body), of("invoice.paid", Some("orders"), "msg_1"));
+    let named = |authentic: Authentic| (authentic.id, authentic.kind, authentic.table);
+    let expected = of("invoice.paid", Some("orders"), "msg_1").map(named);
+    assert_eq!(verify(&receiver, &lines, body).map(named), expected);
     assert_eq!(verify(&receiver, &lines[..1], body), Err(Reason::EventId));
+    // An id that is signed counts, and the header must not name another.
+    let signed = token_of(CURRENT, URL, body, Some("msg_1"));
+    let lines = [("upstash-signature", signed.as_str()), ("upstash-message-id", "msg_1")];
+    assert_eq!(verify(&receiver, &lines, body).map(named), expected);
+    assert_eq!(verify(&receiver, &lines[..1], body).map(named), expected);
+    assert_eq!(verify(&receiver, &[lines[0], ("upstash-message-id", "msg_2")], body), Err(Reason::MessageId));
     assert!(receiver.is_queue() && !scheme.is_queue());
+}
+
+/// Every request that is refused unread would be refused anyway.
+#[test]
+fn a_request_without_a_signature_is_refused_by_its_headers_alone() {
+    let key = STANDARD.encode([7; 24]);
+    let schemes: [Box<dyn Scheme>; 9] = [
+        Box::new(Stripe::new("s").unwrap()),
+        Box::new(GitHub::new("s").unwrap()),
+        Box::new(Standard::new(&key).unwrap()),
+        Box::new(Slack::new("s").unwrap()),
+        Box::new(Supabase::auth_hook(&key).unwrap()),
+        Box::new(Supabase::hmac("s").unwrap()),
+        Box::new(Supabase::shared_secret("s").unwrap()),
+        Box::new(Hmac::in_header("x-mac", "s").unwrap()),
+        Box::new(Receiver::new(CURRENT, NEXT).unwrap().at_any_url()),
+    ];
+    let junk = ["stripe-signature", "x-hub-signature-256", "webhook-id", "x-slack-signature", "x-supabase-signature"];
+    let junk = junk.into_iter().chain(["x-webhook-secret", "x-mac"]).map(|name| (name, "junk")).collect::<Vec<_>>();
+    for scheme in schemes {
+        for lines in [&[][..], &junk] {
+            let prechecked = scheme.precheck(&headers(lines)).map_err(Rejected::reason);
+            assert!(prechecked.is_err(), "{}", scheme.name());
+            assert!(verify(scheme.as_ref(), lines, b"{}").is_err(), "{}", scheme.name());
+        }
+    }
+}
+
+#[test]
+fn events_are_remembered_for_as_long_as_their_sender_repeats_them() {
+    const HOUR: u64 = 3_600;
+    let key = STANDARD.encode([7; 24]);
+    let cases: [(Box<dyn Scheme>, u64); 10] = [
+        (Box::new(Stripe::new("s").unwrap()), 72 * HOUR),
+        (Box::new(GitHub::new("s").unwrap()), 7 * 24 * HOUR),
+        (Box::new(Standard::new(&key).unwrap()), 76 * HOUR),
+        (Box::new(Slack::new("s").unwrap()), 24 * HOUR),
+        (Box::new(Supabase::auth_hook(&key).unwrap()), 60),
+        (Box::new(Supabase::hmac("s").unwrap()), 60),
+        (Box::new(Supabase::shared_secret("s").unwrap()), 60),
+        (Box::new(Hmac::in_header("x-mac", "s").unwrap()), 7 * 24 * HOUR),
+        (Box::new(SharedSecret::bearer("s").unwrap()), 7 * 24 * HOUR),
+        (Box::new(Receiver::new(CURRENT, NEXT).unwrap()), 48 * HOUR),
+    ];
+    for (scheme, at_least) in cases {
+        assert!(scheme.retry_window() > Duration::from_secs(at_least), "{}", scheme.name());
+    }
 }
 
 #[test]

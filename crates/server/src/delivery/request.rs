@@ -158,6 +158,7 @@ async fn sign(attempt: &Attempt<'_>, url: &str) -> Result<String, AttemptError> 
         expires_at: attempt.now.plus_millis(signature::LIFETIME_SECONDS * 1_000),
         jwt_id: &format!("jwt_{}", hex(&attempt.nonce)),
         body_hash: &body_hash(&attempt.message.body).await?,
+        message_id: Some(&attempt.message.id.to_string()),
         hops: attempt.message.spec.hops,
     };
     Ok(signature::sign(&attempt.keys.current, &claims))

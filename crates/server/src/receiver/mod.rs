@@ -191,7 +191,15 @@ impl Receiver {
         let url = format!("http://{}{}", self.inboxes.address, parts.uri);
         let hash = hash.finalize();
         let signature = match self.app.keys.of(tenant) {
-            Ok(keys) => signed::check(&keys, text(&parts.headers, SIGNATURE), &url, &body_hash_of(&hash), at),
+            Ok(keys) => {
+                let arrived = signed::Arrived {
+                    token: text(&parts.headers, SIGNATURE),
+                    url: &url,
+                    body_hash: &body_hash_of(&hash),
+                    message_id: text(&parts.headers, "upstash-message-id"),
+                };
+                signed::check(&keys, arrived, at)
+            }
             Err(_) => SignatureCheck::Unknown("the keys cannot be read"),
         };
         let message = text(&parts.headers, "upstash-message-id").and_then(|id| id.parse().ok());

@@ -51,16 +51,23 @@ struct Claims {
     sub: String,
     exp: u64,
     body: String,
+    #[serde(rename = "messageId")]
+    message_id: Option<String>,
 }
 
-/// Checks the token of a delivery to a URL.
-pub(super) fn check(
-    keys: &SigningKeys,
-    token: Option<&str>,
-    url: &str,
-    body_hash: &str,
-    now: Timestamp,
-) -> SignatureCheck {
+/// A delivery as it arrived.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    pub(super) token: Option<&'a str>,
+    pub(super) url: &'a str,
+    pub(super) body_hash: &'a str,
+    /// `Upstash-Message-Id`.
+    pub(super) message_id: Option<&'a str>,
+}
+
+/// Checks the token of a delivery.
+pub(super) fn check(keys: &SigningKeys, arrived: Arrived<'_>, now: Timestamp) -> SignatureCheck {
+    let Arrived { token, url, body_hash, message_id } = arrived;
     let Some(token) = token else { return SignatureCheck::Unsigned };
     let opened = [("current", &keys.current), ("next", &keys.next)]
         .into_iter()
@@ -74,6 +81,7 @@ pub(super) fn check(
         Claims { ref sub, .. } if sub != url => "it is for another URL",
         Claims { exp, .. } if exp <= now.as_seconds() => "it has expired",
         Claims { ref body, .. } if body != body_hash => "it is for another body",
+        Claims { message_id: Some(ref id), .. } if message_id != Some(id.as_str()) => "it is for another message",
         _ => return SignatureCheck::Valid(key),
     };
     SignatureCheck::Misplaced(key, problem)
@@ -90,14 +98,32 @@ mod tests {
         let keys = SigningKeys { current: key("sig_a"), next: key("sig_b") };
         let (url, hash, now) = ("http://127.0.0.1:9/x", body_hash(b"hello"), Timestamp(1_000_000));
         let expires_at = now.plus_millis(300_000);
-        let claims = Claims { url, issued_at: now, expires_at, jwt_id: "j", body_hash: &hash, hops: 1 };
+        let claims = Claims {
+            url,
+            issued_at: now,
+            expires_at,
+            jwt_id: "j",
+            body_hash: &hash,
+            message_id: Some("msg_1"),
+            hops: 1,
+        };
         let token = |with: &str| sign(&key(with), &claims);
-        let checked = |token: &str, url: &str, hash: &str, now| check(&keys, Some(token), url, hash, now);
+        let arrived = Arrived { token: None, url, body_hash: &hash, message_id: Some("msg_1") };
+        let checked = |token: &str, url: &str, body_hash: &str, now| {
+            check(&keys, Arrived { token: Some(token), url, body_hash, ..arrived }, now)
+        };
         assert_eq!(checked(&token("sig_a"), url, &hash, now), SignatureCheck::Valid("current"));
         assert_eq!(checked(&token("sig_b"), url, &hash, now), SignatureCheck::Valid("next"));
         assert_eq!(checked(&token("sig_c"), url, &hash, now), SignatureCheck::Forged);
         assert_eq!(checked("rubbish", url, &hash, now), SignatureCheck::Forged);
-        assert_eq!(check(&keys, None, url, &hash, now), SignatureCheck::Unsigned);
+        assert_eq!(check(&keys, arrived, now), SignatureCheck::Unsigned);
+        let signed = token("sig_a");
+        for message_id in [None, Some("msg_2")] {
+            let misnamed = check(&keys, Arrived { token: Some(&signed), message_id, ..arrived }, now);
+            assert_eq!(misnamed, SignatureCheck::Misplaced("current", "it is for another message"));
+        }
+        let unnamed = sign(&key("sig_a"), &Claims { message_id: None, ..claims });
+        assert_eq!(checked(&unnamed, url, &hash, now), SignatureCheck::Valid("current"));
         let other = body_hash(b"other");
         for (misplaced, why) in [
             (checked(&token("sig_a"), "http://127.0.0.1:9/y", &hash, now), "it is for another URL"),

@@ -198,7 +198,10 @@ async fn every_attempt_is_signed_afresh_over_the_bytes_sent() {
         let body_hash = signature::body_hash(&request.body);
         assert_eq!(claims["body"], body_hash);
         let expires_at = NOW.plus_millis(300_000);
-        let expected = Claims { url: &url, issued_at: NOW, expires_at, jwt_id: id, body_hash: &body_hash, hops: 0 };
+        let message_id = Some(request.value("Upstash-Message-Id"));
+        assert_eq!(claims["messageId"].as_str(), message_id);
+        let expected =
+            Claims { url: &url, issued_at: NOW, expires_at, jwt_id: id, body_hash: &body_hash, message_id, hops: 0 };
         assert_eq!(token, signature::sign(&SigningKey::new("sig_current"), &expected));
     }
     assert_eq!(ids.len(), 3);

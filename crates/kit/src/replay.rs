@@ -1,0 +1,111 @@
+//! Each signature of a queue counts once: a recorded delivery cannot be sent again, not even while its signature is
+//! valid.
+//!
+//! A queue signs every attempt afresh, so a signature that comes a second time is a replay, or the same attempt that
+//! was sent twice because a connection broke (a queue may do that, and a proxy). Neither may run the handler: the next
+//! attempt has a signature of its own. The answer is safe for both, and never loses a message:
+//!
+//! | the first use of the signature | the id of the message is signed | it is not |
+//! |---|---|---|
+//! | its work is done | 204: the sender may have missed the answer | 409 |
+//! | runs, has failed, or died | 409, which a queue retries | 409 |
+//!
+//! Without a signed id a second use could name any message, so nothing is confirmed to it.
+//!
+//! The signature is looked up before the message is locked: a replay does not touch the lock of any message, and so
+//! cannot hold up its genuine deliveries.
+
+use crate::idempotency::{Begun, IdempotencyStore, Lease, StoreError, within};
+use std::time::Duration;
+
+/// A signature that may be used once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SingleUse {
+    key: String,
+    /// How long anybody could accept it still.
+    left: Duration,
+    is_id_signed: bool,
+}
+
+/// The outcome of an attempt to use a signature.
+#[derive(Debug)]
+pub(crate) enum Used {
+    /// This is the first use.
+    First(Lease),
+    /// The work that it was for is done.
+    Done,
+    /// It was used before.
+    Before,
+}
+
+impl SingleUse {
+    pub(crate) fn new(nonce: &str, left: Duration, is_id_signed: bool) -> SingleUse {
+        SingleUse { key: format!("signature:{nonce}"), left, is_id_signed }
+    }
+
+    /// Uses it. It stays used, whatever becomes of the work.
+    pub(crate) async fn begin(&self, store: &dyn IdempotencyStore, limit: Duration) -> Result<Used, StoreError> {
+        Ok(match within(limit, store.begin(&self.key, self.left)).await? {
+            Begun::Acquired(lease) => Used::First(lease),
+            Begun::Done => Used::Done,
+            Begun::UnderWay { .. } => Used::Before,
+        })
+    }
+
+    /// Notes that the work is done, so that the same attempt is confirmed if it comes again. Nothing is lost if the
+    /// store does not note it: the next attempt has another signature, and finds that the message is done.
+    pub(crate) async fn complete(&self, store: &dyn IdempotencyStore, lease: &Lease, limit: Duration) {
+        if !self.is_id_signed {
+            return;
+        }
+        if let Err(error) = within(limit, store.complete(lease, self.left)).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a used signature was not marked as done");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::idempotency::MemoryStore;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::UNIX_EPOCH;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+    const LEFT: Duration = Duration::from_secs(300);
+
+    async fn first(store: &MemoryStore, single: &SingleUse) -> Lease {
+        match single.begin(store, LIMIT).await.unwrap() {
+            Used::First(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_signature_is_used_once_and_confirmed_only_if_it_names_its_message() {
+        for (is_id_signed, nonce) in [(true, "signed"), (false, "unsigned")] {
+            let (store, single) = (MemoryStore::new(), SingleUse::new(nonce, LEFT, is_id_signed));
+            let lease = first(&store, &single).await;
+            assert!(matches!(single.begin(&store, LIMIT).await.unwrap(), Used::Before));
+            single.complete(&store, &lease, LIMIT).await;
+            let again = single.begin(&store, LIMIT).await.unwrap();
+            assert_eq!(matches!(again, Used::Done), is_id_signed, "{again:?}");
+            assert!(!matches!(again, Used::First(_)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_signature_is_remembered_for_as_long_as_it_is_good() {
+        let seconds = Arc::new(AtomicU64::new(1_000));
+        let shown = Arc::clone(&seconds);
+        let clock = Clock::from_fn(move || UNIX_EPOCH + Duration::from_secs(shown.load(Ordering::SeqCst)));
+        let (store, single) = (MemoryStore::with_clock(clock), SingleUse::new("jwt_1", LEFT, true));
+        first(&store, &single).await;
+        seconds.fetch_add(LEFT.as_secs() - 1, Ordering::SeqCst);
+        assert!(matches!(single.begin(&store, LIMIT).await.unwrap(), Used::Before));
+        seconds.fetch_add(1, Ordering::SeqCst);
+        first(&store, &single).await;
+    }
+}
