@@ -59,6 +59,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
+    /// 408: the body did not arrive in time.
+    pub(super) fn timed_out(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
     /// 412: a limit like the plans of the hosted service.
     pub(super) fn quota(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::PRECONDITION_FAILED, message)
