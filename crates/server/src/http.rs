@@ -215,6 +215,7 @@ fn with_peer(request: Request<Incoming>, peer: Peer) -> Request<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
 
@@ -239,6 +240,47 @@ mod tests {
                 _ => std::future::pending().await,
             }
         }
+    }
+
+    /// Counts the turns of a task beside it, as it was at each request.
+    struct Turns(Arc<AtomicU64>, mpsc::UnboundedSender<u64>);
+
+    impl Serve for Turns {
+        const HALF_CLOSE: bool = true;
+
+        async fn serve(&self, _: Request<Body>) -> Result<Response, HungUp> {
+            self.1.send(self.0.load(Ordering::Relaxed)).unwrap();
+            Ok(Response::new(Body::from("ok")))
+        }
+    }
+
+    #[tokio::test]
+    async fn others_have_their_turn_between_pipelined_requests() {
+        const REQUESTS: usize = 200;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (turns, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
+        let (sender, mut seen) = mpsc::unbounded_channel();
+        let terms = Terms { connections_per_address: 10, uncounted: Vec::new(), grace: Duration::ZERO };
+        let server = tokio::spawn(serve(listener, Arc::new(Turns(turns.clone(), sender)), terms, stop.clone()));
+        let counted = turns.clone();
+        let neighbour = tokio::spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(REQUESTS).as_bytes()).await.unwrap();
+        let mut at = Vec::new();
+        for _ in 0..REQUESTS {
+            at.push(tokio::time::timeout(Duration::from_secs(30), seen.recv()).await.unwrap().unwrap());
+        }
+        let without_turn = at.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!(without_turn < REQUESTS / 10, "{without_turn} of {REQUESTS} requests followed one another at once");
+        neighbour.abort();
+        stop.cancel();
+        server.await.unwrap();
     }
 
     #[tokio::test]

@@ -91,6 +91,17 @@ impl ApiError {
         ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
     }
 
+    /// 429: too many different wrong tokens from one address.
+    pub(super) fn too_many_guesses(exhausted: Exhausted) -> Self {
+        let seconds = exhausted.wait_seconds();
+        let text = format!(
+            "more than {} different wrong tokens were tried from your address in this minute; try again in {seconds} s",
+            exhausted.limit
+        );
+        let headers = vec![(header::RETRY_AFTER, HeaderValue::from(seconds))];
+        ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, text) }
+    }
+
     /// 503: the disk has less room than it must keep.
     pub(super) fn disk_low() -> Self {
         ApiError::overloaded("the server's disk is nearly full: nothing was stored, try again later")

@@ -286,7 +286,10 @@ mod tests {
         ("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n\n\n\n\n\nGET / HTTP/1.1\r\n\r\n", 2),
         ("POST / HTTP/1.1\r\ncontent-length:\t5 \r\ncontent-length: 5\r\n\r\n12345GET / HTTP/1.1\r\n\r\n", 2),
         ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n\nabc\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n", 2),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nA \t;x=y\r\n0123456789\r\n00;\r\nT: a\r\nU: b\r\n\r\n", 1),
+        (
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nA \t;x=y\r\n0123456789\r\n00;\r\nT: a\r\nU: b\r\n\r\n",
+            1,
+        ),
         ("POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\n\r\n", 2),
         ("GET / HTTP/1.1\r\nContent-Lengths: x\r\nTransfer: y\r\nCookie\r\n\r\n", 1),
     ];
@@ -337,7 +340,9 @@ mod tests {
     #[test]
     fn large_heads_need_room_and_larger_ones_are_refused() {
         let head = |bytes: usize| format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(bytes - 19)).into_bytes();
-        for (bytes, asked) in [(HEAD_FREE_BYTES, 0), (HEAD_FREE_BYTES + 7, 7), (HEAD_BYTES_MAX, HEAD_BYTES_MAX - HEAD_FREE_BYTES)] {
+        for (bytes, asked) in
+            [(HEAD_FREE_BYTES, 0), (HEAD_FREE_BYTES + 7, 7), (HEAD_BYTES_MAX, HEAD_BYTES_MAX - HEAD_FREE_BYTES)]
+        {
             let room = Asked(Cell::new(0), true);
             assert_eq!(Heads::default().read(&head(bytes), &room), Ok(()));
             assert_eq!(room.0.get(), asked);
