@@ -150,6 +150,8 @@ pub(super) fn tied_command(words: &[String]) -> Result<Command> {
             command.env_remove(name);
         }
     }
+    // All of the load comes from one address. Versions before this setting ignore it.
+    command.env("POSTHASTE_CONNECTIONS_PER_ADDRESS", "10000");
     command.process_group(0).stdin(Stdio::null()).kill_on_drop(true);
     Ok(command)
 }

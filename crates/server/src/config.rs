@@ -9,6 +9,7 @@ pub(crate) use shown::{set, unset};
 
 use crate::delivery::egress::EgressPolicy;
 use crate::delivery::upstream::{InvalidUpstream, Upstream};
+use crate::http;
 use crate::quotas::Quotas;
 use crate::store::Retention;
 use crate::tenants::{self, TenantConfig, TenantSettings};
@@ -55,6 +56,9 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub trusted_proxies: Option<Vec<String>>,
+    /// Connections at once from one address (IPv6: a /64 network), trusted proxies excepted [default: 1000]
+    #[arg(long, help_heading = "Listening", env = "POSTHASTE_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    pub connections_per_address: Option<usize>,
 
     /// API token of the single tenant "default"
     #[arg(long, help_heading = "Tenants", env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
@@ -251,6 +255,8 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Proxies whose X-Forwarded-For says who calls.
     pub trusted_proxies: Vec<IpNet>,
+    /// Connections at once from one address.
+    pub connections_per_address: usize,
     /// Who may use the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
@@ -382,6 +388,10 @@ impl Config {
         if message_bytes_max == 0 || message_bytes_max > limits::MESSAGE_BYTES_CEILING {
             return Err(invalid("message_bytes_max", format!("must be 1 to {}", limits::MESSAGE_BYTES_CEILING)));
         }
+        let connections_per_address = settings.connections_per_address.unwrap_or(http::CONNECTIONS_PER_ADDRESS);
+        if connections_per_address == 0 || connections_per_address > http::CONNECTIONS_MAX {
+            return Err(invalid("connections_per_address", format!("must be 1 to {}", http::CONNECTIONS_MAX)));
+        }
         let dev = mode == Mode::Dev;
         Ok(Config {
             mode,
@@ -390,6 +400,7 @@ impl Config {
             tenants: tenants::resolve(mode, &settings)?,
             public_url: settings.public_url.clone(),
             trusted_proxies: networks("trusted_proxies", settings.trusted_proxies.as_deref())?,
+            connections_per_address,
             query_token: settings.query_token.unwrap_or(dev),
             console_receiver: settings.console_receiver.unwrap_or(dev),
             metrics_access: match &settings.metrics_token {

@@ -1,32 +1,63 @@
 //! The listener: accepts connections, bounds what they may do, and lets them finish at shutdown.
 
+mod connections;
+mod exchange;
+mod guarded;
+mod heads;
+mod refusal;
+
 use crate::api::{Api, Peer};
 use crate::console::Console;
 use axum::body::Body;
 use axum::response::Response;
+use connections::{Connections, Place};
+use exchange::{Exchange, HeadBudget};
+use guarded::Guarded;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use ipnet::IpNet;
+use rustix::net::sockopt;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Connections at once; more wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 10_000;
+pub(crate) const CONNECTIONS_MAX: usize = 10_000;
+/// Connections at once from one address (IPv6: a /64 network) by default; one more is answered with 429 and closed.
+pub(crate) const CONNECTIONS_PER_ADDRESS: usize = 1_000;
 /// How long a client may take to send the head of a request; also how long a connection may wait for one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of a request's head; over it the answer is a bare 431. The API refuses much less, with a text.
-const HEAD_BYTES_MAX: usize = 512 * 1024;
-/// Most headers of a request; over it the answer is a bare 431. The API refuses much less, with a text.
+/// Most bytes of a request's head; over it the answer is 431. The API accepts 64 KiB of path and 64 KiB of headers.
+const HEAD_BYTES_MAX: usize = 160 * 1024;
+/// Bytes of a head that every connection may hold; more is taken from [`HEADS_BYTES_MAX`].
+const HEAD_FREE_BYTES: usize = 16 * 1024;
+/// Bytes of heads over [`HEAD_FREE_BYTES`] that all connections hold together, until their requests are answered; without
+/// room the answer is 503.
+const HEADS_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Most headers of a request; over it the answer is 431. The API accepts 256.
 const HEADERS_MAX: usize = 1_024;
+/// Bytes that are read beyond the request that is being answered: what a client pipelines beyond that waits in the kernel.
+const READ_AHEAD_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of responses that the kernel keeps for one client (Linux counts twice as many, with its overhead).
+const SEND_BUFFER_BYTES: usize = 128 * 1024;
+/// How long a client may take to read some of what is written to it; then the connection is closed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection stays open after a request was refused, so that the client can read why.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes that are read and dropped meanwhile.
+const LINGER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+const _: () = assert!(HEAD_FREE_BYTES < HEAD_BYTES_MAX && HEAD_BYTES_MAX < HEADS_BYTES_MAX);
 
 /// All that is served: the API for programs, the console for people.
 pub(crate) struct Site {
@@ -58,8 +89,18 @@ impl Serve for Site {
     }
 }
 
-/// Serves until `stop`, then lets open requests finish for at most `grace`.
-pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, stop: CancellationToken, grace: Duration) {
+/// How a listener treats its clients.
+pub(crate) struct Terms {
+    /// Connections at once from one address.
+    pub(crate) connections_per_address: usize,
+    /// Networks whose connections are not counted: proxies that bring many clients.
+    pub(crate) uncounted: Vec<IpNet>,
+    /// How long open requests may take to finish at the end.
+    pub(crate) grace: Duration,
+}
+
+/// Serves until `stop`, then lets open requests finish for the grace time.
+pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, terms: Terms, stop: CancellationToken) {
     // HTTP/1.1 only: every official client speaks it, and the head timeout holds from the first byte on.
     let mut builder = Builder::new();
     builder
@@ -68,18 +109,34 @@ pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, stop: C
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .half_close(S::HALF_CLOSE);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    bound_send_queues(&listener);
+    let door = Door {
+        listener,
+        all: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        connections: Connections::new(terms.connections_per_address, terms.uncounted),
+        refusal: refusal::too_many_connections(terms.connections_per_address),
+    };
+    let budget = Arc::new(HeadBudget::new(HEADS_BYTES_MAX));
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
+            accepted = door.accept() => accepted,
             () = stop.cancelled() => break,
         };
         let Some((stream, peer, place)) = accepted else { continue };
         let (site, peer) = (site.clone(), Peer::new(peer));
+        let exchange = Arc::new(Exchange::new(budget.clone()));
+        let stream = Guarded::new(stream, exchange.clone());
         let service = service_fn(move |request| {
-            let (site, peer) = (site.clone(), peer.clone());
-            async move { site.serve(with_peer(request, peer)).await }
+            let (site, peer, exchange) = (site.clone(), peer.clone(), exchange.clone());
+            async move {
+                if exchange.begin() {
+                    // Others have their turn between two requests of a client that sends many at once.
+                    tokio::task::yield_now().await;
+                }
+                let response = site.serve(with_peer(request, peer)).await?;
+                Ok::<_, HungUp>(response.map(|body| exchange.answer(body)))
+            }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
@@ -91,28 +148,61 @@ pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, stop: C
             drop(place);
         });
     }
-    drop(listener);
-    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+    drop(door);
+    if tokio::time::timeout(terms.grace, graceful.shutdown()).await.is_err() {
         tracing::warn!("some requests were still open at the end of the grace time");
     }
 }
 
-type Place = tokio::sync::OwnedSemaphorePermit;
+/// Every connection has these options from its listener. Without them the kernel keeps megabytes for each client that does
+/// not read, and for minutes after the connection was closed.
+fn bound_send_queues(listener: &TcpListener) {
+    let bounded = sockopt::set_socket_send_buffer_size(listener, SEND_BUFFER_BYTES);
+    #[cfg(target_os = "linux")]
+    let bounded = bounded.and_then(|()| sockopt::set_tcp_user_timeout(listener, WRITE_TIMEOUT.as_millis() as u32));
+    if let Err(error) = bounded {
+        tracing::warn!(error = %error, "the kernel does not bound what it keeps for slow clients");
+    }
+}
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, Place)> {
-    let place = places.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, peer)) => {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(error = %error, "connection without TCP_NODELAY");
+/// Where connections come in.
+struct Door {
+    listener: TcpListener,
+    all: Arc<Semaphore>,
+    connections: Arc<Connections>,
+    refusal: Vec<u8>,
+}
+
+impl Door {
+    async fn accept(&self) -> Option<(TcpStream, SocketAddr, (OwnedSemaphorePermit, Place))> {
+        let place = self.all.clone().acquire_owned().await.ok()?;
+        let (stream, peer) = match self.listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(error = %error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                return None;
             }
-            Some((stream, peer, place))
+        };
+        let Some(of_address) = self.connections.enter(peer.ip()) else {
+            // A client that does not read the reason loses nothing but the reason.
+            if let Err(error) = self.refuse(stream) {
+                tracing::debug!(error = %error, "a connection was refused without a response");
+            }
+            return None;
+        };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(error = %error, "connection without TCP_NODELAY");
         }
-        Err(error) => {
-            tracing::warn!(error = %error, "cannot accept a connection");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            None
-        }
+        Some((stream, peer, (place, of_address)))
+    }
+
+    /// Says why, if that can be said without waiting, and closes.
+    fn refuse(&self, stream: TcpStream) -> io::Result<()> {
+        tracing::debug!("a connection was refused: its address has too many");
+        let mut stream = stream.into_std()?;
+        stream.write_all(&self.refusal)?;
+        stream.shutdown(std::net::Shutdown::Write)
     }
 }
 
@@ -125,6 +215,7 @@ fn with_peer(request: Request<Incoming>, peer: Peer) -> Request<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
 
@@ -151,13 +242,55 @@ mod tests {
         }
     }
 
+    /// Counts the turns of a task beside it, as it was at each request.
+    struct Turns(Arc<AtomicU64>, mpsc::UnboundedSender<u64>);
+
+    impl Serve for Turns {
+        const HALF_CLOSE: bool = true;
+
+        async fn serve(&self, _: Request<Body>) -> Result<Response, HungUp> {
+            self.1.send(self.0.load(Ordering::Relaxed)).unwrap();
+            Ok(Response::new(Body::from("ok")))
+        }
+    }
+
+    #[tokio::test]
+    async fn others_have_their_turn_between_pipelined_requests() {
+        const REQUESTS: usize = 200;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (turns, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
+        let (sender, mut seen) = mpsc::unbounded_channel();
+        let terms = Terms { connections_per_address: 10, uncounted: Vec::new(), grace: Duration::ZERO };
+        let server = tokio::spawn(serve(listener, Arc::new(Turns(turns.clone(), sender)), terms, stop.clone()));
+        let counted = turns.clone();
+        let neighbour = tokio::spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(REQUESTS).as_bytes()).await.unwrap();
+        let mut at = Vec::new();
+        for _ in 0..REQUESTS {
+            at.push(tokio::time::timeout(Duration::from_secs(30), seen.recv()).await.unwrap().unwrap());
+        }
+        let without_turn = at.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!(without_turn < REQUESTS / 10, "{without_turn} of {REQUESTS} requests followed one another at once");
+        neighbour.abort();
+        stop.cancel();
+        server.await.unwrap();
+    }
+
     #[tokio::test]
     async fn without_half_close_a_request_ends_with_its_client_and_without_an_answer_its_connection_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, mut dropped) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
-        let server = tokio::spawn(serve(listener, Arc::new(Mute(sender)), stop.clone(), Duration::ZERO));
+        let terms = Terms { connections_per_address: 10, uncounted: Vec::new(), grace: Duration::ZERO };
+        let server = tokio::spawn(serve(listener, Arc::new(Mute(sender)), terms, stop.clone()));
         let patience = Duration::from_secs(10);
 
         let mut client = TcpStream::connect(address).await.unwrap();

@@ -13,7 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::fmt;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Every metric of the server.
 pub struct Metrics {
@@ -34,6 +35,18 @@ pub struct Metrics {
     runs_ended: Family<RunLabel, Counter>,
     runs_live: Gauge,
     steps_accepted: Counter,
+    recent: Mutex<Recent>,
+}
+
+/// Texts that are made anew in a second; more requests get the last one.
+const METRICS_PER_SECOND_MAX: u32 = 20;
+
+/// The text that was made last.
+#[derive(Default)]
+struct Recent {
+    second: Option<Instant>,
+    made: u32,
+    text: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -83,6 +96,7 @@ impl Metrics {
             runs_ended: Family::default(),
             runs_live: Gauge::default(),
             steps_accepted: Counter::default(),
+            recent: Mutex::default(),
         };
         for state in ["success", "failed", "canceled"] {
             // Who waits for the first failure needs the zero before it.
@@ -115,6 +129,22 @@ impl Metrics {
         r.register("runs_live", "Workflow runs that go on", self.runs_live.clone());
         r.register("steps_accepted", "Entries appended to workflow runs", self.steps_accepted.clone());
         self
+    }
+
+    /// The last text, if enough were made in this second: in `dev` anybody may ask for it, and it takes a query.
+    pub(crate) fn recent_text(&self, now: Instant) -> Option<Arc<str>> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.second.is_none_or(|second| now.duration_since(second) >= Duration::from_secs(1)) {
+            *recent = Recent { second: Some(now), ..Recent::default() };
+        }
+        recent.text.clone().filter(|_| recent.made >= METRICS_PER_SECOND_MAX)
+    }
+
+    /// Remembers a text.
+    pub(crate) fn keep_text(&self, text: Arc<str>) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.made += 1;
+        recent.text = Some(text);
     }
 
     pub(crate) fn published(&self, accepted: &[Accepted]) {

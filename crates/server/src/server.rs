@@ -11,7 +11,7 @@ use crate::crash_point::crash_point;
 use crate::data_dir::{DiskRoom, DiskWatch, half_of_disk};
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
-use crate::http::{self, Site};
+use crate::http::{self, CONNECTIONS_MAX, Site, Terms};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::receiver::{Inboxes, Receiver};
@@ -131,7 +131,12 @@ impl Server {
         });
         let api = Arc::new(Api::new(app.clone()));
         let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
-        let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), stop_listening.clone(), grace));
+        let terms = || Terms {
+            connections_per_address: app.config.connections_per_address,
+            uncounted: app.config.trusted_proxies.clone(),
+            grace,
+        };
+        let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), terms(), stop_listening.clone()));
         let listeners = listeners.into_iter().map(serve).collect();
         let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
@@ -220,7 +225,9 @@ async fn listen_for_tests(config: &mut Config) -> anyhow::Result<(TcpListener, S
 /// Starts the console's test receiver; the token ends it.
 fn receive_tests(app: &Arc<App>, listener: TcpListener, inboxes: Arc<Inboxes>) -> (JoinHandle<()>, CancellationToken) {
     let (receiver, stop) = (Arc::new(Receiver { app: app.clone(), inboxes }), CancellationToken::new());
-    (tokio::spawn(http::serve(listener, receiver, stop.clone(), FAILURE_GRACE)), stop)
+    // Its clients are our own deliveries.
+    let terms = Terms { connections_per_address: CONNECTIONS_MAX, uncounted: Vec::new(), grace: FAILURE_GRACE };
+    (tokio::spawn(http::serve(listener, receiver, terms, stop.clone())), stop)
 }
 
 /// What delivers messages, and what delivers those to the language model, if there is one.

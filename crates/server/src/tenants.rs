@@ -108,6 +108,11 @@ impl Tokens {
         Some(known.grant)
     }
 
+    /// Whether this is a token of somebody.
+    pub(crate) fn knows(&self, token: &str) -> bool {
+        self.by_hash.contains_key(&hash(token))
+    }
+
     /// The tenant's tokens in the order of the file; the server's own are not among them.
     pub fn of(&self, tenant: TenantId) -> Vec<TokenUse<'_>> {
         let theirs = self.by_hash.values().filter(|known| known.grant.tenant == tenant && !known.grant.is_own);

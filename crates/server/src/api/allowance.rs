@@ -2,6 +2,7 @@
 //!
 //! Counted in RAM, in fixed windows of the wall clock: a restart begins a new window.
 
+use super::token_guesses::TokenGuesses;
 use super::turns::Turns;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
@@ -37,6 +38,8 @@ pub(crate) struct Allowances {
     pub(super) hook_misses: Allowance<CallerGroup>,
     /// Wrong tokens at the console per minute.
     pub(crate) wrong_tokens: Allowance<CallerGroup>,
+    /// Wrong tokens at the API.
+    pub(super) guesses: TokenGuesses,
     /// Who calls webhooks in spite of too many wrong URLs.
     pub(super) hook_turns: Turns<CallerGroup>,
     /// Those of them that look at the store.
@@ -57,6 +60,7 @@ impl Allowances {
             requests: Allowance::new(requests_per_second, 1_000),
             hook_misses: Allowance::new(Some(HOOK_MISSES_MAX), 1_000),
             wrong_tokens: Allowance::new(Some(WRONG_TOKENS_MAX), 60_000),
+            guesses: TokenGuesses::new(),
             hook_turns: Turns::new(HOOK_PATIENCE),
             hook_lookups: Semaphore::new(HOOK_LOOKUPS_MAX),
             causes: Turns::new(CAUSES_PATIENCE),

@@ -27,7 +27,7 @@ const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 1024;
-/// How long a client may take to send a body.
+/// How long a client may take to send a body; then the answer is 408.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a body over its bound that are read and forgotten.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -97,6 +97,17 @@ pub(super) async fn read(
     app: &App,
     tenant: TenantId,
     headers: &HeaderMap,
+    body: Body,
+    max: usize,
+    over: impl FnOnce() -> ApiError,
+) -> Result<HeldBody, ApiError> {
+    read_into(&app.body_budget, tenant, headers, body, max, over).await
+}
+
+async fn read_into(
+    budget: &BodyBudget,
+    tenant: TenantId,
+    headers: &HeaderMap,
     mut body: Body,
     max: usize,
     over: impl FnOnce() -> ApiError,
@@ -106,7 +117,7 @@ pub(super) async fn read(
         if declared.is_some_and(|length| length > max) {
             return Err(Unread::TooLong);
         }
-        collect(app, tenant, &mut body, max).await
+        collect(budget, tenant, &mut body, max).await
     };
     match timeout(READ_TIMEOUT, reading).await {
         Ok(Ok(held)) => Ok(held),
@@ -122,7 +133,10 @@ pub(super) async fn read(
         }
         Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         // No 400: to a client of workflows that means that its run has ended.
-        Err(_) => Err(ApiError::overloaded("the request body took longer than 60 s; nothing was stored, try again")),
+        Err(_) => Err(ApiError::timed_out(format!(
+            "the request body took longer than {} s to arrive; nothing was stored, try again",
+            READ_TIMEOUT.as_secs()
+        ))),
     }
 }
 
@@ -157,7 +171,7 @@ enum Unread {
 const COPIED_BYTES_MAX: usize = 4 * 1024;
 
 /// Most bodies come in one piece; one that is not short is kept as it is.
-async fn collect(app: &App, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Unread> {
+async fn collect(budget: &BodyBudget, tenant: TenantId, body: &mut Body, max: usize) -> Result<HeldBody, Unread> {
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     let mut room = Room::default();
     while let Some(frame) = body.frame().await {
@@ -165,7 +179,7 @@ async fn collect(app: &App, tenant: TenantId, body: &mut Body, max: usize) -> Re
         if first.len() + rest.len() + data.len() > max {
             return Err(Unread::TooLong);
         }
-        app.body_budget.take(tenant, data.len(), &mut room).await.ok_or(Unread::NoRoom)?;
+        budget.take(tenant, data.len(), &mut room).await.ok_or(Unread::NoRoom)?;
         if first.is_empty() {
             first = data;
         } else {
@@ -214,6 +228,42 @@ mod tests {
         assert!(budget.take(B, TENANT_BODIES_BYTES_MAX, &mut other).await.is_some());
         drop(held);
         assert!(budget.take(A, 1, &mut Room::default()).await.is_some());
+    }
+
+    /// A body of which one piece arrives, and then nothing.
+    struct Silent(Option<Bytes>);
+
+    impl http_body::Body for Silent {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            match self.0.take() {
+                Some(piece) => std::task::Poll::Ready(Some(Ok(http_body::Frame::data(piece)))),
+                None => std::task::Poll::Pending,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_arriving_is_a_request_timeout() {
+        let budget = BodyBudget::new([A].into_iter());
+        let body = Body::new(Silent(Some(Bytes::from_static(b"half"))));
+        let begun = Instant::now();
+        let read = read_into(&budget, A, &HeaderMap::new(), body, 100, || panic!("it is short"));
+        let response = read.await.err().map(IntoResponse::into_response).expect("it is refused");
+        assert_eq!(begun.elapsed(), READ_TIMEOUT);
+        assert_eq!(response.status(), 408);
+        let text = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+        let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(
+            text,
+            serde_json::json!({ "error": "the request body took longer than 60 s to arrive; nothing was stored, try again" })
+        );
+        assert!(budget.take(A, TENANT_BODIES_BYTES_MAX, &mut Room::default()).await.is_some(), "its room is free");
     }
 
     /// Of a body that arrives in many pieces, each may find the room taken.

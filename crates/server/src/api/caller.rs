@@ -1,6 +1,7 @@
 //! The address of the publisher, also behind proxies that the operator trusts.
 
 use crate::app::App;
+use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
@@ -30,6 +31,12 @@ impl Peer {
 pub(crate) fn caller(app: &App, parts: &Parts) -> Option<IpAddr> {
     let peer = parts.extensions.get::<Peer>()?;
     Some(behind_proxies(peer.address, &parts.headers, &app.config.trusted_proxies))
+}
+
+/// The caller's address, of a request that is still whole.
+pub(super) fn caller_of(app: &App, request: &Request) -> Option<IpAddr> {
+    let peer = request.extensions().get::<Peer>()?;
+    Some(behind_proxies(peer.address, request.headers(), &app.config.trusted_proxies))
 }
 
 /// The publisher's address as messages show it.

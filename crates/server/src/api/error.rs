@@ -59,6 +59,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
+    /// 408: the body did not arrive in time.
+    pub(super) fn timed_out(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
     /// 412: a limit like the plans of the hosted service.
     pub(super) fn quota(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::PRECONDITION_FAILED, message)
@@ -84,6 +89,17 @@ impl ApiError {
     pub(super) fn too_many(message: impl Into<String>) -> Self {
         let headers = vec![(header::RETRY_AFTER, HeaderValue::from(1))];
         ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
+    }
+
+    /// 429: too many different wrong tokens from one address.
+    pub(super) fn too_many_guesses(exhausted: Exhausted) -> Self {
+        let seconds = exhausted.wait_seconds();
+        let text = format!(
+            "more than {} different wrong tokens were tried from your address in this minute; try again in {seconds} s",
+            exhausted.limit
+        );
+        let headers = vec![(header::RETRY_AFTER, HeaderValue::from(seconds))];
+        ApiError { headers, ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, text) }
     }
 
     /// 503: the disk has less room than it must keep.

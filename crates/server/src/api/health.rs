@@ -62,8 +62,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
             }
         }
     }
-    let counts = app.read(|store| store.counts()).await?;
-    let text = app.metrics.text(counts).map_err(|_| ApiError::overloaded("the metrics cannot be written"))?;
+    let text = metrics_text(&app).await?;
     let wants_open = headers
         .get(header::ACCEPT)
         .is_some_and(|accept| accept.to_str().is_ok_and(|accept| accept.contains("application/openmetrics-text")));
@@ -72,5 +71,16 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
     } else {
         "text/plain; version=0.0.4; charset=utf-8"
     };
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    Ok(([(header::CONTENT_TYPE, kind)], text.to_string()).into_response())
+}
+
+async fn metrics_text(app: &Arc<App>) -> Result<Arc<str>, ApiError> {
+    if let Some(recent) = app.metrics.recent_text(Instant::now()) {
+        return Ok(recent);
+    }
+    let counts = app.read(|store| store.counts()).await?;
+    let text = app.metrics.text(counts).map_err(|_| ApiError::overloaded("the metrics cannot be written"))?;
+    let text: Arc<str> = text.into();
+    app.metrics.keep_text(text.clone());
+    Ok(text)
 }

@@ -35,6 +35,7 @@ mod settings;
 mod shape;
 mod stats;
 mod storing;
+mod token_guesses;
 mod turns;
 mod url_groups;
 mod why;
@@ -303,7 +304,8 @@ impl Api {
         let route = kind_of(request.uri().path());
         let method = request.method().clone();
         let started = Instant::now();
-        let response = match error::refuse_malformed(&request) {
+        let refusal = error::refuse_malformed(&request).or_else(|| token_guesses::refuse(&self.app, &request));
+        let response = match refusal {
             Some(refusal) => refusal.into_response(),
             None => error::enveloped(self.route(request).await),
         };

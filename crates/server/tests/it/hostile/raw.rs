@@ -1,6 +1,6 @@
 //! The cases that only hand-written bytes can make: framing, line ends, hosts, pipelines.
 //!
-//! What the HTTP library refuses itself has an empty body; there the status alone is looked at.
+//! Every refusal has the error body of the API, also where the HTTP library or the listener refuses.
 
 use super::{Case, accepted, cases, hardened};
 use crate::support::http::read_answer;
@@ -56,10 +56,8 @@ fn exchanges() -> impl Iterator<Item = Case> {
 }
 
 /// Where the HTTP library decides otherwise than the vectors: what is seen instead, and why we live with it.
-const DIFFERS: [(&str, Seen, &str); 5] = [
+const DIFFERS: [(&str, Seen, &str); 3] = [
     ("b-cut", Seen::Status(400), "the client closed only its half, so it can be told that nothing was stored"),
-    ("raw-te-cl", Seen::Status(200), "hyper goes by Transfer-Encoding and drops Content-Length before we see it"),
-    ("raw-lf-only", Seen::Status(200), "httparse takes a bare LF for a line end, as RFC 9112 allows"),
     ("raw-h2-pseudo-dup", Seen::Closed, "the listener speaks HTTP/1.1 only: the preface ends the connection"),
     ("raw-tls-sni-mismatch", Seen::Status(400), "the listener speaks no TLS: a ClientHello is no request"),
 ];
@@ -252,7 +250,12 @@ async fn exchange(server: &TestServer, bytes: &[u8]) -> Seen {
         tokio::select! {
             () = sending => unreachable!("sending never ends"),
             answer = read_answer(&mut reader, &mut buffer) => match answer {
-                Ok(answer) => Seen::Status(answer.status),
+                Ok(answer) => {
+                    if answer.status >= 400 {
+                        answer.error();
+                    }
+                    Seen::Status(answer.status)
+                }
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Seen::Closed,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Seen::Closed,
                 Err(error) => panic!("{error}"),
