@@ -150,7 +150,7 @@ impl Core {
         let piece: Vec<NewMessage> = task.messages.drain(..piece_length(&task.messages)).collect();
         let bytes = body_bytes(&piece);
         task.accepted.extend(self.accept_all(piece, self.clock.now())?);
-        crash_point("publish_piece_accepted");
+        crash_point("publish_accepted");
         Ok(bytes)
     }
 

@@ -136,7 +136,8 @@ async fn what_never_reaches_the_api_is_refused_with_a_text_after_the_answers_bef
     ];
     for (rest, status, text) in cases {
         let bytes = format!("GET /health HTTP/1.1\r\nHost: x\r\n\r\n{publish}{rest}");
-        let (before, refused) = within("both answers", conversation(server.address, &bytes)).await.expect("both answers");
+        let (before, refused) =
+            within("both answers", conversation(server.address, &bytes)).await.expect("both answers");
         assert_eq!(before.status, 200);
         assert_eq!(refused.status, status, "{}", refused.text());
         assert!(refused.error().contains(text), "{}", refused.text());

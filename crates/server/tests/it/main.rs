@@ -17,6 +17,7 @@ mod quotas;
 mod restart;
 mod schedules;
 mod secrets;
+mod storing;
 mod support;
 mod tenants;
 mod token_guesses;

@@ -569,3 +569,19 @@ fn a_batch_that_is_too_long_for_a_frame_goes_to_the_database() {
     let ids = [first.id, drafts[2].id, last.id];
     assert_eq!(store.load_messages(&ids).unwrap()[1].body, part);
 }
+
+/// Each transaction writes a page of every tree that it touches, however little it holds.
+#[test]
+fn the_wal_stays_short_although_every_commit_is_small() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    let wal = || std::fs::metadata(files.directory.path().join("posthaste.db-wal")).map_or(0, |found| found.len());
+    let mut longest = 0;
+    for ms in 0..2_000 {
+        let message = rig.publish_with(T0.plus_millis(ms), |message| message.body = vec![b'x'; 20_000].into());
+        assert!(store.message(rig.tenant, message.id, Part::Head).unwrap().is_some(), "a question settles");
+        longest = longest.max(wal());
+    }
+    assert!(longest < 128 * 1024 * 1024, "{longest} bytes");
+}

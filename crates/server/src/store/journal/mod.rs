@@ -50,13 +50,9 @@ pub const APPLY_AFTER: Duration = Duration::from_millis(250);
 pub const SEGMENT_BYTES: u64 = if crash_point::ENABLED { 64 * 1024 } else { 16 * 1024 * 1024 };
 /// What is pending gets into the database without delay when its frames are this long.
 const APPLY_BYTES: usize = 8 * 1024 * 1024;
-/// What a transaction writes to the WAL besides what it holds, more or less: a page of every tree that it touches.
-const TRANSACTION_BYTES: usize = 8 * 16 * 1024;
-/// What a round of retention writes to the WAL, more or less.
-const RETAINED_BYTES: usize = 1024 * 1024;
-/// The database's WAL is moved into its file when it has grown by this much, more or less. Pages that change often are then moved once
+/// The database's WAL is moved into its file when it has this length. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
-const CHECKPOINT_BYTES: usize = 64 * 1024 * 1024;
+const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
 
@@ -130,7 +126,7 @@ struct State {
     /// The last frame that is in the database.
     applied: u64,
     /// How much of the database's WAL is not in its file, more or less.
-    unmoved_bytes: usize,
+    unmoved_bytes: u64,
     epochs: HashMap<ShardId, Epoch>,
     counts: Counts,
     last_seq: Seq,
@@ -310,14 +306,16 @@ impl Shared {
         self.settle()?;
         self.state().check()?;
         self.database.commit(shard, epoch, ops, Durability::Synced)?;
-        self.wrote(ops.iter().map(weight).sum());
+        self.measure_wal()?;
         self.recount()
     }
 
-    /// So much went into the database's WAL.
-    fn wrote(&self, bytes: usize) {
-        self.state().unmoved_bytes += TRANSACTION_BYTES + bytes;
+    /// Something went into the database's WAL; the thread moves it when it is long enough.
+    fn measure_wal(&self) -> Result<(), StoreError> {
+        let unmoved_bytes = self.database.unmoved_bytes()?;
+        self.state().unmoved_bytes = unmoved_bytes;
         self.changed.notify_all();
+        Ok(())
     }
 
     /// Drops history. What is pending may wait: the database is what the store was a moment ago, and nothing that is
@@ -334,9 +332,7 @@ impl Shared {
         let mut state = self.state();
         state.counts.dead_letters = state.counts.dead_letters.saturating_sub(dropped);
         drop(state);
-        if retained.more {
-            self.wrote(RETAINED_BYTES);
-        }
+        self.measure_wal()?;
         Ok(retained)
     }
 
@@ -379,10 +375,9 @@ impl Shared {
         self.pending_usage.remove(&pending.usage);
         state.applying = None;
         state.applied = pending.last;
-        state.unmoved_bytes += TRANSACTION_BYTES + pending.bytes;
+        drop(state);
         // Whoever applies, the thread lets go of files.
-        self.changed.notify_all();
-        Ok(())
+        self.measure_wal()
     }
 
     /// The thread: applies what has been pending long enough, and lets go of files.
@@ -538,18 +533,6 @@ impl Drop for JournalStore {
                 "the journal is not empty: the next start applies it"
             );
         }
-    }
-}
-
-/// How much an op writes, more or less.
-fn weight(op: &Op) -> usize {
-    match op {
-        Op::Insert { message, .. } => 1_024 + message.body.len(),
-        Op::PutSchedule(schedule) => 1_024 + schedule.body.len(),
-        Op::Workflow(Change::Entry { body, .. }) => 1_024 + body.len(),
-        Op::Workflow(Change::Note { note, .. }) => 256 + note.data.len() + note.body.len(),
-        Op::Workflow(Change::Run(_)) => 1_024,
-        _ => 256,
     }
 }
 

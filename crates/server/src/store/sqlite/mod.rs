@@ -76,7 +76,7 @@ const SETUP: &str =
 /// longer (commit p99 20 ms at 8 MiB, 24 at 16, 26 at 32; worst 28, 37, 52) and nothing gets faster.
 /// Caches are small because the page cache of the system helps.
 const SETUP_WRITER: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -16384;
-    PRAGMA wal_autocheckpoint = 500; PRAGMA journal_size_limit = 268435456;";
+    PRAGMA wal_autocheckpoint = 500; PRAGMA journal_size_limit = 67108864;";
 const SETUP_READER: &str = "PRAGMA cache_size = -2048; PRAGMA query_only = ON;";
 
 /// What may be chosen about a store file.

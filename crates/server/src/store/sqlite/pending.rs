@@ -12,6 +12,9 @@ use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
+/// What the WAL has before each page.
+const WAL_FRAME_HEADER_BYTES: u64 = 24;
+
 impl SqliteStore {
     /// The last frame of the journal whose effect is in the file.
     pub(in crate::store) fn applied(&self) -> Result<u64, StoreError> {
@@ -42,6 +45,20 @@ impl SqliteStore {
         let writer = self.writer();
         let moved = writer.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         moved.map_err(|error| Failure::from(error).of_commit())
+    }
+
+    /// How long the WAL is, as far as it is not moved into the database file.
+    pub(in crate::store) fn unmoved_bytes(&self) -> Result<u64, StoreError> {
+        let read = || -> Outcome<u64> {
+            let writer = self.writer();
+            let sql = "PRAGMA wal_checkpoint(NOOP)";
+            let (written, moved) =
+                writer.connection.query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
+            let page_size: i64 = writer.connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+            let pages = if written > moved { written } else { 0 };
+            Ok(pages.cast_unsigned() * (page_size.cast_unsigned() + WAL_FRAME_HEADER_BYTES))
+        };
+        read().map_err(Failure::of_read)
     }
 
     /// Writes the net effect of batches, and how far in the journal they reach, as one transaction.

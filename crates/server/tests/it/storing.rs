@@ -1,0 +1,91 @@
+//! What requests may store, at once and in all.
+
+use crate::support::server::TOKEN_B;
+use crate::support::{Backend, Receiver, Setup, TestServer};
+use serde_json::{Value, json};
+
+const NOWHERE: &str = "http://nowhere.example/";
+const MIB: usize = 1024 * 1024;
+
+async fn group_of(server: &TestServer, endpoints: usize) {
+    let endpoints: Vec<Value> = (0..endpoints).map(|n| json!({ "url": format!("{NOWHERE}{n}") })).collect();
+    server.post("/v2/topics/all/endpoints").json(&json!({ "endpoints": endpoints })).expect(200).await;
+}
+
+#[tokio::test]
+async fn a_body_for_many_endpoints_counts_once_and_arrives_whole() {
+    let mut setup = Setup::dev();
+    setup.settings.max_stored_bytes = Some(3 * MIB as u64);
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    let endpoints: Vec<Value> = (0..20).map(|n| json!({ "url": receiver.url(&format!("/{n}")) })).collect();
+    server.post("/v2/topics/all/endpoints").json(&json!({ "endpoints": endpoints })).expect(200).await;
+    let body = vec![b'x'; MIB];
+    let published = server.publish("all").body(body.clone()).expect(200).await.json();
+    assert_eq!(published.as_array().expect("a list").len(), 20);
+    for request in receiver.take(20).await {
+        assert_eq!(request.body, body);
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_request_may_store_only_so_many_bytes() {
+    let server = TestServer::start().await;
+    group_of(&server, 100).await;
+    // A megabyte of headers, for 100 endpoints each.
+    let value = "x".repeat(10_000);
+    let item = json!({ "destination": "all", "headers": { "Upstash-Forward-X": value, "Upstash-Delay": "1h" } });
+    let error = server.post("/v2/batch").json(&json!(vec![item.clone(); 99])).expect(413).await.error();
+    assert!(error.contains("at most 67108864 are accepted") && error.contains("send it in parts"), "{error}");
+    assert_eq!(server.counts().live, 0, "nothing was stored");
+    server.post("/v2/batch").json(&json!(vec![item; 2])).expect(200).await;
+    assert_eq!(server.counts().live, 200);
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn a_tenant_that_has_used_up_its_bytes_is_refused_alone() {
+    for backend in [Backend::Journal, Backend::Sqlite] {
+        let mut setup = Setup::dev().on(backend);
+        setup.settings.max_stored_bytes = Some(2 * MIB as u64);
+        let server = TestServer::with(setup).await;
+        let waiting = || server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]);
+        waiting().expect(200).await;
+        let error = waiting().expect(412).await.error();
+        assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 2097152; 104"), "{error}");
+        assert!(error.contains("the request adds 104"), "both figures are named: {error}");
+        let schedule = server.post(&format!("/v2/schedules/{NOWHERE}")).header("Upstash-Cron", "0 0 1 1 *");
+        schedule.body(vec![b'x'; MIB]).expect(412).await;
+        waiting().token(TOKEN_B).expect(200).await;
+        server.publish(NOWHERE).header("Upstash-Delay", "1h").expect(200).await;
+        let server = server.restart().await;
+        server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]).expect(412).await;
+        server.finish_with_pending().await;
+    }
+}
+
+#[tokio::test]
+async fn a_large_batch_is_stored_in_pieces_and_in_its_order() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        server.post("/v2/queues").json(&json!({ "queueName": "q", "parallelism": 1 })).expect(200).await;
+        server.post("/v2/queues/q/pause").expect(200).await;
+        let item = |n: usize| {
+            let headers = json!({ "Upstash-Deduplication-Id": if n == 1_999 { 0 } else { n }.to_string() });
+            json!({ "destination": format!("{NOWHERE}{n}"), "queue": "q", "headers": headers })
+        };
+        let items: Vec<Value> = (0..2_000).map(item).collect();
+        let answers = server.post("/v2/batch").json(&json!(items)).expect(200).await.json();
+        let answers = answers.as_array().expect("a list");
+        assert_eq!(answers.len(), 2_000);
+        assert_eq!(answers[1_999]["messageId"], answers[0]["messageId"], "the last is a duplicate of the first");
+        assert_eq!(answers[1_999]["deduplicated"], true);
+        assert_eq!(server.counts().live, 1_999);
+        for n in [0, 63, 64, 1_000, 1_998] {
+            let message = server.message(answers[n]["messageId"].as_str().expect("an id")).await;
+            assert_eq!(message["url"], format!("{NOWHERE}{n}"));
+        }
+        server.finish_with_pending().await;
+    }
+}
