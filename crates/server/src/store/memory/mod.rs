@@ -92,6 +92,11 @@ impl Store for MemoryStore {
                 rows = of_shard.filter(|live| key(live).is_some_and(|key| key > after)).collect();
                 rows.sort_by_key(key);
             }
+            Source::Callbacks { after } => {
+                let is_callback = |live: &Live| live.place.is_some_and(|place| place.turn.seq != live.id.seq);
+                rows = of_shard.filter(|live| is_callback(live) && live.id.seq > after).collect();
+                rows.sort_by_key(|live| live.id.seq);
+            }
         }
         rows.truncate(load.max);
         Ok(rows)

@@ -4,7 +4,7 @@ use crate::support::*;
 use posthaste::store::{Filter, ShardId, Store};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DueKey, FlowKey, Live, Message, Origin, QueueKey};
-use posthaste_engine::shard::{Lane, Load};
+use posthaste_engine::shard::{Lane, Load, Source};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -45,6 +45,20 @@ fn load(rig: &Rig<'_>, load: &Load) -> Vec<Live> {
 
 fn lane(tenant: TenantId, lane: Lane) -> Load {
     due(Some((tenant, lane)), DueKey::MIN, Timestamp::MAX, 100)
+}
+
+pub(super) fn callbacks_in_queues_are_loaded_by_position(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let (first, second) = (put(&rig, 0, Some("q"), None), put(&rig, HOUR, Some("another"), None));
+    put(&rig, 0, None, None);
+    let callbacks = [call_back(&rig, second), call_back(&rig, first), call_back(&rig, second)];
+    let page = |after: Seq, max| Load { source: Source::Callbacks { after }, max };
+    assert_eq!(load(&rig, &page(Seq::MIN, 100)), callbacks);
+    assert_eq!(load(&rig, &page(Seq::MIN, 2)), callbacks[..2]);
+    assert_eq!(load(&rig, &page(callbacks[1].id.seq, 100)), callbacks[2..]);
+    assert_eq!(store.load(ShardId(1), &page(Seq::MIN, 100)).unwrap(), []);
+    rig.commit(&[Op::Remove { id: callbacks[0].id }]).unwrap();
+    assert_eq!(load(&rig, &page(Seq::MIN, 100)), callbacks[1..]);
 }
 
 pub(super) fn the_rows_of_a_queue_are_loaded_by_turn(store: &dyn Store) {
