@@ -168,11 +168,6 @@ pub(super) fn at_least(count: u64, is_all: bool) -> String {
     format!("{}{}", if is_all { "" } else { "at least " }, number(count))
 }
 
-/// The same as a sentence.
-pub(super) fn there_are(count: u64, is_all: bool) -> String {
-    format!("There {} {}.", if count == 1 { "is" } else { "are" }, at_least(count, is_all))
-}
-
 /// A state of a message, a run or whatever has one.
 pub(super) fn state(name: &str) -> Markup {
     let kind = match name {
