@@ -181,6 +181,24 @@ impl Snapshot<'_> {
     }
 }
 
+impl Snapshot<'_> {
+    pub(super) fn flow_waiting(
+        &self,
+        tenant: TenantId,
+        flows: &[(FlowKey, Vec<MessageId>)],
+        until: Timestamp,
+    ) -> Outcome<Vec<u64>> {
+        let keys: Vec<FlowKey> = flows.iter().map(|(flow, _)| *flow).collect();
+        let mut waiting = self.flow_loads(tenant, &keys, until)?;
+        for ((flow, under_way), waiting) in flows.iter().zip(&mut waiting) {
+            let rows = self.find_live(tenant, under_way)?;
+            let counted = rows.iter().filter(|row| row.flow == Some(*flow) && row.due <= until).count();
+            *waiting = waiting.saturating_sub(counted as u64);
+        }
+        Ok(waiting)
+    }
+}
+
 const DUE_AT_ONCE: &str = "due = ?1 AND seq > ?2";
 const DUE_LATER: &str = "due > ?1 AND due <= ?2";
 

@@ -165,6 +165,22 @@ pub(super) fn the_load_of_a_key_counts_what_is_due(store: &dyn Store) {
     assert_eq!(store.flow_loads(rig.tenant, &keys, T0.minus_millis(1)).unwrap(), [0; 3]);
 }
 
+pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let rows = [put(&rig, 0, None, Some("key")), put(&rig, 0, Some("q"), Some("key")), put(&rig, 0, None, Some("key"))];
+    let (later, other) = (put(&rig, HOUR, None, Some("key")), put(&rig, 0, None, Some("another")));
+    let keys = |under_way: &[Live]| {
+        let ids: Vec<MessageId> = under_way.iter().map(|row| row.id).collect();
+        [(FlowKey::of(rig.tenant, "key"), ids.clone()), (FlowKey::of(rig.tenant, "another"), ids)]
+    };
+    let waiting = |under_way: &[Live]| store.flow_waiting(rig.tenant, &keys(under_way), T0).unwrap();
+    assert_eq!(waiting(&[]), [3, 1]);
+    assert_eq!(waiting(&rows[..2]), [1, 1]);
+    assert_eq!(waiting(&[later, other]), [3, 0], "neither what is not due nor what has another key is taken off");
+    rig.commit(&[Op::Remove { id: rows[0].id }]).unwrap();
+    assert_eq!(waiting(&rows[..2]), [1, 1], "one that was under way and has ended since is not taken off once more");
+}
+
 pub(super) fn live_messages_are_matched_by_queue_and_key(store: &dyn Store) {
     let rig = Rig::new(store);
     let late = put(&rig, HOUR, Some("q"), Some("a"));
