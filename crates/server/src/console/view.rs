@@ -416,10 +416,6 @@ mod tests {
             assert_eq!(in_words(seconds), expected);
         }
         assert_eq!(
-            (there_are(1, true), there_are(2_000, false)),
-            ("There is 1.".into(), "There are at least 2\u{202f}000.".into())
-        );
-        assert_eq!(
             (number(0), number(1_000), number(12_345_678)),
             ("0".into(), "1\u{202f}000".into(), "12\u{202f}345\u{202f}678".into())
         );
