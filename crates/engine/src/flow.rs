@@ -2,7 +2,7 @@
 //!
 //! [`Flow`] is what is stored. Who may start is decided in `flows`.
 
-use posthaste_wire::id::TenantId;
+use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -61,8 +61,10 @@ pub enum FlowEdit {
 pub struct FlowInfo {
     /// Its settings.
     pub flow: Flow,
-    /// Deliveries under way.
+    /// Deliveries under way that count.
     pub in_flight: u32,
+    /// The messages of all deliveries under way, also of those that a reset no longer counts.
+    pub under_way: Vec<MessageId>,
     /// Deliveries started within the period that ends now.
     pub rate_count: u32,
     /// When the first of them started, or else when the key began to count.

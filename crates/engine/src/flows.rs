@@ -12,9 +12,9 @@ use crate::limits::{FLOW_IDLE_MS, FLOW_PERIOD_MS_DEFAULT};
 use crate::message::{FlowKey, FlowSpec};
 use crate::planted::{self, Bug};
 use crate::shard::of_tenant;
-use posthaste_wire::id::TenantId;
+use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// A key, with its tenant, so that a collision of hashes does not mix tenants up.
 pub(crate) type FlowId = (TenantId, FlowKey);
@@ -45,6 +45,8 @@ pub(crate) struct Flows {
 struct Key {
     flow: Flow,
     in_flight: u32,
+    /// Whatever their generation.
+    under_way: BTreeSet<MessageId>,
     /// Raised by a reset: what started before is no longer counted.
     generation: u32,
     starts: Starts,
@@ -207,6 +209,16 @@ impl Flows {
         }
     }
 
+    /// A delivery of this message is under way, or has ended.
+    pub(crate) fn note_under_way(&mut self, id: FlowId, message: MessageId, is_under_way: bool) {
+        if let Some(key) = self.keys.get_mut(&id) {
+            match is_under_way {
+                true => key.under_way.insert(message),
+                false => key.under_way.remove(&message),
+            };
+        }
+    }
+
     /// A delivery has ended.
     pub(crate) fn finish(&mut self, id: FlowId, generation: u32, now: Timestamp) {
         let Some(key) = self.keys.get_mut(&id) else { return };
@@ -300,7 +312,16 @@ impl Flows {
 impl Key {
     fn new(flow: Flow, now: Timestamp) -> Key {
         let starts = Starts::default();
-        Key { flow, in_flight: 0, generation: 0, starts, since: now, last_used: now, changed: false }
+        Key {
+            flow,
+            in_flight: 0,
+            under_way: BTreeSet::new(),
+            generation: 0,
+            starts,
+            since: now,
+            last_used: now,
+            changed: false,
+        }
     }
 
     fn is_stored(&self) -> bool {
@@ -332,6 +353,7 @@ impl Key {
         FlowInfo {
             flow: self.flow.clone(),
             in_flight: self.in_flight,
+            under_way: self.under_way.iter().copied().collect(),
             rate_count: self.starts.count,
             period_start: first.unwrap_or(self.since),
         }

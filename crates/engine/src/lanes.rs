@@ -348,6 +348,7 @@ impl Lanes {
         tenant.in_flight_bytes -= bytes;
         if let Some(flow) = live.flow {
             self.flows.finish((live.tenant, flow), generation, now);
+            self.flows.note_under_way((live.tenant, flow), live.id, false);
             self.reopen(live.tenant, flow, now);
         }
         self.queue(key, now);
@@ -409,7 +410,10 @@ impl Lanes {
         tenant.in_flight_bytes += bytes;
         self.in_flight += 1;
         self.in_flight_bytes += bytes;
-        live.flow.map_or(0, |flow| self.flows.start((live.tenant, flow), now))
+        live.flow.map_or(0, |flow| {
+            self.flows.note_under_way((live.tenant, flow), live.id, true);
+            self.flows.start((live.tenant, flow), now)
+        })
     }
 
     /// Whether the bodies under way of its tenant, and of all, leave room for that of a message.

@@ -168,6 +168,8 @@ pub const GROUPED_PAGE_DEFAULT: usize = 10;
 pub const DLQ_PAGE_MAX: usize = 100;
 /// Dead letters, newest first, that are looked at for their causes; the answer says that there are more.
 pub const CAUSES_LOOK_MAX: usize = 10_000;
+/// Most that the console counts before it asks whether to change all that match; of more it says "more than".
+pub const CONSOLE_COUNT_MAX: usize = 100_000;
 /// Bytes of answers that are looked at for causes; the answer says that there are more.
 pub const CAUSES_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most causes of dead letters that are listed: those of most dead letters. The answer says how many are left out.

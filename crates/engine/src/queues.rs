@@ -4,6 +4,9 @@
 //! it over all its retries; the callbacks it causes share its slot, which is free again when the last of
 //! them has ended. Messages in a slot are always in RAM; of those that wait, the first few are, and the rest
 //! stays in the store.
+//!
+//! A pause and the parallelism hold back messages, never callbacks. After a restart all callbacks are loaded first and sent
+//! at once, *early*: before the slots are filled again in the order of turns.
 
 use crate::appetite::{Appetite, Want};
 use crate::lanes::Settings;
@@ -49,6 +52,9 @@ struct Line {
     slots: BTreeMap<Turn, Vec<Seq>>,
     /// Who is next, in RAM.
     waiting: BTreeSet<RowKey>,
+    /// Callbacks that are sent although their turn has no slot since the restart. Those that the line has reached are in
+    /// `waiting` too, so that the next message waits for them.
+    early: BTreeSet<RowKey>,
     /// Rows behind this one may be in the store only.
     stored: Option<RowKey>,
     /// Stands in `joins` with this time: what is behind `stored` is still delayed.
@@ -105,7 +111,9 @@ impl Queues {
                 continue;
             }
             let has_more = line.stored.is_some() && line.joins_at.is_none();
-            waiting.add(line.waiting.len(), line.waiting.first().map(|(turn, _)| turn.at), has_more);
+            let mut held_up = line.waiting.difference(&line.early);
+            let oldest = held_up.next().map(|(turn, _)| turn.at);
+            waiting.add(usize::from(oldest.is_some()) + held_up.count(), oldest, has_more);
         }
     }
 
@@ -147,12 +155,27 @@ impl Queues {
     /// Forgets a deleted queue that has nothing left, and says its name.
     pub(crate) fn forget_if_over(&mut self, id: QueueId) -> Option<String> {
         let line = self.queues.get(&id)?;
-        if !line.queue.deleted || !line.slots.is_empty() || !line.waiting.is_empty() || line.stored.is_some() {
+        let is_empty = line.slots.is_empty() && line.waiting.is_empty() && line.early.is_empty();
+        if !line.queue.deleted || !is_empty || line.stored.is_some() {
             return None;
         }
         self.appetite.set(id, Want::Nothing);
         self.joins_no_more(id);
         self.queues.remove(&id).map(|line| line.queue.name)
+    }
+
+    /// A callback that the store has after a restart is sent early, if its queue exists.
+    pub(crate) fn send_early(&mut self, live: &Live, place: Place) -> bool {
+        let Some(line) = self.queues.get_mut(&(live.tenant, place.queue)) else { return false };
+        line.early.insert((place.turn, live.id.seq))
+    }
+
+    /// Whether a callback is sent although its turn has no slot.
+    pub(crate) fn is_early(&self, live: &Live) -> bool {
+        live.place.is_some_and(|place| {
+            let line = self.queues.get(&(live.tenant, place.queue));
+            line.is_some_and(|line| line.early.contains(&(place.turn, live.id.seq)))
+        })
     }
 
     /// A message is now known. A full shard, and a paused queue, have room for one that waits.
@@ -190,21 +213,22 @@ impl Queues {
         Joined::Stored
     }
 
-    /// Gives a free slot to whoever is next: a message, and its callbacks if it had some before a restart. Those go on
-    /// although the queue is paused; see [`Queues::holds_back`] for the message.
+    /// Gives a free slot to whoever is next: a message, its callbacks if it had some before a restart, or both.
     pub(crate) fn appoint(&mut self, id: QueueId) -> Vec<Seq> {
         let Some(line) = self.queues.get_mut(&id) else { return Vec::new() };
         let first = if planted::has(Bug::QueueTakesTheLast) { line.waiting.last() } else { line.waiting.first() };
         let Some((turn, _)) = first.copied() else { return Vec::new() };
-        let members: Vec<Seq> = line.waiting.range(rows_of(turn)).map(|(_, seq)| *seq).collect();
-        let has_callbacks = members.last().is_some_and(|last| *last != turn.seq);
-        let paused = line.queue.paused && !has_callbacks && !planted::has(Bug::PausedQueueStarts);
+        let paused = line.queue.paused && !planted::has(Bug::PausedQueueStarts);
         if paused || line.slots.len() >= line.queue.parallelism as usize {
             return Vec::new();
         }
-        for seq in &members {
-            line.waiting.remove(&(turn, *seq));
+        let sharing = line.waiting.range(rows_of(turn)).chain(line.early.range(rows_of(turn)));
+        let sharing: BTreeSet<RowKey> = sharing.copied().collect();
+        for row in &sharing {
+            line.waiting.remove(row);
+            line.early.remove(row);
         }
+        let members: Vec<Seq> = sharing.into_iter().map(|(_, seq)| seq).collect();
         line.slots.insert(turn, members.clone());
         self.feed(id);
         members
@@ -213,6 +237,7 @@ impl Queues {
     /// A message has ended, or is no longer wanted. True: others that are held back may go on.
     pub(crate) fn leave(&mut self, live: &Live, place: Place) -> bool {
         let Some(line) = self.queues.get_mut(&(live.tenant, place.queue)) else { return false };
+        line.early.remove(&(place.turn, live.id.seq));
         if line.waiting.remove(&(place.turn, live.id.seq)) {
             self.feed((live.tenant, place.queue));
             return false;
@@ -249,7 +274,7 @@ impl Queues {
     pub(crate) fn standing(&self, live: &Live, place: Place) -> Option<InQueue> {
         let line = self.queues.get(&(live.tenant, place.queue))?;
         let key = (place.turn, live.id.seq);
-        let position = if line.slots.contains_key(&place.turn) {
+        let position = if line.slots.contains_key(&place.turn) || line.early.contains(&key) {
             None
         } else if line.waiting.contains(&key) {
             Some(Position::Nth(line.waiting.range(..key).count() + 1))
@@ -345,7 +370,8 @@ impl Queues {
 
 impl Line {
     fn new(queue: Queue) -> Line {
-        Line { queue, slots: BTreeMap::new(), waiting: BTreeSet::new(), stored: None, joins_at: None }
+        let (slots, waiting, early) = Default::default();
+        Line { queue, slots, waiting, early, stored: None, joins_at: None }
     }
 
     /// Whether some of those who share a turn are in RAM.

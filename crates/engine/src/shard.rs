@@ -143,6 +143,8 @@ pub struct Shard {
     draining: bool,
     /// The last load was for a queue.
     queue_was_loaded: bool,
+    /// Callbacks of queues behind this position may be in the store only. They are loaded first.
+    callbacks_after: Option<Seq>,
 }
 
 /// How long a full shard waits before it asks for more of the window.
@@ -164,11 +166,13 @@ impl Shard {
             fresh_keys: HashMap::new(),
             draining: false,
             queue_was_loaded: false,
+            callbacks_after: None,
         }
     }
 
     /// Queues and flow-control keys that the store has, before anything else happens.
     pub fn restore(&mut self, queues: Vec<Queue>, flows: Vec<Flow>, now: Timestamp) {
+        self.callbacks_after = (!queues.is_empty()).then_some(Seq::MIN);
         for queue in queues {
             self.queues.restore(queue);
         }
@@ -405,12 +409,14 @@ impl Shard {
         Some(key)
     }
 
-    /// A message of a queue is now known: it shares a slot, waits for its turn, or is left to the store.
+    /// A message of a queue is now known: it shares a slot, waits for its turn, or is left to the store. A callback that was
+    /// sent early takes its place in the line, and is held already.
     fn join(&mut self, live: Live, now: Timestamp) -> Joined {
         self.see(now);
         let Some(place) = live.place else { return Joined::Stored };
         let joined = self.queues.join(&live, place, self.is_full(), self.clock.time_of(&live, now));
         match joined {
+            _ if self.held.contains_key(&live.id.seq) => {}
             Joined::Slot => self.arrive(live, now),
             Joined::Waiting => drop(self.held.insert(live.id.seq, Held { live, stage: Stage::Queued })),
             Joined::Stored => {}
@@ -426,7 +432,11 @@ impl Shard {
                 break;
             }
             for seq in members {
-                let live = self.held.get(&seq).expect("who waits for a turn in RAM is held").live;
+                let Held { live, stage } = self.held.get(&seq).expect("who waits for a turn in RAM is held");
+                let (live, is_early) = (*live, *stage != Stage::Queued);
+                if is_early {
+                    continue;
+                }
                 let is_own = live.place.is_some_and(|place| place.turn.seq == seq);
                 if is_own && live.retried == 0 {
                     // It waited because it was due. The clock may have gone back since, and the queue would stand

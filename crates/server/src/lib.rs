@@ -37,6 +37,8 @@ pub mod keys;
 
 pub mod data_dir;
 
+mod token_uses;
+
 pub mod clock;
 
 pub mod crash_point;

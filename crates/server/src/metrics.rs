@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub struct Metrics {
     dead_lettered: Counter,
     pending: Gauge,
     dead_letters: Gauge,
+    /// Failed runs among them.
+    runs_in_dlq: AtomicU64,
     in_flight: Gauge,
     held: Gauge,
     commit_ops: Histogram,
@@ -88,6 +91,7 @@ impl Metrics {
             dead_lettered: Counter::default(),
             pending: Gauge::default(),
             dead_letters: Gauge::default(),
+            runs_in_dlq: AtomicU64::new(0),
             in_flight: Gauge::default(),
             held: Gauge::default(),
             commit_ops: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
@@ -112,9 +116,9 @@ impl Metrics {
         r.register("attempt_seconds", "How long attempts took", self.attempt_seconds.clone());
         r.register("request_seconds", "How long API requests took, by route and status", self.request_seconds.clone());
         r.register("cancelled", "Messages cancelled", self.cancelled.clone());
-        r.register("dead_lettered", "Messages that went to the DLQ", self.dead_lettered.clone());
+        r.register("dead_lettered", "Messages and runs that went to the DLQ", self.dead_lettered.clone());
         r.register("pending", "Messages that have not ended", self.pending.clone());
-        r.register("dead_letters", "Messages in the DLQ", self.dead_letters.clone());
+        r.register("dead_letters", "Messages and failed runs in the DLQ", self.dead_letters.clone());
         r.register("in_flight", "Attempts under way", self.in_flight.clone());
         r.register("held", "Messages held in RAM", self.held.clone());
         r.register("commit_ops", "Operations per commit", self.commit_ops.clone());
@@ -190,9 +194,23 @@ impl Metrics {
         self.held.set(held as i64);
     }
 
-    /// Runs that went on when the process started.
-    pub(crate) fn set_live_runs(&self, count: u64) {
-        self.runs_live.set(count as i64);
+    /// Runs that went on when the process started, and failed runs in the DLQ.
+    pub(crate) fn set_runs(&self, live: u64, failed: u64) {
+        self.runs_live.set(live as i64);
+        self.runs_in_dlq.store(failed, Ordering::Relaxed);
+    }
+
+    /// A run went to the DLQ.
+    pub(crate) fn run_dead_lettered(&self) {
+        self.dead_lettered.inc();
+        self.runs_in_dlq.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Runs left the DLQ: they were resumed, restarted, deleted or dropped after their retention.
+    pub(crate) fn runs_left_dlq(&self, count: u64) {
+        let less = |runs: u64| Some(runs.saturating_sub(count));
+        // The closure always gives a value.
+        let _ = self.runs_in_dlq.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     pub(crate) fn run_started(&self) {
@@ -219,7 +237,7 @@ impl Metrics {
     /// The text that a scrape gets.
     pub fn text(&self, counts: Counts) -> Result<String, fmt::Error> {
         self.pending.set(counts.live as i64);
-        self.dead_letters.set(counts.dead_letters as i64);
+        self.dead_letters.set((counts.dead_letters + self.runs_in_dlq.load(Ordering::Relaxed)) as i64);
         let mut out = String::new();
         text::encode(&mut out, &self.registry)?;
         Ok(out)

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::receiver::{Inboxes, Receiver};
 use crate::store::Store;
 use crate::tenants::Tokens;
+use crate::token_uses;
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub struct Server {
     listeners: Vec<JoinHandle<()>>,
     stop_listening: CancellationToken,
     bulk_worker: JoinHandle<()>,
+    use_keeper: JoinHandle<()>,
     /// Ends after the attempts: those to it are ours as well.
     receiver: Option<(JoinHandle<()>, CancellationToken)>,
     attempts: Arc<Attempts>,
@@ -74,6 +76,7 @@ impl Server {
         config.egress.own_addrs.extend(addresses);
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
+        tokens.recall(&token_uses::read(&config.data_dir));
         let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
         let (deliverer, llm) = deliverers(&config, resolver)?;
@@ -139,6 +142,7 @@ impl Server {
         let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), terms(), stop_listening.clone()));
         let listeners = listeners.into_iter().map(serve).collect();
         let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
+        let use_keeper = tokio::spawn(token_uses::run(app.clone(), stop_listening.clone()));
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
             app,
@@ -146,6 +150,7 @@ impl Server {
             listeners,
             stop_listening,
             bulk_worker,
+            use_keeper,
             receiver,
             attempts,
             _delivery_threads: delivery_threads,
@@ -194,6 +199,8 @@ impl Server {
             listener.await.context("the listener failed")?;
         }
         self.bulk_worker.await.context("the worker of bulk actions failed")?;
+        self.use_keeper.await.context("the keeper of token uses failed")?;
+        token_uses::save_last(&self.app).await;
         self.attempts.tracker.close();
         if tokio::time::timeout(grace, self.attempts.tracker.wait()).await.is_err() {
             let left = self.attempts.tracker.len();

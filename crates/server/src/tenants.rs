@@ -6,6 +6,7 @@ pub(crate) use settings::resolve;
 pub use settings::{TenantConfig, TenantSettings, TokenConfig, TokenSettings, new_tenant, new_token};
 
 use crate::store::{Store, StoreError};
+use crate::token_uses::Uses;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use posthaste_wire::encoding::{base64, from_base64};
 use posthaste_wire::id::TenantId;
@@ -44,7 +45,7 @@ struct Known {
     name: String,
     /// Its place among all, as the file has them.
     place: usize,
-    /// Unix milliseconds of its last use since the start; 0 if there was none.
+    /// Unix milliseconds of its last use; 0 if there was none.
     used: AtomicU64,
 }
 
@@ -55,7 +56,7 @@ pub struct TokenUse<'a> {
     pub name: &'a str,
     /// What it allows.
     pub scope: Scope,
-    /// When it was last shown, since the start of the server.
+    /// When it was last shown.
     pub last_used: Option<Timestamp>,
 }
 
@@ -113,6 +114,22 @@ impl Tokens {
         self.by_hash.contains_key(&hash(token))
     }
 
+    /// When each token was last used, by its hash; the server's own are not among them.
+    pub(crate) fn uses(&self) -> Uses {
+        let known = self.by_hash.iter().filter(|(_, known)| !known.grant.is_own);
+        let uses = known.map(|(hash, known)| (hex(hash), known.used.load(Ordering::Relaxed)));
+        uses.filter(|(_, used)| *used > 0).collect()
+    }
+
+    /// Uses of an earlier process; tokens that are not known any more are left out.
+    pub(crate) fn recall(&self, uses: &Uses) {
+        for (hash, known) in &self.by_hash {
+            if let Some(used) = uses.get(&hex(hash)) {
+                known.used.fetch_max(*used, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The tenant's tokens in the order of the file; the server's own are not among them.
     pub fn of(&self, tenant: TenantId) -> Vec<TokenUse<'_>> {
         let theirs = self.by_hash.values().filter(|known| known.grant.tenant == tenant && !known.grant.is_own);
@@ -152,6 +169,10 @@ fn fresh_token(user: &str) -> String {
     let user = utf8_percent_encode(user, NON_ALPHANUMERIC).to_string();
     let password = bs58::encode(crate::clock::random::<32>()).into_string();
     base64(serde_json::json!({ "UserID": user, "Password": password }).to_string().as_bytes())
+}
+
+fn hex(hash: &[u8; 32]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// How tokens are kept.

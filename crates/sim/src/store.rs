@@ -296,6 +296,12 @@ impl Store {
                 rows = self.live.values().filter(|row| key(row).is_some_and(|key| key > after)).copied().collect();
                 rows.sort_unstable_by_key(key);
             }
+            Source::Callbacks { after } => {
+                let is_callback = |row: &Live| row.place.is_some_and(|place| place.turn.seq != row.id.seq);
+                let is_meant = |row: &&Live| is_callback(row) && row.id.seq > after;
+                rows = self.live.values().filter(is_meant).copied().collect();
+                rows.sort_unstable_by_key(|row| row.id.seq);
+            }
         }
         rows.truncate(load.max);
         rows

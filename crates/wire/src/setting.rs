@@ -42,14 +42,25 @@ fn duration(text: &str, units: Units, range: DurationRange, quota: &str) -> Resu
 
 /// A time in Unix seconds, past or not further ahead than a delay may be long.
 pub(crate) fn not_before(text: &str, limits: &PublishLimits, now: Timestamp) -> Result<Timestamp, Rejection> {
-    let refused = || Rejection::invalid("not a time, accepted are whole Unix seconds");
-    let seconds: u64 = if is_digits(text) { text.parse().map_err(|_| refused())? } else { return Err(refused()) };
-    let time = Timestamp(seconds.checked_mul(1_000).ok_or_else(refused)?);
+    let refused = || Rejection::invalid("not a time, accepted are Unix seconds, such as 1767225600 or 1767225600.5");
+    let time = unix_seconds(text).ok_or_else(refused)?;
     if time > now.plus_millis(limits.delay_ms_max) {
         let Rejection { status, message } = Rejection::quota("maxDelay", limits.delay_ms_max / 1_000);
         return Err(Rejection { status, message: format!("{message}; the time is in Unix seconds") });
     }
     Ok(time)
+}
+
+/// Seconds with or without a fraction. What is finer than a millisecond is rounded up, so that nothing is early.
+fn unix_seconds(text: &str) -> Option<Timestamp> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if !is_digits(whole) || !is_digits(fraction) {
+        return None;
+    }
+    let (millis, finer) = fraction.split_at(fraction.len().min(3));
+    let rounding = u64::from(finer.bytes().any(|digit| digit != b'0'));
+    let millis = format!("{millis:0<3}").parse::<u64>().ok()? + rounding;
+    whole.parse::<u64>().ok()?.checked_mul(1_000)?.checked_add(millis).map(Timestamp)
 }
 
 /// A number of retries.

@@ -2,6 +2,7 @@
 //!
 //! The server never changes a step and reads little of it: who it is about, for decisions and logs.
 
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What the client of a run can do, by `Upstash-Feature-Set`. Unknown names are ignored.
@@ -137,9 +138,42 @@ impl StepInfo {
     }
 }
 
+/// The time that a `SleepUntil` step carries, in Unix seconds with a fraction. Clients round the header beside it.
+pub fn sleep_until(step: &[u8]) -> Option<Timestamp> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Raw {
+        step_type: String,
+        sleep_until: f64,
+    }
+    let raw: Raw = serde_json::from_slice(step).ok().filter(|raw: &Raw| raw.step_type == "SleepUntil")?;
+    // To the microsecond first: a fraction of a second is seldom exact. Then up, so that nothing wakes early.
+    let millis = ((raw.sleep_until * 1e6).round() / 1e3).ceil();
+    // A number that is none, negative or too large becomes the nearest time there is.
+    (millis > 0.0).then_some(Timestamp(millis as u64))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sleep_says_exactly_when_it_ends() {
+        let step = |kind: &str, until: &str| format!(r#"{{"stepId":1,"stepType":"{kind}","sleepUntil":{until}}}"#);
+        for (until, expected) in [
+            ("1767225600", Some(1_767_225_600_000)),
+            ("1767225600.123", Some(1_767_225_600_123)),
+            ("1767225600.4996", Some(1_767_225_600_500)),
+            ("-5", None),
+            ("\"soon\"", None),
+            ("null", None),
+            ("1e300", Some(u64::MAX)),
+        ] {
+            assert_eq!(sleep_until(step("SleepUntil", until).as_bytes()), expected.map(Timestamp), "{until}");
+        }
+        assert_eq!(sleep_until(step("SleepFor", "1767225600").as_bytes()), None);
+        assert_eq!(sleep_until(b"no JSON"), None);
+    }
 
     #[test]
     fn a_kind_has_a_bounded_name() {

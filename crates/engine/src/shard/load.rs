@@ -44,6 +44,11 @@ pub enum Source {
         /// Rows behind this place.
         after: (Turn, Seq),
     },
+    /// Callbacks in queues with `after < seq`, by position: rows whose turn is that of another message.
+    Callbacks {
+        /// Rows behind this position.
+        after: Seq,
+    },
 }
 
 impl Shard {
@@ -51,6 +56,9 @@ impl Shard {
     pub fn wants_load(&self, now: Timestamp) -> Option<Load> {
         if self.draining {
             return None;
+        }
+        if let Some(after) = self.callbacks_after {
+            return Some(Load { source: Source::Callbacks { after }, max: self.settings.load_page });
         }
         if now >= self.load_not_before && self.loaded.due <= now.plus_millis(HORIZON_MS / 2) {
             let until = now.plus_millis(HORIZON_MS);
@@ -106,12 +114,23 @@ impl Shard {
                 let key = |row: &Live| row.place.map(|place| (place.turn, row.id.seq));
                 let rest = rows.last().and_then(key).filter(|_| !complete);
                 for row in rows {
-                    if !self.is_settled(row, now, out) && self.join(*row, now) == Joined::Stored {
+                    let joins = self.queues.is_early(row) || !self.is_settled(row, now, out);
+                    if joins && self.join(*row, now) == Joined::Stored {
                         break;
                     }
                 }
                 self.queues.end_load(id, rest);
                 self.advance(id, now, out);
+            }
+            Source::Callbacks { .. } => {
+                self.callbacks_after = rows.last().map(|row| row.id.seq).filter(|_| !complete);
+                self.see(now);
+                for row in rows {
+                    let is_known = self.is_settled(row, now, out);
+                    if !is_known && row.place.is_some_and(|place| self.queues.send_early(row, place)) {
+                        self.arrive(*row, now);
+                    }
+                }
             }
         }
         self.dispatch(&[], now, out);

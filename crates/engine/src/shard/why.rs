@@ -32,8 +32,8 @@ impl Shard {
         let time = self.clock.time_of(live, now);
         let has_slot = |place| self.queues.standing(live, place).is_some_and(|queue| queue.position.is_none());
         match live.place {
-            // Others who share its slot were read before it, and it is read next.
-            Some(place) if has_slot(place) => {
+            // Others who share its slot were read before it, and it is read next; callbacks are read first.
+            Some(place) if has_slot(place) || place.turn.seq != live.id.seq => {
                 if live.is_due(time) {
                     Obstacle::Nothing
                 } else {

@@ -192,6 +192,70 @@ fn a_callback_keeps_one_slot_and_leaves_the_other_after_a_clock_that_went_back_a
     assert!(under_way(&world).contains(&1), "the callback has its turn, and of two slots one is left for the next");
 }
 
+/// A message without callbacks waits for its retry in one slot, and in the next one the callback of another is under way.
+fn with_a_callback_after_a_message_without() -> World {
+    let mut world = World::new();
+    world.act(&put(2, false));
+    world.act(&enqueue());
+    world.act(&Action::Publish(New { queue: Some(0), callback: true, ..New::default() }));
+    world.act(&enqueue());
+    world.act(&end(How::Fail));
+    world.act(&end(How::Ok));
+    assert_eq!((under_way(&world), callbacks_under_way(&world)), (vec![], 1));
+    world
+}
+
+fn callbacks_under_way(world: &World) -> usize {
+    world.in_flight.iter().filter(|live| live.id.tag == 8).count()
+}
+
+#[test]
+fn a_callback_after_a_message_without_callbacks_is_sent_in_a_paused_queue_after_a_crash() {
+    for (parallelism, crowded) in [(2, false), (2, true), (1, false), (1, true)] {
+        let mut world = with_a_callback_after_a_message_without();
+        if crowded {
+            fill(&mut world);
+        }
+        world.act(&put(parallelism, true));
+        for _ in 0..2 {
+            world.act(&Action::Crash);
+            let sent = callbacks_under_way(&world);
+            assert_eq!(sent, 1, "parallelism {parallelism}, crowded {crowded}: it does not wait for the resume");
+        }
+        end_callback(&mut world);
+        world.act(&Action::Wait { millis: 5_000 });
+        assert_eq!(under_way(&world).iter().filter(|nth| **nth < 3).count(), 0, "paused");
+        world.act(&put(parallelism, false));
+        world.heal();
+        world.check_history();
+    }
+}
+
+#[test]
+fn a_callback_that_is_sent_before_its_turn_still_keeps_its_turn() {
+    let mut world = World::new();
+    world.act(&put(2, false));
+    world.act(&Action::Publish(New { queue: Some(0), callback: true, ..New::default() }));
+    world.act(&Action::Publish(New { queue: Some(0), callback: true, ..New::default() }));
+    world.act(&enqueue());
+    world.act(&end(How::Ok));
+    world.act(&end(How::Ok));
+    world.act(&put(1, true));
+    world.act(&Action::Crash);
+    let second = world.live.values().filter(|row| row.id.tag == 8).nth(1).expect("there are two callbacks").id;
+    assert_eq!(callbacks_held(&world), 2, "their bodies are large, so they are sent one after the other");
+    end_callback(&mut world);
+    assert_eq!(
+        world.in_flight.iter().map(|live| live.id).collect::<Vec<_>>(),
+        [second],
+        "although the queue is paused"
+    );
+    world.act(&put(1, false));
+    assert_eq!(under_way(&world), [0; 0], "the next message waits until both have ended");
+    end_callback(&mut world);
+    assert_eq!(under_way(&world), [2]);
+}
+
 #[test]
 fn parallelism_and_pause_hold_over_a_crash() {
     let mut world = World::new();

@@ -41,6 +41,7 @@ impl World {
             // Books of turns are kept only while the clock goes ahead.
             Obstacle::Queue(queue) => row
                 .place
+                .filter(|place| place.turn.seq == row.id.seq)
                 .is_some_and(|place| queue.paused || !self.went_back_at.is_empty() || !self.queue_lets(row, place)),
             Obstacle::Flow(flow) => {
                 let book = &self.flows[&(row.tenant, row.flow.expect("it has a key"))];

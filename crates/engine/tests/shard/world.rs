@@ -367,6 +367,10 @@ impl World {
                 rows.sort_by_key(key);
                 rows
             }
+            Source::Callbacks { after } => {
+                let is_callback = |row: &&Live| row.place.is_some_and(|place| place.turn.seq != row.id.seq);
+                self.live.values().filter(is_callback).filter(|row| row.id.seq > after).copied().collect()
+            }
         };
         rows.truncate(load.max);
         rows

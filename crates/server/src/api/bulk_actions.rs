@@ -90,7 +90,7 @@ fn draft(app: &App, tenant: TenantId, params: &Params, count: usize) -> BulkActi
 async fn store(app: &Arc<App>, action: BulkAction) -> Result<BulkAction, ApiError> {
     let _alone = app.bulk_actions.beginning.lock().await;
     check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, action.tenant)?;
-    let action = app.core.put_bulk_action(action, None).await?;
+    let action = app.core.put_bulk_action(action, None).await?.action;
     app.bulk_actions.begun.notify_one();
     Ok(action)
 }

@@ -33,7 +33,7 @@ struct Generations {
 
 impl Duplicates {
     /// What a publish was answered with.
-    pub(super) fn add(&self, accepted: &[Accepted], now: Timestamp) {
+    pub(crate) fn add(&self, accepted: &[Accepted], now: Timestamp) {
         if accepted.iter().any(|accepted| accepted.deduplicated) {
             let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
             accepted.iter().filter(|accepted| accepted.deduplicated).for_each(|accepted| counts.add(accepted.id, now));

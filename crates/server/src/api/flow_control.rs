@@ -104,14 +104,14 @@ fn absent(key: &str) -> ApiError {
     ApiError::not_found(format!("flow-control key {key} not found"))
 }
 
-/// The keys as the API shows them. What is due and not under way waits. Who ends between the two looks is missing from the
-/// second and counted in the first: a moment later the number is right.
-async fn shapes(app: &Arc<App>, tenant: TenantId, flows: Vec<FlowInfo>) -> Result<Vec<Value>, ApiError> {
-    let keys: Vec<FlowKey> = flows.iter().map(|info| FlowKey::of(tenant, &info.flow.key)).collect();
+/// The keys as the API shows them. A message that is due and was not under way when the core was asked waits. The store takes
+/// off what is under way in the same look in which it counts, so a message that ends meanwhile is not taken off.
+async fn shapes(app: &Arc<App>, tenant: TenantId, mut flows: Vec<FlowInfo>) -> Result<Vec<Value>, ApiError> {
+    let key = |info: &mut FlowInfo| (FlowKey::of(tenant, &info.flow.key), std::mem::take(&mut info.under_way));
+    let keys: Vec<_> = flows.iter_mut().map(key).collect();
     let now = app.clock.now();
-    let loads = app.read(move |store| store.flow_loads(tenant, &keys, now)).await?;
-    let waiting = |(info, load): (FlowInfo, u64)| shape(&info, load.saturating_sub(info.in_flight.into()));
-    Ok(flows.into_iter().zip(loads).map(waiting).collect())
+    let waiting = app.read(move |store| store.flow_waiting(tenant, &keys, now)).await?;
+    Ok(flows.iter().zip(waiting).map(|(info, waiting)| shape(info, waiting)).collect())
 }
 
 /// A.7: a flow-control key. What is not limited is 0.

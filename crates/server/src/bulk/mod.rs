@@ -140,7 +140,8 @@ async fn do_piece(app: &Arc<App>, tenant: TenantId, id: Seq, max: usize) -> Resu
     let action = app.read(move |store| store.bulk_action(tenant, id)).await?;
     let Some(action) = action.filter(|action| action.completed_at.is_none()) else { return Ok(()) };
     let (next, piece) = advance(app, action, max).await?;
-    app.core.put_bulk_action(next, piece).await?;
+    let done = app.core.put_bulk_action(next, piece).await?;
+    app.duplicates.add(&done.duplicates, app.clock.now());
     crash_point("bulk_progress_stored");
     Ok(())
 }
@@ -180,7 +181,7 @@ pub(crate) async fn stop(app: &Arc<App>, tenant: TenantId, id: Seq) -> Result<Op
     if action.completed_at.is_none() {
         action.completed_at = Some(app.clock.now());
         action.stopped = true;
-        action = app.core.put_bulk_action(action, None).await?;
+        action = app.core.put_bulk_action(action, None).await?.action;
         app.bulk_actions.begun.notify_one();
     }
     Ok(Some(action))

@@ -77,12 +77,6 @@ impl Filters {
         self.chosen().next().is_none()
     }
 
-    /// Whether a time is between the dates that are chosen.
-    pub(super) fn cover(&self, at: u64) -> bool {
-        let date = |name: &str| millis(self.value(name)).ok();
-        date("fromDate").is_none_or(|from| from <= at) && date("toDate").is_none_or(|to| at <= to)
-    }
-
     /// As they stand in the URL.
     pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
         self.pairs.iter().map(|(name, value)| (*name, value.as_str())).collect()
@@ -194,19 +188,6 @@ mod tests {
         assert_eq!(filters.told(), "State: BAD · Label: a,b · From (UTC): 2026-11-16T12:00 · Host: x");
         assert!(Filters::read(&THINGS, "toDate=soon").for_api(&[]).is_err());
         assert!(!filters.is_empty() && Filters::read(&THINGS, "cursor=1-2&order=x&other=1").is_empty());
-    }
-
-    #[test]
-    fn dates_cover_times() {
-        for (dates, expected) in [
-            ("", [true, true, true]),
-            ("fromDate=2", [false, true, true]),
-            ("toDate=2", [true, true, false]),
-            ("fromDate=2&toDate=2", [false, true, false]),
-        ] {
-            let filters = Filters::read(&THINGS, dates);
-            assert_eq!([1, 2, 3].map(|at| filters.cover(at)), expected, "{dates}");
-        }
     }
 
     #[test]

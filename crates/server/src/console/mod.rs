@@ -15,6 +15,7 @@ mod guard;
 mod login;
 mod messages;
 mod now;
+mod question;
 mod queues;
 mod schedules;
 mod send;

@@ -176,7 +176,7 @@ fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
                                 td {
                                     @match token.last_used {
                                         Some(at) => (view::time(Timestamp(at), now)),
-                                        None => span.quiet { "not since the start" },
+                                        None => span.quiet { "never" },
                                     }
                                 }
                             }
@@ -185,8 +185,8 @@ fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
                 }
             }
             p.hint {
-                "Last use is counted since the start at " (view::time_in_full(Timestamp(settings.started_at), now))
-                "; what was before is not remembered. Tokens are kept as hashes, so they cannot be shown."
+                "Last uses survive a restart; a crash may lose the last minute. The server started at "
+                (view::time_in_full(Timestamp(settings.started_at), now)) ". Tokens are kept as hashes, so they cannot be shown."
             }
         }
     }

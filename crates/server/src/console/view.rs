@@ -168,11 +168,6 @@ pub(super) fn at_least(count: u64, is_all: bool) -> String {
     format!("{}{}", if is_all { "" } else { "at least " }, number(count))
 }
 
-/// The same as a sentence.
-pub(super) fn there_are(count: u64, is_all: bool) -> String {
-    format!("There {} {}.", if count == 1 { "is" } else { "are" }, at_least(count, is_all))
-}
-
 /// A state of a message, a run or whatever has one.
 pub(super) fn state(name: &str) -> Markup {
     let kind = match name {
@@ -420,10 +415,6 @@ mod tests {
         ] {
             assert_eq!(in_words(seconds), expected);
         }
-        assert_eq!(
-            (there_are(1, true), there_are(2_000, false)),
-            ("There is 1.".into(), "There are at least 2\u{202f}000.".into())
-        );
         assert_eq!(
             (number(0), number(1_000), number(12_345_678)),
             ("0".into(), "1\u{202f}000".into(), "12\u{202f}345\u{202f}678".into())

@@ -3,7 +3,7 @@
 use super::session::Identity;
 use super::view::{self, Frame};
 use super::{Desk, ROOT};
-use crate::api::{Exhausted, Peer};
+use crate::api::{Countable, Counted, Exhausted, Peer, count};
 use crate::tenants::Scope;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -150,6 +150,11 @@ impl Visitor {
         }
         let text = answer["error"].as_str().map_or_else(|| answer.to_string(), str::to_owned);
         Err(Problem { status, text })
+    }
+
+    /// How many messages, dead letters or runs a query of the API means.
+    pub(super) async fn count(&self, what: Countable, query: &str) -> Result<Counted, Problem> {
+        count(&self.desk.app, self.tenant, what, query).await.map_err(Problem::refused)
     }
 
     /// A request to the API with the rights of the visitor.

@@ -1,7 +1,7 @@
 //! Bulk actions: what one does to many, and how far it is, in one transaction.
 
 use super::run::Core;
-use super::{BulkPiece, CoreFailure, Replay, Reply};
+use super::{BulkDone, BulkPiece, CoreFailure, Replay, Reply};
 use crate::crash_point::crash_point;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
@@ -16,30 +16,34 @@ impl Core {
         &mut self,
         mut action: BulkAction,
         piece: Option<BulkPiece>,
-        reply: Reply<BulkAction>,
+        reply: Reply<BulkDone>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
         if action.id == Seq::MIN {
             action.id = self.next_id(now).seq;
         }
+        let mut duplicates = Vec::new();
         if let Some(piece) = piece {
-            self.do_piece(&mut action, piece)?;
+            duplicates = self.do_piece(&mut action, piece)?;
             crash_point("bulk_piece_done");
         }
         self.batch.out.synced = true;
         self.batch.out.ops.push(Op::PutBulkAction(action.clone()));
-        self.batch.answers.push(Box::new(move || reply.send(action)));
+        self.batch.answers.push(Box::new(move || reply.send(BulkDone { action, duplicates })));
         Ok(())
     }
 
-    fn do_piece(&mut self, action: &mut BulkAction, piece: BulkPiece) -> Result<(), CoreFailure> {
+    /// Gives what was a duplicate, and therefore not published.
+    fn do_piece(&mut self, action: &mut BulkAction, piece: BulkPiece) -> Result<Vec<Accepted>, CoreFailure> {
         let tenant = action.tenant;
+        let mut duplicates = Vec::new();
         match piece {
             BulkPiece::Cancel(ids) => action.processed += u64::from(self.cancel(tenant, &ids)?),
             BulkPiece::Delete(ids) => action.processed += u64::from(self.delete_dead_letters(tenant, ids)?),
             BulkPiece::Replay(replays) => {
                 for accepted in self.replay(tenant, replays)?.into_iter().flatten() {
                     if accepted.deduplicated {
+                        duplicates.push(accepted);
                         action.refused += 1;
                         action.problem = Some(format!("a duplicate of {}: nothing was sent", accepted.id));
                     } else {
@@ -48,7 +52,7 @@ impl Core {
                 }
             }
         }
-        Ok(())
+        Ok(duplicates)
     }
 
     /// Cancels these messages; says how many were live and not cancelled before. Commits first, so that the store's

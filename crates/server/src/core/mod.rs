@@ -196,7 +196,7 @@ pub(crate) enum Command {
     PutBulkAction {
         action: Box<BulkAction>,
         piece: Option<BulkPiece>,
-        reply: Reply<BulkAction>,
+        reply: Reply<BulkDone>,
     },
     StartRuns {
         tenant: TenantId,
@@ -321,6 +321,15 @@ pub struct Replay {
     pub dlq_id: DlqId,
     /// The new message.
     pub message: NewMessage,
+}
+
+/// What one piece of a bulk action came to.
+#[derive(Debug)]
+pub struct BulkDone {
+    /// The bulk action as it is now.
+    pub action: BulkAction,
+    /// What was not published because it duplicates another message: that one.
+    pub duplicates: Vec<Accepted>,
 }
 
 /// What a bulk action does next.
@@ -496,7 +505,7 @@ impl CoreHandle {
 
     /// Stores a bulk action or its progress, together with its next piece, and answers with what it is then. One with
     /// the id `Seq::MIN` is new and gets an id.
-    pub async fn put_bulk_action(&self, action: BulkAction, piece: Option<BulkPiece>) -> Result<BulkAction, CoreError> {
+    pub async fn put_bulk_action(&self, action: BulkAction, piece: Option<BulkPiece>) -> Result<BulkDone, CoreError> {
         let action = Box::new(action);
         self.ask(None, |reply| Command::PutBulkAction { action, piece, reply }).await
     }

@@ -117,7 +117,7 @@ impl Core {
         let last_seq = store.last_seq()?;
         let firing = Firing::load(store.as_ref())?;
         let activity = Activity::default();
-        metrics.set_live_runs(store.live_runs()?);
+        metrics.set_runs(store.live_runs()?, store.failed_runs()?);
         let mut shard = Shard::new(settings);
         shard.restore(store.queues(None)?, store.flows()?, now);
         crash_point("start_restored");
@@ -470,6 +470,7 @@ impl Core {
         crash_point("before_retain");
         let retained = self.store.retain(&self.retention, now)?;
         crash_point("after_retain");
+        self.metrics.runs_left_dlq(retained.failed_runs_dropped);
         if retained.buckets_dropped > 0 {
             tracing::info!(buckets = retained.buckets_dropped, "dropped history that is past its retention");
         }

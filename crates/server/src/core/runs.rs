@@ -19,7 +19,7 @@ use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
     Attempt, Change, Consequences, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
 };
-use posthaste_wire::id::{MessageId, Seq, TenantId};
+use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use std::sync::Arc;
@@ -378,12 +378,27 @@ impl Core {
         let (last_seq, random) = (&mut self.last_seq, &mut self.random);
         let mut next_id = || next_id(last_seq, random, now);
         let mut out = Outbox { limits: self.quotas.workflow, ..Outbox::new(now, &mut next_id) };
-        let before = cached.workflow.run.state;
+        let (before, was_in_dlq) = (cached.workflow.run.state, dlq_id_of(&cached.workflow).is_some());
         let decided = decide(&mut cached.workflow, &mut out);
         let consequences = Consequences::of(out);
         self.metrics.run_decided(before, cached.workflow.run.state, &consequences.changes);
+        let now_in_dlq = dlq_id_of(&cached.workflow).map(|dlq_id| (dlq_id, cached.workflow.run.id.clone()));
         self.follow(cached, consequences, now)?;
+        self.report_dlq(was_in_dlq, now_in_dlq);
         Ok(Some(decided))
+    }
+
+    /// Counts and logs, once it is committed, that a run went to the DLQ or left it.
+    fn report_dlq(&mut self, was_there: bool, is_there: Option<(DlqId, String)>) {
+        let metrics = self.metrics.clone();
+        match is_there {
+            Some((dlq_id, id)) if !was_there => self.batch.answers.push(Box::new(move || {
+                metrics.run_dead_lettered();
+                tracing::warn!(workflow.run_id = ?id, dlq.id = %dlq_id, "workflow run failed: it is in the DLQ");
+            })),
+            None if was_there => self.batch.answers.push(Box::new(move || metrics.runs_left_dlq(1))),
+            _ => {}
+        }
     }
 
     /// A new run; says which.
@@ -523,6 +538,11 @@ fn step_of(cached: &Cached, message: Arc<Message>, lazy_bytes: usize) -> Step {
         _ => message.body.len(),
     };
     Step::new(message, bytes)
+}
+
+/// The id under which a failed run is in the DLQ.
+fn dlq_id_of(workflow: &Workflow) -> Option<DlqId> {
+    workflow.run.failure.as_deref().filter(|failure| failure.is_in_dlq).map(|failure| failure.dlq_id)
 }
 
 fn started_of(workflow: &Workflow, deduplicated: bool) -> Started {

@@ -157,6 +157,15 @@ pub trait Store: Send + Sync {
     /// How many live messages each of these keys has that are due at `until` or before.
     fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError>;
 
+    /// The same without the messages that are named beside each key: those that are under way. One look: a message that has
+    /// ended meanwhile is neither counted nor taken off.
+    fn flow_waiting(
+        &self,
+        tenant: TenantId,
+        flows: &[(FlowKey, Vec<MessageId>)],
+        until: Timestamp,
+    ) -> Result<Vec<u64>, StoreError>;
+
     /// The schedules of a tenant, by id.
     fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError>;
 
@@ -235,6 +244,9 @@ pub trait Store: Send + Sync {
 
     /// How many runs go on, of all tenants. Walks an index of them all: for the start of a process.
     fn live_runs(&self) -> Result<u64, StoreError>;
+
+    /// How many failed runs are in the DLQ, of all tenants. Walks an index of them all: for the start of a process.
+    fn failed_runs(&self) -> Result<u64, StoreError>;
 
     /// How much a tenant has of what people look after, each counted up to `max`. The cost does not grow with what others
     /// have; where others have messages for very many destinations or queues, it is told that there may be more.
@@ -412,6 +424,8 @@ pub struct Retention {
 pub struct Retained {
     /// Buckets dropped.
     pub buckets_dropped: u32,
+    /// Failed runs that left the DLQ.
+    pub failed_runs_dropped: u64,
     /// More is due; call again soon.
     pub more: bool,
 }

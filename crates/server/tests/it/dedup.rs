@@ -139,6 +139,28 @@ async fn the_same_id_of_another_tenant_is_another_id() {
 }
 
 #[tokio::test]
+async fn triggers_that_start_no_run_are_counted_as_duplicates_of_its_first_message() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let trigger = async || {
+        let path = format!("/v2/trigger/{}", receiver.url("/wf"));
+        let request = server.post(&path).header("Upstash-Deduplication-Id", "once").header("Upstash-Delay", "1h");
+        request.body("{}").expect(200).await.json()
+    };
+    let first = trigger().await;
+    assert!(first.get("deduplicated").is_none(), "{first}");
+    for _ in 0..2 {
+        let again = trigger().await;
+        assert_eq!((&again["workflowRunId"], &again["deduplicated"]), (&first["workflowRunId"], &json!(true)));
+    }
+    let run = server.run_in(first["workflowRunId"].as_str().expect("an id"), "RUN_STARTED").await;
+    let message = run["steps"][0]["steps"][0]["messageId"].as_str().unwrap_or_else(|| panic!("{run}"));
+    let why = server.get(&format!("/v2/messages/{message}/why")).expect(200).await.json();
+    assert_eq!(why["duplicates"]["count"], 2, "{why}");
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
 async fn a_message_tells_how_many_publishes_were_answered_with_it() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;

@@ -128,14 +128,19 @@ async fn runs_of_workflows_are_counted() {
             ("posthaste_runs_ended_total{state=\"canceled\"}", 1.0),
             ("posthaste_runs_live", 1.0),
             ("posthaste_steps_accepted_total", 1.0),
+            ("posthaste_dead_lettered_total", 2.0),
+            ("posthaste_dead_letters", 1.0),
         ];
         for (line, value) in expected {
             assert_eq!(server.metric(line), value, "{backend:?}: {line}\n{}", server.metrics());
         }
         let server = server.restart().await;
+        assert_eq!(server.metric("posthaste_dead_letters"), 1.0, "{backend:?}: the failed run is still in the DLQ");
         assert_eq!(server.metric("posthaste_runs_live"), 1.0, "{backend:?}: what was left goes on");
         server.finish_run("wfr_c").await;
         assert_eq!(server.metric("posthaste_runs_live"), 0.0);
+        server.delete("/v2/workflows/dlq").expect(200).await;
+        assert_eq!(server.metric("posthaste_dead_letters"), 0.0, "{backend:?}: it was deleted");
         server.finish().await;
     }
 }

@@ -58,9 +58,10 @@ impl Judge {
     }
 
     /// Whether it is the first of its queue, if it is in one: a full shard may fill one slot only. Once a clock went
-    /// back, who is published may stand before somebody who was delayed and has a slot.
+    /// back, who is published may stand before somebody who was delayed and has a slot. Callbacks are sent whatever their
+    /// queue does.
     fn queue_lets(&self, row: &Live, store: &Store) -> bool {
-        let Some(place) = row.place else { return true };
+        let Some(place) = row.place.filter(|place| place.turn.seq == row.id.seq) else { return true };
         let queue = store.queues.get(&(row.tenant, place.queue));
         let may_be_before = |other: Place| {
             let may_have_slot = self.clock_went_back && (was_delayed(other) || was_delayed(place));

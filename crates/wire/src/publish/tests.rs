@@ -168,9 +168,22 @@ fn not_before_follows_the_vectors() {
         let value = case["value"].as_str().unwrap();
         let result = read(&[("Upstash-Not-Before", value), ("Upstash-Delay", "1h")]);
         match case["expect"].as_str() {
+            Some("1780315260500") => assert_eq!(result.unwrap().not_before, Some(Timestamp(1_780_315_260_500))),
             Some("deliver now") => assert!(result.unwrap().not_before.is_some_and(|time| time <= NOW), "{value}"),
             _ => assert!(result.is_err(), "{value}"),
         }
+    }
+    for (value, expected) in [
+        ("1780315260.0", Some(1_780_315_260_000)),
+        ("1780315260.1234", Some(1_780_315_260_124)),
+        ("1780315260.9999", Some(1_780_315_261_000)),
+        ("1780315260.", None),
+        (".5", None),
+        ("1780315260.5.1", None),
+        ("1e9", None),
+    ] {
+        let time = read(&[("Upstash-Not-Before", value)]).ok().and_then(|options| options.not_before);
+        assert_eq!(time, expected.map(Timestamp), "{value}");
     }
     let both = read(&[("Upstash-Delay", "1h"), ("Upstash-Not-Before", "1780315260")]).unwrap();
     assert_eq!((both.not_before, both.delay_ms), (Some(Timestamp(1_780_315_260_000)), Some(3_600_000)));

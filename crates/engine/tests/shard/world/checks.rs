@@ -101,7 +101,7 @@ impl World {
         }
         let queue_lets = |row: &Live, place: Place| match self.went_back_at.is_empty() {
             true => self.queue_lets(row, place),
-            false => self.queue_lets(row, place) && self.is_first(row, place),
+            false => self.queue_lets(row, place) && (place.turn.seq != row.id.seq || self.is_first(row, place)),
         };
         let idle = |row: &&Live| self.in_flight.iter().all(|live| live.tenant != row.tenant);
         for row in self.live.values().filter(idle).filter(|row| self.is_overdue(row)) {
@@ -124,8 +124,11 @@ impl World {
         book.and_then(|book| book.flow.as_ref()).is_none_or(|flow| !flow.paused && flow.rate.is_none())
     }
 
-    /// Whether it is among the first of its queue.
+    /// Whether it is among the first of its queue. Callbacks are sent whatever their queue does.
     pub(crate) fn queue_lets(&self, row: &Live, place: Place) -> bool {
+        if place.turn.seq != row.id.seq {
+            return true;
+        }
         let queue = self.queues.values().find(|queue| QueueKey::of(queue.tenant, &queue.name) == place.queue);
         queue.is_some_and(|queue| !queue.paused && self.turns_before(row, place) < queue.parallelism as usize)
     }

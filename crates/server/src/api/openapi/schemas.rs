@@ -176,7 +176,7 @@ fn settings() -> Value {
     let token = [
         ("name", text()),
         ("scope", json!({ "enum": ["full", "readOnly"] })),
-        ("lastUsed", json!({ "type": "integer", "description": "Unix milliseconds; absent if not since the start." })),
+        ("lastUsed", json!({ "type": "integer", "description": "Unix milliseconds; absent if it was never used." })),
     ];
     let setting = [
         ("name", text()),

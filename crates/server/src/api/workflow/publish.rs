@@ -197,7 +197,11 @@ pub(super) async fn start(
     let bytes = runs.iter().map(|run| run.first.body.len()).sum();
     let _promise = storing::admit(app, tenant, bytes)?;
     let count = runs.len();
-    within_quota(app, tenant, count, app.core.start_runs(tenant, runs, room), |run: &Started| !run.deduplicated).await
+    let starting = app.core.start_runs(tenant, runs, room);
+    let started = within_quota(app, tenant, count, starting, |run: &Started| !run.deduplicated).await?;
+    let answers = started.iter().map(|run| Accepted { id: run.message_id, deduplicated: run.deduplicated });
+    app.duplicates.add(&answers.collect::<Vec<_>>(), app.clock.now());
+    Ok(started)
 }
 
 async fn append(

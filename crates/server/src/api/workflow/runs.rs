@@ -107,7 +107,7 @@ pub(super) fn result(body: &[u8]) -> Option<String> {
 }
 
 /// Which runs a bulk cancel means, and how many of them at most.
-pub(super) fn cancel_of(params: &Params) -> Result<(RunFilter, usize), ApiError> {
+pub(in crate::api) fn cancel_of(params: &Params) -> Result<(RunFilter, usize), ApiError> {
     params.selected_by(&SELECTORS, &OTHERS)?;
     let ids = params.many_or_whole("workflowRunIds")?;
     if !ids.is_empty() {

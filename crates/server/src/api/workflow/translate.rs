@@ -21,7 +21,7 @@ use posthaste_wire::header;
 use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
 use posthaste_wire::rejection::Rejection;
 use posthaste_wire::time::Timestamp;
-use posthaste_wire::workflow::{CallType, Features};
+use posthaste_wire::workflow::{self, CallType, Features};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -283,7 +283,15 @@ fn step(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<NewE
     if protocol.call_type == CallType::Step {
         headers::set(&mut sent.headers, header::WORKFLOW_SDK_VERSION, VERSION);
     }
-    Ok(entry(protocol, sent, item.body, bounds))
+    let due = woken_at(sent.due(bounds.now), &item.body, bounds);
+    Ok(NewEntry { due, ..entry(protocol, sent, item.body, bounds) })
+}
+
+/// When a step is due: at the time of its headers or, if it is later, at the exact time that a sleep carries. A time further
+/// ahead than a delay may be does not count.
+fn woken_at(due: Timestamp, body: &[u8], bounds: &Bounds<'_>) -> Timestamp {
+    let latest = bounds.now.plus_millis(bounds.limits.delay_ms_max);
+    workflow::sleep_until(body).filter(|until| *until <= latest).map_or(due, |until| until.max(due))
 }
 
 fn entry(protocol: &Protocol, sent: Sent, body: Bytes, bounds: &Bounds<'_>) -> NewEntry {

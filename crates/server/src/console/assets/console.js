@@ -5,6 +5,8 @@
 //                             what is in an element with a data-key is known again by that, wherever it moves
 //   data-verdict              an element says how things stand, as of the last time that the page was fetched
 //   data-confirm="Really?"    a form asks before it is sent
+//   data-ask="/console/…"     the same for a form or a button; this path answers with the question when it gets the fields
+//                             of the form, or with a status of an error and the reason why there is nothing to do
 //   data-submit-on-change     a form is sent when a choice is made
 //   data-copy="text"          a button copies a text
 //   data-select-all="name"    a box ticks all boxes of that name
@@ -202,42 +204,71 @@ function localTimes(root) {
 }
 
 // The answers say what they do: a question about a cancel must not have a button "Cancel" that means no.
-function ask(question, action) {
+async function ask(question, action) {
+  const yes = action ? `Yes, ${action.charAt(0).toLowerCase()}${action.slice(1).replace(/…$/, "")}` : "Yes";
+  return await choose(question, ["No", yes]) === yes;
+}
+
+// Shows a text and resolves to the name of the button that was pressed; the last one is the primary one.
+function choose(question, names) {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
   text.textContent = question;
   const actions = document.createElement("div");
   actions.className = "actions";
-  const yes = action ? `Yes, ${action.charAt(0).toLowerCase()}${action.slice(1).replace(/…$/, "")}` : "Yes";
-  const choices = ["No", yes].map((name) => {
+  for (const name of names) {
     const button = document.createElement("button");
     button.textContent = name;
     button.type = "button";
+    button.addEventListener("click", () => dialog.close(name));
     actions.append(button);
-    return button;
-  });
-  choices[1].className = "primary";
+  }
+  actions.lastChild.className = "primary";
   dialog.append(text, actions);
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) => {
-    choices[0].addEventListener("click", () => dialog.close(""));
-    choices[1].addEventListener("click", () => dialog.close("yes"));
-    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue); });
   });
 }
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  const question = event.submitter?.dataset.confirm || form.dataset.confirm;
-  if (!question || form.dataset.confirmed !== undefined) return;
+  const submitter = event.submitter;
+  const path = submitter?.dataset.ask || form.dataset.ask;
+  let question = submitter?.dataset.confirm || form.dataset.confirm;
+  if (!(path || question) || form.dataset.confirmed !== undefined) return;
   event.preventDefault();
-  if (await ask(question, event.submitter?.textContent.trim())) {
+  if (path) {
+    question = await questionAt(path, form, submitter);
+    if (question === null) return;
+  }
+  if (await ask(question, submitter?.textContent.trim())) {
     form.dataset.confirmed = "";
-    form.requestSubmit(event.submitter);
+    form.requestSubmit(submitter);
     delete form.dataset.confirmed;
   }
 });
+
+// The question that the server has for a form as it is now: it counts what the form means. Null: there is nothing to do,
+// which the visitor has seen.
+async function questionAt(path, form, submitter) {
+  let text = "The server did not respond. Nothing was changed.";
+  try {
+    const fields = new URLSearchParams(new FormData(form, submitter));
+    const response = await fetch(`${path}?${fields}`);
+    if (response.redirected) {
+      location.reload();
+      return null;
+    }
+    text = await response.text();
+    if (response.ok) return text;
+  } catch (error) {
+    console.error(error);
+  }
+  await choose(text, ["OK"]);
+  return null;
+}
 
 document.addEventListener("change", (event) => {
   const form = event.target.closest("form[data-submit-on-change]");

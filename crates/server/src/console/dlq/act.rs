@@ -1,16 +1,22 @@
 //! What buttons of these pages do: send dead letters again, delete them.
 
 use super::super::form::{Fields, borrowed};
+use super::super::question::{self, Question};
 use super::super::view;
 use super::super::visitor::{Problem, Visitor, query, segment};
 use super::super::{Console, ROOT, back_to};
 use super::change;
 use super::selection::Selection;
+use crate::api::Countable;
 use axum::body::Bytes;
-use axum::http::Method;
+use axum::extract::{Path, RawQuery};
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+
+/// Where the questions are, before the last part of the action's path.
+const ASK: &str = "/console/dlq/question/";
 
 /// What somebody has asked for with a form.
 pub(super) struct Order {
@@ -155,6 +161,35 @@ pub(super) async fn delete(visitor: Visitor, body: Bytes) -> Result<Response, Pr
     }
 }
 
+/// The question before dead letters are sent again or deleted: it counts them now.
+pub(super) async fn ask(visitor: Visitor, Path(action): Path<String>, RawQuery(query): RawQuery) -> Question {
+    Question::of(question_of(&visitor, &action, query.unwrap_or_default().as_bytes()).await)
+}
+
+async fn question_of(visitor: &Visitor, action: &str, fields: &[u8]) -> Result<String, Problem> {
+    let (before, after) = match action {
+        "retry" => ("Send", "again"),
+        "delete" => ("Delete", "for good"),
+        _ => return Err(Problem { status: StatusCode::NOT_FOUND, text: "There is no such question.".to_owned() }),
+    };
+    let order = Order::read(fields)
+        .map_err(|nothing| Problem { status: StatusCode::NOT_FOUND, text: nothing.said.to_owned() })?;
+    Ok(match &order.what {
+        What::One(id) => format!("{before} the dead letter {id} {after}?"),
+        What::Ticked(ids) => format!("{before} {} {after}?", question::ticked(ids.len(), "dead letter")?),
+        What::All(selection) => {
+            let counted = visitor.count(Countable::DeadLetters, &selection.of_api()).await?;
+            let how_many = question::how_many(counted, "dead letter")?;
+            match selection.is_empty() {
+                true => format!(
+                    "{before} EVERY dead letter of this tenant {after}? There is no filter: this is about {how_many}."
+                ),
+                false => format!("{before} {how_many} {after}: {}?", selection.in_words()),
+            }
+        }
+    })
+}
+
 async fn send(visitor: &Visitor, method: Method, path: String, headers: &[(&str, &str)]) -> Result<Value, Problem> {
     visitor.send(method, &path, headers, Vec::new()).await
 }
@@ -170,8 +205,6 @@ pub(super) struct Button<'a> {
     pub(super) name: &'a str,
     /// What the form says besides if it is this button.
     pub(super) field: Option<(&'a str, &'a str)>,
-    /// What is asked before.
-    pub(super) question: Option<&'a str>,
     pub(super) is_danger: bool,
 }
 
@@ -179,7 +212,7 @@ pub(super) fn button(visitor: &Visitor, button: &Button<'_>) -> Markup {
     let (name, value) = button.field.unzip();
     html! {
         button.danger[button.is_danger] formaction=(button.action) name=[name] value=[value]
-            data-confirm=[button.question] disabled[!visitor.may_act()] title=[view::refusal(visitor)] { (button.name) }
+            data-ask=[button.action.rsplit('/').next().map(|action| format!("{ASK}{action}"))] disabled[!visitor.may_act()] title=[view::refusal(visitor)] { (button.name) }
     }
 }
 

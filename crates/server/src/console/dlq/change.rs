@@ -54,7 +54,8 @@ pub(super) async fn render(visitor: &Visitor, order: &Order, problem: Option<Pro
     let body = html! {
         div.title { h1 { (title) } }
         (view::alert(problem.as_ref()))
-        form.card.fields #change method="post" action="/console/dlq/retry" {
+        form.card.fields #change method="post" action="/console/dlq/retry"
+            data-ask=[one.is_none().then_some("/console/dlq/question/retry")] {
             (meant(order))
             @if let Some(letter) = &one {
                 p { "The destination and the body stay: " code { (view::long(&format!("{} {}", letter.method, letter.url))) } }

@@ -71,7 +71,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Ma
             Err(problem) => p.problem role="alert" { (problem.text) },
             Ok(page) if page.is_all() && cursor.is_empty() && page.messages.is_empty() => (nothing(&selection, false)),
             Ok(page) => {
-                (list(&visitor, &selection, page, cursor.is_empty()))
+                (list(&visitor, &selection, page))
                 @let mut pairs = selection.pairs();
                 @let () = pairs.push(("cursor", cursor));
                 (view::pager(HERE, &pairs, page.cursor.as_deref()))
@@ -93,15 +93,11 @@ async fn page(visitor: &Visitor, selection: &Selection, cursor: &str) -> Result<
     }
 }
 
-fn list(visitor: &Visitor, selection: &Selection, page: &Page, is_first: bool) -> Markup {
-    let button = |what, action, name, question: Option<&str>| {
+fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
+    let button = |what, action, name| {
         let is_danger = action == DELETE;
-        act::button(visitor, &act::Button { action, name, field: Some(("what", what)), question, is_danger })
+        act::button(visitor, &act::Button { action, name, field: Some(("what", what)), is_danger })
     };
-    let matching = if selection.is_empty() { "all dead letters" } else { "all that match the filter" };
-    let there_are = view::there_are(page.messages.len() as u64, is_first && page.is_all());
-    let send_all = format!("Send {matching} again, not only those of this page? {there_are}");
-    let delete_all = format!("Delete {matching} for good, not only those of this page? {there_are}");
     html! {
         form.selection #entries method="post" action="/console/dlq/retry" {
             (selection.hidden(&[]))
@@ -109,12 +105,12 @@ fn list(visitor: &Visitor, selection: &Selection, page: &Page, is_first: bool) -
             div.actions {
                 // The first button is the one that Enter presses: it must do no harm.
                 button formmethod="get" name="what" value="ticked" { "Edit and retry ticked" }
-                (button("ticked", RETRY, "Retry ticked", None))
-                (button("ticked", DELETE, "Delete ticked", Some("Delete the ticked dead letters for good?")))
+                (button("ticked", RETRY, "Retry ticked"))
+                (button("ticked", DELETE, "Delete ticked"))
                 (act::pace(""))
                 button formmethod="get" name="what" value="all" { "Edit and retry all" }
-                (button("all", RETRY, "Retry all", Some(&send_all)))
-                (button("all", DELETE, "Delete all", Some(&delete_all)))
+                (button("all", RETRY, "Retry all"))
+                (button("all", DELETE, "Delete all"))
             }
             div.scroll tabindex="0" role="region" aria-label="Dead letters" {
                 table {

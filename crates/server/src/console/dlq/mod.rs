@@ -34,6 +34,7 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/dlq/background", get(async |visitor, next| background::show(visitor, Of::DeadLetters, next).await))
         .route("/dlq/retry", get(change::show).post(act::retry))
         .route("/dlq/delete", post(act::delete))
+        .route("/dlq/question/{action}", get(act::ask))
         .route("/dlq/stop", post(background::stop))
         .route("/dlq/{id}", get(entry::show))
 }
@@ -102,13 +103,10 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
     let total: u64 = causes.causes.iter().map(|cause| cause.count).sum();
     let is_all = !causes.more && causes.left_out == 0;
     let number = view::at_least(total, is_all);
-    let there_are = view::there_are(total, is_all);
     // Each group has its own button with this name.
     let cause = selection.cause().map(|cause| ("cause", cause));
     let (name, value) = cause.unzip();
     let matching = if selection.is_empty() { "" } else { " that match" };
-    let send_all = format!("Send all dead letters{matching} again? {there_are}");
-    let delete_all = format!("Delete all dead letters{matching} for good? {there_are}");
     html! {
         form.selection #groups method="post" action="/console/dlq/retry" {
             (selection.hidden(&["cause"]))
@@ -120,11 +118,11 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
                 (act::pace(""))
                 (act::button(visitor, &act::Button {
                     action: "/console/dlq/retry", name: &format!("Retry all{matching}"), field: cause,
-                    question: Some(&send_all), is_danger: false,
+                    is_danger: false,
                 }))
                 (act::button(visitor, &act::Button {
                     action: "/console/dlq/delete", name: &format!("Delete all{matching}"), field: cause,
-                    question: Some(&delete_all), is_danger: true,
+                    is_danger: true,
                 }))
             }
             @if causes.more {
@@ -157,7 +155,6 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
     let now = visitor.now();
     let number = view::number(cause.count);
     let of_cause = selection.with("cause", &cause.cause);
-    let name = format!("{} {}", cause.destination, cause.text);
     html! {
         tr {
             td.number { strong { (number) } }
@@ -174,12 +171,12 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
                 div.actions {
                     (act::button(visitor, &act::Button {
                         action: "/console/dlq/retry", name: "Retry", field: Some(("cause", &cause.cause)),
-                        question: Some(&format!("Send {number} dead letters to {name} again?")), is_danger: false,
+                        is_danger: false,
                     }))
                     a.button href=(of_cause.with("what", "all").link("/console/dlq/retry")) { "Edit and retry" }
                     (act::button(visitor, &act::Button {
                         action: "/console/dlq/delete", name: "Delete", field: Some(("cause", &cause.cause)),
-                        question: Some(&format!("Delete {number} dead letters to {name} for good?")), is_danger: true,
+                        is_danger: true,
                     }))
                     a.button href=(format!("{PATH}/{}", super::visitor::segment(&cause.sample.dlq_id))) { "Sample" }
                 }

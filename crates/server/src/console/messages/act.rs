@@ -2,11 +2,13 @@
 
 use super::filters::{MESSAGES, for_cancel};
 use super::{PATH, path_of};
+use crate::api::Countable;
 use crate::console::filters::Filters;
 use crate::console::form::Fields;
+use crate::console::question::{self, Question};
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, back_to, view};
-use axum::extract::{Path, RawForm};
+use axum::extract::{Path, RawForm, RawQuery};
 use axum::http::Method;
 use axum::response::Response;
 
@@ -32,7 +34,7 @@ pub(super) async fn retry(visitor: Visitor, Path(id): Path<String>, form: RawFor
 pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
     let fields = Fields::read(&form);
     // Without an id the API would be asked to cancel everything.
-    let ids: Vec<&str> = fields.all("id").filter(|id| !id.trim().is_empty()).collect();
+    let ids = ticked(&fields);
     if ids.is_empty() {
         return Ok(back_to(next(&fields), "No message is ticked, so nothing was cancelled"));
     }
@@ -43,6 +45,40 @@ pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<R
     let all = || format!("Cancelled {}", view::counted(ids.len(), "message"));
     let said = if cancelled as usize == ids.len() { all() } else { said };
     Ok(back_to(next(&fields), &said))
+}
+
+/// The question before those that are ticked are cancelled.
+pub(super) async fn ask_ticked(_visitor: Visitor, RawQuery(query): RawQuery) -> Question {
+    let count = ticked(&Fields::parse(query.unwrap_or_default().as_bytes())).len();
+    let ask = |ticked| format!("Cancel {ticked}? Running attempts will finish; there will be no retries.");
+    Question::of(question::ticked(count, "message").map(ask))
+}
+
+/// The question before everything that matches is cancelled.
+pub(super) async fn ask_matching(visitor: Visitor, RawQuery(query): RawQuery) -> Question {
+    Question::of(question_matching(&visitor, &query.unwrap_or_default()).await)
+}
+
+async fn question_matching(visitor: &Visitor, query: &str) -> Result<String, Problem> {
+    let filters = Filters::read(&MESSAGES, query);
+    let counted = visitor.count(Countable::Messages, &for_cancel(&filters)?).await?;
+    let how_many = question::how_many(counted, "message")?;
+    Ok(match filters.is_empty() {
+        true => format!(
+            "Cancel EVERY message of this tenant that has not ended, in all queues? There is no filter: this cancels \
+             {how_many}."
+        ),
+        false => format!(
+            "Cancel every message that has not ended and matches {}? This cancels {how_many}. Dates are compared with \
+             when a message was published.",
+            filters.told()
+        ),
+    })
+}
+
+/// The messages that are ticked in a form.
+fn ticked(fields: &Fields) -> Vec<&str> {
+    fields.all("id").filter(|id| !id.trim().is_empty()).collect()
 }
 
 pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {

@@ -27,7 +27,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
     let body = html! {
         div.title {
             h1 { "Messages" }
-            div.actions { (cancel_matching(&visitor, &filters, found.as_ref().ok())) a.button href={ (ROOT) "/send" } { "Send one" } }
+            div.actions { (cancel_matching(&visitor, &filters)) a.button href={ (ROOT) "/send" } { "Send one" } }
         }
         (background::panel(&visitor, Of::Messages, &visitor.here).await?)
         section.card aria-label="Filters" { (filters.form()) }
@@ -46,8 +46,7 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &Grouped) -> Markup {
         @if found.messages.is_empty() { (nothing(filters, is_cut)) } @else {
             div #messages.scroll { (table(visitor, &found.messages)) }
             div.title {
-                form #selection method="post" action={ (PATH) "/cancel" }
-                    data-confirm="Cancel the messages that are ticked? What is under way is let finish; nothing is sent again." {
+                form #selection method="post" action={ (PATH) "/cancel" } data-ask={ (PATH) "/question/ticked" } {
                     input type="hidden" name="next" value=(visitor.here);
                     button.danger type="submit" disabled[!visitor.may_act()]
                         title=[view::refusal(visitor)] { "Cancel ticked messages" }
@@ -151,42 +150,17 @@ pub(super) fn waits_for_time(lines: &[Line], now: Timestamp) -> bool {
     is_waiting && last.about.queue_name.is_none() && due.is_some_and(|due| due > now)
 }
 
-/// Cancels everything that the filters mean, with a question that says so.
-fn cancel_matching(visitor: &Visitor, filters: &Filters, found: Option<&Grouped>) -> Markup {
+/// Cancels everything that the filters mean, after a question that counts them.
+fn cancel_matching(visitor: &Visitor, filters: &Filters) -> Markup {
     let wanted = for_cancel(filters);
-    let how_many = found.map_or(String::new(), |found| how_many(filters, found));
-    let question = match filters.is_empty() {
-        true => format!(
-            "Cancel EVERY message of this tenant that has not ended, in all queues? There is no filter. {how_many}"
-        ),
-        false => format!(
-            "Cancel every message that has not ended and matches {}? {how_many} Dates are compared with when a message \
-             was published.",
-            filters.told()
-        ),
-    };
     let reason = view::refusal(visitor).or(wanted.as_ref().err().map(|problem| problem.text.as_str()));
     html! {
-        form.inline method="post" action={ (PATH) "/cancel-matching" } data-confirm=(question) {
+        form.inline method="post" action={ (PATH) "/cancel-matching" } data-ask={ (PATH) "/question/matching" } {
             (filters.hidden())
             input type="hidden" name="next" value=(visitor.here);
             button.danger type="submit" disabled[reason.is_some()] title=[reason] {
                 @if filters.is_empty() { "Cancel all…" } @else { "Cancel all that match…" }
             }
         }
-    }
-}
-
-/// How many of the messages that a cancel means the list shows. The log may have forgotten others, so it is no more than that.
-fn how_many(filters: &Filters, found: &Grouped) -> String {
-    let is_meant = |message: &&Group| {
-        let published = message.events.iter().map(|line| line.time).min();
-        !message.events.iter().any(Line::is_final) && published.is_some_and(|at| filters.cover(at))
-    };
-    let is_all = found.cursor.is_none() && filters.value("cursor").is_empty();
-    let count = found.messages.iter().filter(is_meant).count() as u64;
-    match (count, is_all) {
-        (0, false) => "None of them is on this page of the log; there may be others.".to_owned(),
-        _ => format!("The log has {} of them.", view::at_least(count, is_all)),
     }
 }

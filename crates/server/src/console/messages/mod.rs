@@ -24,6 +24,8 @@ const SHOWN_BYTES_MAX: usize = 64 * 1024;
 pub(super) fn routes() -> Router<Arc<Desk>> {
     Router::new()
         .route("/messages", get(list::show))
+        .route("/messages/question/ticked", get(act::ask_ticked))
+        .route("/messages/question/matching", get(act::ask_matching))
         .route("/messages/cancel", post(act::cancel_selected))
         .route("/messages/cancel-matching", post(act::cancel_matching))
         .route("/messages/background", get(async |visitor, next| background::show(visitor, Of::Messages, next).await))

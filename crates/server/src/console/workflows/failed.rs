@@ -5,6 +5,8 @@ use super::data::{Failed, FailedPage};
 use super::filters::{FAILED, Filters};
 use super::run::callback_state;
 use super::{FAILED_PATH, Fields, PATH, counted, cut, run_path, tabs};
+use crate::api::Counted;
+use crate::console::question::{self, Question};
 use crate::console::visitor::{Problem, query, segment};
 use crate::console::{Visitor, back_to, view};
 use axum::extract::{Path, RawForm, RawQuery};
@@ -58,12 +60,12 @@ impl Action {
     }
 }
 
-/// What each action means, for buttons about many: its path, its name, a question.
+/// What each action means, for buttons about many: its path, its name, what it does.
 const MANY: [(&str, &str, &str); 4] = [
-    ("resume", "Resume", "Resume these failed runs? Each goes on, as a new run, with the step that failed."),
-    ("restart", "Restart", "Restart these failed runs? Each begins anew: its steps are executed again."),
-    ("callback", "Retry failure callback", "Call the failure callbacks of these runs again, where they have failed?"),
-    ("delete", "Delete", "Delete these failed runs? They cannot be resumed any more; their logs stay."),
+    ("resume", "Resume", "Each continues, as a new run, with the step that failed."),
+    ("restart", "Restart", "Each begins anew: its steps are executed again."),
+    ("callback", "Retry failure callback", "Failure callbacks are called again where they have failed."),
+    ("delete", "Delete", "They cannot be resumed any more; their logs stay."),
 ];
 
 async fn page(visitor: &Visitor, filters: &Filters, more: &[(&str, &str)]) -> Result<FailedPage, Problem> {
@@ -112,8 +114,9 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
 /// Buttons of one form, each with its own action.
 fn many_buttons(visitor: &Visitor, are_disabled: bool) -> Markup {
     html! {
-        @for (path, name, question) in MANY {
-            button.danger[path == "delete"] type="submit" formaction={ (FAILED_PATH) "/" (path) } data-confirm=(question)
+        @for (path, name, _) in MANY {
+            button.danger[path == "delete"] type="submit" formaction={ (FAILED_PATH) "/" (path) }
+                data-ask={ (FAILED_PATH) "/question/" (path) }
                 disabled[!visitor.may_act() || are_disabled] title=[view::refusal(visitor)] { (name) }
         }
     }
@@ -213,16 +216,42 @@ pub(super) fn callback_actions(visitor: &Visitor, dlq_id: &str, state: &str) -> 
     view::button(visitor, &format!("{FAILED_PATH}/{path}"), name, None, &[("dlqId", dlq_id)])
 }
 
-/// Before something is done to many: to which.
-pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
-    let filters = Filters::read(&FAILED, &asked.unwrap_or_default());
-    let mut found = page(&visitor, &filters, &[("cursor", "")]).await?;
+/// The failed runs that match, as many as are counted.
+async fn first_pages(visitor: &Visitor, filters: &Filters) -> Result<FailedPage, Problem> {
+    let mut found = page(visitor, filters, &[("cursor", "")]).await?;
     for _ in 1..PAGES_COUNTED {
         let Some(cursor) = found.cursor.take() else { break };
-        let more = page(&visitor, &filters, &[("cursor", &cursor)]).await?;
+        let more = page(visitor, filters, &[("cursor", &cursor)]).await?;
         found.messages.extend(more.messages);
         found.cursor = more.cursor;
     }
+    Ok(found)
+}
+
+/// The question before something is done to many: it counts them now.
+pub(super) async fn question(visitor: Visitor, Path(path): Path<String>, RawQuery(asked): RawQuery) -> Question {
+    Question::of(question_of(&visitor, &path, &asked.unwrap_or_default()).await)
+}
+
+async fn question_of(visitor: &Visitor, path: &str, asked: &str) -> Result<String, Problem> {
+    let Some((_, name, meaning)) = MANY.into_iter().find(|(known, ..)| *known == path) else {
+        return Err(Problem { status: StatusCode::NOT_FOUND, text: "There is no such question.".to_owned() });
+    };
+    let fields = Fields::parse(asked.as_bytes());
+    let which = if fields.one("matching").is_empty() {
+        question::ticked(fields.all("dlqId").count(), "failed run")?
+    } else {
+        let found = first_pages(visitor, &Filters::read(&FAILED, asked)).await?;
+        let counted = Counted { count: found.messages.len(), has_more: found.cursor.is_some() };
+        question::how_many(counted, "failed run")?
+    };
+    Ok(format!("{name}: {which}? {meaning}"))
+}
+
+/// Before something is done to many: to which.
+pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
+    let filters = Filters::read(&FAILED, &asked.unwrap_or_default());
+    let found = first_pages(&visitor, &filters).await?;
     let count = found.messages.len();
     let back = format!("{FAILED_PATH}?{}", filters.without_page());
     let body = html! {

@@ -4,6 +4,8 @@ use super::data::{Run, RunPage};
 use super::filters::{Filters, RUNS, for_cancel};
 use super::waits::waits_for;
 use super::{Fields, PATH, counted, cut, run_path, state, tabs};
+use crate::api::{Countable, Counted};
+use crate::console::question::{self, Question};
 use crate::console::visitor::{Problem, query};
 use crate::console::{Visitor, back_to, view};
 use axum::extract::{RawForm, RawQuery};
@@ -15,8 +17,8 @@ use posthaste_wire::time::Timestamp;
 
 /// Pages of the API that one page here has: each has ten runs at most, because it has all their steps.
 const PAGES: usize = 3;
-/// Pages of the API that are read to say how many runs a cancel hits; of more, it says "at least".
-const PAGES_COUNTED: usize = 10;
+/// Pages of the API that are read to show which runs a cancel means.
+const PAGES_SHOWN: usize = 10;
 /// Requests that one click makes to cancel what matches; of more runs it says so, and another click goes on.
 const CANCEL_ROUNDS_MAX: usize = 20;
 
@@ -69,8 +71,7 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &RunPage) -> Markup {
                 (nothing(filters))
             } @else {
                 div.scroll { (table(&found.runs, visitor.now(), true)) }
-                form #selection method="post" action={ (PATH) "/cancel" }
-                    data-confirm="Cancel the runs that are ticked? What is being executed finishes, and its result is dropped." {
+                form #selection method="post" action={ (PATH) "/cancel" } data-ask={ (PATH) "/question/ticked" } {
                     input type="hidden" name="next" value=(visitor.here);
                     button.danger type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Cancel ticked runs" }
                 }
@@ -136,12 +137,19 @@ fn shortened(text: &str) -> Markup {
     html! { span.lines title=[(short.len() < text.len()).then_some(text)] { (short) @if short.len() < text.len() { "…" } } }
 }
 
-/// Before many runs are cancelled: which.
+/// The question before those that are ticked are cancelled.
+pub(super) async fn ask_ticked(_visitor: Visitor, RawQuery(query): RawQuery) -> Question {
+    let count = Fields::parse(query.unwrap_or_default().as_bytes()).all("id").count();
+    let ask = |ticked| format!("Cancel {ticked}? Running steps will finish, and their results are dropped.");
+    Question::of(question::ticked(count, "run").map(ask))
+}
+
+/// Before many runs are cancelled: how many, and the newest of them.
 pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
     let filters = Filters::read(&RUNS, &asked.unwrap_or_default());
     let back = format!("{PATH}?{}", filters.without_page());
     let found = match for_cancel(&filters, "1") {
-        Ok(_) => runs(&visitor, &filters, &[("state", "RUN_STARTED")], PAGES_COUNTED).await,
+        Ok(wanted) => count_and_list(&visitor, &filters, &wanted).await,
         Err(problem) => Err(problem),
     };
     let body = html! {
@@ -151,14 +159,20 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
                 p.problem role="alert" { (problem.text) }
                 p { a href=(back) { "Back to the list" } }
             }
-            Ok(found) => (asked_for(&visitor, &filters, found, &back)),
+            Ok((counted, found)) => (asked_for(&visitor, &filters, *counted, found, &back)),
         }
     };
     Ok(view::page(&visitor.frame("Cancel runs"), &body))
 }
 
-fn asked_for(visitor: &Visitor, filters: &Filters, found: &RunPage, back: &str) -> Markup {
-    let (count, has_more) = (found.runs.len(), found.cursor.is_some());
+async fn count_and_list(visitor: &Visitor, filters: &Filters, wanted: &str) -> Result<(Counted, RunPage), Problem> {
+    let counted = visitor.count(Countable::Runs, wanted).await?;
+    Ok((counted, runs(visitor, filters, &[("state", "RUN_STARTED")], PAGES_SHOWN).await?))
+}
+
+fn asked_for(visitor: &Visitor, filters: &Filters, counted: Counted, found: &RunPage, back: &str) -> Markup {
+    let how_many = question::how_many(counted, "run").unwrap_or_else(|_| "0 runs".to_owned());
+    let (is_none, are_some_hidden) = (counted.count == 0, found.runs.len() < counted.count);
     html! {
         section.card {
             @if filters.is_empty() {
@@ -166,18 +180,19 @@ fn asked_for(visitor: &Visitor, filters: &Filters, found: &RunPage, back: &str) 
             } @else {
                 p { "Runs that go on, with " strong { (filters.told()) } }
             }
-            p #hit { (if has_more { "At least " } else { "" }) (counted(count, "run")) " will be cancelled. "
+            p #hit { (how_many) " will be cancelled. "
                 "What is being executed finishes, and its result is dropped; no failure function is called." }
             div.actions {
                 form.inline method="post" action={ (PATH) "/cancel-matching" } {
                     (filters.hidden())
                     input type="hidden" name="next" value=(back);
-                    button.danger type="submit" disabled[!visitor.may_act() || count == 0] title=[view::refusal(visitor)] { "Cancel them" }
+                    button.danger type="submit" disabled[!visitor.may_act() || is_none] title=[view::refusal(visitor)] { "Cancel them" }
                 }
                 a.button href=(back) { "Keep them" }
             }
         }
-        @if count > 0 { div.scroll { (table(&found.runs, visitor.now(), false)) } }
+        @if are_some_hidden { p.note { "Shown are the newest " (view::number(found.runs.len() as u64)) " of them." } }
+        @if !found.runs.is_empty() { div.scroll { (table(&found.runs, visitor.now(), false)) } }
     }
 }
 

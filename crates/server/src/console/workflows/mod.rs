@@ -32,6 +32,8 @@ const EVENTS_PATH: &str = "/console/workflows/events";
 pub(super) fn routes() -> Router<Arc<Desk>> {
     Router::new()
         .route("/workflows", get(list::show))
+        .route("/workflows/question/ticked", get(list::ask_ticked))
+        .route("/workflows/failed/question/{action}", get(failed::question))
         .route("/workflows/cancel", get(list::ask).post(list::cancel_selected))
         .route("/workflows/cancel-matching", post(list::cancel_matching))
         .route("/workflows/runs/{id}", get(run::show))

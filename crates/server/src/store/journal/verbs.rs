@@ -235,6 +235,15 @@ impl Store for JournalStore {
         self.settled()?.flow_loads(tenant, flows, until)
     }
 
+    fn flow_waiting(
+        &self,
+        tenant: TenantId,
+        flows: &[(FlowKey, Vec<MessageId>)],
+        until: Timestamp,
+    ) -> Result<Vec<u64>, StoreError> {
+        self.settled()?.flow_waiting(tenant, flows, until)
+    }
+
     fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
         self.database().schedules(tenant)
     }
@@ -362,6 +371,10 @@ impl Store for JournalStore {
 
     fn live_runs(&self) -> Result<u64, StoreError> {
         self.settled()?.live_runs()
+    }
+
+    fn failed_runs(&self) -> Result<u64, StoreError> {
+        self.settled()?.failed_runs()
     }
 
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {

@@ -93,6 +93,11 @@ impl Store for MemoryStore {
                 rows = of_shard.filter(|live| key(live).is_some_and(|key| key > after)).collect();
                 rows.sort_by_key(key);
             }
+            Source::Callbacks { after } => {
+                let is_callback = |live: &Live| live.place.is_some_and(|place| place.turn.seq != live.id.seq);
+                rows = of_shard.filter(|live| is_callback(live) && live.id.seq > after).collect();
+                rows.sort_by_key(|live| live.id.seq);
+            }
         }
         rows.truncate(load.max);
         Ok(rows)
@@ -303,6 +308,20 @@ impl Store for MemoryStore {
         Ok(flows.iter().map(|flow| model.count_live(|live| is_due(live, *flow))).collect())
     }
 
+    fn flow_waiting(
+        &self,
+        tenant: TenantId,
+        flows: &[(FlowKey, Vec<MessageId>)],
+        until: Timestamp,
+    ) -> Result<Vec<u64>, StoreError> {
+        let model = self.model();
+        let waits = |live: &Live, (flow, under_way): &(FlowKey, Vec<MessageId>)| {
+            let is_due = live.tenant == tenant && live.flow == Some(*flow) && live.due <= until;
+            is_due && !under_way.contains(&live.id)
+        };
+        Ok(flows.iter().map(|key| model.count_live(|live| waits(live, key))).collect())
+    }
+
     fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
         let model = self.model();
         Ok(model.schedules.values().filter(|schedule| schedule.tenant == tenant).cloned().collect())
@@ -409,12 +428,19 @@ impl Store for MemoryStore {
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
-        Ok(Retained { buckets_dropped: self.model().retain(policy, now), more: false })
+        let mut model = self.model();
+        let before = model.failed_runs();
+        let buckets_dropped = model.retain(policy, now);
+        Ok(Retained { buckets_dropped, failed_runs_dropped: before - model.failed_runs(), more: false })
     }
 
     fn live_runs(&self) -> Result<u64, StoreError> {
         let model = self.model();
         Ok(model.runs.values().filter(|run| run.state == RunState::Started).count() as u64)
+    }
+
+    fn failed_runs(&self) -> Result<u64, StoreError> {
+        Ok(self.model().failed_runs())
     }
 
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {

@@ -167,6 +167,12 @@ impl Model {
         self.runs_of(tenant).find(|run| dlq_place_of(run) == Some(dlq_id))
     }
 
+    /// How many failed runs are in the DLQ.
+    pub(super) fn failed_runs(&self) -> u64 {
+        let is_in_dlq = |run: &&Arc<Run>| run.failure.as_deref().is_some_and(|failure| failure.is_in_dlq);
+        self.runs.values().filter(is_in_dlq).count() as u64
+    }
+
     pub(super) fn retain_runs(&mut self, policy: &Retention, now: Timestamp) {
         self.runs.retain(|no, run| {
             let is_over = is_expired(run, policy, now);

@@ -32,6 +32,7 @@ impl Snapshot<'_> {
         match load.source {
             Source::Due { lane, after, until } => self.load_due(shard, lane, after, until, load.max),
             Source::Queue { tenant, queue, after } => self.load_queue(shard, tenant, queue, after, load.max),
+            Source::Callbacks { after } => self.load_callbacks(shard, after, load.max),
         }
     }
 
@@ -84,6 +85,12 @@ impl Snapshot<'_> {
         self.collect_live(&turn_sql(SAME_TURN), values, &mut found)?;
         let values = params![hash, tenant.0, at, whose, shard.0, limit(&found)];
         self.collect_live(&turn_sql(LATER_TURNS), values, &mut found)?;
+        Ok(found)
+    }
+
+    fn load_callbacks(&self, shard: ShardId, after: Seq, max: usize) -> Outcome<Vec<Live>> {
+        let mut found = Vec::new();
+        self.collect_live(&callbacks_sql(), params![shard.0, int(after.0), int(max as u64)], &mut found)?;
         Ok(found)
     }
 
@@ -174,6 +181,24 @@ impl Snapshot<'_> {
     }
 }
 
+impl Snapshot<'_> {
+    pub(super) fn flow_waiting(
+        &self,
+        tenant: TenantId,
+        flows: &[(FlowKey, Vec<MessageId>)],
+        until: Timestamp,
+    ) -> Outcome<Vec<u64>> {
+        let keys: Vec<FlowKey> = flows.iter().map(|(flow, _)| *flow).collect();
+        let mut waiting = self.flow_loads(tenant, &keys, until)?;
+        for ((flow, under_way), waiting) in flows.iter().zip(&mut waiting) {
+            let rows = self.find_live(tenant, under_way)?;
+            let counted = rows.iter().filter(|row| row.flow == Some(*flow) && row.due <= until).count();
+            *waiting = waiting.saturating_sub(counted as u64);
+        }
+        Ok(waiting)
+    }
+}
+
 const DUE_AT_ONCE: &str = "due = ?1 AND seq > ?2";
 const DUE_LATER: &str = "due > ?1 AND due <= ?2";
 
@@ -197,6 +222,14 @@ fn turn_sql(range: &str) -> String {
     format!(
         "SELECT {LIVE_COLUMNS} FROM live INDEXED BY live_queue
          WHERE queue = ?1 AND tenant = ?2 AND {range} AND shard = ?5 ORDER BY turn_at, turn_seq, seq LIMIT ?6"
+    )
+}
+
+/// `turn_seq <> seq` stands in the condition of the index.
+fn callbacks_sql() -> String {
+    format!(
+        "SELECT {LIVE_COLUMNS} FROM live INDEXED BY live_callback
+         WHERE shard = ?1 AND seq > ?2 AND turn_seq <> seq ORDER BY seq LIMIT ?3"
     )
 }
 
@@ -323,6 +356,7 @@ mod tests {
                 &["INDEX live_queue (queue=? AND tenant=? AND turn_at=? AND turn_seq=? AND rowid>?)"],
             ),
             (turn_sql(LATER_TURNS), &["INDEX live_queue (queue=? AND tenant=? AND (turn_at,turn_seq)>(?,?))"]),
+            (callbacks_sql(), &["INDEX live_callback (shard=? AND rowid>?)"]),
             (COUNT_TURNS.to_owned(), &["COVERING INDEX live_queue (queue=? AND tenant=?)"]),
             (
                 COUNT_DUE.to_owned(),

@@ -402,6 +402,15 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.flow_loads(tenant, flows, until))
     }
 
+    fn flow_waiting(
+        &self,
+        tenant: TenantId,
+        flows: &[(FlowKey, Vec<MessageId>)],
+        until: Timestamp,
+    ) -> Result<Vec<u64>, StoreError> {
+        self.read(|snapshot| snapshot.flow_waiting(tenant, flows, until))
+    }
+
     fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
         self.read(|snapshot| snapshot.schedules(tenant))
     }
@@ -499,6 +508,10 @@ impl Store for SqliteStore {
 
     fn live_runs(&self) -> Result<u64, StoreError> {
         self.read(|snapshot| snapshot.live_runs())
+    }
+
+    fn failed_runs(&self) -> Result<u64, StoreError> {
+        self.read(|snapshot| snapshot.failed_runs())
     }
 
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {

@@ -30,7 +30,7 @@ impl Writer {
     /// One round; inside a transaction.
     pub(super) fn retain(&mut self, policy: &Retention, now: Timestamp) -> Outcome<(Retained, Delta)> {
         let mut delta = Delta::default();
-        let mut buckets_dropped = 0;
+        let (mut buckets_dropped, mut failed_runs_dropped) = (0, 0);
         if let Some((kind, bucket)) = self.expired(policy, now) {
             let emptied = match kind {
                 Kind::Event => {
@@ -46,14 +46,14 @@ impl Writer {
             }
             crash_point("retention_in_transaction");
         } else if self.has_old_runs(policy, now)? {
-            self.drop_runs(policy, now)?;
+            failed_runs_dropped = self.drop_runs(policy, now)?;
             crash_point("retention_in_transaction");
         } else {
             self.drop_bulk_actions(now)?;
         }
         let more =
             self.expired(policy, now).is_some() || self.has_old_runs(policy, now)? || self.has_old_bulk_actions(now)?;
-        Ok((Retained { buckets_dropped, more }, delta))
+        Ok((Retained { buckets_dropped, failed_runs_dropped, more }, delta))
     }
 
     /// The next table to go. Messages come last: what their log lines need is clear by then.
@@ -140,17 +140,20 @@ impl Writer {
         Ok(false)
     }
 
-    fn drop_runs(&self, policy: &Retention, now: Timestamp) -> Outcome<()> {
+    /// Drops runs as far as there is room; says how many of them were in the DLQ.
+    fn drop_runs(&self, policy: &Retention, now: Timestamp) -> Outcome<u64> {
         let mut room = Room { rows: ROWS_MAX, bytes: BYTES_MAX };
+        let mut failed = 0;
         for (sql, end) in old_runs(policy, now) {
             let mut statement = self.connection.prepare_cached(sql)?;
             while let Some(run) = statement.query_row([end], |row| row.get(0)).optional()? {
                 if !self.drop_run(run, &mut room)? {
-                    return Ok(());
+                    return Ok(failed);
                 }
+                failed += u64::from(sql == FAILED_RUNS);
             }
         }
-        Ok(())
+        Ok(failed)
     }
 
     /// Drops the notes of a run as far as there is room; true when all are gone.
@@ -281,13 +284,16 @@ fn old_bulk_actions(now: Timestamp) -> String {
     format!("bulk_action WHERE completed = 1 AND id < {}", end.0)
 }
 
+/// A run that is in the DLQ for longer than it may be.
+const FAILED_RUNS: &str = "SELECT no FROM run INDEXED BY run_failed
+    WHERE dlq_at < ?1 AND ended_at IS NOT NULL ORDER BY dlq_at LIMIT 1";
+
 /// What finds the next run to go, and the end of its time: of those that are not in the DLQ, and of those that are.
 pub(super) fn old_runs(policy: &Retention, now: Timestamp) -> [(&'static str, i64); 2] {
     const ENDED: &str = "SELECT no FROM run INDEXED BY run_ended
         WHERE ended_at < ?1 AND dlq_at IS NULL ORDER BY ended_at LIMIT 1";
-    const FAILED: &str = "SELECT no FROM run INDEXED BY run_failed
-        WHERE dlq_at < ?1 AND ended_at IS NOT NULL ORDER BY dlq_at LIMIT 1";
-    [(ENDED, policy.history_ms), (FAILED, policy.dlq_ms)].map(|(sql, keep_ms)| (sql, int(now.minus_millis(keep_ms).0)))
+    [(ENDED, policy.history_ms), (FAILED_RUNS, policy.dlq_ms)]
+        .map(|(sql, keep_ms)| (sql, int(now.minus_millis(keep_ms).0)))
 }
 
 /// What one round may still touch.

@@ -89,6 +89,12 @@ CREATE INDEX live_queue ON live(queue, tenant, turn_at, turn_seq) WHERE queue IS
 CREATE INDEX live_flow ON live(flow, tenant, queue, due) WHERE flow IS NOT NULL;
 ";
 
+/// Finds the callbacks in queues. Earlier releases of format 5 lack it, and later ones may do without: it is made when the
+/// file is opened, and is no other format.
+const CALLBACK_INDEX: &str = "
+CREATE INDEX IF NOT EXISTS live_callback ON live(shard) WHERE turn_seq <> seq;
+";
+
 /// What came with format 2.
 const ADDED_IN_2: &str = "
 CREATE TABLE queue(
@@ -220,7 +226,7 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
     let application_id = pragma(connection, "application_id").map_err(refused)?;
     let version = pragma(connection, "user_version").map_err(refused)?;
     let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
-    match (application_id, version) {
+    let prepared = match (application_id, version) {
         (0, 0) if tables.map_err(refused)? == 0 => create(connection).map_err(refused),
         (APPLICATION_ID, VERSION) => Ok(()),
         (APPLICATION_ID, found @ 1..VERSION) => upgrade(connection, found).map_err(|failure| match failure {
@@ -229,7 +235,8 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
         }),
         (APPLICATION_ID, found) if found > VERSION => Err(OpenError::Newer { found, supported: VERSION }),
         _ => Err(OpenError::NotOurs { path: path.to_owned() }),
-    }
+    };
+    prepared.and_then(|()| connection.execute_batch(CALLBACK_INDEX).map_err(refused))
 }
 
 /// Pages of 16 KiB: most is appended, so large pages are full when they are written, and cost half as many calls as

@@ -155,6 +155,10 @@ impl Snapshot<'_> {
         Ok(self.connection.query_row(LIVE, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
     }
 
+    pub(super) fn failed_runs(&self) -> Outcome<u64> {
+        Ok(self.connection.query_row(IN_DLQ, [], |row| row.get::<_, i64>(0))?.cast_unsigned())
+    }
+
     pub(super) fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Outcome<Option<Seq>> {
         let mut statement = self.connection.prepare_cached(FAILED)?;
         let values = params![tenant.0, int(dlq_id.at.0), int(dlq_id.n)];
@@ -324,6 +328,7 @@ const NEWEST: &str = "SELECT created_at, no FROM run INDEXED BY run_id WHERE ten
 const INSTANCE: &str = "SELECT created_at, no FROM run INDEXED BY run_id
     WHERE tenant = ?1 AND id = ?2 AND created_at = ?3 ORDER BY no DESC LIMIT 1";
 const LIVE: &str = "SELECT count(*) FROM run INDEXED BY run_started WHERE state = 0";
+const IN_DLQ: &str = "SELECT count(*) FROM run INDEXED BY run_dlq WHERE dlq_at IS NOT NULL";
 const FAILED: &str = "SELECT no FROM run INDEXED BY run_dlq
     WHERE tenant = ?1 AND dlq_at = ?2 AND dlq_n = ?3 ORDER BY no LIMIT 1";
 const THIS_WAITER: &str = "tenant = ?1 AND event = ?2 AND seq = ?3 AND tag = ?4 AND run = ?5";

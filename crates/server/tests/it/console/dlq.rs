@@ -69,17 +69,42 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
         &page,
         &[&pay, "order # is locked", "order 1003 is locked", ">500<", ">closed<", "<strong>3</strong>"],
     );
-    expect_texts(&page, &["Send 3 dead letters", "Show all (4)", "href=\"/console/workflows?state=RUN_FAILED\""]);
+    expect_texts(
+        &page,
+        &["data-ask=\"/console/dlq/question/delete\"", "Show all (4)", "href=\"/console/workflows?state=RUN_FAILED\""],
+    );
     let cause = id_of(&causes(&server).await[0]).to_owned();
     let entries = format!("/console/dlq/entries?cause={cause}");
     expect_texts(&page, &[&entries, &cause, &format!("/console/dlq/{}", letters[2])]);
 
     let page = browser.see(&entries).await;
     expect_texts(&page, &[&letters[0], &letters[1], &letters[2], "order 1001 is locked", "data-select-all=\"dlqIds\""]);
-    expect_texts(&page, &["Delete all that match the filter for good, not only those of this page? There are 3."]);
+    for (action, query, expected) in [
+        (
+            "delete",
+            format!("what=all&cause={cause}&cursor=1-1"),
+            format!("Delete 3 dead letters for good: cause {cause}?"),
+        ),
+        ("retry", format!("what=all&cause={cause}"), format!("Send 3 dead letters again: cause {cause}?")),
+        ("delete", "what=all".to_owned(), "There is no filter: this is about 4 dead letters.".to_owned()),
+        (
+            "delete",
+            format!("what=ticked&dlqIds={}&dlqIds={}", letters[0], letters[1]),
+            "Delete the 2 dead letters that are ticked for good?".to_owned(),
+        ),
+    ] {
+        let asked = browser.see(&format!("/console/dlq/question/{action}?{query}")).await;
+        assert!(asked.contains(&expected), "{query}: {asked}");
+    }
+    for (query, expected) in [
+        ("delete?what=ticked", "Nothing is ticked, and nothing was done."),
+        ("delete?what=all&label=none", "No dead letter matches. Nothing was changed."),
+        ("burn?what=all", "There is no such question."),
+    ] {
+        let answer = browser.look(&format!("/console/dlq/question/{query}")).await;
+        assert_eq!((answer.status, answer.text().as_str()), (404, expected));
+    }
     assert!(!page.contains(&letters[3]));
-    let page = browser.see(&format!("{entries}&cursor=1-1")).await;
-    expect_texts(&page, &["not only those of this page? There are at least 0."]);
     let page = browser.see("/console/dlq/entries?responseStatus=0&label=red").await;
     expect_texts(&page, &[&letters[3], "no answer", "the connection was closed", "label red"]);
     for (query, text) in

@@ -72,9 +72,22 @@ async fn a_long_list_has_pages() {
     let second = browser.see(&next).await;
     let on = |page: &str| ids.iter().filter(|id| page.contains(&format!("{PAGE}/{id}\""))).count();
     assert_eq!((on(&first), on(&second)), (50, 10));
-    expect_texts(&first, &["None of them is on this page of the log; there may be others."]);
     assert!(ids.iter().all(|id| first.contains(id.as_str()) || second.contains(id.as_str())));
     server.finish().await;
+}
+
+#[tokio::test]
+async fn the_question_before_a_cancel_of_all_counts_what_is_pending_and_not_what_the_page_shows() {
+    let server = TestServer::start().await;
+    let item = json!({ "destination": "http://127.0.0.1:9/", "headers": { "Upstash-Delay": "1h" } });
+    let batch = serde_json::Value::from(vec![item; 111]);
+    let answer = server.post("/v2/batch").body(batch.to_string()).send().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let browser = Browser::open(&server);
+    expect_texts(&browser.see(&format!("{PAGE}/question/matching")).await, &["this cancels 111 messages."]);
+    let other = Browser::of_tenant(&server, "tenant-b");
+    assert_eq!(other.look(&format!("{PAGE}/question/matching")).await.status, 404, "another tenant has none");
+    server.finish_with_pending().await;
 }
 
 #[tokio::test]
@@ -99,14 +112,28 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     assert_eq!(server.counts().live, 3);
 
     let page = browser.see(&next).await;
-    expect_texts(&page, &["Cancel every message that has not ended and matches Label: a? The log has 1 of them."]);
-    for (query, told) in [
-        ("label=a,b", "The log has 2 of them."),
-        ("fromDate=2026-06-01T13%3A00", "The log has 0 of them."),
-        ("label=a,b&cursor=1-1", "None of them is on this page of the log; there may be others."),
+    expect_texts(
+        &page,
+        &[&format!("data-ask=\"{PAGE}/question/matching\""), "data-ask=\"/console/messages/question/ticked\""],
+    );
+    for (query, expected) in [
+        ("label=a", "matches Label: a? This cancels 1 message. Dates are compared"),
+        ("label=a,b&cursor=1-1", "matches Label: a,b? This cancels 2 messages. Dates are compared"),
+        ("", "There is no filter: this cancels 3 messages."),
     ] {
-        expect_texts(&browser.see(&format!("{PAGE}?{query}")).await, &[&format!("? {told} Dates are compared")]);
+        expect_texts(&browser.see(&format!("{PAGE}/question/matching?{query}")).await, &[expected]);
     }
+    for (query, status, expected) in [
+        ("fromDate=2026-06-01T13%3A00", 404, "No message matches. Nothing was changed."),
+        ("state=CREATED", 400, "messages cannot be cancelled by state: take that filter away, or tick messages"),
+    ] {
+        let answer = browser.look(&format!("{PAGE}/question/matching?{query}")).await;
+        assert_eq!((answer.status, answer.text().as_str()), (status, expected));
+    }
+    let asked = browser.see(&format!("{PAGE}/question/ticked?id={}&id={}", ids[1], ids[2])).await;
+    assert!(asked.starts_with("Cancel the 2 messages that are ticked?"), "{asked}");
+    let answer = browser.look(&format!("{PAGE}/question/ticked?next=%2Fconsole&id=+")).await;
+    assert_eq!((answer.status, answer.text().as_str()), (404, "No message is ticked. Nothing was changed."));
     let said = browser.press(&format!("{PAGE}/cancel-matching"), &[("label", "a"), ("next", &next)]).await;
     assert!(said.starts_with("Cancelling 1 message in the background (bulk_"), "{said}");
     eventually("it is cancelled", || async { (server.counts().live == 2).then_some(()) }).await;
@@ -121,10 +148,8 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     assert_eq!(said, format!("{} is due now", ids[3]));
     receiver.next().await;
     eventually("it is delivered", || async { (server.counts().live == 1).then_some(()) }).await;
-    expect_texts(
-        &browser.see(PAGE).await,
-        &["Cancel EVERY message of this tenant", "There is no filter. The log has 1 of them."],
-    );
+    let asked = browser.see(&format!("{PAGE}/question/matching")).await;
+    expect_texts(&asked, &["Cancel EVERY message of this tenant", "There is no filter: this cancels 1 message."]);
     browser.press(&format!("{PAGE}/cancel-matching"), &[]).await;
     server.finish().await;
 }

@@ -179,6 +179,10 @@ async fn runs_are_cancelled_one_by_one_ticked_or_by_a_filter_that_says_what_it_h
     assert_eq!(browser.press("/console/workflows/runs/wfr_e/cancel", &[next]).await, "Cancelled wfr_e.");
     let none = browser.press("/console/workflows/cancel", &[next]).await;
     assert_eq!(none, "No run is ticked, so nothing was cancelled.");
+    let answer = browser.look("/console/workflows/question/ticked").await;
+    assert_eq!((answer.status, answer.text().as_str()), (404, "No run is ticked. Nothing was changed."));
+    let asked = browser.see("/console/workflows/question/ticked?id=wfr_a&id=wfr_b").await;
+    assert!(asked.starts_with("Cancel the 2 runs that are ticked?"), "{asked}");
     let ticked = [("id", "wfr_c"), ("id", "wfr_e"), next];
     let said = browser.press("/console/workflows/cancel", &ticked).await;
     assert_eq!(said, "Cancelled 1 run. The others had ended.");
@@ -225,6 +229,13 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     let next = ("next", "/console/workflows/failed");
     let none = browser.press("/console/workflows/failed/restart", &[next]).await;
     assert_eq!(none, "No failed run is ticked, so nothing was done.");
+    let question = "/console/workflows/failed/question";
+    let answer = browser.look(&format!("{question}/delete")).await;
+    assert_eq!((answer.status, answer.text().as_str()), (404, "No failed run is ticked. Nothing was changed."));
+    let asked = browser.see(&format!("{question}/delete?dlqId={}", ids[2])).await;
+    assert!(asked.starts_with("Delete: the 1 failed run that is ticked?"), "{asked}");
+    let asked = browser.see(&format!("{question}/restart?matching=true")).await;
+    assert!(asked.starts_with(&format!("Restart: {} failed runs?", ids.len() - 1)), "{asked}");
     let ticked = [("dlqId", ids[2].as_str()), ("dlqId", ids[3].as_str()), next];
     assert_eq!(browser.press("/console/workflows/failed/restart", &ticked).await, "Restarted 2 failed runs.");
     let asked = browser.see("/console/workflows/failed/all?label=x").await;

@@ -4,7 +4,7 @@ use crate::support::*;
 use posthaste::store::{Filter, ShardId, Store};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{DueKey, FlowKey, Live, Message, Origin, QueueKey};
-use posthaste_engine::shard::{Lane, Load};
+use posthaste_engine::shard::{Lane, Load, Source};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -45,6 +45,20 @@ fn load(rig: &Rig<'_>, load: &Load) -> Vec<Live> {
 
 fn lane(tenant: TenantId, lane: Lane) -> Load {
     due(Some((tenant, lane)), DueKey::MIN, Timestamp::MAX, 100)
+}
+
+pub(super) fn callbacks_in_queues_are_loaded_by_position(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let (first, second) = (put(&rig, 0, Some("q"), None), put(&rig, HOUR, Some("another"), None));
+    put(&rig, 0, None, None);
+    let callbacks = [call_back(&rig, second), call_back(&rig, first), call_back(&rig, second)];
+    let page = |after: Seq, max| Load { source: Source::Callbacks { after }, max };
+    assert_eq!(load(&rig, &page(Seq::MIN, 100)), callbacks);
+    assert_eq!(load(&rig, &page(Seq::MIN, 2)), callbacks[..2]);
+    assert_eq!(load(&rig, &page(callbacks[1].id.seq, 100)), callbacks[2..]);
+    assert_eq!(store.load(ShardId(1), &page(Seq::MIN, 100)).unwrap(), []);
+    rig.commit(&[Op::Remove { id: callbacks[0].id }]).unwrap();
+    assert_eq!(load(&rig, &page(Seq::MIN, 100)), callbacks[1..]);
 }
 
 pub(super) fn the_rows_of_a_queue_are_loaded_by_turn(store: &dyn Store) {
@@ -149,6 +163,22 @@ pub(super) fn the_load_of_a_key_counts_what_is_due(store: &dyn Store) {
     assert_eq!(loads(rig.tenant, DAY), [6, 1, 0]);
     assert_eq!(loads(foreign.tenant, DAY), [0, 1, 0]);
     assert_eq!(store.flow_loads(rig.tenant, &keys, T0.minus_millis(1)).unwrap(), [0; 3]);
+}
+
+pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let rows = [put(&rig, 0, None, Some("key")), put(&rig, 0, Some("q"), Some("key")), put(&rig, 0, None, Some("key"))];
+    let (later, other) = (put(&rig, HOUR, None, Some("key")), put(&rig, 0, None, Some("another")));
+    let keys = |under_way: &[Live]| {
+        let ids: Vec<MessageId> = under_way.iter().map(|row| row.id).collect();
+        [(FlowKey::of(rig.tenant, "key"), ids.clone()), (FlowKey::of(rig.tenant, "another"), ids)]
+    };
+    let waiting = |under_way: &[Live]| store.flow_waiting(rig.tenant, &keys(under_way), T0).unwrap();
+    assert_eq!(waiting(&[]), [3, 1]);
+    assert_eq!(waiting(&rows[..2]), [1, 1]);
+    assert_eq!(waiting(&[later, other]), [3, 0], "neither what is not due nor what has another key is taken off");
+    rig.commit(&[Op::Remove { id: rows[0].id }]).unwrap();
+    assert_eq!(waiting(&rows[..2]), [1, 1], "one that was under way and has ended since is not taken off once more");
 }
 
 pub(super) fn live_messages_are_matched_by_queue_and_key(store: &dyn Store) {
