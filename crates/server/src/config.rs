@@ -7,6 +7,7 @@ mod shown;
 pub use shown::{Shown, Source};
 pub(crate) use shown::{set, unset};
 
+use crate::browsers::{BrowserPolicy, canonical_origin};
 use crate::delivery::egress::EgressPolicy;
 use crate::delivery::upstream::{InvalidUpstream, Upstream};
 use crate::quotas::Quotas;
@@ -55,6 +56,15 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub trusted_proxies: Option<Vec<String>>,
+    /// Origins whose web pages may call the API, such as https://app.example.com; in dev pages of this machine may as well
+    #[arg(
+        long,
+        help_heading = "Listening",
+        env = "POSTHASTE_ALLOWED_ORIGINS",
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
+    pub allowed_origins: Option<Vec<String>>,
 
     /// API token of the single tenant "default"
     #[arg(long, help_heading = "Tenants", env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
@@ -248,6 +258,8 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Proxies whose X-Forwarded-For says who calls.
     pub trusted_proxies: Vec<IpNet>,
+    /// Which web pages may call the API, and under which names it answers.
+    pub browsers: BrowserPolicy,
     /// Who may use the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
@@ -387,6 +399,7 @@ impl Config {
             tenants: tenants::resolve(mode, &settings)?,
             public_url: settings.public_url.clone(),
             trusted_proxies: networks("trusted_proxies", settings.trusted_proxies.as_deref())?,
+            browsers: browser_policy(mode, &settings)?,
             query_token: settings.query_token.unwrap_or(dev),
             console_receiver: settings.console_receiver.unwrap_or(dev),
             metrics_access: match &settings.metrics_token {
@@ -446,6 +459,19 @@ fn networks(setting: &'static str, texts: Option<&[String]>) -> Result<Vec<IpNet
         network.map_err(|_| invalid(setting, format!("{text:?} is not a network such as 10.0.0.0/8 or an address")))
     };
     texts.unwrap_or_default().iter().map(network).collect()
+}
+
+fn browser_policy(mode: Mode, settings: &Settings) -> Result<BrowserPolicy, ConfigError> {
+    let origin = |text: &String| {
+        let problem = || format!("{text:?} is not an origin such as https://app.example.com: a scheme, a host and no path");
+        canonical_origin(text).ok_or_else(|| invalid("allowed_origins", problem()))
+    };
+    let own_name = settings.public_url.as_deref().map(|url| own_host(url).map(|(name, _)| name)).transpose()?;
+    Ok(BrowserPolicy {
+        allow_loopback: mode == Mode::Dev,
+        origins: settings.allowed_origins.iter().flatten().map(origin).collect::<Result<_, _>>()?,
+        hosts: (mode == Mode::Dev).then(|| own_name.into_iter().collect()),
+    })
 }
 
 fn egress_policy(mode: Mode, settings: &Settings) -> Result<EgressPolicy, ConfigError> {

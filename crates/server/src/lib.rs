@@ -3,6 +3,8 @@
 
 pub mod config;
 
+pub mod browsers;
+
 pub mod quotas;
 
 pub mod tenants;

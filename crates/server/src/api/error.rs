@@ -54,6 +54,11 @@ impl ApiError {
         )
     }
 
+    /// 403: whoever asks may not, whatever token they have.
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::FORBIDDEN, message)
+    }
+
     /// 404.
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::NOT_FOUND, message)

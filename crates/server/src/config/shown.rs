@@ -84,6 +84,7 @@ impl Config {
                 None => unset("public_url", "not set"),
             },
             set("trusted_proxies", texts(&self.trusted_proxies).into()),
+            set("allowed_origins", self.browsers.origins.clone().into()),
             set("query_token", self.query_token.into()),
             set("console_receiver", self.console_receiver.into()),
             unset(
