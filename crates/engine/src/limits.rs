@@ -21,6 +21,9 @@ pub const TIMEOUT_MS_MIN: u64 = 1_000;
 /// Longest wait between two attempts: longer expressions are cut to it, longer `Retry-After` is ignored, or cut for a step of a
 /// workflow.
 pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
+/// Steps that checking the retry-delay expressions of one request may take, each different one once: a number, operator or call
+/// for one retry. A request that needs more is refused with 400.
+pub const RETRY_EXPRESSION_STEPS_MAX: u64 = 10_000_000;
 /// Shortest wait that a receiver can ask for: a shorter `Retry-After`, or one of the past, is stretched to it.
 pub const RETRY_AFTER_MS_MIN: u64 = 100;
 /// Most forwarded headers; over it a publish is refused with 400.

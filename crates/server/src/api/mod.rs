@@ -54,8 +54,8 @@ use crate::browsers::Page;
 use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::uri::PathAndQuery;
 use axum::http::Method;
+use axum::http::uri::PathAndQuery;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
@@ -309,7 +309,9 @@ impl Api {
         let route = kind_of(request.uri().path());
         let method = request.method().clone();
         let started = Instant::now();
-        let refusal = error::refuse_malformed(&request).or_else(|| pages::refusal(&self.app.config, &request, is_foreign));
+        let refusal = error::refuse_malformed(&request)
+            .or_else(|| pages::refusal(&self.app.config, &request, is_foreign))
+            .or_else(|| self.refuse_loop(&request));
         let response = match refusal {
             Some(refusal) => refusal.into_response(),
             None => error::enveloped(self.route(request).await),
@@ -323,6 +325,12 @@ impl Api {
             tracing::debug!(%method, route, status, duration_ms, "request answered");
         }
         response
+    }
+
+    /// A delivery of ours that has come back under a name that we did not know as ours.
+    fn refuse_loop(&self, request: &Request) -> Option<ApiError> {
+        let mark = self.app.loop_mark.as_ref()?;
+        mark.is_on(request.headers(), request.uri()).then(ApiError::came_back)
     }
 
     /// The request that there are most of does not need to be looked for.

@@ -63,7 +63,8 @@ fn refused(text: String) -> ApiError {
 }
 
 fn shown(headers: &HeaderMap, name: HeaderName) -> String {
-    let text = headers.get(name).map_or_else(|| "another site".into(), |value| String::from_utf8_lossy(value.as_bytes()));
+    let text =
+        headers.get(name).map_or_else(|| "another site".into(), |value| String::from_utf8_lossy(value.as_bytes()));
     text.chars().take(SHOWN_CHARS_MAX).collect::<String>().escape_default().to_string()
 }
 
