@@ -37,6 +37,8 @@ pub mod store;
 
 pub mod keys;
 
+pub mod sealed;
+
 pub mod data_dir;
 
 pub mod clock;

@@ -160,7 +160,9 @@ mod tests {
 
     #[test]
     fn only_pages_of_the_console_are_led_back_to() {
-        for page in ["/console", "/console?window=5m", "/console/dlq", "/console/queues/login", "/console/messages?cursor=1-2"] {
+        for page in
+            ["/console", "/console?window=5m", "/console/dlq", "/console/queues/login", "/console/messages?cursor=1-2"]
+        {
             assert!(is_page(page), "{page}");
         }
         for page in [

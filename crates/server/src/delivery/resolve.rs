@@ -32,8 +32,9 @@ pub trait Resolve: Send + Sync {
     fn resolve(&self, host: &str) -> Lookup;
 }
 
-/// Most addresses of one family that are taken from an answer.
-const ANSWERS_MAX: usize = 16;
+/// Most addresses of one name. All of them are checked before some are tried, so that none is left out: a name with more is not
+/// delivered to.
+pub const ANSWERS_MAX: usize = 256;
 /// How long a name server may stay silent before it, or the next one, is asked again. With two more
 /// tries this ends within the five seconds of a lookup, so one family that is never answered does not
 /// cost the other.
@@ -104,8 +105,12 @@ impl Resolve for SystemResolver {
             let name = Name::from_ascii(&host).map_err(io::Error::other)?;
             let _running = running.acquire().await.map_err(io::Error::other)?;
             let found = dns.lookup_ip(name).await.map_err(not_found)?;
-            let of_family = |v6: bool| found.iter().filter(move |address| address.is_ipv6() == v6).take(ANSWERS_MAX);
-            Ok(of_family(false).chain(of_family(true)).collect())
+            let of_family = |v6: bool| found.iter().filter(move |address| address.is_ipv6() == v6);
+            let all: Vec<IpAddr> = of_family(false).chain(of_family(true)).take(ANSWERS_MAX + 1).collect();
+            match all.len() > ANSWERS_MAX {
+                true => Err(io::Error::other(format!("more than {ANSWERS_MAX} addresses"))),
+                false => Ok(all),
+            }
         })
     }
 }
@@ -335,7 +340,9 @@ mod tests {
                 "both" | "slow_v6" => vec![v4(1)],
                 "service" if !v6 && name.ends_with(".svc.example.") => vec![v4(2)],
                 "moves" if !v6 => vec![v4(number % 200)],
-                "many" if !v6 => (1..=20).map(v4).collect(),
+                "many" if !v6 => (1..=200).map(v4).collect(),
+                "toomany" if !v6 => (1..=200).map(v4).collect(),
+                "toomany" => (1..=57).map(|last| RData::AAAA(AAAA::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last))).collect(),
                 "hook_1" if !v6 => vec![v4(3)],
                 _ => Vec::new(),
             };
@@ -356,7 +363,9 @@ mod tests {
     async fn both_families_are_asked_for_and_answers_are_bounded() {
         let server = NameServer::start("").await;
         assert_eq!(server.find("both.example").await.unwrap(), ips(&["192.0.2.1", "2001:db8::1"]));
-        assert_eq!(server.find("many.example").await.unwrap().len(), ANSWERS_MAX);
+        assert_eq!(server.find("many.example").await.unwrap().len(), 200, "none is left out before they are checked");
+        let error = server.find("toomany.example").await.unwrap_err().to_string();
+        assert!(error.contains("256 addresses"), "{error}");
         assert_eq!(server.find("hook_1.example").await.unwrap(), ips(&["192.0.2.3"]));
         assert_eq!(server.find("nobody.example").await.unwrap_err().kind(), io::ErrorKind::NotFound);
         let asked = server.asked.load(Ordering::SeqCst);

@@ -30,9 +30,10 @@ fn assert_closed(answer: &Answer, what: &str) {
 
 #[tokio::test]
 async fn preflights_of_allowed_origins_need_no_token() {
-    for (setup, origins) in
-        [(listing(Setup::dev()), &[FRONT_END, "http://127.0.0.1:5173", LISTED][..]), (listing(Setup::serve()), &[LISTED])]
-    {
+    for (setup, origins) in [
+        (listing(Setup::dev()), &[FRONT_END, "http://127.0.0.1:5173", LISTED][..]),
+        (listing(Setup::serve()), &[LISTED]),
+    ] {
         let server = TestServer::with(setup).await;
         for origin in origins {
             for path in ["/v2/keys", "/v2/publish/https://example.com", "/v2/dlq/retry/1-2", "/nowhere"] {
