@@ -106,12 +106,17 @@ impl Resolve for SystemResolver {
             let _running = running.acquire().await.map_err(io::Error::other)?;
             let found = dns.lookup_ip(name).await.map_err(not_found)?;
             let of_family = |v6: bool| found.iter().filter(move |address| address.is_ipv6() == v6);
-            let all: Vec<IpAddr> = of_family(false).chain(of_family(true)).take(ANSWERS_MAX + 1).collect();
-            match all.len() > ANSWERS_MAX {
-                true => Err(io::Error::other(format!("more than {ANSWERS_MAX} addresses"))),
-                false => Ok(all),
-            }
+            all_or_none(of_family(false).chain(of_family(true)))
         })
+    }
+}
+
+/// All addresses of a name. They are checked before some are tried, so that none may be left out.
+fn all_or_none(found: impl Iterator<Item = IpAddr>) -> io::Result<Vec<IpAddr>> {
+    let all: Vec<IpAddr> = found.take(ANSWERS_MAX + 1).collect();
+    match all.len() > ANSWERS_MAX {
+        true => Err(io::Error::other(format!("more than {ANSWERS_MAX} addresses"))),
+        false => Ok(all),
     }
 }
 
@@ -340,9 +345,7 @@ mod tests {
                 "both" | "slow_v6" => vec![v4(1)],
                 "service" if !v6 && name.ends_with(".svc.example.") => vec![v4(2)],
                 "moves" if !v6 => vec![v4(number % 200)],
-                "many" if !v6 => (1..=200).map(v4).collect(),
-                "toomany" if !v6 => (1..=200).map(v4).collect(),
-                "toomany" => (1..=57).map(|last| RData::AAAA(AAAA::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last))).collect(),
+                "many" if !v6 => (1..=20).map(v4).collect(),
                 "hook_1" if !v6 => vec![v4(3)],
                 _ => Vec::new(),
             };
@@ -363,9 +366,10 @@ mod tests {
     async fn both_families_are_asked_for_and_answers_are_bounded() {
         let server = NameServer::start("").await;
         assert_eq!(server.find("both.example").await.unwrap(), ips(&["192.0.2.1", "2001:db8::1"]));
-        assert_eq!(server.find("many.example").await.unwrap().len(), 200, "none is left out before they are checked");
-        let error = server.find("toomany.example").await.unwrap_err().to_string();
-        assert!(error.contains("256 addresses"), "{error}");
+        assert_eq!(server.find("many.example").await.unwrap().len(), 20, "none is left out before they are checked");
+        let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(n).unwrap()));
+        assert_eq!(all_or_none((0..ANSWERS_MAX).map(address)).unwrap().len(), ANSWERS_MAX);
+        assert!(all_or_none((0..=ANSWERS_MAX).map(address)).is_err());
         assert_eq!(server.find("hook_1.example").await.unwrap(), ips(&["192.0.2.3"]));
         assert_eq!(server.find("nobody.example").await.unwrap_err().kind(), io::ErrorKind::NotFound);
         let asked = server.asked.load(Ordering::SeqCst);
