@@ -111,23 +111,28 @@ BOUNDS = {
     "server/src/api/error.rs": r"const",
     "server/src/api/event_stream.rs": r"const",
     "server/src/api/llm.rs": r"const",
+    "server/src/api/pages.rs": r"const",
     "server/src/api/stats.rs": r"const",
     "server/src/core/admission.rs": r"pub const",
     "server/src/core/schedules.rs": r"const",
     "server/src/core/stats.rs": r"const",
     "server/src/core/tail.rs": r"const",
     "server/src/delivery/answer_room.rs": r"pub const",
+    "server/src/delivery/probes.rs": r"const",
+    "server/src/delivery/resolve.rs": r"pub const",
     "server/src/delivery/target.rs": r"const",
     "server/src/pulse.rs": r"pub const",
     "server/src/receiver/mod.rs": r"const",
     "server/src/receiver/script.rs": r"(?:pub\(super\) )?const",
+    "server/src/sealed.rs": r"const",
+    "server/src/server.rs": r"const",
     "server/src/sse.rs": r"(?:pub\(crate\) )?const",
     "server/src/store/journal/mod.rs": r"const",
     "server/src/store/sqlite/tally.rs": r"const",
     "server/src/token_uses.rs": r"const",
 }
 #: Not bounds but units and pauses.
-NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "HEARTBEAT_EVERY", "LINE_BYTES", "RETAINED_BYTES", "TRANSACTION_BYTES"}
+NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "HEARTBEAT_EVERY", "KEY_BYTES", "LINE_BYTES", "RETAINED_BYTES", "TRANSACTION_BYTES"}
 
 
 def limits(tools):

@@ -31,6 +31,9 @@ pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
 pub const RETRY_FLOOR_BYTES_MIN: usize = 1024 * 1024;
 /// See [`RETRY_FLOOR_BYTES_MIN`].
 pub const RETRY_BYTES_PER_SECOND: usize = 1024 * 1024;
+/// Steps that checking the retry-delay expressions of one request may take, each different one once: a number, operator or call
+/// for one retry. A request that needs more is refused with 400.
+pub const RETRY_EXPRESSION_STEPS_MAX: u64 = 10_000_000;
 /// Shortest wait that a receiver can ask for: a shorter `Retry-After`, or one of the past, is stretched to it.
 pub const RETRY_AFTER_MS_MIN: u64 = 100;
 /// Most forwarded headers; over it a publish is refused with 400.

@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
 use crate::data_dir::DiskRoom;
+use crate::delivery::loop_mark::LoopMark;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::receiver::Inboxes;
@@ -32,6 +33,8 @@ pub struct App {
     pub clock: Clock,
     /// Sends to the operator's language model, if there is one.
     pub(crate) llm: Option<LlmUpstream>,
+    /// Recognises deliveries that came back, if the server is reached under a public name.
+    pub(crate) loop_mark: Option<LoopMark>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Room for request bodies.

@@ -7,10 +7,12 @@ mod shown;
 pub use shown::{Shown, Source};
 pub(crate) use shown::{set, unset};
 
+use crate::browsers::{BrowserPolicy, canonical_origin};
 use crate::delivery::egress::EgressPolicy;
 use crate::delivery::upstream::{InvalidUpstream, Upstream};
 use crate::http;
 use crate::quotas::Quotas;
+use crate::sealed::KeyRing;
 use crate::store::Retention;
 use crate::tenants::{self, TenantConfig, TenantSettings};
 use ipnet::IpNet;
@@ -59,6 +61,15 @@ pub struct Settings {
     /// Connections at once from one address (IPv6: a /64 network), trusted proxies excepted [default: 1000]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
+    /// Origins whose web pages may call the API, such as https://app.example.com; in dev pages of this machine may as well
+    #[arg(
+        long,
+        help_heading = "Listening",
+        env = "POSTHASTE_ALLOWED_ORIGINS",
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
+    pub allowed_origins: Option<Vec<String>>,
 
     /// API token of the single tenant "default"
     #[arg(long, help_heading = "Tenants", env = "POSTHASTE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
@@ -127,6 +138,9 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub egress_allow_hosts: Option<Vec<String>>,
+    /// Show tenants why a private destination is refused or cannot be reached [default: true in dev, false in serve]
+    #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_EGRESS_DETAIL", value_name = "BOOL")]
+    pub egress_detail: Option<bool>,
     /// Base URL of an OpenAI-compatible API, up to its /v1: where api/llm leads
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_LLM_URL", value_name = "URL")]
     pub llm_url: Option<String>,
@@ -149,6 +163,18 @@ pub struct Settings {
     /// Deliveries under way at once per tenant and destination [default: 200]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_DESTINATION_PARALLELISM", value_name = "N")]
     pub destination_parallelism: Option<u32>,
+    /// Key that encrypts the stored signing keys: 32 bytes in hexadecimal or base64. Older keys may follow, separated by commas
+    #[arg(
+        long,
+        help_heading = "Storing",
+        env = "POSTHASTE_ENCRYPTION_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
+    pub encryption_key: Option<String>,
+    /// File with that key on its first line; older keys may follow, each on a line of its own
+    #[arg(long, help_heading = "Storing", env = "POSTHASTE_ENCRYPTION_KEY_FILE", value_name = "FILE")]
+    pub encryption_key_file: Option<PathBuf>,
     /// Largest message body in bytes [default: 10485760]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_MESSAGE_BYTES_MAX", value_name = "BYTES")]
     pub message_bytes_max: Option<usize>,
@@ -257,6 +283,8 @@ pub struct Config {
     pub trusted_proxies: Vec<IpNet>,
     /// Connections at once from one address.
     pub connections_per_address: usize,
+    /// Which web pages may call the API, and under which names it answers.
+    pub browsers: BrowserPolicy,
     /// Who may use the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
@@ -277,6 +305,8 @@ pub struct Config {
     pub shard: shard::Settings,
     /// What a tenant may have and ask for.
     pub quotas: Quotas,
+    /// What encrypts the stored signing keys, if anything does.
+    pub encryption: Option<KeyRing>,
     /// Largest message body.
     pub message_bytes_max: usize,
     /// Bytes of disk to keep free.
@@ -401,6 +431,7 @@ impl Config {
             public_url: settings.public_url.clone(),
             trusted_proxies: networks("trusted_proxies", settings.trusted_proxies.as_deref())?,
             connections_per_address,
+            browsers: browser_policy(mode, &settings)?,
             query_token: settings.query_token.unwrap_or(dev),
             console_receiver: settings.console_receiver.unwrap_or(dev),
             metrics_access: match &settings.metrics_token {
@@ -414,6 +445,7 @@ impl Config {
             region: settings.region.clone().unwrap_or_else(|| "EU-CENTRAL-1".to_owned()),
             shard: shard_settings(&settings)?,
             quotas: Quotas::resolve(&settings)?,
+            encryption: encryption(&settings)?,
             message_bytes_max,
             disk_reserve_bytes: settings.disk_reserve_bytes.unwrap_or(limits::DISK_RESERVE_BYTES),
             journal: settings.journal.unwrap_or(true),
@@ -462,11 +494,26 @@ fn networks(setting: &'static str, texts: Option<&[String]>) -> Result<Vec<IpNet
     texts.unwrap_or_default().iter().map(network).collect()
 }
 
+fn browser_policy(mode: Mode, settings: &Settings) -> Result<BrowserPolicy, ConfigError> {
+    let origin = |text: &String| {
+        let problem =
+            || format!("{text:?} is not an origin such as https://app.example.com: a scheme, a host and no path");
+        canonical_origin(text).ok_or_else(|| invalid("allowed_origins", problem()))
+    };
+    let own_name = settings.public_url.as_deref().map(|url| own_host(url).map(|(name, _)| name)).transpose()?;
+    Ok(BrowserPolicy {
+        allow_loopback: mode == Mode::Dev,
+        origins: settings.allowed_origins.iter().flatten().map(origin).collect::<Result<_, _>>()?,
+        hosts: (mode == Mode::Dev).then(|| own_name.into_iter().collect()),
+    })
+}
+
 fn egress_policy(mode: Mode, settings: &Settings) -> Result<EgressPolicy, ConfigError> {
     let mut policy = EgressPolicy {
         allow_loopback: mode == Mode::Dev,
         allow_cidrs: networks("egress_allow_cidrs", settings.egress_allow_cidrs.as_deref())?,
         allow_hosts: settings.egress_allow_hosts.clone().unwrap_or_default(),
+        explain: settings.egress_detail.unwrap_or(mode == Mode::Dev),
         ..EgressPolicy::default()
     };
     if let Some(public_url) = settings.public_url.as_deref() {
@@ -503,6 +550,21 @@ fn llm_upstream(settings: &Settings) -> Result<Option<Upstream>, ConfigError> {
             }
         },
     }
+}
+
+fn encryption(settings: &Settings) -> Result<Option<KeyRing>, ConfigError> {
+    let (setting, text) = match (&settings.encryption_key, &settings.encryption_key_file) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            return Err(invalid("encryption_key", "encryption_key_file is set as well; name the key in one place"));
+        }
+        (Some(text), None) => ("encryption_key", text.clone()),
+        (None, Some(path)) => {
+            let read = |source| ConfigError::Read { what: "the encryption key", path: path.clone(), source };
+            ("encryption_key_file", std::fs::read_to_string(path).map_err(read)?)
+        }
+    };
+    KeyRing::parse(&text).map(Some).map_err(|error| invalid(setting, error.to_string()))
 }
 
 fn read_ca_file(path: &Path) -> Result<Vec<u8>, ConfigError> {

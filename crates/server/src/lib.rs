@@ -3,6 +3,8 @@
 
 pub mod config;
 
+pub mod browsers;
+
 pub mod quotas;
 
 pub mod tenants;
@@ -34,6 +36,8 @@ pub mod delivery;
 pub mod store;
 
 pub mod keys;
+
+pub mod sealed;
 
 pub mod data_dir;
 

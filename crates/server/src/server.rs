@@ -3,12 +3,13 @@
 use crate::api::{Allowances, Api, BodyBudget, Duplicates, LlmUpstream, Streams};
 use crate::app::App;
 use crate::bulk::{self, BulkActions};
-use crate::clock::Clock;
+use crate::clock::{Clock, random};
 use crate::config::Config;
 use crate::console::Console;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
 use crate::crash_point::crash_point;
 use crate::data_dir::{DiskRoom, DiskWatch, half_of_disk};
+use crate::delivery::loop_mark::LoopMark;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, CONNECTIONS_MAX, Site, Terms};
@@ -27,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{self, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,6 +53,9 @@ pub struct Server {
 /// How long callers may take to hear of a failure.
 const FAILURE_GRACE: Duration = Duration::from_secs(1);
 
+/// How long looking up the name of the public URL may delay the start.
+const PUBLIC_URL_PATIENCE: Duration = Duration::from_secs(3);
+
 /// What a server is made of, besides its configuration.
 pub struct Parts {
     /// Where everything is kept.
@@ -74,12 +79,14 @@ impl Server {
         let addresses = addresses.context("a listener has no address")?;
         let address = *addresses.first().context("there is no listener")?;
         config.egress.own_addrs.extend(addresses);
+        find_public_addresses(&mut config, resolver.as_ref()).await;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
         tokens.recall(&token_uses::read(&config.data_dir));
-        let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
+        let keys = Arc::new(Keys::load(store.clone(), config.encryption.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
-        let (deliverer, llm) = deliverers(&config, resolver)?;
+        let loop_mark = config.public_url.is_some().then(|| LoopMark::new(random()));
+        let (deliverer, llm) = deliverers(&config, loop_mark, resolver)?;
         let (delivery_threads, runtime) = DeliveryThreads::start()?;
         let (handle, commands) = CoreHandle::new();
         let attempts = Arc::new(Attempts {
@@ -118,6 +125,7 @@ impl Server {
             keys,
             clock,
             llm: llm.map(LlmUpstream::new),
+            loop_mark,
             metrics,
             body_budget,
             allowances,
@@ -221,6 +229,20 @@ impl Server {
     }
 }
 
+/// Looks up the addresses of the public URL: messages to them would come back. Without them the server starts all the same; those
+/// messages are then recognised when they arrive.
+async fn find_public_addresses(config: &mut Config, resolver: &dyn Resolve) {
+    for (name, port) in &config.egress.own_hosts {
+        match timeout(PUBLIC_URL_PATIENCE, resolver.resolve(name)).await {
+            Ok(Ok(found)) if !found.is_empty() => {
+                let addresses = found.into_iter().map(|address| SocketAddr::new(address.to_canonical(), *port));
+                config.egress.public_addrs.extend(addresses);
+            }
+            _ => tracing::warn!(name, "the addresses of public_url cannot be looked up"),
+        }
+    }
+}
+
 /// The socket of the console's test receiver, which deliveries may reach.
 async fn listen_for_tests(config: &mut Config) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("the test receiver cannot listen")?;
@@ -240,6 +262,7 @@ fn receive_tests(app: &Arc<App>, listener: TcpListener, inboxes: Arc<Inboxes>) -
 /// What delivers messages, and what delivers those to the language model, if there is one.
 fn deliverers(
     config: &Config,
+    loop_mark: Option<LoopMark>,
     resolver: Arc<dyn Resolve>,
 ) -> Result<(Arc<Deliverer>, Option<Arc<Deliverer>>), ConfigError> {
     let delivery = DeliveryConfig {
@@ -247,9 +270,11 @@ fn deliverers(
         extra_ca_pem: config.egress_ca_pem.clone(),
         region: config.region.clone(),
         timeout_max: Duration::from_millis(config.quotas.timeout_ms),
+        loop_mark,
         ..DeliveryConfig::default()
     };
-    let to_llm = config.llm.clone().map(|llm| DeliveryConfig { upstream: Some(llm), ..delivery.clone() });
+    let to_llm = config.llm.clone();
+    let to_llm = to_llm.map(|llm| DeliveryConfig { upstream: Some(llm), loop_mark: None, ..delivery.clone() });
     let llm = to_llm.map(|to_llm| Deliverer::new(to_llm, resolver.clone()).map(Arc::new)).transpose()?;
     Ok((Arc::new(Deliverer::new(delivery, resolver)?), llm))
 }

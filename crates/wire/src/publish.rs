@@ -11,7 +11,7 @@ use crate::forward::{Forwarded, Line};
 use crate::header;
 use crate::redact::RedactFields;
 use crate::rejection::{Rejection, RejectionKind};
-use crate::retry_delay::RetryDelay;
+use crate::retry_delay::RetryDelayChecks;
 use crate::setting;
 use crate::time::Timestamp;
 
@@ -126,9 +126,14 @@ impl PublishOptions {
     /// `retries` is what applies to the message in the end, default included; callbacks have as many unless they
     /// say otherwise.
     pub fn check_retry_delay(&self, retries: u32) -> Result<(), Rejection> {
-        self.check_own_retry_delay(Subject::Message, retries)?;
+        self.check_retry_delay_by(&RetryDelayChecks::new(u64::MAX), retries)
+    }
+
+    /// The same, as one of many of a request.
+    pub fn check_retry_delay_by(&self, checks: &RetryDelayChecks, retries: u32) -> Result<(), Rejection> {
+        self.check_own_retry_delay(checks, Subject::Message, retries)?;
         self.callbacks().try_for_each(|(subject, callback)| {
-            callback.options.check_own_retry_delay(subject, callback.options.retries.unwrap_or(retries))
+            callback.options.check_own_retry_delay(checks, subject, callback.options.retries.unwrap_or(retries))
         })
     }
 
@@ -145,12 +150,18 @@ impl PublishOptions {
         })
     }
 
-    fn check_own_retry_delay(&self, subject: Subject, retries: u32) -> Result<(), Rejection> {
+    fn check_own_retry_delay(
+        &self,
+        checks: &RetryDelayChecks,
+        subject: Subject,
+        retries: u32,
+    ) -> Result<(), Rejection> {
         let Some(text) = &self.retry_delay else {
             return Ok(());
         };
-        let checked = RetryDelay::parse(text).and_then(|expression| expression.check(retries));
-        checked.map_err(|error| Rejection::invalid(format!("{}: {error}", subject.header("retry-delay"))))
+        checks
+            .check(text, retries)
+            .map_err(|error| Rejection::invalid(format!("{}: {error}", subject.header("retry-delay"))))
     }
 
     fn callbacks(&self) -> impl Iterator<Item = (Subject, &CallbackOptions)> {

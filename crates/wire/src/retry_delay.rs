@@ -4,7 +4,10 @@
 //! parser (in `parser`) writes a postfix program, so evaluation needs neither recursion nor more steps than
 //! nodes. Start at [`RetryDelay::parse`].
 
+mod checks;
 mod parser;
+
+pub use checks::RetryDelayChecks;
 
 use std::fmt;
 
@@ -74,6 +77,8 @@ pub enum InvalidExpression {
     Syntax(usize),
     /// The result is not a number for this value of `retried`.
     NotANumber(u32),
+    /// The expressions of one request take more steps to check than this.
+    TooManySteps(u64),
 }
 
 impl fmt::Display for InvalidExpression {
@@ -90,6 +95,11 @@ impl fmt::Display for InvalidExpression {
             InvalidExpression::WrongArity(name) => write!(f, "wrong number of arguments for {name}"),
             InvalidExpression::Syntax(at) => write!(f, "syntax error at position {at}"),
             InvalidExpression::NotANumber(retried) => write!(f, "not a number when retried is {retried}"),
+            InvalidExpression::TooManySteps(max) => write!(
+                f,
+                "the different expressions of this request take more than {max} steps to check; use fewer of them, fewer \
+                 retries, or several requests"
+            ),
         }
     }
 }
@@ -119,7 +129,12 @@ impl RetryDelay {
 
     /// Refuses an expression that is not a number for some retry of a message with `max_retries`.
     pub fn check(&self, max_retries: u32) -> Result<(), InvalidExpression> {
-        match (0..max_retries.min(CHECKED_RETRIES_MAX)).find(|retried| self.delay_ms(*retried).is_none()) {
+        self.check_from(0, max_retries)
+    }
+
+    /// The same, of which the first retries are known to be right.
+    fn check_from(&self, known: u32, max_retries: u32) -> Result<(), InvalidExpression> {
+        match (known..max_retries.min(CHECKED_RETRIES_MAX)).find(|retried| self.delay_ms(*retried).is_none()) {
             None => Ok(()),
             Some(retried) => Err(InvalidExpression::NotANumber(retried)),
         }

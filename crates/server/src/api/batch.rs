@@ -7,11 +7,12 @@ use super::body;
 use super::caller::caller_ip;
 use super::error::ApiError;
 use super::publish::{
-    Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, parse_options, prepare, refuse_when_disk_is_low,
-    status_of, store,
+    Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, expression_checks, parse_options, prepare,
+    refuse_when_disk_is_low, status_of, store,
 };
 use super::queues;
 use super::storing;
+use super::workflow::publish::Asked;
 use super::workflow::{self, Wanted};
 use crate::app::App;
 use crate::core::NewMessage;
@@ -24,6 +25,7 @@ use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::Destination;
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::publish::hops;
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -181,16 +183,18 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, batch: &[u8]) -> Res
     let (messages, fates) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
     let mut prepared = Prepared { messages, fates, runs: Vec::new() };
     let mut bytes = 0;
+    let checks = expression_checks();
     for (index, item) in items.into_iter().enumerate() {
         let mut item = read_item(item.get()).map_err(|error| error.at(index))?;
         if item.concerns_a_run() {
             let body = item.take_any_body();
             let destination = item.destination.as_deref();
-            let wanted = workflow::publish::read_item(app, &publisher.caller_ip, &item.lines(), destination, body);
+            let asked = Asked { caller_ip: &publisher.caller_ip, checks: &checks };
+            let wanted = workflow::publish::read_item(app, asked, &item.lines(), destination, body);
             prepared.runs.push(wanted.map_err(|error| error.at(index))?);
             continue;
         }
-        let fate = match prepare_item(app, publisher, hops, item) {
+        let fate = match prepare_item(app, publisher, (hops, &checks), item) {
             Ok((messages, places)) => {
                 bytes += storing::stored_bytes(&messages);
                 storing::check_request(app, bytes)?;
@@ -237,7 +241,7 @@ pub(super) fn read_item(text: &str) -> Result<Item, ApiError> {
 fn prepare_item(
     app: &App,
     publisher: &Publisher,
-    hops: u32,
+    (hops, checks): (u32, &RetryDelayChecks),
     mut item: Item,
 ) -> Result<(Vec<NewMessage>, AnsweredPlaces), Refusal> {
     let malformed = |error: ApiError| Refusal::Malformed(error);
@@ -261,6 +265,6 @@ fn prepare_item(
     if body.len() > max {
         return Err(malformed(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"))));
     }
-    let messages = prepare(app, publisher, &places, &options, &body)?;
+    let messages = prepare(app, publisher, &places, &options, (checks, &body))?;
     Ok((messages, places.answered()))
 }

@@ -6,8 +6,8 @@ use super::bulk_actions::begin_on_dead_letters;
 use super::error::ApiError;
 use super::params::Params;
 use super::publish::{
-    Published, callback_spec, check_callbacks, dedup_by, first_due, flow_spec, origin_of, publish_limits,
-    refuse_when_disk_is_low, refused_destination,
+    Published, callback_spec, check_callbacks, dedup_by, expression_checks, first_due, flow_spec, origin_of,
+    publish_limits, refuse_when_disk_is_low, refused_destination,
 };
 use super::{shape, workflow};
 use crate::app::App;
@@ -26,6 +26,7 @@ use posthaste_wire::encoding::{header_bytes, header_text};
 use posthaste_wire::header::{self, CONTENT_TYPE};
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::publish::{self as options, Dedup, PublishOptions};
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -166,9 +167,8 @@ pub(super) async fn retry_many(
         }
         None => {
             let Page { entries, next } = page(&app, tenant, &params).await?;
-            let replays: Result<Vec<Replay>, _> =
-                entries.iter().map(|record| replay(&app, tenant, record, &overrides)).collect();
-            (replay_all(&app, tenant, replays?).await?, next)
+            let replays = replays(&app, tenant, &entries, &overrides)?;
+            (replay_all(&app, tenant, replays).await?, next)
         }
     };
     let responses: Vec<Published> = accepted.into_iter().flatten().map(Published::from).collect();
@@ -183,8 +183,18 @@ async fn replay_one(
     overrides: &PublishOptions,
 ) -> Result<Option<Accepted>, ApiError> {
     let Some(record) = app.read(move |store| store.dead_letter(tenant, dlq_id)).await? else { return Ok(None) };
-    let replays = vec![replay(app, tenant, &record, overrides)?];
+    let replays = replays(app, tenant, &[record], overrides)?;
     Ok(replay_all(app, tenant, replays).await?.into_iter().flatten().next())
+}
+
+fn replays(
+    app: &App,
+    tenant: TenantId,
+    records: &[DeadLetterRecord],
+    overrides: &PublishOptions,
+) -> Result<Vec<Replay>, ApiError> {
+    let checks = expression_checks();
+    records.iter().map(|record| replay(app, tenant, record, (overrides, &checks))).collect()
 }
 
 async fn replay_all(app: &App, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, ApiError> {
@@ -319,8 +329,9 @@ pub(crate) fn replay_of(
     tenant: TenantId,
     record: &DeadLetterRecord,
     changes: &PublishOptions,
+    checks: &RetryDelayChecks,
 ) -> Result<Replay, String> {
-    replay(app, tenant, record, changes).map_err(ApiError::into_message)
+    replay(app, tenant, record, (changes, checks)).map_err(ApiError::into_message)
 }
 
 /// The message to publish instead of a dead letter: as it was, but for what is overridden.
@@ -328,7 +339,7 @@ fn replay(
     app: &App,
     tenant: TenantId,
     record: &DeadLetterRecord,
-    overrides: &PublishOptions,
+    (overrides, checks): (&PublishOptions, &RetryDelayChecks),
 ) -> Result<Replay, ApiError> {
     let mut spec = record.message.spec.clone();
     if let Some(method) = overrides.method {
@@ -338,7 +349,7 @@ fn replay(
     if overrides.retry_delay.is_some() {
         spec.retry_delay.clone_from(&overrides.retry_delay);
     }
-    overrides.check_retry_delay(spec.retries)?;
+    overrides.check_retry_delay_by(checks, spec.retries)?;
     spec.timeout_ms = overrides.timeout_ms.or(spec.timeout_ms);
     if let Some(labels) = &overrides.labels {
         spec.labels.clone_from(labels);
@@ -350,7 +361,7 @@ fn replay(
     spec.headers.extend(overrides.headers.iter().cloned());
     override_route(&mut spec, overrides);
     if spec.api.is_none() {
-        app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(&refusal))?;
+        app.config.egress.check_url(&spec.url).map_err(|refusal| refused_destination(app, &refusal))?;
     }
     check_callbacks(app, &spec)?;
     spec.cause = Some(Cause { id: record.message.id, kind: CauseKind::DlqRetry });

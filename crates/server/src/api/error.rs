@@ -54,6 +54,20 @@ impl ApiError {
         )
     }
 
+    /// 403: whoever asks may not, whatever token they have.
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::FORBIDDEN, message)
+    }
+
+    /// 489, after which a delivery is not retried: it was sent by this server to itself.
+    pub(super) fn came_back() -> Self {
+        let status = StatusCode::from_u16(489).unwrap_or(StatusCode::LOOP_DETECTED);
+        let headers = vec![(HeaderName::from_static("upstash-nonretryable-error"), HeaderValue::from_static("true"))];
+        let text =
+            "this delivery has come back to the server that sent it: messages cannot go to the API of their server";
+        ApiError { headers, ..ApiError::new(status, text) }
+    }
+
     /// 404.
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::NOT_FOUND, message)

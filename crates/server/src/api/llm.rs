@@ -15,15 +15,17 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use posthaste_wire::id::TenantId;
+use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 
-/// Requests that are passed on at once; one more is refused with 503.
-const PASSED_ON_MAX: usize = 100;
+/// Requests that are passed on at once; one more is refused with 503. A tenant may have as many of them as are free, so that
+/// it leaves half to the others; one more of it is refused with 429.
+const PASSED_ON_MAX: usize = 200;
 /// How long the model may take to begin its answer.
 const HEAD_PATIENCE: Duration = Duration::from_secs(600);
 /// How long the model may pause within its answer.
@@ -32,12 +34,65 @@ const PAUSE_MAX: Duration = Duration::from_secs(120);
 /// The way to the model, and how many are on it.
 pub(crate) struct LlmUpstream {
     deliverer: Arc<Deliverer>,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 impl LlmUpstream {
     pub(crate) fn new(deliverer: Arc<Deliverer>) -> LlmUpstream {
-        LlmUpstream { deliverer, places: Arc::new(Semaphore::new(PASSED_ON_MAX)) }
+        LlmUpstream { deliverer, places: Arc::default() }
+    }
+}
+
+/// How many requests each tenant has on the way.
+#[derive(Default)]
+struct Places {
+    taken: Mutex<HashMap<TenantId, usize>>,
+}
+
+/// Why there is no place.
+#[derive(Debug, PartialEq, Eq)]
+enum NoPlace {
+    /// The tenant has as many as are left for all others.
+    OwnShare(usize),
+    /// Others have them all.
+    Full,
+}
+
+/// One request on the way; it ends with this.
+struct Place {
+    places: Arc<Places>,
+    tenant: TenantId,
+}
+
+impl Places {
+    fn take(self: &Arc<Self>, tenant: TenantId) -> Result<Place, NoPlace> {
+        let mut taken = self.lock();
+        let free = PASSED_ON_MAX - taken.values().sum::<usize>().min(PASSED_ON_MAX);
+        let own = taken.get(&tenant).copied().unwrap_or(0);
+        match (own, free) {
+            (0, 0) => Err(NoPlace::Full),
+            _ if own >= free => Err(NoPlace::OwnShare(own)),
+            _ => {
+                taken.insert(tenant, own + 1);
+                Ok(Place { places: self.clone(), tenant })
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        if let Some(own) = taken.get_mut(&self.tenant) {
+            *own -= 1;
+            if *own == 0 {
+                taken.remove(&self.tenant);
+            }
+        }
     }
 }
 
@@ -66,8 +121,13 @@ pub(super) async fn complete(State(app): State<Arc<App>>, request: Request) -> R
     let llm = app.llm.as_ref().ok_or_else(|| {
         ApiError::not_found("there is no language model behind this server; the operator can name one with llm_url")
     })?;
-    let place = llm.places.clone().try_acquire_owned();
-    let place = place.map_err(|_| ApiError::overloaded("too many requests to the language model are under way"))?;
+    let place = llm.places.take(tenant).map_err(|none| match none {
+        NoPlace::OwnShare(own) => ApiError::too_many(format!(
+            "{own} of your requests to the language model are in flight, and as many places are kept for other tenants; try \
+             again when one has ended"
+        )),
+        NoPlace::Full => ApiError::overloaded("too many requests to the language model are in flight, try again"),
+    })?;
     let max = app.config.message_bytes_max;
     let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
@@ -83,7 +143,7 @@ pub(super) async fn complete(State(app): State<Arc<App>>, request: Request) -> R
 }
 
 /// The answer as it comes, with the headers that clients read.
-fn passed_back(answer: http::Response<Incoming>, place: OwnedSemaphorePermit) -> Response {
+fn passed_back(answer: http::Response<Incoming>, place: Place) -> Response {
     let (head, incoming) = answer.into_parts();
     let body = Passing { incoming, pause: Box::pin(sleep(PAUSE_MAX)), _place: place };
     let mut response = Response::new(Body::new(body));
@@ -105,7 +165,7 @@ fn is_passed_back(name: &HeaderName) -> bool {
 struct Passing {
     incoming: Incoming,
     pause: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl http_body::Body for Passing {
@@ -134,5 +194,35 @@ impl http_body::Body for Passing {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tenant_leaves_places_to_the_others() {
+        let places = Arc::<Places>::default();
+        let fill = |tenant: u32| {
+            let mut held = Vec::new();
+            loop {
+                match places.take(TenantId(tenant)) {
+                    Ok(place) => held.push(place),
+                    Err(none) => return (held, none),
+                }
+            }
+        };
+        let (first, none) = fill(1);
+        assert_eq!((first.len(), none), (PASSED_ON_MAX / 2, NoPlace::OwnShare(PASSED_ON_MAX / 2)));
+        let (second, _) = fill(2);
+        assert_eq!(second.len(), PASSED_ON_MAX / 4);
+        drop(first);
+        assert!(places.take(TenantId(1)).is_ok(), "places come back");
+        let held: Vec<_> = (3..1_000).map(|tenant| fill(tenant).0).collect();
+        assert!(held.iter().take(3).all(|held| !held.is_empty()));
+        let in_all: usize = held.iter().map(Vec::len).sum();
+        assert!(in_all + second.len() <= PASSED_ON_MAX);
+        assert_eq!(fill(1_000).1, NoPlace::Full);
     }
 }

@@ -26,6 +26,7 @@ mod keys;
 mod llm;
 mod messages;
 mod openapi;
+mod pages;
 mod params;
 mod publish;
 mod queues;
@@ -53,12 +54,12 @@ pub(crate) use event_stream::Streams;
 pub(crate) use llm::LlmUpstream;
 
 use crate::app::App;
-use crate::config::Mode;
+use crate::browsers::Page;
 use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::Method;
 use axum::http::uri::PathAndQuery;
-use axum::http::{Method, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
@@ -293,20 +294,29 @@ impl Api {
 
     /// Answers a request.
     pub async fn serve(&self, request: Request) -> Response {
-        match self.app.config.mode {
-            Mode::Dev if request.method() == Method::OPTIONS => cors::preflight(request.headers()),
-            // Only a page says where it is from.
-            Mode::Dev if request.headers().contains_key(header::ORIGIN) => cors::permit(self.observe(request).await),
-            Mode::Dev | Mode::Serve => self.observe(request).await,
+        match self.app.config.browsers.page(request.method(), request.headers()) {
+            Page::Allowed(origin) => {
+                let origin = origin.clone();
+                let answers = self.app.config.browsers.answers_to(request.headers());
+                match answers && cors::is_preflight(request.method(), request.headers()) {
+                    true => cors::preflight(request.headers(), origin),
+                    false => cors::permit(self.observe(request, false).await, origin),
+                }
+            }
+            Page::Foreign => self.observe(request, true).await,
+            Page::None => self.observe(request, false).await,
         }
     }
 
     /// A figure, a line, and an error envelope for what the framework refused itself.
-    async fn observe(&self, request: Request) -> Response {
+    async fn observe(&self, request: Request, is_foreign: bool) -> Response {
         let route = kind_of(request.uri().path());
         let method = request.method().clone();
         let started = Instant::now();
-        let refusal = error::refuse_malformed(&request).or_else(|| token_guesses::refuse(&self.app, &request));
+        let refusal = error::refuse_malformed(&request)
+            .or_else(|| pages::refusal(&self.app.config, &request, is_foreign))
+            .or_else(|| token_guesses::refuse(&self.app, &request))
+            .or_else(|| self.refuse_loop(&request));
         let response = match refusal {
             Some(refusal) => refusal.into_response(),
             None => error::enveloped(self.route(request).await),
@@ -320,6 +330,12 @@ impl Api {
             tracing::debug!(%method, route, status, duration_ms, "request answered");
         }
         response
+    }
+
+    /// A delivery of ours that has come back under a name that we did not know as ours.
+    fn refuse_loop(&self, request: &Request) -> Option<ApiError> {
+        let mark = self.app.loop_mark.as_ref()?;
+        mark.is_on(request.headers(), request.uri()).then(ApiError::came_back)
     }
 
     /// The request that there are most of does not need to be looked for.

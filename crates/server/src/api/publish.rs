@@ -31,6 +31,7 @@ use posthaste_wire::duration::Units;
 use posthaste_wire::header;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -117,7 +118,8 @@ async fn accept(
         return Box::pin(schedules::make(app, sent)).await;
     }
     let Sent { publisher, places, options, body } = sent;
-    let messages = prepare(app, &publisher, &places, &options, &body.bytes).map_err(Refusal::into_error)?;
+    let messages = prepare(app, &publisher, &places, &options, (&expression_checks(), &body.bytes));
+    let messages = messages.map_err(Refusal::into_error)?;
     let accepted = store(app, tenant, messages, body.room).await?;
     let status = status_of(&accepted);
     let answer = Answer::new(places.answered(), &mut accepted.into_iter());
@@ -292,6 +294,11 @@ pub(super) fn no_group(name: &str) -> ApiError {
     ApiError::not_found(format!("topic {name} not found"))
 }
 
+/// What checks the retry-delay expressions of one request.
+pub(super) fn expression_checks() -> RetryDelayChecks {
+    RetryDelayChecks::new(limits::RETRY_EXPRESSION_STEPS_MAX)
+}
+
 /// What a publish may ask for here.
 pub(super) fn publish_limits(app: &App) -> PublishLimits {
     let quotas = &app.config.quotas;
@@ -342,9 +349,9 @@ pub(super) fn prepare(
     publisher: &Publisher,
     places: &Places,
     options: &PublishOptions,
-    body: &Bytes,
+    (checks, body): (&RetryDelayChecks, &Bytes),
 ) -> Result<Vec<NewMessage>, Refusal> {
-    let common = checked_spec(app, publisher, places, options)?;
+    let common = checked_spec(app, publisher, places, options, checks)?;
     let tenant = publisher.tenant;
     let message = |(endpoint, common): (&Endpoint, MessageSpec)| NewMessage {
         tenant,
@@ -370,16 +377,17 @@ pub(super) fn checked_spec(
     publisher: &Publisher,
     places: &Places,
     options: &PublishOptions,
+    checks: &RetryDelayChecks,
 ) -> Result<MessageSpec, Refusal> {
     let retries = options.retries.unwrap_or(app.config.quotas.retries_default());
-    options.check_retry_delay(retries).map_err(|rejection| Refusal::Malformed(rejection.into()))?;
+    options.check_retry_delay_by(checks, retries).map_err(|rejection| Refusal::Malformed(rejection.into()))?;
     if places.api.is_some() && options.callback.is_none() {
         return Err(Refusal::Malformed(llm::no_callback()));
     }
     if places.topic.is_none() && places.api.is_none() {
         for endpoint in &places.endpoints {
             let checked = app.config.egress.check_url(&endpoint.url);
-            checked.map_err(|refusal| Refusal::Destination(refused_destination(&refusal)))?;
+            checked.map_err(|refusal| Refusal::Destination(refused_destination(app, &refusal)))?;
         }
     }
     let common = common_spec(options, retries, &publisher.caller_ip);
@@ -443,7 +451,7 @@ pub(super) fn check_callbacks(app: &App, spec: &MessageSpec) -> Result<(), ApiEr
     {
         let Some(callback) = callback else { continue };
         if let Err(refusal) = app.config.egress.check_url(&callback.url) {
-            let text = refused_destination(&refusal).into_message();
+            let text = refused_destination(app, &refusal).into_message();
             return Err(ApiError::invalid(format!("{header}: {text}")));
         }
         if spec.queue.is_some() && callback.delay_ms > 0 {
@@ -474,15 +482,20 @@ fn dedup_key(options: &PublishOptions, topic: Option<&str>, url: &str, body: &[u
 }
 
 /// 400 for a destination that the egress policy refuses, and what an operator can do about it.
-pub(super) fn refused_destination(refusal: &egress::Refusal) -> ApiError {
+pub(super) fn refused_destination(app: &App, refusal: &egress::Refusal) -> ApiError {
+    let explain = app.config.egress.explain;
+    if !explain {
+        tracing::debug!(%refusal, "publish refused because of its destination");
+    }
     let hint = match refusal {
+        _ if !explain => "",
         egress::Refusal::LocalName(_) => "; the operator can allow it with egress_allow_hosts",
         egress::Refusal::Address { kind: AddressKind::Loopback | AddressKind::Private, .. } => {
             "; the operator can allow it with egress_allow_cidrs"
         }
         _ => "",
     };
-    ApiError::invalid(format!("invalid destination url: {refusal}{hint}"))
+    ApiError::invalid(format!("invalid destination url: {}{hint}", refusal.shown(explain)))
 }
 
 /// The lane that messages to this URL wait in. Those to a built-in API, which has no origin, share one.

@@ -4,7 +4,7 @@ use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
-use super::publish::{CRON, Refusal, Sent, checked_spec, refuse_when_disk_is_low, rest_of, store};
+use super::publish::{CRON, Refusal, Sent, checked_spec, expression_checks, refuse_when_disk_is_low, rest_of, store};
 use super::{cron, shape, storing};
 use crate::app::App;
 use crate::clock::random;
@@ -129,7 +129,7 @@ pub(super) async fn make(app: &App, sent: Sent) -> Result<Response, ApiError> {
     let Sent { publisher, places, mut options, body } = sent;
     options.headers = options.content_headers();
     let cron = options.cron.as_ref().ok_or_else(no_cron)?;
-    let spec = checked_spec(app, &publisher, &places, &options).map_err(Refusal::into_error)?;
+    let spec = checked_spec(app, &publisher, &places, &options, &expression_checks()).map_err(Refusal::into_error)?;
     let destination = places.target();
     let url = match &destination {
         ScheduleTarget::Url(url) => url.clone(),

@@ -221,7 +221,7 @@ pub(super) fn endpoints(body: &Map<String, Value>) -> Result<Option<Vec<Item>>, 
 fn endpoint(app: &App, item: Item) -> Result<Endpoint, ApiError> {
     let url = item.url.ok_or_else(|| ApiError::invalid("url is missing"))?;
     check_url(&url, URL_BYTES_MAX)?;
-    app.config.egress.check_url(&url).map_err(|refusal| refused_destination(&refusal))?;
+    app.config.egress.check_url(&url).map_err(|refusal| refused_destination(app, &refusal))?;
     let name = item.name.filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control)) {
         let text = format!("name must have at most {NAME_BYTES_MAX} bytes and no control characters");

@@ -6,8 +6,10 @@ use crate::app::App;
 use crate::core::{BulkPiece, Replay};
 use crate::store::{DeadLetterRecord, Filter, Order, Page, PageRequest, Store, StoreError};
 use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
+use posthaste_engine::limits::RETRY_EXPRESSION_STEPS_MAX;
 use posthaste_wire::id::{BulkActionId, DlqId, Position, TenantId};
 use posthaste_wire::publish::PublishOptions;
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use posthaste_wire::time::Timestamp;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -102,8 +104,9 @@ fn replays(
     changes: &PublishOptions,
 ) -> Vec<Replay> {
     let mut replays = Vec::with_capacity(letters.len());
+    let checks = RetryDelayChecks::new(RETRY_EXPRESSION_STEPS_MAX);
     for letter in letters {
-        match replay_of(app, action.tenant, letter, changes) {
+        match replay_of(app, action.tenant, letter, changes, &checks) {
             Ok(replay) => replays.push(replay),
             Err(problem) => {
                 action.refused += 1;

@@ -6,6 +6,7 @@ use super::session::Identity;
 use super::view;
 use super::visitor::identity;
 use crate::api::read_form;
+use crate::browsers::is_loopback;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
@@ -124,12 +125,6 @@ fn one(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut lines = headers.get_all(name).iter();
     let line = lines.next()?.to_str().ok()?;
     lines.next().is_none().then_some(line)
-}
-
-fn is_loopback(authority: &Authority) -> bool {
-    let host = authority.host();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

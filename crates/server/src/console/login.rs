@@ -3,8 +3,9 @@
 use super::session::Identity;
 use super::view::{self, Frame};
 use super::visitor::{self, TENANT_COOKIE};
-use super::{Desk, ROOT, Visitor, back_to};
+use super::{Desk, ROOT, Visitor, back_to, is_page};
 use crate::api::address_of_caller;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Form, Query, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
@@ -41,11 +42,12 @@ struct Tenant {
     name: String,
 }
 
-async fn show(State(desk): State<Arc<Desk>>, Query(Next { next }): Query<Next>) -> Response {
+async fn show(State(desk): State<Arc<Desk>>, next: Result<Query<Next>, QueryRejection>) -> Response {
     if desk.is_open() {
         return Redirect::to(ROOT).into_response();
     }
-    form(&next, None).into_response()
+    // A page that cannot be read is none: the first page follows.
+    form(&next.map(|Query(Next { next })| next).unwrap_or_default(), None).into_response()
 }
 
 fn form(next: &str, problem: Option<&str>) -> Markup {
@@ -57,7 +59,7 @@ fn form(next: &str, problem: Option<&str>) -> Markup {
             }
             label for="token" { "Token" }
             input #token type="password" name="token" autocomplete="current-password" required autofocus;
-            input type="hidden" name="next" value=(next);
+            input type="hidden" name="next" value=(if is_page(next) { next } else { ROOT });
             p.hint {
                 "A token of the API: the one your programs have as " code { "QSTASH_TOKEN" }
                 ", or a read-only one. The cookie needs HTTPS, or localhost."

@@ -140,6 +140,51 @@ impl Desk {
 
 /// After something was done: back to a page of ours, which shows what happened.
 fn back_to(page: &str, said: &str) -> Response {
-    let page = if Console::has(page) { page } else { ROOT };
+    let page = if is_page(page) { page } else { ROOT };
     (view::flash(said), Redirect::to(page)).into_response()
+}
+
+/// Whether a browser that is sent there sees a page of ours. Anything else is written by hand: another site, what cannot stand
+/// in a header, or the way to log in, which has been gone.
+fn is_page(page: &str) -> bool {
+    let path = page.split('?').next().unwrap_or_default();
+    let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    // Browsers follow dots, also encoded ones.
+    let has_dots = path.to_ascii_lowercase().replace("%2e", ".").split('/').any(|it| matches!(it, "." | ".."));
+    let is_door = matches!(path, "/console/login" | "/console/logout");
+    is_plain && !has_dots && !is_door && Console::has(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_the_console_are_led_back_to() {
+        for page in
+            ["/console", "/console?window=5m", "/console/dlq", "/console/queues/login", "/console/messages?cursor=1-2"]
+        {
+            assert!(is_page(page), "{page}");
+        }
+        for page in [
+            "",
+            "/",
+            "/v2/keys",
+            "/consoles",
+            "https://evil.example/console",
+            "//evil.example/console",
+            "/console/../v2/keys",
+            "/console/..//evil.example",
+            "/console/%2E%2e/v2/keys",
+            "/console\\evil",
+            "/console/\r\nSet-Cookie: a=b",
+            "/console/\u{e9}",
+            "/console/ x",
+            "/console/login",
+            "/console/logout",
+            "javascript:alert(1)",
+        ] {
+            assert!(!is_page(page), "{page:?}");
+        }
+    }
 }

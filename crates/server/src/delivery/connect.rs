@@ -3,10 +3,12 @@
 //! One lookup; every answer is checked; exactly the checked addresses are dialled; the peer is checked
 //! once more. No proxy variables are read. Start at [`Connector::open`].
 
+use super::address;
 use super::egress::EgressPolicy;
 use super::failure::{self, failure};
 use super::frames::Framed;
 use super::pool::Connection;
+use super::probes::Probes;
 use super::resolve::Resolve;
 use super::stream::{Activity, Transport, Watched};
 use super::target::{Target, TargetHost};
@@ -16,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use posthaste_engine::event::Phases;
 use posthaste_engine::limits;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
+use posthaste_wire::id::TenantId;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -25,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -48,6 +51,7 @@ const _: () = assert!(limits::RESPONSE_HEADERS_MAX == 100);
 /// Opens connections to receivers.
 pub(super) struct Connector {
     policy: EgressPolicy,
+    probes: Probes,
     resolver: Arc<dyn Resolve>,
     tls: TlsConnector,
     http1: http1::Builder,
@@ -61,6 +65,7 @@ impl Connector {
     pub(super) fn new(config: &DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Connector, ConfigError> {
         Ok(Connector {
             policy: config.egress.clone(),
+            probes: Probes::default(),
             resolver,
             tls: TlsConnector::from(Arc::new(tls_config(config.extra_ca_pem.as_deref())?)),
             http1: http1_builder(),
@@ -72,12 +77,56 @@ impl Connector {
     }
 
     /// A fresh connection to a target whose URL was already checked.
-    pub(super) async fn open(&self, target: &Target, phases: &mut Phases) -> Result<Connection, AttemptError> {
+    pub(super) async fn open(
+        &self,
+        tenant: TenantId,
+        target: &Target,
+        phases: &mut Phases,
+    ) -> Result<Connection, AttemptError> {
         let addresses = match &target.host {
             TargetHost::Address(address) => vec![SocketAddr::new(address.to_canonical(), target.port)],
             TargetHost::Name(name) => timed(&mut phases.dns_us, self.addresses(name, target.port)).await?,
         };
-        let connecting = timed(&mut phases.connect_us, timeout(self.connect_timeout, dial(&addresses)));
+        let is_public = |address: &SocketAddr| address::kind(address.ip()).is_none();
+        if self.policy.explain || addresses.iter().all(is_public) {
+            return self.connect(target, &addresses, phases).await;
+        }
+        self.connect_inside(tenant, target, &addresses, phases).await
+    }
+
+    /// To the operator's network: the tenant sees that it failed, and the log why.
+    async fn connect_inside(
+        &self,
+        tenant: TenantId,
+        target: &Target,
+        addresses: &[SocketAddr],
+        phases: &mut Phases,
+    ) -> Result<Connection, AttemptError> {
+        let origin = target.origin.as_str();
+        if !self.probes.may_try(tenant, addresses, Instant::now()) {
+            tracing::warn!(
+                tenant = tenant.0,
+                origin,
+                "not connected: the tenant has failed to connect to too many private addresses"
+            );
+            return Err(failure(ErrorClass::Connect, failure::TOO_MANY_UNREACHED));
+        }
+        let connected = self.connect(target, addresses, phases).await;
+        self.probes.tried(tenant, addresses, phases.address.filter(|_| connected.is_ok()), Instant::now());
+        connected.map_err(|error| {
+            tracing::info!(tenant = tenant.0, origin, error = error.message, "no connection to a private address");
+            *phases = Phases::default();
+            failure(error.class, failure::NOT_CONNECTED)
+        })
+    }
+
+    async fn connect(
+        &self,
+        target: &Target,
+        addresses: &[SocketAddr],
+        phases: &mut Phases,
+    ) -> Result<Connection, AttemptError> {
+        let connecting = timed(&mut phases.connect_us, timeout(self.connect_timeout, dial(addresses)));
         let stream = match connecting.await {
             Ok(connected) => connected.map_err(|error| failure::not_connected(&error))?,
             Err(_) => return Err(failure::phase_timed_out(ErrorClass::Connect, "connecting", self.connect_timeout)),
@@ -104,16 +153,34 @@ impl Connector {
         let found = match timeout(self.dns_timeout, self.resolver.resolve(name)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) if error.kind() == io::ErrorKind::NetworkDown => {
-                return Err(failure(ErrorClass::Dns, format!("unable to resolve host: {name}: {error}")));
+                return Err(self.unresolved(ErrorClass::Dns, name, Some(error.to_string())));
             }
             Ok(Err(_)) => Vec::new(),
             Err(_) => return Err(failure::phase_timed_out(ErrorClass::Dns, "looking up the host", self.dns_timeout)),
         };
         if found.is_empty() {
-            return Err(failure(ErrorClass::Dns, format!("unable to resolve host: {name}")));
+            return Err(self.unresolved(ErrorClass::Dns, name, None));
         }
-        self.policy.check_addresses(name, port, &found).map_err(|refusal| failure::refused(&refusal))?;
+        if let Err(refusal) = self.policy.check_addresses(name, port, &found) {
+            return Err(match self.policy.explain {
+                true => failure::refused(&refusal, true),
+                false => self.unresolved(ErrorClass::Blocked, name, Some(refusal.to_string())),
+            });
+        }
         Ok(in_turns(&found).map(|address| SocketAddr::new(address.to_canonical(), port)).collect())
+    }
+
+    /// There is no address to go to. Whether a name exists in the operator's network is not for tenants, so that one that has
+    /// none and one that has private ones look alike.
+    fn unresolved(&self, class: ErrorClass, name: &str, why: Option<String>) -> AttemptError {
+        match (self.policy.explain, why) {
+            (true, None) => failure(class, format!("unable to resolve host: {name}")),
+            (true, Some(why)) => failure(class, format!("unable to resolve host: {name}: {why}")),
+            (false, why) => {
+                tracing::info!(host = name, why = why.unwrap_or_default(), "no address to deliver to");
+                failure(class, format!("unable to resolve host: {name} has no address that deliveries may go to"))
+            }
+        }
     }
 
     async fn encrypt(&self, target: &Target, stream: TcpStream) -> Result<TlsStream<TcpStream>, AttemptError> {

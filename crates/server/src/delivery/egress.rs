@@ -28,6 +28,12 @@ pub struct EgressPolicy {
     /// Where the test receiver of the console listens: exactly this address and port may be reached, whatever else is
     /// closed.
     pub receiver: Option<SocketAddr>,
+    /// Addresses of our public URL. As destinations they lead to ourselves; a name that has one of them may be another site of
+    /// the same proxy, and is left to [`super::loop_mark`].
+    pub public_addrs: Vec<SocketAddr>,
+    /// Tenants see why a private destination is refused or cannot be reached. Where they are not the operator, that would show
+    /// them the operator's network; the log has it.
+    pub explain: bool,
     /// What was read lately.
     pub targets: Arc<Targets>,
 }
@@ -55,9 +61,25 @@ pub enum Refusal {
         /// Which one.
         address: IpAddr,
     },
-    /// This server itself.
+    /// This server itself, by its public name.
     #[error("endpoint is this server itself")]
     Own,
+    /// This server itself, by one of its addresses.
+    #[error("endpoint is this server itself")]
+    OwnAddress,
+}
+
+/// All that a tenant sees of a refusal that concerns the operator's network.
+const NOT_ALLOWED: &str = "the egress policy of this server does not allow this destination";
+
+impl Refusal {
+    /// The text for tenants: the whole reason if they may see it, or if it is in the URL alone.
+    pub fn shown(&self, explain: bool) -> String {
+        match self {
+            Refusal::LocalName(_) | Refusal::Address { .. } | Refusal::OwnAddress if !explain => NOT_ALLOWED.to_owned(),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// Fetch's list of bad ports, and the ports of databases and Docker. Sorted.
@@ -94,6 +116,9 @@ impl EgressPolicy {
                 }
                 let loopback = self.allow_loopback && address::kind(*address) == Some(AddressKind::Loopback);
                 check_port(target.port, loopback)?;
+                if self.public_addrs.contains(&SocketAddr::new(address.to_canonical(), target.port)) {
+                    return Err(Refusal::OwnAddress);
+                }
                 self.check_address(*address, target.port, false)
             }
             TargetHost::Name(name) => {
@@ -132,7 +157,7 @@ impl EgressPolicy {
     fn check_address(&self, address: IpAddr, port: u16, trusted: bool) -> Result<(), Refusal> {
         let address = address.to_canonical();
         if self.own_addrs.iter().any(|own| is_own(own, address, port)) {
-            return Err(Refusal::Own);
+            return Err(Refusal::OwnAddress);
         }
         let Some(kind) = address::kind(address) else { return Ok(()) };
         let by_policy = match kind {
@@ -216,6 +241,35 @@ mod tests {
     }
 
     #[test]
+    fn tenants_see_only_what_their_url_says_unless_they_may_see_more() {
+        let policy = EgressPolicy {
+            own_addrs: vec!["10.0.0.5:8080".parse().unwrap()],
+            own_hosts: vec![("queue.example".into(), 443)],
+            public_addrs: vec!["93.184.216.34:443".parse().unwrap()],
+            ..EgressPolicy::default()
+        };
+        let refused = |url: &str| policy.check_url(url).unwrap_err();
+        for url in [
+            "http://10.0.0.1/",
+            "http://10.0.0.5:8080/",
+            "http://169.254.169.254/",
+            "http://db.internal/",
+            "http://localhost/",
+            "https://93.184.216.34/",
+        ] {
+            assert_eq!(refused(url).shown(false), NOT_ALLOWED, "{url}");
+            assert_eq!(refused(url).shown(true), refused(url).to_string(), "{url}");
+            assert_ne!(refused(url).shown(true), NOT_ALLOWED, "{url}");
+        }
+        for url in ["ftp://a.example/", "http://a.example:22/", "https://queue.example/", "http://u@a.example/"] {
+            assert_eq!(refused(url).shown(false), refused(url).to_string(), "{url}");
+        }
+        assert_eq!(policy.check_url("http://93.184.216.34/"), Ok(()), "another port is another server");
+        let shared: IpAddr = "93.184.216.34".parse().unwrap();
+        assert_eq!(policy.check_addresses("neighbour.example", 443, &[shared]), Ok(()), "another site of one proxy");
+    }
+
+    #[test]
     fn development_reaches_loopback_on_any_port_but_not_itself() {
         let allowed = ["http://localhost:3000/", "http://127.0.0.1:6379/", "http://[::1]:22/", "http://127.9.9.9/"];
         for url in allowed {
@@ -223,7 +277,7 @@ mod tests {
         }
         assert_eq!(dev().check_addresses("localhost", 3000, &["::1".parse().unwrap()]), Ok(()));
         for url in ["http://localhost:8080/v2/publish/x", "http://127.0.0.1:8080/", "http://[::1]:8080/"] {
-            assert_eq!(dev().check_url(url), Err(Refusal::Own), "{url}");
+            assert_eq!(dev().check_url(url).unwrap_err().to_string(), "endpoint is this server itself", "{url}");
         }
         for url in ["http://10.0.0.1/", "http://metadata/", "http://0.0.0.0:3000/", "http://localhost:0/"] {
             assert!(dev().check_url(url).is_err(), "{url}");
@@ -280,10 +334,10 @@ mod tests {
                 ..EgressPolicy::default()
             };
             let check = |address: IpAddr, port: u16| policy.check_addresses("own.example", port, &[address]);
-            assert_eq!(check(outward, 8080), Err(Refusal::Own), "{own} {outward}");
+            assert_eq!(check(outward, 8080), Err(Refusal::OwnAddress), "{own} {outward}");
             assert_eq!(check(outward, 8081), Ok(()), "{own} {outward}");
             for other in ["93.184.216.34", "10.255.255.1", "2606:2800:220:1:248:1893:25c8:1946"] {
-                assert_ne!(check(other.parse().unwrap(), 8080), Err(Refusal::Own), "{own} {other}");
+                assert_ne!(check(other.parse().unwrap(), 8080), Err(Refusal::OwnAddress), "{own} {other}");
             }
         }
     }

@@ -26,9 +26,15 @@ pub(super) fn no_room(limit: Duration) -> AttemptError {
     failure(ErrorClass::Closed, text)
 }
 
-pub(super) fn refused(refusal: &Refusal) -> AttemptError {
-    failure(ErrorClass::Blocked, format!("destination refused: {refusal}"))
+/// The egress policy does not allow it; `explain` says whether the tenant may see why.
+pub(super) fn refused(refusal: &Refusal, explain: bool) -> AttemptError {
+    failure(ErrorClass::Blocked, format!("destination refused: {}", refusal.shown(explain)))
 }
+
+/// All that a tenant sees of a connection into the operator's network that failed.
+pub(super) const NOT_CONNECTED: &str = "could not connect";
+/// The same, when it was not tried.
+pub(super) const TOO_MANY_UNREACHED: &str = "could not connect: too many private destinations did not answer lately, so that new ones are not tried for a while";
 
 /// No connection. The kind says enough; the operating system's own text adds only a number.
 pub(super) fn not_connected(error: &io::Error) -> AttemptError {

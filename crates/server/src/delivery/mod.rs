@@ -13,6 +13,10 @@ pub mod resolve;
 
 pub mod upstream;
 
+pub mod loop_mark;
+
+mod probes;
+
 mod connect;
 
 mod stream;
@@ -41,7 +45,9 @@ use bytes::Bytes;
 use connect::Connector;
 use egress::EgressPolicy;
 use http::{HeaderMap, HeaderValue};
+use http_body_util::Full;
 use hyper::body::Incoming;
+use loop_mark::LoopMark;
 use pool::{Connection, Key, Pool};
 use posthaste_engine::event::{Phases, Response};
 use posthaste_engine::limits;
@@ -66,6 +72,8 @@ pub struct DeliveryConfig {
     pub egress: EgressPolicy,
     /// Where all of them go, instead of the URLs of their messages.
     pub upstream: Option<Upstream>,
+    /// Marks them, so that those that come back are recognised.
+    pub loop_mark: Option<LoopMark>,
     /// Certificate authorities to trust besides the public ones, as PEM.
     pub extra_ca_pem: Option<Vec<u8>>,
     /// Value of the `Upstash-Region` header.
@@ -91,6 +99,7 @@ impl Default for DeliveryConfig {
         DeliveryConfig {
             egress: EgressPolicy::default(),
             upstream: None,
+            loop_mark: None,
             extra_ca_pem: None,
             region: "EU-CENTRAL-1".into(),
             timeout_max: Duration::from_millis(limits::TIMEOUT_MS_MAX),
@@ -149,6 +158,7 @@ pub struct Attempt<'a> {
 pub struct Deliverer {
     policy: EgressPolicy,
     upstream: Option<Upstream>,
+    loop_mark: Option<LoopMark>,
     region: HeaderValue,
     timeout_max: Duration,
     body_grace: Duration,
@@ -166,8 +176,9 @@ impl Deliverer {
         let connector = Connector::new(&config, resolver)?;
         let region = HeaderValue::from_str(&config.region).map_err(|_| ConfigError::Region(config.region.clone()))?;
         let pool = Pool::new(config.pool_idle_timeout);
-        let DeliveryConfig { egress: policy, upstream, timeout_max, body_grace, answer_patience, .. } = config;
-        Ok(Deliverer { policy, upstream, region, timeout_max, body_grace, answer_patience, connector, pool })
+        let DeliveryConfig { egress: policy, upstream, loop_mark, timeout_max, body_grace, answer_patience, .. } =
+            config;
+        Ok(Deliverer { policy, upstream, loop_mark, region, timeout_max, body_grace, answer_patience, connector, pool })
     }
 
     /// One attempt. A failed delivery is data, not an error.
@@ -243,7 +254,10 @@ impl Deliverer {
     /// Where to connect, checked: the upstream if there is one, else the URL of the message.
     fn target(&self, url: &str) -> Result<Arc<Target>, AttemptError> {
         let url = self.upstream.as_ref().map_or(url, |upstream| &upstream.url);
-        self.policy.checked_target(url).map_err(|refusal| failure::refused(&refusal))
+        self.policy.checked_target(url).map_err(|refusal| {
+            tracing::info!(%refusal, "destination refused");
+            failure::refused(&refusal, self.policy.explain)
+        })
     }
 
     /// Sends the request and waits for the head of the answer.
@@ -262,9 +276,8 @@ impl Deliverer {
         let mut request = prepared.request()?;
         if let Some(mut connection) = self.pool.take(key) {
             phases.reused = true;
-            match timed(&mut phases.first_byte_us, connection.send(addressed(request, target, connection.is_http2())?))
-                .await
-            {
+            let sent = self.addressed(request, target, connection.is_http2())?;
+            match timed(&mut phases.first_byte_us, connection.send(sent)).await {
                 Ok(answer) => return Ok((answer, connection)),
                 Err(unanswered) if unanswered.untouched => request = prepared.request()?,
                 Err(unanswered) => return Err(unanswered.error),
@@ -272,13 +285,27 @@ impl Deliverer {
             *phases = Phases::default();
         }
         // Boxed: most attempts do not need it, and every attempt is moved.
-        let mut connection = Box::pin(self.connector.open(target, phases)).await?;
+        let mut connection = Box::pin(self.connector.open(key.tenant(), target, phases)).await?;
         self.pool.share(key, &connection);
-        let request = addressed(request, target, connection.is_http2())?;
+        let request = self.addressed(request, target, connection.is_http2())?;
         match timed(&mut phases.first_byte_us, connection.send(request)).await {
             Ok(answer) => Ok((answer, connection)),
             Err(unanswered) => Err(unanswered.error),
         }
+    }
+
+    /// The request as this connection wants it, marked as ours.
+    fn addressed(
+        &self,
+        request: http::Request<Full<Bytes>>,
+        target: &Target,
+        http2: bool,
+    ) -> Result<http::Request<Full<Bytes>>, AttemptError> {
+        let mut request = addressed(request, target, http2)?;
+        if let Some(mark) = &self.loop_mark {
+            mark.put_on(request.headers_mut(), target.path.as_str());
+        }
+        Ok(request)
     }
 }
 

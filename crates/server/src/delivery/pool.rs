@@ -39,6 +39,11 @@ impl Key {
     pub(super) fn new(tenant: TenantId, target: &Target) -> Key {
         Key { tenant, https: target.https, authority: target.authority.clone() }
     }
+
+    /// Who uses the connection.
+    pub(super) fn tenant(&self) -> TenantId {
+        self.tenant
+    }
 }
 
 /// A connection that one attempt uses.

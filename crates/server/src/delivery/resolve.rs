@@ -32,8 +32,9 @@ pub trait Resolve: Send + Sync {
     fn resolve(&self, host: &str) -> Lookup;
 }
 
-/// Most addresses of one family that are taken from an answer.
-const ANSWERS_MAX: usize = 16;
+/// Most addresses of one name. All of them are checked before some are tried, so that none is left out: a name with more is not
+/// delivered to.
+pub const ANSWERS_MAX: usize = 256;
 /// How long a name server may stay silent before it, or the next one, is asked again. With two more
 /// tries this ends within the five seconds of a lookup, so one family that is never answered does not
 /// cost the other.
@@ -104,9 +105,18 @@ impl Resolve for SystemResolver {
             let name = Name::from_ascii(&host).map_err(io::Error::other)?;
             let _running = running.acquire().await.map_err(io::Error::other)?;
             let found = dns.lookup_ip(name).await.map_err(not_found)?;
-            let of_family = |v6: bool| found.iter().filter(move |address| address.is_ipv6() == v6).take(ANSWERS_MAX);
-            Ok(of_family(false).chain(of_family(true)).collect())
+            let of_family = |v6: bool| found.iter().filter(move |address| address.is_ipv6() == v6);
+            all_or_none(of_family(false).chain(of_family(true)))
         })
+    }
+}
+
+/// All addresses of a name. They are checked before some are tried, so that none may be left out.
+fn all_or_none(found: impl Iterator<Item = IpAddr>) -> io::Result<Vec<IpAddr>> {
+    let all: Vec<IpAddr> = found.take(ANSWERS_MAX + 1).collect();
+    match all.len() > ANSWERS_MAX {
+        true => Err(io::Error::other(format!("more than {ANSWERS_MAX} addresses"))),
+        false => Ok(all),
     }
 }
 
@@ -356,7 +366,10 @@ mod tests {
     async fn both_families_are_asked_for_and_answers_are_bounded() {
         let server = NameServer::start("").await;
         assert_eq!(server.find("both.example").await.unwrap(), ips(&["192.0.2.1", "2001:db8::1"]));
-        assert_eq!(server.find("many.example").await.unwrap().len(), ANSWERS_MAX);
+        assert_eq!(server.find("many.example").await.unwrap().len(), 20, "none is left out before they are checked");
+        let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(n).unwrap()));
+        assert_eq!(all_or_none((0..ANSWERS_MAX).map(address)).unwrap().len(), ANSWERS_MAX);
+        assert!(all_or_none((0..=ANSWERS_MAX).map(address)).is_err());
         assert_eq!(server.find("hook_1.example").await.unwrap(), ips(&["192.0.2.3"]));
         assert_eq!(server.find("nobody.example").await.unwrap_err().kind(), io::ErrorKind::NotFound);
         let asked = server.asked.load(Ordering::SeqCst);

@@ -124,6 +124,9 @@ pub trait Store: Send + Sync {
     /// The tenant's signing keys, if any were stored.
     fn signing_keys(&self, tenant: TenantId) -> Result<Option<SigningKeys>, StoreError>;
 
+    /// All tenants that have stored signing keys, also those that nobody configures any more.
+    fn tenants_with_keys(&self) -> Result<Vec<TenantId>, StoreError>;
+
     /// Replaces the tenant's signing keys, durably.
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError>;
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 fn strings(value: &Value) -> Vec<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
@@ -53,7 +53,7 @@ fn every_vector_is_allowed_or_refused_as_written() {
 /// Only 127.0.0.2 plays the public internet; 127.0.0.1 is what must never be reached.
 fn outside_is_127_0_0_2() -> DeliveryConfig {
     let allow_cidrs = vec!["127.0.0.2/32".parse().expect("network")];
-    DeliveryConfig { egress: EgressPolicy { allow_cidrs, ..EgressPolicy::default() }, ..config() }
+    DeliveryConfig { egress: EgressPolicy { allow_cidrs, explain: true, ..EgressPolicy::default() }, ..config() }
 }
 
 /// A receiver on 127.0.0.2 and a listener on the same port of 127.0.0.1 that must stay untouched.
@@ -198,4 +198,63 @@ async fn development_delivers_to_localhost_but_not_to_itself() {
         assert!(blocked(&outcome), "{host} {outcome:?}");
     }
     assert_untouched(&own);
+}
+
+/// As in production: tenants do not see why.
+fn unexplained() -> DeliveryConfig {
+    let outside = outside_is_127_0_0_2();
+    DeliveryConfig { egress: EgressPolicy { explain: false, ..outside.egress }, ..outside }
+}
+
+/// A port of 127.0.0.2 that is taken, and on which nothing listens.
+fn closed_port() -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("socket");
+    socket.bind("127.0.0.2:0".parse().expect("address")).expect("bind");
+    socket
+}
+
+#[tokio::test]
+async fn a_name_with_private_addresses_looks_like_one_that_does_not_exist() {
+    let deliverer = Deliverer::new(unexplained(), ScriptedDns::of("inside.example", [&["127.0.0.1"]])).unwrap();
+    let text = |outcome: Outcome, name: &str| outcome.result.unwrap_err().message.replace(name, "NAME");
+    let inside = text(attempt(&deliverer, &message("http://inside.example/")).await, "inside");
+    let nowhere = text(attempt(&deliverer, &message("http://nowhere.example/")).await, "nowhere");
+    assert_eq!(inside, nowhere);
+    assert_eq!(inside, "unable to resolve host: NAME.example has no address that deliveries may go to");
+}
+
+#[tokio::test]
+async fn all_failures_to_connect_to_a_private_address_look_alike() {
+    let deliverer = Deliverer::new(unexplained(), Arc::new(ScriptedDns::default())).unwrap();
+    let closed = closed_port();
+    let (open, _inside) = outside_and_inside(vec![answer("not TLS")]).await;
+    for url in [format!("http://{}/", closed.local_addr().unwrap()), format!("https://{}/", open.address)] {
+        let outcome = attempt(&deliverer, &message(&url)).await;
+        assert_eq!(outcome.phases, None, "{url}");
+        assert_eq!(outcome.result.unwrap_err().message, "could not connect", "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_cannot_scan_the_private_addresses_that_it_may_reach() {
+    let deliverer = Deliverer::new(unexplained(), Arc::new(ScriptedDns::default())).unwrap();
+    let (known, _inside) = outside_and_inside(vec![answer(OK), answer(OK)]).await;
+    let url = |port: u16| format!("http://127.0.0.2:{port}/");
+    let known_url = url(known.address.port());
+    assert_eq!(attempt(&deliverer, &message(&known_url)).await.result.unwrap().status, 200);
+    let closed: Vec<TcpSocket> = (0..100).map(|_| closed_port()).collect();
+    for socket in &closed {
+        let outcome = attempt(&deliverer, &message(&url(socket.local_addr().unwrap().port()))).await;
+        assert_eq!(outcome.result.unwrap_err().message, "could not connect");
+    }
+    let fresh = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let fresh = Receiver::serve(fresh, vec![answer(OK)], None);
+    let outcome = attempt(&deliverer, &message(&url(fresh.address.port()))).await;
+    let error = outcome.result.unwrap_err().message;
+    assert!(error.starts_with("could not connect: too many private destinations"), "{error}");
+    assert_eq!(fresh.connections(), 0, "it was not dialled");
+    assert_eq!(attempt(&deliverer, &message(&known_url)).await.result.unwrap().status, 200, "one that answered before");
+    let mut other = message(&url(fresh.address.port()));
+    other.tenant = posthaste_wire::id::TenantId(2);
+    assert_eq!(attempt(&deliverer, &other).await.result.unwrap().status, 200, "another tenant");
 }

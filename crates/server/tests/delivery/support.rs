@@ -63,7 +63,7 @@ impl Resolve for ScriptedDns {
 /// Phases that are short, and long enough for a machine that stands still for a moment; loopback allowed.
 pub(crate) fn config() -> DeliveryConfig {
     DeliveryConfig {
-        egress: EgressPolicy { allow_loopback: true, ..EgressPolicy::default() },
+        egress: EgressPolicy { allow_loopback: true, explain: true, ..EgressPolicy::default() },
         dns_timeout: Duration::from_millis(100),
         tls_timeout: Duration::from_secs(3),
         body_grace: Duration::from_secs(2),

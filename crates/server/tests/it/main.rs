@@ -9,6 +9,7 @@ mod callbacks;
 mod console;
 mod dedup;
 mod delivery;
+mod edge;
 mod hostile;
 mod listener;
 mod load;

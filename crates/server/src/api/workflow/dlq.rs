@@ -317,7 +317,8 @@ fn overrides(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Overrides, Api
         return Err(ApiError::invalid(text));
     }
     if let Some(call) = &options.failure_callback {
-        let refused = |refusal| format!("Upstash-Failure-Callback: {}", refused_destination(&refusal).into_message());
+        let refused =
+            |refusal| format!("Upstash-Failure-Callback: {}", refused_destination(app, &refusal).into_message());
         app.config.egress.check_url(&call.url).map_err(|refusal| ApiError::invalid(refused(refusal)))?;
     }
     let now = app.clock.now();

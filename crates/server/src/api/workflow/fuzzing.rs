@@ -6,7 +6,7 @@ use super::translate::{self, Bounds, Item, Wanted};
 use super::{events, selection, wait};
 use crate::api::error::ApiError;
 use crate::api::params::Params;
-use crate::api::publish::{Line, PUBLISH_LIMITS};
+use crate::api::publish::{Line, PUBLISH_LIMITS, expression_checks};
 use crate::core::StartRun;
 use crate::store::FailedRun;
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use posthaste_engine::limits::{DELAY_MS_MAX, WORKFLOW_DEPTH_MAX};
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{Invoker, RunConfig, StepText};
 use posthaste_engine::workflow::{NewEntry, Record};
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 
@@ -60,7 +61,7 @@ pub struct AskedWait {
 /// A publish with the headers of a run.
 pub fn publish(url: &str, lines: &[(&str, &[u8])], body: &[u8], now: Timestamp) -> Result<Asked, String> {
     let protocol = Protocol::read(lines).map_err(|rejection| rejection.message)?;
-    let wanted = translate::wanted(&protocol, item(url, lines, body), &bounds(now));
+    let wanted = translate::wanted(&protocol, item(url, lines, body), &bounds(now, &expression_checks()));
     Ok(match wanted.map_err(|rejection| rejection.message)? {
         Wanted::Start(run) => asked(*run),
         Wanted::Append(run, entry) => Asked::Append(run.id, entry),
@@ -69,12 +70,15 @@ pub fn publish(url: &str, lines: &[(&str, &[u8])], body: &[u8], now: Timestamp) 
 
 /// A trigger without a client.
 pub fn trigger(url: &str, lines: &[(&str, &[u8])], body: &[u8], now: Timestamp) -> Result<Asked, String> {
-    translate::triggered(item(url, lines, body), &bounds(now)).map(asked).map_err(|rejection| rejection.message)
+    translate::triggered(item(url, lines, body), &bounds(now, &expression_checks()))
+        .map(asked)
+        .map_err(|rejection| rejection.message)
 }
 
 /// A wait for an event.
 pub fn wait(event: &str, lines: &[(&str, &[u8])], body: &[u8], now: Timestamp) -> Result<AskedWait, String> {
-    let (run, wait) = wait::read(event, lines, body, &bounds(now)).map_err(|rejection| rejection.message)?;
+    let (run, wait) =
+        wait::read(event, lines, body, &bounds(now, &expression_checks())).map_err(|rejection| rejection.message)?;
     let (timeout, headers) = ((wait.timeout, wait.timeout_ms), wait.headers);
     Ok(AskedWait { run: run.id, event: wait.event, step: wait.step, timeout, headers, terms: wait.terms })
 }
@@ -116,13 +120,14 @@ fn item<'a>(url: &'a str, lines: &'a [Line<'a>], body: &[u8]) -> Item<'a> {
     Item { url, lines, body: Bytes::copy_from_slice(body) }
 }
 
-fn bounds(now: Timestamp) -> Bounds<'static> {
+fn bounds(now: Timestamp, checks: &RetryDelayChecks) -> Bounds<'_> {
     Bounds {
         limits: PUBLISH_LIMITS,
         retries_default: 3,
         depth_max: WORKFLOW_DEPTH_MAX,
         now,
         caller_ip: "192.0.2.1",
+        checks,
         fresh_id: &|| "wfr_fresh".to_owned(),
     }
 }

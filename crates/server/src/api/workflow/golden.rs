@@ -8,7 +8,7 @@ mod starts;
 
 use super::protocol::{Protocol, concerns_a_run};
 use super::translate::{self, Bounds, Item, Wanted};
-use crate::api::publish::{Line, PUBLISH_LIMITS};
+use crate::api::publish::{Line, PUBLISH_LIMITS, expression_checks};
 use crate::core::{InvokedBy, StartRun};
 use bytes::Bytes;
 use posthaste_engine::message::FlowSpec;
@@ -117,6 +117,7 @@ pub(super) fn bounds() -> Bounds<'static> {
         depth_max: 100,
         now: NOW,
         caller_ip: "10.0.0.4",
+        checks: Box::leak(Box::new(expression_checks())),
         fresh_id: &|| "wfr_fresh".to_owned(),
     }
 }

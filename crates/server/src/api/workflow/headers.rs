@@ -146,7 +146,7 @@ pub(super) fn own_terms(headers: &[(String, Vec<String>)], bounds: &Bounds<'_>) 
     let said = headers.iter().filter(|(name, _)| is_one(name));
     let said = said.filter_map(|(name, values)| Some((name.as_str(), values.first()?.as_bytes())));
     let options = options::parse(said, &bounds.limits, bounds.now)?;
-    options.check_retry_delay(options.retries.unwrap_or(bounds.retries_default))?;
+    options.check_retry_delay_by(bounds.checks, options.retries.unwrap_or(bounds.retries_default))?;
     Ok(OwnTerms { flow: flow_spec(&options), retries: options.retries, retry_delay: options.retry_delay })
 }
 

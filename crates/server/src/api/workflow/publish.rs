@@ -9,7 +9,9 @@ use super::translate::{self, Bounds, Item, Wanted};
 use crate::api::body;
 use crate::api::caller::caller_ip;
 use crate::api::error::ApiError;
-use crate::api::publish::{Line, publish_limits, refuse_when_disk_is_low, refused_destination, status_of};
+use crate::api::publish::{
+    Line, expression_checks, publish_limits, refuse_when_disk_is_low, refused_destination, status_of,
+};
 use crate::api::storing;
 use crate::app::App;
 use crate::core::{CoreError, Room, RunKey, RunRefused, StartRun, Started, fresh_run_id};
@@ -27,6 +29,7 @@ use posthaste_wire::destination::{self, Destination};
 use posthaste_wire::duration::Units;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::publish::PublishLimits;
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde_json::{Value, json};
 
 /// `POST /v2/publish/{destination}` with the headers of a run.
@@ -45,7 +48,9 @@ pub(in crate::api) async fn publish(
     let own_query = query.destination.as_deref();
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let read_url = || Destination::parse(destination, own_query, URL_BYTES_MAX).map_err(ApiError::from);
-    let wanted = read(app, &caller_ip(app, &parts), &lines, body.bytes, read_url)?;
+    let caller_ip = caller_ip(app, &parts);
+    let wanted =
+        read(app, Asked { caller_ip: &caller_ip, checks: &expression_checks() }, &lines, body.bytes, read_url)?;
     let (status, mut answers) = act(app, tenant, vec![wanted], body.room).await?;
     Ok((status, Json(answers.pop())).into_response())
 }
@@ -61,10 +66,17 @@ pub(in crate::api) async fn batch(
     Ok((status, Json(answers)).into_response())
 }
 
+/// What is the same for all items of a request.
+#[derive(Clone, Copy)]
+pub(in crate::api) struct Asked<'a> {
+    pub(in crate::api) caller_ip: &'a str,
+    pub(in crate::api) checks: &'a RetryDelayChecks,
+}
+
 /// One item of a batch.
 pub(in crate::api) fn read_item(
     app: &App,
-    caller_ip: &str,
+    asked: Asked<'_>,
     lines: &[Line<'_>],
     destination: Option<&str>,
     body: Bytes,
@@ -73,7 +85,7 @@ pub(in crate::api) fn read_item(
     if body.len() > max {
         return Err(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}")));
     }
-    read(app, caller_ip, lines, body, || {
+    read(app, asked, lines, body, || {
         let destination = destination.ok_or_else(|| ApiError::invalid("destination is missing"))?;
         Ok(Destination::parse_whole(destination, URL_BYTES_MAX)?)
     })
@@ -82,7 +94,7 @@ pub(in crate::api) fn read_item(
 /// Reads a publish and checks where it may go.
 fn read(
     app: &App,
-    caller_ip: &str,
+    asked: Asked<'_>,
     lines: &[Line<'_>],
     body: Bytes,
     read_url: impl FnOnce() -> Result<Destination, ApiError>,
@@ -90,7 +102,7 @@ fn read(
     let protocol = Protocol::read(lines)?;
     let wanted = || -> Result<Wanted, ApiError> {
         let url = if protocol.has_destination() { checked_url(app, read_url()?)? } else { String::new() };
-        let wanted = translate::wanted(&protocol, Item { url: &url, lines, body }, &bounds(app, caller_ip))?;
+        let wanted = translate::wanted(&protocol, Item { url: &url, lines, body }, &bounds(app, asked))?;
         let failure = match &wanted {
             Wanted::Start(run) => run.config.failure.as_ref(),
             Wanted::Append(_, entry) => entry.failure.as_ref(),
@@ -102,7 +114,7 @@ fn read(
 }
 
 /// What the server allows, for who asks now.
-pub(super) fn bounds<'a>(app: &App, caller_ip: &'a str) -> Bounds<'a> {
+pub(super) fn bounds<'a>(app: &App, Asked { caller_ip, checks }: Asked<'a>) -> Bounds<'a> {
     let quotas = &app.config.quotas;
     Bounds {
         limits: PublishLimits { delay_units: Units::Long, ..publish_limits(app) },
@@ -110,6 +122,7 @@ pub(super) fn bounds<'a>(app: &App, caller_ip: &'a str) -> Bounds<'a> {
         depth_max: quotas.workflow_depth,
         now: app.clock.now(),
         caller_ip,
+        checks,
         fresh_id: &fresh_run_id,
     }
 }
@@ -121,7 +134,7 @@ pub(super) fn checked_url(app: &App, destination: Destination) -> Result<String,
             "a workflow run is executed at a URL, and calls URLs: groups and APIs have none",
         ));
     };
-    app.config.egress.check_url(&url).map_err(|refusal| refused_destination(&refusal))?;
+    app.config.egress.check_url(&url).map_err(|refusal| refused_destination(app, &refusal))?;
     Ok(url)
 }
 
@@ -129,7 +142,7 @@ pub(super) fn checked_url(app: &App, destination: Destination) -> Result<String,
 pub(super) fn check_failure_call(app: &App, failure: Option<&FailureCall>) -> Result<(), ApiError> {
     let Some(failure) = failure else { return Ok(()) };
     app.config.egress.check_url(&failure.url).map_err(|refusal| {
-        let text = refused_destination(&refusal).into_message();
+        let text = refused_destination(app, &refusal).into_message();
         ApiError::invalid(format!("Upstash-Failure-Callback: {text}"))
     })
 }

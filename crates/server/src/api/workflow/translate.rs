@@ -20,6 +20,7 @@ use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
 use posthaste_wire::rejection::Rejection;
+use posthaste_wire::retry_delay::RetryDelayChecks;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{self, CallType, Features};
 use serde::Deserialize;
@@ -41,6 +42,8 @@ pub(super) struct Bounds<'a> {
     pub(super) depth_max: u32,
     pub(super) now: Timestamp,
     pub(super) caller_ip: &'a str,
+    /// Knows the retry-delay expressions of the request.
+    pub(super) checks: &'a RetryDelayChecks,
     /// Names a run that has no name.
     pub(super) fresh_id: &'a dyn Fn() -> String,
 }
@@ -110,7 +113,7 @@ impl Sent {
     fn read(lines: &[Line<'_>], receiver: Receiver, bounds: &Bounds<'_>) -> Result<Sent, Rejection> {
         let lines = headers::cleaned(lines, receiver);
         let mut options = options::parse(lines.iter().copied(), &bounds.limits, bounds.now)?;
-        options.check_retry_delay(options.retries.unwrap_or(bounds.retries_default))?;
+        options.check_retry_delay_by(bounds.checks, options.retries.unwrap_or(bounds.retries_default))?;
         if options.cron.is_some() {
             return Err(refused(header::CRON, NO_SCHEDULE));
         }

@@ -1,13 +1,13 @@
 //! `POST /v2/trigger/{url}` and `POST /v2/batch/trigger`: runs started by programs that have no client of the protocol.
 
-use super::publish::{bounds, check_failure_call, checked_url, start};
+use super::publish::{Asked, bounds, check_failure_call, checked_url, start};
 use super::translate::{self, Item};
 use crate::api::auth::{Access, authorize};
 use crate::api::batch;
 use crate::api::body;
 use crate::api::caller::caller_ip;
 use crate::api::error::ApiError;
-use crate::api::publish::{Line, refuse_when_disk_is_low, rest_of};
+use crate::api::publish::{Line, expression_checks, refuse_when_disk_is_low, rest_of};
 use crate::app::App;
 use crate::core::{StartRun, Started};
 use axum::Json;
@@ -31,7 +31,8 @@ pub(in crate::api) async fn one(State(app): State<Arc<App>>, request: Request) -
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let lines: Vec<Line<'_>> = merge_query(lines.iter().copied(), &query.config).collect();
-    let run = triggered(&app, &caller_ip(&app, &parts), url, &lines, body.bytes)?;
+    let caller_ip = caller_ip(&app, &parts);
+    let run = triggered(&app, Asked { caller_ip: &caller_ip, checks: &expression_checks() }, url, &lines, body.bytes)?;
     let mut started = start(&app, tenant, vec![run], body.room).await?;
     Ok(Json(started.pop().as_ref().map(started_json).into()))
 }
@@ -48,8 +49,9 @@ pub(in crate::api) async fn many(
     let (reading, caller_ip, bytes) = (app.clone(), caller_ip(&app, &parts), body.bytes);
     let read = move || {
         let items = batch::split(&bytes)?.into_iter().enumerate();
+        let asked = Asked { caller_ip: &caller_ip, checks: &expression_checks() };
         let run = |(index, item): (usize, &serde_json::value::RawValue)| {
-            read_item(&reading, &caller_ip, item.get()).map_err(|error| error.at(index))
+            read_item(&reading, asked, item.get()).map_err(|error| error.at(index))
         };
         items.map(run).collect::<Result<Vec<StartRun>, ApiError>>()
     };
@@ -61,7 +63,7 @@ pub(in crate::api) async fn many(
     Ok((StatusCode::CREATED, Json(started.iter().map(started_json).collect())))
 }
 
-fn read_item(app: &App, caller_ip: &str, text: &str) -> Result<StartRun, ApiError> {
+fn read_item(app: &App, asked: Asked<'_>, text: &str) -> Result<StartRun, ApiError> {
     let mut item = batch::read_item(text)?;
     let destination = item.destination.take().ok_or_else(|| ApiError::invalid("destination is missing"))?;
     let url = Destination::parse_whole(&destination, URL_BYTES_MAX)?;
@@ -70,18 +72,18 @@ fn read_item(app: &App, caller_ip: &str, text: &str) -> Result<StartRun, ApiErro
     if body.len() > max {
         return Err(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}")));
     }
-    triggered(app, caller_ip, url, &item.lines(), body)
+    triggered(app, asked, url, &item.lines(), body)
 }
 
 fn triggered(
     app: &App,
-    caller_ip: &str,
+    asked: Asked<'_>,
     url: Destination,
     lines: &[Line<'_>],
     body: Bytes,
 ) -> Result<StartRun, ApiError> {
     let url = checked_url(app, url)?;
-    let run = translate::triggered(Item { url: &url, lines, body }, &bounds(app, caller_ip))?;
+    let run = translate::triggered(Item { url: &url, lines, body }, &bounds(app, asked))?;
     check_failure_call(app, run.config.failure.as_ref())?;
     Ok(run)
 }

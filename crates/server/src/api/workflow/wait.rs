@@ -1,13 +1,13 @@
 //! `POST /v2/wait/{eventId}`: a step of a run waits for an event.
 
 use super::protocol::{created_at, value};
-use super::publish::bounds;
+use super::publish::{Asked, bounds};
 use super::translate::{Bounds, HeaderLists, lists};
 use super::{checked_name, checked_step, headers, refused_append};
 use crate::api::body::{SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
-use crate::api::publish::{Line, refuse_when_disk_is_low, rest_of};
+use crate::api::publish::{Line, expression_checks, refuse_when_disk_is_low, rest_of};
 use crate::app::App;
 use crate::core::RunKey;
 use axum::Json;
@@ -42,7 +42,7 @@ pub(in crate::api) async fn wait(State(app): State<Arc<App>>, request: Request) 
     refuse_when_disk_is_low(&app)?;
     let event = decoded(rest_of(parts.uri.path()))?;
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    let read = read(&event, &lines, &body.bytes, &bounds(&app, ""));
+    let read = read(&event, &lines, &body.bytes, &bounds(&app, Asked { caller_ip: "", checks: &expression_checks() }));
     let (run, wait) = read.map_err(|rejection| ApiError::from(rejection).told_to_a_run())?;
     app.core.wait_for_event(tenant, run, wait).await?.map_err(refused_append)?;
     Ok(Json(json!({})))

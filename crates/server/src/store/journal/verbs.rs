@@ -193,6 +193,10 @@ impl Store for JournalStore {
         self.database().signing_keys(tenant)
     }
 
+    fn tenants_with_keys(&self) -> Result<Vec<TenantId>, StoreError> {
+        self.database().tenants_with_keys()
+    }
+
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
         self.database().put_signing_keys(tenant, keys)
     }

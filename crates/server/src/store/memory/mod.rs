@@ -246,6 +246,10 @@ impl Store for MemoryStore {
         Ok(self.model().keys.get(&tenant).cloned())
     }
 
+    fn tenants_with_keys(&self) -> Result<Vec<TenantId>, StoreError> {
+        Ok(self.model().keys.keys().copied().collect())
+    }
+
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
         self.model().keys.insert(tenant, keys.clone());
         Ok(())

@@ -356,10 +356,17 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.signing_keys(tenant))
     }
 
+    fn tenants_with_keys(&self) -> Result<Vec<TenantId>, StoreError> {
+        self.read(|snapshot| snapshot.tenants_with_keys())
+    }
+
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
         const SQL: &str = "INSERT OR REPLACE INTO signing_key(tenant, current, next) VALUES (?1, ?2, ?3)";
         self.writer().transaction(Durability::Synced, |writer| {
+            // The keys before must not stay in the page: what is deleted is overwritten.
+            writer.connection.execute_batch("PRAGMA secure_delete = ON")?;
             writer.connection.execute(SQL, params![tenant.0, keys.current.expose(), keys.next.expose()])?;
+            writer.connection.execute_batch("PRAGMA secure_delete = OFF")?;
             Ok(())
         })
     }

@@ -155,6 +155,12 @@ impl Snapshot<'_> {
         Ok(keys.optional()?)
     }
 
+    pub(super) fn tenants_with_keys(&self) -> Outcome<Vec<TenantId>> {
+        let mut statement = self.connection.prepare_cached("SELECT tenant FROM signing_key")?;
+        let tenants = statement.query_map([], |row| row.get(0).map(TenantId))?.collect::<Result<_, _>>()?;
+        Ok(tenants)
+    }
+
     pub(super) fn url_groups(&self, tenant: TenantId) -> Outcome<Vec<UrlGroup>> {
         let mut statement =
             self.connection.prepare_cached("SELECT data FROM url_group WHERE tenant = ?1 ORDER BY name")?;

@@ -178,3 +178,28 @@ async fn duplicates_within_a_batch_share_one_message() {
         assert_eq!(receiver.count(), 1);
     }
 }
+
+#[tokio::test]
+async fn the_retry_expressions_of_a_batch_are_checked_within_a_bound() {
+    let server = TestServer::start().await;
+    // 63 numbers and operators; a thousand retries of it are 63,000 steps.
+    let item = |constant: usize| {
+        let expression = format!("{constant}{}", "+1".repeat(31));
+        json!({
+            "destination": "https://a.example/",
+            "headers": { "Upstash-Retry-Delay": expression, "Upstash-Retries": "1000", "Upstash-Delay": "1d" },
+        })
+    };
+    let equal: Vec<Value> = (0..400).map(|_| item(7)).collect();
+    let accepted = server.post("/v2/batch").json(&json!(equal)).expect(200).await.json();
+    assert_eq!(accepted.as_array().map(Vec::len), Some(400), "equal ones are checked once");
+    let different: Vec<Value> = (1_000..1_400).map(item).collect();
+    let error = server.post("/v2/batch").json(&json!(different)).expect(400).await.error();
+    assert!(error.starts_with("item 158: Upstash-Retry-Delay: ") && error.contains("10000000 steps"), "{error}");
+    let runs: Vec<Value> = (1_000..1_400)
+        .map(|constant| json!({ "destination": "https://a.example/", "headers": item(constant)["headers"] }))
+        .collect();
+    let error = server.post("/v2/batch/trigger").json(&json!(runs)).expect(400).await.error();
+    assert!(error.starts_with("item 158: ") && error.contains("10000000 steps"), "{error}");
+    server.finish_with_pending().await;
+}

@@ -3,6 +3,7 @@
 mod dlq;
 mod flow_control;
 mod hostile;
+mod login;
 mod messages;
 mod now;
 mod queues;

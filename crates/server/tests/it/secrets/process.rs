@@ -1,6 +1,8 @@
 //! The command: its settings as it prints them, its help, its log, and its last words when it cannot start.
 
 use super::{Place, Secret, canary, leaks};
+use posthaste_wire::encoding::hex;
+use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -13,6 +15,7 @@ struct Settings {
     next_signing_key: String,
     metrics_token: String,
     llm_token: String,
+    encryption_key: String,
 }
 
 impl Settings {
@@ -24,10 +27,11 @@ impl Settings {
             next_signing_key: canary("next-key"),
             metrics_token: canary("metrics-token"),
             llm_token: canary("token-of-the-model"),
+            encryption_key: hex(&Sha256::digest(canary("encryption-key"))),
         }
     }
 
-    fn pairs(&self) -> [(&'static str, &str); 6] {
+    fn pairs(&self) -> [(&'static str, &str); 7] {
         [
             ("token", &self.token),
             ("read_only_token", &self.read_only_token),
@@ -35,6 +39,7 @@ impl Settings {
             ("next_signing_key", &self.next_signing_key),
             ("metrics_token", &self.metrics_token),
             ("llm_token", &self.llm_token),
+            ("encryption_key", &self.encryption_key),
         ]
     }
 

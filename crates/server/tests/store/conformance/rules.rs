@@ -150,6 +150,9 @@ pub(super) fn tenants_and_keys_are_remembered(store: &dyn Store) {
             assert_eq!(store.signing_keys(*tenant).unwrap(), Some(keys));
         }
     }
+    let mut with_keys = store.tenants_with_keys().unwrap();
+    with_keys.sort();
+    assert_eq!(with_keys, tenants);
 }
 
 pub(super) fn positions_never_go_back(store: &dyn Store) {

@@ -1,0 +1,197 @@
+//! Encrypts the signing keys at rest with a key that is not in the data directory: AES-256-GCM, a random nonce each, bound to
+//! the tenant and the place.
+//!
+//! A sealed text is `sealed:1:KEY:DATA`: the version of the format, the fingerprint of the key that opens it, and nonce,
+//! ciphertext and tag in base64. A text without this beginning is not encrypted. `keys.rs` seals and opens.
+
+use crate::clock::random;
+use posthaste_wire::encoding::{base64, from_base64, hex};
+use posthaste_wire::id::TenantId;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+const PREFIX: &str = "sealed:1:";
+const KEY_BYTES: usize = 32;
+/// Older keys that still open what they have sealed, and the one that seals.
+const KEYS_MAX: usize = 8;
+
+/// The keys of the operator: the first seals, all open. Never printed.
+#[derive(Clone)]
+pub struct KeyRing {
+    keys: Vec<Key>,
+}
+
+#[derive(Clone)]
+struct Key {
+    /// Names the key without giving it away.
+    fingerprint: String,
+    cipher: LessSafeKey,
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyRing(…)")
+    }
+}
+
+/// What is wrong with the keys of the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidKeys {
+    /// There is none.
+    #[error("there is no key; make one with `openssl rand -hex 32`")]
+    None,
+    /// Not a key.
+    #[error("key {0} is not 32 bytes in hexadecimal or base64; make one with `openssl rand -hex 32`")]
+    Malformed(usize),
+    /// More than the server looks at.
+    #[error("there are more than 8 keys; remove old ones that nothing was encrypted with")]
+    TooMany,
+}
+
+/// Why a sealed text cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotOpen {
+    /// It was sealed with a key that is not there.
+    #[error("it is encrypted with the key {0}, which is none of those in encryption_key or encryption_key_file")]
+    UnknownKey(String),
+    /// The key is right and the text is not what was sealed.
+    #[error("it was changed since it was encrypted, or belongs to another tenant")]
+    Forged,
+}
+
+impl KeyRing {
+    /// Reads keys that are separated by commas or white space; the first seals. Lines that begin with `#` are skipped.
+    pub fn parse(text: &str) -> Result<KeyRing, InvalidKeys> {
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let words = lines.flat_map(|line| line.split([',', ' ', '\t'])).filter(|word| !word.trim().is_empty());
+        let key = |(index, word): (usize, &str)| {
+            let bytes = key_bytes(word.trim()).ok_or(InvalidKeys::Malformed(index + 1))?;
+            let cipher = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| InvalidKeys::Malformed(index + 1))?;
+            let digest = Sha256::new().chain_update("posthaste encryption key").chain_update(bytes).finalize();
+            Ok(Key { fingerprint: hex(&digest[..8]), cipher: LessSafeKey::new(cipher) })
+        };
+        let keys = words.enumerate().map(key).collect::<Result<Vec<Key>, InvalidKeys>>()?;
+        match keys.len() {
+            0 => Err(InvalidKeys::None),
+            1..=KEYS_MAX => Ok(KeyRing { keys }),
+            _ => Err(InvalidKeys::TooMany),
+        }
+    }
+
+    /// Encrypts with the first key.
+    pub(crate) fn seal(&self, place: Place, text: &str) -> Option<String> {
+        let key = self.keys.first()?;
+        let nonce = random::<NONCE_LEN>();
+        let mut data = text.as_bytes().to_vec();
+        let sealed = key.cipher.seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(place.to_string().as_bytes()),
+            &mut data,
+        );
+        sealed.ok()?;
+        Some(format!("{PREFIX}{}:{}", key.fingerprint, base64(&[&nonce[..], &data].concat())))
+    }
+
+    /// Whether a text is encrypted, and with the key that seals now.
+    pub(crate) fn is_current(&self, text: &str) -> bool {
+        let first = self.keys.first().map(|key| key.fingerprint.as_str());
+        sealed_parts(text).is_some_and(|(fingerprint, _)| Some(fingerprint) == first)
+    }
+}
+
+/// Decrypts a text, or takes it as it is if it is not encrypted.
+pub(crate) fn open(keys: Option<&KeyRing>, place: Place, text: &str) -> Result<String, CannotOpen> {
+    let Some((fingerprint, data)) = sealed_parts(text) else { return Ok(text.to_owned()) };
+    let key = keys.and_then(|ring| ring.keys.iter().find(|key| key.fingerprint == fingerprint));
+    let key = key.ok_or_else(|| CannotOpen::UnknownKey(fingerprint.to_owned()))?;
+    let bytes = from_base64(data).filter(|bytes| bytes.len() > NONCE_LEN).ok_or(CannotOpen::Forged)?;
+    let (nonce, data) = bytes.split_at(NONCE_LEN);
+    let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| CannotOpen::Forged)?;
+    let mut data = data.to_vec();
+    let opened = key.cipher.open_in_place(nonce, Aad::from(place.to_string().as_bytes()), &mut data);
+    let opened = opened.map_err(|_| CannotOpen::Forged)?;
+    String::from_utf8(opened.to_vec()).map_err(|_| CannotOpen::Forged)
+}
+
+/// Where a secret is kept: one that is moved to another tenant or place cannot be opened there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) tenant: TenantId,
+    pub(crate) field: &'static str,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "posthaste/1/tenant/{}/{}", self.tenant.0, self.field)
+    }
+}
+
+fn sealed_parts(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix(PREFIX)?.split_once(':')
+}
+
+fn key_bytes(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let from_hex = || {
+        let pair = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+        let is_hex = text.len() == 2 * KEY_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hex.then(|| (0..text.len()).step_by(2).map(pair).collect::<Option<Vec<u8>>>()).flatten()
+    };
+    from_hex().or_else(|| from_base64(text))?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    const NEW: &str = "q83vASNFZ4mrze8BI0VniavN7wEjRWeJq83vASNFZ4k=";
+
+    fn place(tenant: u32, field: &'static str) -> Place {
+        Place { tenant: TenantId(tenant), field }
+    }
+
+    #[test]
+    fn a_sealed_text_opens_with_its_key_at_its_place_only() {
+        let ring = KeyRing::parse(OLD).unwrap();
+        let sealed = ring.seal(place(7, "current"), "sig_secret").unwrap();
+        assert!(sealed.starts_with(PREFIX) && !sealed.contains("secret"), "{sealed}");
+        assert_ne!(ring.seal(place(7, "current"), "sig_secret").unwrap(), sealed, "a nonce each");
+        assert_eq!(open(Some(&ring), place(7, "current"), &sealed).as_deref(), Ok("sig_secret"));
+        assert_eq!(open(Some(&ring), place(8, "current"), &sealed), Err(CannotOpen::Forged));
+        assert_eq!(open(Some(&ring), place(7, "next"), &sealed), Err(CannotOpen::Forged));
+        let other = KeyRing::parse(NEW).unwrap();
+        for keys in [None, Some(&other)] {
+            assert!(matches!(open(keys, place(7, "current"), &sealed), Err(CannotOpen::UnknownKey(_))));
+        }
+        for at in PREFIX.len()..sealed.len() {
+            let mut changed = sealed.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(open(Some(&ring), place(7, "current"), &changed).is_err() || at + 2 >= sealed.len(), "{at}");
+        }
+        assert_eq!(open(None, place(7, "current"), "sig_plain").as_deref(), Ok("sig_plain"));
+    }
+
+    #[test]
+    fn the_first_key_seals_and_all_open() {
+        let before = KeyRing::parse(OLD).unwrap().seal(place(1, "next"), "sig").unwrap();
+        let both = KeyRing::parse(&format!("# since June\n{NEW}\n\n{OLD}\n")).unwrap();
+        assert_eq!(open(Some(&both), place(1, "next"), &before).as_deref(), Ok("sig"));
+        assert!(!both.is_current(&before) && !both.is_current("sig"));
+        let after = both.seal(place(1, "next"), "sig").unwrap();
+        assert!(both.is_current(&after) && KeyRing::parse(NEW).unwrap().is_current(&after));
+        assert_eq!(KeyRing::parse(&format!("{NEW},{OLD}")).unwrap().keys.len(), 2);
+        assert_eq!(format!("{both:?}"), "KeyRing(…)");
+    }
+
+    #[test]
+    fn only_32_bytes_are_a_key() {
+        assert_eq!(KeyRing::parse(" # nothing\n").err(), Some(InvalidKeys::None));
+        for text in ["secret", &OLD[2..], &format!("{OLD}00"), &OLD.replace('0', "g"), "AAAA"] {
+            assert_eq!(KeyRing::parse(text).err(), Some(InvalidKeys::Malformed(1)), "{text}");
+        }
+        assert_eq!(KeyRing::parse(&format!("{OLD} x")).err(), Some(InvalidKeys::Malformed(2)));
+        assert_eq!(KeyRing::parse(&format!("{OLD} ").repeat(KEYS_MAX + 1)).err(), Some(InvalidKeys::TooMany));
+    }
+}
