@@ -100,7 +100,7 @@ def example_starts(tools, directory):
 BOUNDS = {
     "engine/src/limits.rs": r"pub const",
     "server/src/main.rs": r"const",
-    "server/src/http.rs": r"(?:pub )?const",
+    "server/src/http.rs": r"(?:pub(?:\(crate\))? )?const",
     "server/src/api/allowance.rs": r"const",
     "server/src/console/guard.rs": r"const",
     "server/src/console/session.rs": r"const",
@@ -112,12 +112,14 @@ BOUNDS = {
     "server/src/api/event_stream.rs": r"const",
     "server/src/api/llm.rs": r"const",
     "server/src/api/stats.rs": r"const",
+    "server/src/api/token_guesses.rs": r"const",
     "server/src/core/admission.rs": r"pub const",
     "server/src/core/schedules.rs": r"const",
     "server/src/core/stats.rs": r"const",
     "server/src/core/tail.rs": r"const",
     "server/src/delivery/answer_room.rs": r"pub const",
     "server/src/delivery/target.rs": r"const",
+    "server/src/metrics.rs": r"const",
     "server/src/pulse.rs": r"pub const",
     "server/src/receiver/mod.rs": r"const",
     "server/src/receiver/script.rs": r"(?:pub\(super\) )?const",
@@ -126,7 +128,7 @@ BOUNDS = {
     "server/src/store/sqlite/tally.rs": r"const",
 }
 #: Not bounds but units and pauses.
-NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "HEARTBEAT_EVERY", "LINE_BYTES", "RETAINED_BYTES", "TRANSACTION_BYTES"}
+NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "HEARTBEAT_EVERY", "LINE_BYTES", "RETAINED_BYTES", "TRANSACTION_BYTES", "WINDOW_MS"}
 
 
 def limits(tools):
