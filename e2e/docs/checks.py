@@ -100,7 +100,7 @@ def example_starts(tools, directory):
 BOUNDS = {
     "engine/src/limits.rs": r"pub const",
     "server/src/main.rs": r"const",
-    "server/src/http.rs": r"(?:pub )?const",
+    "server/src/http.rs": r"(?:pub(?:\(crate\))? )?const",
     "server/src/api/allowance.rs": r"const",
     "server/src/console/guard.rs": r"const",
     "server/src/console/session.rs": r"const",
@@ -113,6 +113,7 @@ BOUNDS = {
     "server/src/api/llm.rs": r"const",
     "server/src/api/pages.rs": r"const",
     "server/src/api/stats.rs": r"const",
+    "server/src/api/token_guesses.rs": r"const",
     "server/src/core/admission.rs": r"pub const",
     "server/src/core/schedules.rs": r"const",
     "server/src/core/stats.rs": r"const",
@@ -121,6 +122,7 @@ BOUNDS = {
     "server/src/delivery/probes.rs": r"const",
     "server/src/delivery/resolve.rs": r"pub const",
     "server/src/delivery/target.rs": r"const",
+    "server/src/metrics.rs": r"const",
     "server/src/pulse.rs": r"pub const",
     "server/src/receiver/mod.rs": r"const",
     "server/src/receiver/script.rs": r"(?:pub\(super\) )?const",
@@ -132,7 +134,7 @@ BOUNDS = {
     "server/src/token_uses.rs": r"const",
 }
 #: Not bounds but units and pauses.
-NOT_BOUNDS = {"BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "ACCEPT_PAUSE", "HEARTBEAT_EVERY", "KEY_BYTES", "LINE_BYTES", "RETAINED_BYTES", "TRANSACTION_BYTES"}
+NOT_BOUNDS = {"ACCEPT_PAUSE", "BYTES_PER_PERMIT", "COPIED_BYTES_MAX", "HEARTBEAT_EVERY", "KEY_BYTES", "LINE_BYTES", "WINDOW_MS"}
 
 
 def limits(tools):

@@ -253,7 +253,8 @@ mod tests {
         let budget = BodyBudget::new([A].into_iter());
         let body = Body::new(Silent(Some(Bytes::from_static(b"half"))));
         let begun = Instant::now();
-        let read = read_into(&budget, A, &HeaderMap::new(), body, 100, || panic!("it is short"));
+        let headers = HeaderMap::new();
+        let read = read_into(&budget, A, &headers, body, 100, || panic!("it is short"));
         let response = read.await.err().map(IntoResponse::into_response).expect("it is refused");
         assert_eq!(begun.elapsed(), READ_TIMEOUT);
         assert_eq!(response.status(), 408);

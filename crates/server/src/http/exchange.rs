@@ -34,6 +34,8 @@ pub(super) struct Exchange {
     heads: AtomicU64,
     /// Requests whose answer was begun.
     begun: AtomicU64,
+    /// How often the connection had its turn among all tasks.
+    turns: AtomicU64,
     /// Answers that are not written yet.
     open: AtomicU64,
     /// Bytes that are taken from the budget.
@@ -46,6 +48,7 @@ impl Exchange {
         Exchange {
             heads: AtomicU64::new(0),
             begun: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
             open: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             budget,
@@ -61,6 +64,20 @@ impl Exchange {
     pub(super) fn begin(&self) -> bool {
         let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         self.heads.load(Ordering::Relaxed) > begun
+    }
+
+    /// The connection has its turn.
+    pub(super) fn begin_turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets other tasks have theirs, between two requests of a client that has sent many. hyper may poll a request several
+    /// times in one turn, so that one `yield_now` is not enough.
+    pub(super) async fn next_turn(&self) {
+        let turn = self.turns.load(Ordering::Relaxed);
+        while self.turns.load(Ordering::Relaxed) == turn {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The request is served: its head is not needed any more, but its answer is still to be written.

@@ -8,7 +8,7 @@ use super::{LINGER_BYTES_MAX, LINGER_TIMEOUT, READ_AHEAD_BYTES_MAX, WRITE_TIMEOU
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -40,8 +40,8 @@ pub(super) struct Guarded<T> {
     is_partial: bool,
     /// The client does not take what is written to it.
     is_blocked: bool,
-    /// hyper wanted to read meanwhile.
-    is_read_awaited: bool,
+    /// Who wanted to read meanwhile.
+    reader: Option<Waker>,
     patience: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read and forgotten after a refusal.
     lingered: Option<usize>,
@@ -57,7 +57,7 @@ impl<T: Transport> Guarded<T> {
             instead: None,
             is_partial: false,
             is_blocked: false,
-            is_read_awaited: false,
+            reader: None,
             patience: None,
             lingered: None,
         }
@@ -91,8 +91,8 @@ impl<T: Transport> Guarded<T> {
     fn wrote(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if wrote.is_ready() {
             self.is_blocked = false;
-            if std::mem::take(&mut self.is_read_awaited) {
-                cx.waker().wake_by_ref();
+            if let Some(reader) = self.reader.take() {
+                reader.wake();
             }
             return wrote;
         }
@@ -172,7 +172,7 @@ impl<T: Transport> AsyncRead for Guarded<T> {
         }
         // Whoever does not read answers cannot ask for more of them.
         if this.is_blocked {
-            this.is_read_awaited = true;
+            this.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let before = buf.filled().len();

@@ -141,7 +141,9 @@ async fn what_never_reaches_the_api_is_refused_with_a_text_after_the_answers_bef
         assert_eq!(before.status, 200);
         assert_eq!(refused.status, status, "{}", refused.text());
         assert!(refused.error().contains(text), "{}", refused.text());
-        assert_eq!(refused.header("connection"), Some("close"));
+        // The API itself sees a body that breaks off.
+        let is_ours = text != "broke off";
+        assert_eq!(refused.header("connection").is_some(), is_ours, "{:?}", refused.headers);
         assert!(refused.header("date").is_some(), "{:?}", refused.headers);
     }
     assert_eq!(server.metric("posthaste_published_total{result=\"accepted\"}"), 0.0);
