@@ -31,6 +31,8 @@ mod bulk;
 
 pub mod delivery;
 
+pub mod reads;
+
 pub mod store;
 
 pub mod keys;

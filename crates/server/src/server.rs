@@ -1,9 +1,9 @@
 //! Puts a server together, and takes it apart without losing anything.
 
-use crate::api::{Allowances, Api, BodyBudget, Duplicates, LlmUpstream, Streams};
+use crate::api::{Allowances, Api, BodyBudget, Duplicates, LlmUpstream, ResponseBudget, Streams};
 use crate::app::App;
 use crate::bulk::{self, BulkActions};
-use crate::clock::Clock;
+use crate::clock::{Clock, random};
 use crate::config::Config;
 use crate::console::Console;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
@@ -14,6 +14,7 @@ use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, Site};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::reads::Reads;
 use crate::receiver::{Inboxes, Receiver};
 use crate::store::Store;
 use crate::tenants::Tokens;
@@ -74,6 +75,7 @@ impl Server {
         config.egress.own_addrs.extend(addresses);
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
+        let mark_secret = store.secret(&random())?;
         let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
         let (deliverer, llm) = deliverers(&config, resolver)?;
@@ -101,6 +103,7 @@ impl Server {
         let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
+        let response_budget = ResponseBudget::new(tenants());
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
@@ -115,6 +118,9 @@ impl Server {
             llm: llm.map(LlmUpstream::new),
             metrics,
             body_budget,
+            response_budget,
+            reads: Reads::default(),
+            mark_secret,
             allowances,
             inboxes: inboxes.clone(),
             bulk_actions: BulkActions::default(),

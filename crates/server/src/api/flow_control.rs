@@ -109,7 +109,7 @@ fn absent(key: &str) -> ApiError {
 async fn shapes(app: &Arc<App>, tenant: TenantId, flows: Vec<FlowInfo>) -> Result<Vec<Value>, ApiError> {
     let keys: Vec<FlowKey> = flows.iter().map(|info| FlowKey::of(tenant, &info.flow.key)).collect();
     let now = app.clock.now();
-    let loads = app.read(move |store| store.flow_loads(tenant, &keys, now)).await?;
+    let loads = app.read(tenant, move |store| store.flow_loads(tenant, &keys, now)).await?;
     let waiting = |(info, load): (FlowInfo, u64)| shape(&info, load.saturating_sub(info.in_flight.into()));
     Ok(flows.into_iter().zip(loads).map(waiting).collect())
 }

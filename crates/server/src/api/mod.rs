@@ -26,9 +26,11 @@ mod llm;
 mod messages;
 mod openapi;
 mod params;
+mod pieces;
 mod publish;
 mod queues;
 mod receiver;
+mod response;
 mod retry_delay;
 mod schedules;
 mod settings;
@@ -36,6 +38,7 @@ mod shape;
 mod stats;
 mod turns;
 mod url_groups;
+mod viewer;
 mod why;
 mod workflow;
 
@@ -47,6 +50,7 @@ pub(crate) use dlq::{replay_of, stored_changes};
 pub(crate) use duplicates::Duplicates;
 pub(crate) use event_stream::Streams;
 pub(crate) use llm::LlmUpstream;
+pub(crate) use response::ResponseBudget;
 
 use crate::app::App;
 use crate::config::Mode;
