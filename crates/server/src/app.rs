@@ -89,7 +89,16 @@ impl App {
         query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, ReadError> {
         let turn = self.reads.turn(tenant).await.map_err(ReadError::NoTurn)?;
-        Ok(self.ask(query, Some(turn)).await?)
+        Ok(self.read_with(turn, query).await?)
+    }
+
+    /// The same for somebody who has a turn.
+    pub(crate) async fn read_with<T: Send + 'static>(
+        &self,
+        turn: Turn,
+        query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ask(query, Some(turn)).await
     }
 
     /// The same for work in the background: it waits for as long as it takes.

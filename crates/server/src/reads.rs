@@ -19,8 +19,7 @@ pub const READS_MAX: usize = 3;
 pub const TENANT_READS_MAX: usize = 2;
 /// Reads of one tenant that may wait; one more is refused with 429.
 pub const TENANT_READS_WAITING_MAX: usize = 1_000;
-/// How long a read may wait for its turn, and for room for its response; then it is refused with 429, or 503 where only
-/// others are in the way.
+/// How long a read may wait for its turn; then it is refused with 429, or 503 where only others are in the way.
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(TENANT_READS_MAX < READS_MAX, "one tenant leaves a place to others");

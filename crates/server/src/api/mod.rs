@@ -50,7 +50,7 @@ pub(crate) use dlq::{replay_of, stored_changes};
 pub(crate) use duplicates::Duplicates;
 pub(crate) use event_stream::Streams;
 pub(crate) use llm::LlmUpstream;
-pub(crate) use response::ResponseBudget;
+pub(crate) use response::{CURSOR, ResponseBudget};
 
 use crate::app::App;
 use crate::config::Mode;
