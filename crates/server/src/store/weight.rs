@@ -48,8 +48,8 @@ pub(super) fn of_wait(wait: &Wait) -> usize {
 }
 
 fn of_spec(spec: &MessageSpec) -> usize {
-    let callbacks = [&spec.callback, &spec.failure_callback].into_iter().flatten();
-    let callbacks = callbacks.map(|callback: &Box<CallbackSpec>| callback.url.len() + of_headers(&callback.headers));
+    let callbacks = [spec.callback.as_deref(), spec.failure_callback.as_deref()].into_iter().flatten();
+    let callbacks = callbacks.map(|callback: &CallbackSpec| callback.url.len() + of_headers(&callback.headers));
     let labels = spec.labels.iter().map(String::len).sum::<usize>();
     spec.url.len() + of_headers(&spec.headers) + labels + callbacks.sum::<usize>()
 }

@@ -39,7 +39,7 @@ pub enum Asked {
         /// Its first entry.
         first: Box<NewEntry>,
         /// The step of another run that waits for it.
-        invoker: Option<Invoker>,
+        invoker: Option<Box<Invoker>>,
     },
     /// To append an entry to this one.
     Append(String, Box<NewEntry>),
@@ -147,5 +147,5 @@ fn asked(run: StartRun) -> Asked {
         headers: by.headers,
         terms: by.terms,
     });
-    Asked::Start { id, config: Box::new(config), first: Box::new(first), invoker }
+    Asked::Start { id, config: Box::new(config), first: Box::new(first), invoker: invoker.map(Box::new) }
 }

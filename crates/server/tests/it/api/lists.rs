@@ -147,7 +147,7 @@ async fn a_tenant_that_reads_much_waits_for_itself_and_not_the_others_for_it() {
             200 => answered += 1,
             429 => {
                 assert_eq!(answer.header("retry-after"), Some("1"));
-                assert!(answer.error().contains("reads of this tenant"), "{}", answer.error());
+                assert!(answer.error().contains("this tenant"), "{}", answer.error());
                 refused += 1;
             }
             other => panic!("{other}: {}", answer.text()),
