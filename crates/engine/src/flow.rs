@@ -56,6 +56,17 @@ pub enum FlowEdit {
     Reset,
 }
 
+/// Which keys of a tenant are listed, by key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowPage {
+    /// Those that hold this text.
+    pub search: String,
+    /// Those behind this key, which need not exist.
+    pub after: Option<String>,
+    /// At most so many.
+    pub max: usize,
+}
+
 /// A key as the API shows it, but for the length of its wait list, which the store knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowInfo {

@@ -7,7 +7,7 @@
 
 mod outlook;
 
-use crate::flow::{Flow, FlowEdit, FlowInfo};
+use crate::flow::{Flow, FlowEdit, FlowInfo, FlowPage};
 use crate::limits::{FLOW_IDLE_MS, FLOW_PERIOD_MS_DEFAULT};
 use crate::message::{FlowKey, FlowSpec};
 use crate::planted::{self, Bug};
@@ -243,11 +243,18 @@ impl Flows {
     }
 
     /// All keys of a tenant, by name.
-    pub(crate) fn infos(&mut self, tenant: TenantId, now: Timestamp) -> Vec<FlowInfo> {
-        let own = self.keys.iter_mut().filter(|((owner, _), _)| *owner == tenant);
-        let mut infos: Vec<FlowInfo> = own.map(|(_, key)| key.info(now)).collect();
-        infos.sort_by(|one, other| one.flow.key.cmp(&other.flow.key));
-        infos
+    pub(crate) fn infos(&mut self, tenant: TenantId, page: &FlowPage, now: Timestamp) -> Vec<FlowInfo> {
+        let is_meant = |key: &str| key.contains(&page.search) && page.after.as_deref().is_none_or(|after| key > after);
+        let own = of_tenant(&self.keys, tenant, FlowKey(0)).map(|(id, key)| (key.flow.key.as_str(), *id));
+        let mut meant: Vec<(&str, FlowId)> = own.filter(|(key, _)| is_meant(key)).collect();
+        // The first ones are found without sorting all.
+        if page.max < meant.len() {
+            meant.select_nth_unstable(page.max);
+            meant.truncate(page.max);
+        }
+        meant.sort_unstable();
+        let ids: Vec<FlowId> = meant.into_iter().map(|(_, id)| id).collect();
+        ids.into_iter().filter_map(|id| Some(self.keys.get_mut(&id)?.info(now))).collect()
     }
 
     /// Keys that nobody has used for long, at most `max`. They may still have messages that are not due.

@@ -183,8 +183,13 @@ pub const RUN_PAGE_MAX: usize = 10;
 pub const RUNS_AGAIN_MAX: usize = 50;
 /// Most waits for an event that are listed: the oldest ones.
 pub const WAITERS_LISTED_MAX: usize = 1_000;
-/// A page ends early when its entries hold this many bytes of bodies.
+/// Most schedules, URL groups, queues or flow-control keys on a page, and the default; a larger `count` means this.
+pub const LIST_PAGE_MAX: usize = 10_000;
+/// A page ends early when its entries hold this many bytes, of bodies, headers and answers; of a list of schedules, bodies that
+/// exceed it are left out instead.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A workflow run whose bodies have more bytes than this is shown without them in logs.
+pub const RUN_SHOWN_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// A page ends early when it has passed over this many entries that do not match; its cursor goes on.
 pub const PAGE_SKIPS_MAX: usize = 500_000;
 /// Most messages that `count` may ask a bulk cancel to end; for runs of workflows, more mean so many.

@@ -1,6 +1,6 @@
 //! What every request handler can reach.
 
-use crate::api::{Allowances, BodyBudget, Duplicates, LlmUpstream, Streams};
+use crate::api::{Allowances, BodyBudget, Duplicates, LlmUpstream, ResponseBudget, Streams};
 use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -9,9 +9,12 @@ use crate::data_dir::DiskRoom;
 use crate::delivery::loop_mark::LoopMark;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::reads::{NoTurn, Reads, Turn};
 use crate::receiver::Inboxes;
 use crate::store::{Store, StoreError};
 use crate::tenants::Tokens;
+use posthaste_wire::id::TenantId;
+use posthaste_wire::redact::Marks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -39,6 +42,12 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Room for request bodies.
     pub(crate) body_budget: BodyBudget,
+    /// Room for responses.
+    pub(crate) response_budget: ResponseBudget,
+    /// Whose turn it is to read.
+    pub(crate) reads: Reads,
+    /// What marks of hidden values are made with.
+    pub(crate) mark_secret: [u8; 32],
     /// What tenants have used of what they may use per day or second.
     pub(crate) allowances: Allowances,
     /// What the console's test receiver remembers, if there is one.
@@ -63,17 +72,80 @@ pub struct App {
     pub core_running: Arc<AtomicBool>,
 }
 
+/// Why something was not read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// Others were first for too long.
+    NoTurn(NoTurn),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl From<StoreError> for ReadError {
+    fn from(error: StoreError) -> Self {
+        ReadError::Store(error)
+    }
+}
+
 impl App {
-    /// Reads from the store, off the async threads.
-    pub async fn read<T: Send + 'static>(
-        self: &Arc<Self>,
+    /// Reads from the store for a tenant, off the async threads, when it is its turn.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        tenant: TenantId,
+        query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let turn = self.reads.turn(tenant).await.map_err(ReadError::NoTurn)?;
+        Ok(self.read_with(turn, query).await?)
+    }
+
+    /// The same for somebody who has a turn.
+    pub(crate) async fn read_with<T: Send + 'static>(
+        &self,
+        turn: Turn,
         query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.ask(query, Some(turn)).await
+    }
+
+    /// The same for work in the background: it waits for as long as it takes.
+    pub(crate) async fn read_in_time<T: Send + 'static>(
+        &self,
+        tenant: TenantId,
+        query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = self.reads.turn_in_time(tenant).await;
+        self.ask(query, Some(turn)).await
+    }
+
+    /// Looks up something small by its key, for a publish or for the server itself, without waiting for a turn.
+    pub(crate) async fn look_up<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ask(query, None).await
+    }
+
+    /// The turn ends with the query, also if nobody waits for that any more.
+    async fn ask<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+        turn: Option<Turn>,
+    ) -> Result<T, StoreError> {
         let store = self.store.clone();
-        match tokio::task::spawn_blocking(move || query(store.as_ref())).await {
+        let asked = tokio::task::spawn_blocking(move || {
+            let answer = query(store.as_ref());
+            drop(turn);
+            answer
+        });
+        match asked.await {
             Ok(result) => result,
             Err(error) => Err(StoreError::Unavailable(Box::new(error))),
         }
+    }
+
+    /// Makes the marks of a tenant's hidden values.
+    pub(crate) fn marks_of(&self, tenant: TenantId) -> Marks {
+        Marks::of(&self.mark_secret, tenant)
     }
 
     /// Whether the disk has less room than it must keep: then nothing new is accepted.

@@ -33,6 +33,8 @@ mod bulk;
 
 pub mod delivery;
 
+pub mod reads;
+
 pub mod store;
 
 pub mod keys;

@@ -1,6 +1,6 @@
 //! Puts a server together, and takes it apart without losing anything.
 
-use crate::api::{Allowances, Api, BodyBudget, Duplicates, LlmUpstream, Streams};
+use crate::api::{Allowances, Api, BodyBudget, Duplicates, LlmUpstream, ResponseBudget, Streams};
 use crate::app::App;
 use crate::bulk::{self, BulkActions};
 use crate::clock::{Clock, random};
@@ -15,6 +15,7 @@ use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, CONNECTIONS_MAX, Site, Terms};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::reads::Reads;
 use crate::receiver::{Inboxes, Receiver};
 use crate::store::Store;
 use crate::tenants::Tokens;
@@ -82,6 +83,7 @@ impl Server {
         find_public_addresses(&mut config, resolver.as_ref()).await;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
+        let mark_secret = store.secret(&random())?;
         tokens.recall(&token_uses::read(&config.data_dir));
         let keys = Arc::new(Keys::load(store.clone(), config.encryption.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
@@ -112,6 +114,7 @@ impl Server {
         let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
+        let response_budget = ResponseBudget::new(tenants());
         let disk_room = DiskRoom::new(&config.data_dir, config.disk_reserve_bytes);
         let disk_watch = DiskWatch::start(disk_room.clone(), disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
@@ -128,6 +131,9 @@ impl Server {
             loop_mark,
             metrics,
             body_budget,
+            response_budget,
+            reads: Reads::default(),
+            mark_secret,
             allowances,
             inboxes: inboxes.clone(),
             bulk_actions: BulkActions::default(),

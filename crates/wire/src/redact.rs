@@ -1,12 +1,15 @@
 //! `Upstash-Redact-Fields`: which parts of a message API answers must hide.
 //!
-//! What is hidden shows as `REDACTED:` and the SHA-256 of the original, so that two values can still
-//! be compared. Deliveries and replays always use the originals.
+//! What is hidden shows as `REDACTED:` and 64 hex digits, the same for the same value of one tenant, so that two values can
+//! still be compared. The digits are keyed: whoever sees a mark cannot guess a short value by trying. Deliveries and replays
+//! always use the originals.
 
 use crate::encoding::hex;
 use crate::header;
+use crate::id::TenantId;
+use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 use std::fmt;
 
 /// Most header names in one list.
@@ -99,14 +102,69 @@ fn bracketed_name(item: &str) -> Option<String> {
     header::is_valid_name(name).then(|| header::canonical(name))
 }
 
-/// What stands in the place of a hidden value.
-pub fn mark(original: &[u8]) -> String {
-    mark_of(&Sha256::digest(original))
+/// Headers whose values open doors: whoever may only read does not see them, also if nobody asked to hide them.
+pub const CREDENTIAL_HEADERS: [&str; 6] =
+    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "x-auth-token"];
+
+/// Whether a header carries a credential, by its own name or by the name under which it is to be sent on.
+pub fn is_credential(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_setting = name.starts_with(header::PREFIX);
+    let sent_as = name.rsplit_once("forward-").filter(|_| is_setting).map_or(name.as_str(), |(_, sent_as)| sent_as);
+    CREDENTIAL_HEADERS.contains(&sent_as)
 }
 
-/// The same, of a value whose SHA-256 is known.
-pub fn mark_of(sha256: &[u8]) -> String {
-    format!("REDACTED:{}", hex(sha256))
+/// Makes what stands in the place of a tenant's hidden values. Printing one shows no key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Marks {
+    key: [u8; 32],
+}
+
+impl fmt::Debug for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Marks")
+    }
+}
+
+impl Marks {
+    /// Those of a tenant, from the secret of the server's store.
+    pub fn of(secret: &[u8; 32], tenant: TenantId) -> Marks {
+        let mut mac = keyed(secret);
+        mac.update(b"redaction marks of tenant ");
+        mac.update(&tenant.0.to_be_bytes());
+        Marks { key: mac.finalize().into_bytes().into() }
+    }
+
+    /// What stands in the place of this value.
+    pub fn mark(&self, original: &[u8]) -> String {
+        let mut mark = self.begin();
+        mark.update(original);
+        mark.finish()
+    }
+
+    /// The mark of a value that arrives in pieces.
+    pub fn begin(&self) -> Mark {
+        Mark(keyed(&self.key))
+    }
+}
+
+/// A mark that is being made.
+pub struct Mark(Hmac<Sha256>);
+
+impl Mark {
+    /// The next piece of the value.
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// What stands in the place of all pieces.
+    pub fn finish(self) -> String {
+        format!("REDACTED:{}", hex(&self.0.finalize().into_bytes()))
+    }
+}
+
+fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
 #[cfg(test)]
@@ -167,8 +225,40 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_the_hash_of_the_original() {
-        let expected = "REDACTED:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(mark(b""), expected);
+    fn a_mark_is_the_same_for_the_same_value_of_one_tenant_only() {
+        let (one, other) = (Marks::of(&[7; 32], TenantId(1)), Marks::of(&[7; 32], TenantId(2)));
+        let mark = one.mark(b"1234");
+        let digits = mark.strip_prefix("REDACTED:").unwrap();
+        assert!(digits.len() == 64 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')), "{mark}");
+        assert_eq!(mark, Marks::of(&[7; 32], TenantId(1)).mark(b"1234"), "it outlives a restart");
+        assert_ne!(mark, one.mark(b"1235"));
+        assert_ne!(mark, other.mark(b"1234"), "another tenant learns nothing from it");
+        assert_ne!(mark, Marks::of(&[8; 32], TenantId(1)).mark(b"1234"), "it takes the secret to make it");
+        let mut pieces = one.begin();
+        pieces.update(b"12");
+        pieces.update(b"34");
+        assert_eq!(pieces.finish(), mark);
+        // What anybody could compute.
+        assert_ne!(mark, "REDACTED:03ac674216f3e15c761ee1a5e255f067953623c8b388b4459e13f978d7c846f4");
+        assert_eq!(format!("{one:?}"), "Marks");
+    }
+
+    #[test]
+    fn credentials_are_known_by_the_name_under_which_they_are_sent() {
+        for name in [
+            "Authorization",
+            "COOKIE",
+            "Set-Cookie",
+            "Proxy-Authorization",
+            "X-Api-Key",
+            "Upstash-Forward-Authorization",
+            "Upstash-Callback-Forward-Cookie",
+            "upstash-failure-callback-forward-authorization",
+        ] {
+            assert!(is_credential(name), "{name}");
+        }
+        for name in ["Content-Type", "X-Forward-Cookie", "Authorization-Info", "Upstash-Forward-X-Trace", ""] {
+            assert!(!is_credential(name), "{name}");
+        }
     }
 }

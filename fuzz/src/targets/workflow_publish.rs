@@ -57,7 +57,7 @@ fn check(asked: Asked) {
                 check_name(&invoker.run_id);
             }
             let body = first.body.clone();
-            let (kept, outcome) = Kept::start(id, *config, *first, invoker);
+            let (kept, outcome) = Kept::start(id, *config, *first, invoker.map(|invoker| *invoker));
             check_messages(&outcome.messages);
             assert_eq!(kept.read().bodies, [body], "what is sent is what was sent");
         }

@@ -2,7 +2,7 @@
 
 use super::{Output, Shard, Stage};
 use crate::event::Op;
-use crate::flow::{FlowEdit, FlowInfo};
+use crate::flow::{FlowEdit, FlowInfo, FlowPage};
 use crate::message::{FlowKey, Live, QueueKey};
 use crate::queue::Queue;
 use posthaste_wire::id::TenantId;
@@ -112,9 +112,9 @@ impl Shard {
         self.lanes.flows.info((tenant, FlowKey::of(tenant, key)), now)
     }
 
-    /// All flow-control keys of a tenant, by key.
-    pub fn flows(&mut self, tenant: TenantId, now: Timestamp) -> Vec<FlowInfo> {
-        self.lanes.flows.infos(tenant, now)
+    /// Flow-control keys of a tenant, by key.
+    pub fn flows(&mut self, tenant: TenantId, page: &FlowPage, now: Timestamp) -> Vec<FlowInfo> {
+        self.lanes.flows.infos(tenant, page, now)
     }
 
     /// Flow-control keys that nobody has used for long, at most `max`.

@@ -4,6 +4,7 @@ use crate::event::Response;
 use crate::message::FlowSpec;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, StepInfo};
 use serde::{Deserialize, Serialize};
@@ -39,9 +40,15 @@ impl Entry {
 
     /// How the endpoint gets it with its bytes: one element of a JSON array.
     pub fn encoded(&self, body: &[u8]) -> Vec<u8> {
-        let (id, body, call_type) = (self.id, base64(body), Value::from(self.terms.call_type.name()));
-        let at = self.terms.accepted_at.as_millis();
-        format!(r#"{{"messageId":"{id}","body":"{body}","callType":{call_type},"createdAt":{at}}}"#).into_bytes()
+        let [before, after] = self.encoded_around();
+        [before, base64(body), after].concat().into_bytes()
+    }
+
+    /// What stands in it before its bytes as base64, and after them.
+    pub fn encoded_around(&self) -> [String; 2] {
+        let (id, call_type, at) =
+            (self.id, Value::from(self.terms.call_type.name()), self.terms.accepted_at.as_millis());
+        [format!(r#"{{"messageId":"{id}","body":""#), format!(r#"","callType":{call_type},"createdAt":{at}}}"#)]
     }
 
     /// How long that is.
@@ -149,6 +156,9 @@ pub struct Terms {
     /// What brought it, if an event did, or that none came. Only the log shows this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    /// What API responses must hide of this step, besides what those about the run hide.
+    #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+    pub redact: RedactFields,
 }
 
 /// What a client says itself about one delivery; for what it leaves out, the run is asked. Stored as JSON; new fields need
@@ -164,6 +174,9 @@ pub struct OwnTerms {
     /// The flow-control key that it is delivered under.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowSpec>,
+    /// What API responses must hide of it, besides what those about the run hide.
+    #[serde(default, skip_serializing_if = "RedactFields::is_none")]
+    pub redact: RedactFields,
 }
 
 impl OwnTerms {

@@ -365,6 +365,7 @@ impl Workflow {
             headers: new.headers,
             call: new.call,
             source,
+            redact: new.redact,
         };
         let index = self.entries.len() as u32;
         let delivery = Delivery::due_at(new.due.max(out.now));
@@ -395,6 +396,8 @@ impl Workflow {
         let new = NewEntry {
             call_type: CallType::FromCallback,
             retries: call.result_retries,
+            // The result holds what was sent and what came back.
+            redact: entry.terms.redact.clone(),
             ..NewEntry::step(
                 callback::of_call(&self.run, entry, call, attempt, &response),
                 call.result_headers.clone(),

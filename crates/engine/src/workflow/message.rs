@@ -83,6 +83,7 @@ pub(super) fn delivery(run: &Run, entry: &Entry, body: &Bytes) -> Message {
         retry_delay: terms.retry_delay.clone(),
         timeout_ms: terms.timeout_ms,
         flow: terms.flow.clone(),
+        redact: run.config.redact.union(&terms.redact),
         ..common(run, Part::Entry(entry.index))
     };
     // The bytes of a step are in the array of the run.

@@ -109,6 +109,32 @@ impl Record {
         Ok(record)
     }
 
+    /// A run of which no bodies were read, with the notes that hold answers, if it has such.
+    pub fn of_heads(workflow: Workflow, answers: &[Note]) -> Result<Record, Undecodable> {
+        let mut record =
+            Record { workflow, bodies: Vec::new(), result: None, answer: None, told: None, notes: BTreeMap::new() };
+        for note in answers {
+            match note.key.kind {
+                NoteKind::Answer => record.answer = note.response()?.map(Arc::new),
+                NoteKind::Told => record.told = note.response()?.map(Arc::new),
+                _ => {}
+            }
+        }
+        Ok(record)
+    }
+
+    /// The same run without its bodies.
+    pub fn without_bodies(self) -> Record {
+        let head = |answer: Arc<Response>| Arc::new(Response { body: Vec::new(), ..Response::clone(&answer) });
+        let (answer, told) = (self.answer.map(head), self.told.map(head));
+        Record { workflow: self.workflow, bodies: Vec::new(), result: None, answer, told, notes: BTreeMap::new() }
+    }
+
+    /// Its bodies were not read: a run has at least one entry.
+    pub fn is_without_bodies(&self) -> bool {
+        self.bodies.is_empty()
+    }
+
     /// The bytes of an entry.
     pub fn body(&self, entry: &Entry) -> &[u8] {
         self.bodies.get(entry.index as usize).map_or(&[], |body| body)
@@ -133,6 +159,14 @@ impl Record {
     /// What is told of its failure; `None` if it has not failed.
     pub fn failure_call(&self) -> Option<Bytes> {
         callback::of_failure(self)
+    }
+
+    /// Bytes of all that was read of it.
+    pub fn read_bytes(&self) -> u64 {
+        match self.is_without_bodies() {
+            true => self.workflow.entries.iter().map(Entry::held_bytes).sum::<u64>() + self.workflow.noted_bytes(),
+            false => self.bytes(),
+        }
     }
 
     /// Bytes of all that it holds.

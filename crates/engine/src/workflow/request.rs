@@ -7,6 +7,7 @@ use crate::outcome::Outcome;
 use crate::retry::Next;
 use bytes::Bytes;
 use posthaste_wire::id::{MessageId, TenantId};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 
@@ -70,6 +71,8 @@ pub struct NewEntry {
     pub call: Option<Call>,
     /// Who hears of the run's failure from now on, in a run whose client says that anew each time.
     pub failure: Option<FailureCall>,
+    /// What API responses must hide of it, besides what those about the run hide.
+    pub redact: RedactFields,
 }
 
 impl NewEntry {
@@ -87,13 +90,14 @@ impl NewEntry {
             flow: None,
             call: None,
             failure: None,
+            redact: RedactFields::default(),
         }
     }
 
     /// The same entry, about whose delivery this is said.
     pub(super) fn with(self, terms: OwnTerms) -> NewEntry {
-        let OwnTerms { retries, retry_delay, flow } = terms;
-        NewEntry { retries, retry_delay, flow, ..self }
+        let OwnTerms { retries, retry_delay, flow, redact } = terms;
+        NewEntry { retries, retry_delay, flow, redact, ..self }
     }
 }
 

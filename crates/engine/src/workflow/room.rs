@@ -9,6 +9,7 @@ use super::outbox::Outbox;
 use super::request::{Limits, NewEntry, Refusal};
 use super::run::{Run, RunState, StepText, number_of};
 use crate::limits::WORKFLOW_INVOKERS_MAX as INVOKERS_MAX;
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
@@ -189,7 +190,7 @@ impl Terms {
         let call = self.call.as_ref();
         let call =
             call.map_or(0, |call| (call.url.len() + call.method.len()) as u64 + header_bytes(&call.result_headers));
-        said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref()) + call
+        said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref()) + call + redact_bytes(&self.redact)
     }
 }
 
@@ -197,7 +198,8 @@ impl NewEntry {
     /// Bytes that a run has more by it, more or less.
     pub(super) fn bytes(&self) -> u64 {
         let call = self.call.as_ref().map_or(0, |call| call.url.len() as u64 + header_bytes(&call.result_headers));
-        self.body.len() as u64 + said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref()) + call
+        let said = said_bytes(&self.content_type, &self.headers, self.retry_delay.as_deref());
+        self.body.len() as u64 + said + call + redact_bytes(&self.redact)
     }
 }
 
@@ -216,6 +218,10 @@ fn entry_bytes(entry: &Entry) -> u64 {
 
 fn said_bytes(content_type: &str, headers: &[(String, String)], retry_delay: Option<&str>) -> u64 {
     (content_type.len() + retry_delay.map_or(0, str::len)) as u64 + header_bytes(headers)
+}
+
+fn redact_bytes(redact: &RedactFields) -> u64 {
+    redact.headers.iter().map(|name| name.len() as u64).sum()
 }
 
 fn header_bytes(headers: &[(String, String)]) -> u64 {

@@ -9,6 +9,7 @@ use posthaste_engine::workflow::entry::{Entry, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
 use posthaste_engine::workflow::{Attempt, NewEntry, Notice, Overrides, Part, WaitFor, Waited};
 use posthaste_wire::id::TenantId;
+use posthaste_wire::redact::RedactFields;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -69,7 +70,8 @@ fn the_call_about_a_failure_is_due_when_somebody_says_so() {
 #[test]
 fn what_is_said_with_a_wait_or_an_invoke_holds_for_its_result() {
     let flow = FlowSpec { key: "k".into(), parallelism: Some(2), rate: None, period_ms: 1_000 };
-    let said = OwnTerms { retries: Some(7), retry_delay: Some("5".into()), flow: Some(flow) };
+    let redact = RedactFields::parse("body, header[X-Key]").expect("a list of fields");
+    let said = OwnTerms { retries: Some(7), retry_delay: Some("5".into()), flow: Some(flow), redact };
     let mut world = quiet(RunConfig { retries: 1, retry_delay: Some("9".into()), ..config() });
     world.decide(|workflow, out| workflow.notify_or_keep("early", b"", &LIMITS, out)).unwrap();
     assert_eq!(wait_for(&mut world, 1, "early", said.clone()), Waited::Resolved);
@@ -94,12 +96,17 @@ fn what_is_said_with_a_wait_or_an_invoke_holds_for_its_result() {
         let is_it = |entry: &&Entry| entry.is_result() && entry.gist.info.id == number;
         let entry = world.workflow.entries.iter().find(is_it).expect("there is a result");
         let terms = &entry.terms;
-        OwnTerms { retries: Some(terms.retries), retry_delay: terms.retry_delay.clone(), flow: terms.flow.clone() }
+        OwnTerms {
+            retries: Some(terms.retries),
+            retry_delay: terms.retry_delay.clone(),
+            flow: terms.flow.clone(),
+            redact: terms.redact.clone(),
+        }
     };
     for number in [1, 2, 3, 5] {
         assert_eq!(terms(number), said, "step {number}");
     }
-    assert_eq!(terms(4), OwnTerms { retries: Some(1), retry_delay: Some("9".into()), flow: None });
+    assert_eq!(terms(4), OwnTerms { retries: Some(1), retry_delay: Some("9".into()), ..OwnTerms::default() });
 }
 
 #[test]

@@ -5,18 +5,22 @@ use super::error::ApiError;
 use super::params::Params;
 use crate::app::App;
 use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
-use crate::store::Filter;
+use crate::store::{Filter, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
-use posthaste_engine::limits::{BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX, BULK_RATE_MAX};
+use posthaste_engine::limits::{
+    BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX, BULK_RATE_MAX, PAGE_BYTES_MAX,
+};
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Parameters that say how a bulk action is to be done, not to what.
 const TERMS: [&str; 3] = ["async", "count", "rate"];
+/// Bulk actions of a page that are read at once.
+const READ_AT_ONCE: usize = 16;
 
 /// Stores a bulk cancel and wakes the worker; `count` is `usize::MAX` when there is no such bound.
 pub(super) async fn begin_cancel(
@@ -25,8 +29,8 @@ pub(super) async fn begin_cancel(
     params: &Params,
     count: usize,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, tenant)?;
-    let until = app.read(|store| store.last_seq()).await?;
+    check_room(&app.look_up(|store| store.unfinished_bulk_actions()).await?, tenant)?;
+    let until = app.look_up(|store| store.last_seq()).await?;
     let range = Range { tenant, after: Seq::MIN, until };
     let total = count_matching(app, &Arc::new(params.filter()?), range, count).await?;
     let action = BulkAction { until, total: total as u64, ..draft(app, tenant, params, count) };
@@ -47,7 +51,7 @@ pub(super) async fn begin_on_dead_letters(
     }
     let count = params.number("count", 1)?.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let rate = rate(params)?;
-    check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, tenant)?;
+    check_room(&app.look_up(|store| store.unfinished_bulk_actions()).await?, tenant)?;
     let range = dead_letters_of_now(app, tenant).await?;
     let total = count_dead_letters(app, tenant, &Arc::new(params.filter()?), range, count).await?;
     let action = BulkAction { task: task(range), rate, total: total as u64, ..draft(app, tenant, params, count) };
@@ -89,7 +93,7 @@ fn draft(app: &App, tenant: TenantId, params: &Params, count: usize) -> BulkActi
 /// Counting may take long, so others may begin theirs meanwhile: looked at once more, now alone.
 async fn store(app: &Arc<App>, action: BulkAction) -> Result<BulkAction, ApiError> {
     let _alone = app.bulk_actions.beginning.lock().await;
-    check_room(&app.read(|store| store.unfinished_bulk_actions()).await?, action.tenant)?;
+    check_room(&app.look_up(|store| store.unfinished_bulk_actions()).await?, action.tenant)?;
     let action = app.core.put_bulk_action(action, None).await?.action;
     app.bulk_actions.begun.notify_one();
     Ok(action)
@@ -120,10 +124,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
         Some(_) => return Err(ApiError::invalid("state must be IN_PROGRESS or FINISHED")),
     };
     let before = cursor(&params)?;
-    // One more than asked for tells whether there is a next page.
-    let mut page = app.read(move |store| store.bulk_actions(tenant, before, count + 1)).await?;
-    let more = page.len() > count;
-    page.truncate(count);
+    let (page, more) = app.read(tenant, move |store| listed(store, tenant, before, count)).await?;
     let next = page.last().filter(|_| more).map(|last| BulkActionId(last.id).to_string());
     let wanted = |action: &&BulkAction| finished.is_none_or(|finished| action.completed_at.is_some() == finished);
     let mut answer = json!({ "bulkActions": page.iter().filter(wanted).map(shape).collect::<Vec<_>>() });
@@ -131,6 +132,34 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
         answer["cursor"] = next.into();
     }
     Ok(Json(answer))
+}
+
+/// At most `count` bulk actions and what a page has room for, and whether there are more. A filter may be long, so a few are
+/// read at a time.
+fn listed(
+    store: &dyn Store,
+    tenant: TenantId,
+    mut before: Option<Seq>,
+    count: usize,
+) -> Result<(Vec<BulkAction>, bool), StoreError> {
+    let (mut listed, mut bytes) = (Vec::new(), 0);
+    loop {
+        let few = store.bulk_actions(tenant, before, READ_AT_ONCE)?;
+        let are_last = few.len() < READ_AT_ONCE;
+        before = few.last().map(|action| action.id);
+        for action in few {
+            let texts =
+                action.filter.iter().flat_map(|(name, values)| values.iter().map(|value| name.len() + value.len()));
+            bytes += texts.sum::<usize>();
+            if listed.len() == count || (bytes > PAGE_BYTES_MAX && !listed.is_empty()) {
+                return Ok((listed, true));
+            }
+            listed.push(action);
+        }
+        if are_last {
+            return Ok((listed, false));
+        }
+    }
 }
 
 pub(super) async fn get(
@@ -141,7 +170,7 @@ pub(super) async fn get(
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let absent = || ApiError::not_found(format!("bulk action {id} not found"));
     let BulkActionId(seq) = id.parse().map_err(|_| absent())?;
-    let action = app.read(move |store| store.bulk_action(tenant, seq)).await?.ok_or_else(absent)?;
+    let action = app.look_up(move |store| store.bulk_action(tenant, seq)).await?.ok_or_else(absent)?;
     Ok(Json(shape(&action)))
 }
 

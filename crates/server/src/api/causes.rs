@@ -65,7 +65,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     loop {
         let filter = filter.clone();
         let is_last;
-        (causes, is_last) = app.read(move |store| causes.look(store, tenant, &filter)).await?;
+        (causes, is_last) = app.read(tenant, move |store| causes.look(store, tenant, &filter)).await?;
         if is_last {
             return Ok(Json(causes.shape()));
         }

@@ -50,7 +50,7 @@ async fn counted(app: &Arc<App>, tenant: TenantId, what: Countable, query: &str)
     let max = CONSOLE_COUNT_MAX + 1;
     let found = match what {
         Countable::Messages => {
-            let until = app.read(|store| store.last_seq()).await?;
+            let until = app.look_up(|store| store.last_seq()).await?;
             let range = Range { tenant, after: Seq::MIN, until };
             count_matching(app, &Arc::new(params.filter()?), range, max).await?
         }
@@ -60,7 +60,7 @@ async fn counted(app: &Arc<App>, tenant: TenantId, what: Countable, query: &str)
         }
         Countable::Runs => {
             let (filter, _) = cancel_of(&params)?;
-            app.read(move |store| store.match_runs(tenant, &filter, Seq::MIN, max)).await?.len()
+            app.read(tenant, move |store| store.match_runs(tenant, &filter, Seq::MIN, max)).await?.len()
         }
     };
     Ok(Counted::up_to_bound(found))

@@ -5,17 +5,21 @@ use super::body::{SmallRequest, read_small};
 use super::bulk_actions::begin_on_dead_letters;
 use super::error::ApiError;
 use super::params::Params;
+use super::pieces::Pieces;
 use super::publish::{
     Published, callback_spec, check_callbacks, dedup_by, expression_checks, first_due, flow_spec, origin_of,
     publish_limits, refuse_when_disk_is_low, refused_destination,
 };
+use super::response::answer;
+use super::viewer::Viewer;
 use super::{shape, workflow};
 use crate::app::App;
 use crate::core::{NewMessage, Replay};
-use crate::store::{DeadLetterRecord, Page, Store};
+use crate::store::{DeadLetterRecord, Filter, Order, Page, PageRequest, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 use posthaste_engine::bulk_action::Task;
 use posthaste_engine::dedup;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX};
@@ -24,11 +28,12 @@ use posthaste_engine::shard::Accepted;
 use posthaste_wire::destination::{QueryParts, split_query};
 use posthaste_wire::encoding::{header_bytes, header_text};
 use posthaste_wire::header::{self, CONTENT_TYPE};
-use posthaste_wire::id::{DlqId, TenantId};
+use posthaste_wire::id::{DlqId, Position, TenantId};
 use posthaste_wire::publish::{self as options, Dedup, PublishOptions};
 use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// What the DLQ endpoints may be told. `api` is accepted for old SDKs and means nothing.
@@ -61,36 +66,51 @@ const BULK_PARAMS: [&str; 2] = ["async", "rate"];
 /// What Upstash's MCP server adds to the query of a list, for itself. A read that ignores it does no harm.
 const IGNORED_IN_LISTS: [&str; 2] = ["region", "local_mode_port"];
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let query = request.uri().query();
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(query).without(&IGNORED_IN_LISTS);
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
+    let params = Params::from_query(request.uri().query()).without(&IGNORED_IN_LISTS);
     if params.one("source")? == Some("workflow") {
-        return workflow::dlq::list_for(&app, tenant, &params).await;
+        return workflow::dlq::list_for(&app, viewer, &params).await;
     }
     params.only(&DLQ_PARAMS)?;
-    let trim_body = params.trim_body()?;
-    let page = match named(&app, tenant, &params).await? {
-        Some(named) => named.load(&app, tenant).await?,
-        None => page(&app, tenant, &params).await?,
+    let (trim_body, filter, ids) = (params.trim_body()?, params.filter()?, params.dlq_ids()?);
+    let page = params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)?;
+    let make = move |store: &dyn Store| {
+        let Page { entries, next } = match ids {
+            None => store.list_dead_letters(viewer.tenant, &filter, &page)?,
+            Some(ids) => match load(store, viewer.tenant, named(store, viewer.tenant, &filter, ids)?.ids)? {
+                Some(entries) => Page { entries, next: None },
+                None => return Ok(Err(too_large())),
+            },
+        };
+        let mut pieces = Pieces::default();
+        pieces.raw("{\"messages\":");
+        pieces.list(entries.iter().map(|record| shape::dead_letter(record, trim_body, &viewer)));
+        if let Some(next) = next {
+            pieces.raw(&format!(",\"cursor\":\"{next}\""));
+        }
+        pieces.raw("}");
+        Ok(Ok(pieces.into()))
     };
-    let messages: Vec<Value> = page.entries.iter().map(|record| shape::dead_letter(record, trim_body)).collect();
-    let mut answer = json!({ "messages": messages });
-    if let Some(next) = page.next {
-        answer["cursor"] = next.to_string().into();
-    }
-    Ok(Json(answer))
+    answer(&app, viewer.tenant, make).await
 }
 
 pub(super) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
-    let record = app.read(move |store| store.dead_letter(tenant, dlq_id)).await?.ok_or_else(|| absent(&id))?;
-    Ok(Json(shape::dead_letter(&record, None)))
+    let make = move |store: &dyn Store| match store.dead_letter(viewer.tenant, dlq_id)? {
+        Some(record) => {
+            let mut pieces = Pieces::default();
+            pieces.object(shape::dead_letter(&record, None, &viewer));
+            Ok(Ok(pieces.into()))
+        }
+        None => Ok(Err(absent(&id))),
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
 pub(super) async fn delete(
@@ -114,10 +134,10 @@ pub(super) async fn delete_many(
     if is_async(&params)? {
         return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqDelete { range }).await;
     }
-    let (ids, next) = match named(&app, tenant, &params).await? {
+    let (ids, next) = match find_named(&app, tenant, &params).await? {
         Some(named) => (named.ids, None),
         None => {
-            let page = page(&app, tenant, &params).await?;
+            let page = page(&app, tenant, &params, Part::Head).await?;
             (page.entries.iter().map(|record| record.letter.dlq_id).collect(), page.next)
         }
     };
@@ -155,7 +175,7 @@ pub(super) async fn retry_many(
         let changes = stored_form(&headers, &query, &overrides);
         return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqRetry { range, changes }).await;
     }
-    let (accepted, next) = match named(&app, tenant, &params).await? {
+    let (accepted, next) = match find_named(&app, tenant, &params).await? {
         Some(Named { missing, .. }) if !missing.is_empty() => return Err(absent(&missing[0])),
         Some(Named { ids, .. }) => {
             // One by one, so that their bodies are never all in RAM.
@@ -166,7 +186,7 @@ pub(super) async fn retry_many(
             (accepted, None)
         }
         None => {
-            let Page { entries, next } = page(&app, tenant, &params).await?;
+            let Page { entries, next } = page(&app, tenant, &params, Part::Whole).await?;
             let replays = replays(&app, tenant, &entries, &overrides)?;
             (replay_all(&app, tenant, replays).await?, next)
         }
@@ -182,7 +202,7 @@ async fn replay_one(
     dlq_id: DlqId,
     overrides: &PublishOptions,
 ) -> Result<Option<Accepted>, ApiError> {
-    let Some(record) = app.read(move |store| store.dead_letter(tenant, dlq_id)).await? else { return Ok(None) };
+    let Some(record) = app.read(tenant, move |store| store.dead_letter(tenant, dlq_id)).await? else { return Ok(None) };
     let replays = replays(app, tenant, &[record], overrides)?;
     Ok(replay_all(app, tenant, replays).await?.into_iter().flatten().next())
 }
@@ -226,10 +246,10 @@ fn is_async(params: &Params) -> Result<bool, ApiError> {
 }
 
 /// One page of what the filters select.
-async fn page(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Page<DeadLetterRecord>, ApiError> {
+async fn page(app: &App, tenant: TenantId, params: &Params, part: Part) -> Result<Page<DeadLetterRecord>, ApiError> {
     let filter = params.filter()?;
-    let request = params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)?;
-    Ok(app.read(move |store| store.list_dead_letters(tenant, &filter, &request)).await?)
+    let request = PageRequest { part, ..params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)? };
+    Ok(app.read(tenant, move |store| store.list_dead_letters(tenant, &filter, &request)).await?)
 }
 
 /// Dead letters that were asked for by id.
@@ -241,46 +261,66 @@ struct Named {
 }
 
 /// The dead letters that `dlqIds` names, if it does.
-async fn named(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Option<Named>, ApiError> {
+async fn find_named(app: &App, tenant: TenantId, params: &Params) -> Result<Option<Named>, ApiError> {
     let filter = params.filter()?;
-    let Some(asked) = params.dlq_ids()? else { return Ok(None) };
-    let look = move |store: &dyn Store| {
-        let mut named = Named { ids: Vec::new(), missing: Vec::new() };
-        for id in asked {
-            let record = match &id {
-                Ok(id) => store.dead_letter(tenant, *id)?,
-                Err(_) => None,
-            };
-            match (id, record) {
-                (Ok(id), Some(record)) if filter.matches_dead_letter(&record.letter, &record.message) => {
-                    named.ids.push(id)
-                }
-                (_, Some(_)) => {}
-                (Ok(id), None) => named.missing.push(id.to_string()),
-                (Err(text), None) => named.missing.push(text),
-            }
-        }
-        Ok(named)
-    };
-    Ok(Some(app.read(look).await?))
+    let Some(ids) = params.dlq_ids()? else { return Ok(None) };
+    Ok(Some(app.read(tenant, move |store| named(store, tenant, &filter, ids)).await?))
 }
 
-impl Named {
-    /// The dead letters themselves, if they fit into an answer.
-    async fn load(self, app: &Arc<App>, tenant: TenantId) -> Result<Page<DeadLetterRecord>, ApiError> {
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        for id in self.ids {
-            let Some(record) = app.read(move |store| store.dead_letter(tenant, id)).await? else { continue };
-            bytes += record.message.body.len();
-            if bytes > PAGE_BYTES_MAX && !entries.is_empty() {
-                return Err(ApiError::invalid(format!(
-                    "dlqIds: these dead letters have more than {PAGE_BYTES_MAX} bytes; ask for fewer at once"
-                )));
+/// Those of these dead letters that there are, without reading their bodies.
+fn named(
+    store: &dyn Store,
+    tenant: TenantId,
+    filter: &Filter,
+    ids: Vec<Result<DlqId, String>>,
+) -> Result<Named, StoreError> {
+    let mut named = Named { ids: Vec::new(), missing: Vec::new() };
+    for id in ids {
+        let id = match id {
+            Ok(id) => id,
+            Err(text) => {
+                named.missing.push(text);
+                continue;
             }
-            entries.push(record);
+        };
+        let mut matches = None;
+        // The one behind the position before it.
+        let before = Position { at: id.at, n: id.n.saturating_sub(1) };
+        let page = PageRequest::new(Some(before).filter(|before| *before < id), 1, Order::EarliestFirst);
+        let at = Filter { from: Some(id.at), to: Some(id.at), ..Filter::default() };
+        store.visit_dead_letters(tenant, &at, &page, &mut |letter, message| {
+            if letter.dlq_id == id {
+                matches = Some(filter.matches_dead_letter(letter, message));
+            }
+            ControlFlow::Break(())
+        })?;
+        match matches {
+            Some(true) => named.ids.push(id),
+            Some(false) => {}
+            None => named.missing.push(id.to_string()),
         }
-        Ok(Page { entries, next: None })
     }
+    Ok(named)
+}
+
+/// The dead letters themselves, if they fit into a response.
+fn load(store: &dyn Store, tenant: TenantId, ids: Vec<DlqId>) -> Result<Option<Vec<DeadLetterRecord>>, StoreError> {
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for id in ids {
+        let Some(record) = store.dead_letter(tenant, id)? else { continue };
+        bytes += record.message.body.len() + record.letter.body_bytes();
+        if bytes > PAGE_BYTES_MAX && !entries.is_empty() {
+            return Ok(None);
+        }
+        entries.push(record);
+    }
+    Ok(Some(entries))
+}
+
+fn too_large() -> ApiError {
+    ApiError::invalid(format!(
+        "dlqIds: these dead letters have more than {PAGE_BYTES_MAX} bytes; ask for fewer at once"
+    ))
 }
 
 /// What the caller wants other than it was. The retry request's own Content-Type says nothing about

@@ -1,8 +1,10 @@
 //! Errors as callers see them: `{"error": "…"}` with the status that the SDKs expect.
 
 use super::allowance::Exhausted;
+use crate::app::ReadError;
 use crate::bulk::BulkError;
 use crate::core::CoreError;
+use crate::reads::{NoTurn, READ_WAIT_MAX, TENANT_READS_MAX};
 use crate::store::StoreError;
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -206,6 +208,21 @@ impl From<BulkError> for ApiError {
     }
 }
 
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        let seconds = READ_WAIT_MAX.as_secs();
+        match error {
+            ReadError::NoTurn(NoTurn::Own) => ApiError::too_many(format!(
+                "too many reads of this tenant are under way: {TENANT_READS_MAX} are done at once, and the others wait {seconds} s at most; ask for fewer at once or for shorter pages, and try again"
+            )),
+            ReadError::NoTurn(NoTurn::Others) => ApiError::overloaded(format!(
+                "the server is overloaded: this read waited {seconds} s for reads of other tenants; try again"
+            )),
+            ReadError::Store(error) => error.into(),
+        }
+    }
+}
+
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %error, cause = ?std::error::Error::source(&error), "the store failed");
@@ -299,6 +316,8 @@ mod tests {
             (ApiError::from(CoreError::Overloaded), 503, "1"),
             (ApiError::from(CoreError::Late), 503, "1"),
             (ApiError::from(CoreError::Stopped), 503, "1"),
+            (ApiError::from(ReadError::NoTurn(NoTurn::Own)), 429, "1"),
+            (ApiError::from(ReadError::NoTurn(NoTurn::Others)), 503, "1"),
             (ApiError::daily_quota(exhausted), 429, "90"),
             (ApiError::burst_quota(exhausted), 429, "90"),
         ];

@@ -3,10 +3,10 @@
 //! A stream is lossy: whoever reads too slowly, or asks for fewer lines than there are, is told how many were left out.
 //! The core hands over what it has committed (`core/tail.rs`); messages are looked up here, off its thread.
 
-use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::Params;
 use super::shape;
+use super::viewer::Viewer;
 use crate::app::App;
 use crate::config::Mode;
 use crate::core::Tail;
@@ -47,7 +47,8 @@ const PIECE_BYTES_MAX: usize = 256 * 1024;
 const OF_PAGES: [&str; 4] = ["cursor", "count", "order", "groupBy"];
 
 pub(super) async fn stream(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let viewer = Viewer::of(&app, &request)?;
+    let tenant = viewer.tenant;
     let params = Params::from_query(request.uri().query());
     if let Some(name) = OF_PAGES.into_iter().find(|name| params.has(name)) {
         return Err(ApiError::invalid(format!("{name} is about pages, and a stream has none; use /v2/events")));
@@ -56,7 +57,8 @@ pub(super) async fn stream(State(app): State<Arc<App>>, request: Request) -> Res
         u32::try_from(number).unwrap_or(LINES_PER_SECOND_MAX).min(LINES_PER_SECOND_MAX)
     });
     let body_bytes = params.trim_body()?.unwrap_or(STREAM_BODY_BYTES);
-    let wanted = Arc::new(Wanted { tenant, filter: params.event_filter()?, body_bytes, mode: app.config.mode });
+    let (filter, mode) = (params.event_filter()?, app.config.mode);
+    let wanted = Arc::new(Wanted { tenant, filter, body_bytes, mode, viewer });
     let place = app.streams.enter(tenant)?;
     let tail = app.core.tail(tenant)?;
     let (sender, receiver) = mpsc::channel(1);
@@ -76,6 +78,7 @@ struct Wanted {
     filter: EventFilter,
     body_bytes: usize,
     mode: Mode,
+    viewer: Viewer,
 }
 
 /// Where lines go.
@@ -130,7 +133,7 @@ async fn send_lines(app: &Arc<App>, wanted: &Arc<Wanted>, events: Arc<[Event]>, 
     let mut first = 0;
     while first < events.len() {
         let (wanted_there, events_there) = (wanted.clone(), events.clone());
-        let made = app.read(move |store| {
+        let made = app.read_in_time(wanted.tenant, move |store| {
             let find = |id, part| store.find_message(wanted_there.tenant, id, part);
             wanted_there.piece(&events_there[first..], find)
         });
@@ -177,10 +180,8 @@ impl Wanted {
                 message = find(event.id, Part::Whole)?;
             }
             let Some(message) = message else { continue };
-            text.push_str(&sse::event(
-                "line",
-                &shape::event(event, &message, Some(self.body_bytes), self.mode).to_string(),
-            ));
+            let line = shape::event(event, &message, Some(self.body_bytes), self.mode, &self.viewer);
+            text.push_str(&sse::event("line", &line.into_value().to_string()));
             if text.len() >= PIECE_BYTES_MAX {
                 return Ok((text, place + 1));
             }
@@ -258,9 +259,11 @@ impl Drop for Place {
 mod tests {
     use super::*;
     use crate::sse::FRAME_BYTES_MAX;
+    use crate::tenants::Scope;
     use posthaste_engine::event::{EventDetail, State};
     use posthaste_engine::message::MessageSpec;
     use posthaste_wire::id::Seq;
+    use posthaste_wire::redact::Marks;
     use posthaste_wire::time::Timestamp;
     use std::cell::RefCell;
     use std::sync::Weak;
@@ -274,7 +277,8 @@ mod tests {
 
     /// What a stream of these bodies does with five lines: the lines of each piece, and the parts that were read.
     fn pieces(body_bytes: usize, label: Option<&str>, stored_bytes: usize) -> (Vec<usize>, Vec<Part>) {
-        let mut wanted = Wanted { tenant: TENANT, filter: EventFilter::default(), body_bytes, mode: Mode::Dev };
+        let viewer = Viewer::with(Marks::of(&[0; 32], TENANT), TENANT, Scope::Full);
+        let mut wanted = Wanted { tenant: TENANT, filter: EventFilter::default(), body_bytes, mode: Mode::Dev, viewer };
         wanted.filter.message.labels.extend(label.map(str::to_owned));
         let (parts, held) = (RefCell::new(Vec::new()), RefCell::new(Weak::new()));
         let find = |id, part| {

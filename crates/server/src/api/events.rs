@@ -1,86 +1,112 @@
 //! `/v2/events` and `/v2/logs`: what happened to messages, newest first.
 
-use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::Params;
+use super::pieces::{Finished, Pieces};
+use super::response::answer;
 use super::shape;
+use super::viewer::Viewer;
 use crate::app::App;
-use crate::store::{EventFilter, EventRecord, Filter, Order, Page, PageRequest, Store, StoreError};
-use axum::Json;
+use crate::store::{EventFilter, EventRecord, Filter, Order, Page, PageRequest, Store, StoreError, weight};
 use axum::extract::{Request, State};
+use axum::response::Response;
 use posthaste_engine::limits::{GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX, PAGE_BYTES_MAX, PAGE_SKIPS_MAX};
 use posthaste_wire::id::{MessageId, Position, TenantId};
-use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let query = request.uri().query();
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let params = Params::from_query(query);
-    let filter = params.event_filter()?;
-    let trim_body = params.trim_body()?;
-    let shaped = |record: &EventRecord| shape::event(&record.event, &record.message, trim_body, app.config.mode);
-    match params.one("groupBy")? {
-        None => {}
-        Some("messageId") => {
-            let page = params.page(GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX)?;
-            let wanted = filter.clone();
-            let page = app.read(move |store| list_grouped(store, tenant, &wanted, &page)).await?;
-            let matching = |record: &&EventRecord| filter.matches(&record.event, &record.message);
-            let events = page.entries.iter().flat_map(|group| &group.events).filter(matching);
-            return Ok(Json(answer(events, Some(&page.entries), page.next, shaped)));
-        }
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
+    let params = Params::from_query(request.uri().query());
+    let (filter, trim_body, mode) = (params.event_filter()?, params.trim_body()?, app.config.mode);
+    // The MCP server asks for the logs of one message and reads them as a group.
+    let one_message = request.uri().path().starts_with("/v2/logs") && params.has("messageId");
+    let (is_grouped, page) = match params.one("groupBy")? {
+        None => (false, params.page(LOG_PAGE_MAX, LOG_PAGE_MAX)?),
+        Some("messageId") => (true, params.page(GROUPED_PAGE_DEFAULT, LOG_PAGE_MAX)?),
         Some(other) => {
             return Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is messageId")));
         }
-    }
-    let page = params.page(LOG_PAGE_MAX, LOG_PAGE_MAX)?;
-    let page = app.read(move |store| store.list_events(tenant, &filter, &page)).await?;
-    // The MCP server asks for the logs of one message and reads them as a group.
-    let one_message = request.uri().path().starts_with("/v2/logs") && params.has("messageId");
-    let groups = one_message.then(|| group(&page.entries));
-    Ok(Json(answer(page.entries.iter(), groups.as_deref(), page.next, shaped)))
+    };
+    let make = move |store: &dyn Store| {
+        let shaped = |record: &EventRecord| {
+            let mut line = Pieces::default();
+            line.object(shape::event(&record.event, &record.message, trim_body, mode, &viewer));
+            Line { id: record.event.id, is_meant: filter.matches(&record.event, &record.message), json: line.finish() }
+        };
+        let (lines, next, has_groups): (Vec<Line>, _, _) = match is_grouped {
+            true => {
+                let page = list_grouped(store, viewer.tenant, &filter, &page)?;
+                let lines = page.entries.iter().flatten().map(shaped).collect();
+                (lines, page.next, true)
+            }
+            false => {
+                let page = store.list_events(viewer.tenant, &filter, &page)?;
+                (page.entries.iter().map(shaped).collect(), page.next, one_message)
+            }
+        };
+        Ok(Ok(written(&lines, has_groups, next).into()))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
-/// A message with log lines of it.
-struct Group {
+/// The log lines of one message.
+type Group = Vec<EventRecord>;
+
+/// A log line as it is written.
+struct Line {
     id: MessageId,
-    events: Vec<EventRecord>,
+    /// The filter matches it, and not only another line of its message.
+    is_meant: bool,
+    json: Finished,
 }
 
 /// Lines by message, in the order of their first lines.
-fn group(lines: &[EventRecord]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn by_message(lines: &[Line]) -> Vec<(MessageId, Vec<&Line>)> {
+    let mut groups: Vec<(MessageId, Vec<&Line>)> = Vec::new();
+    let mut places = HashMap::new();
     for line in lines {
-        match groups.iter_mut().find(|group| group.id == line.event.id) {
-            Some(group) => group.events.push(line.clone()),
-            None => groups.push(Group { id: line.event.id, events: vec![line.clone()] }),
-        }
+        let place = *places.entry(line.id).or_insert_with(|| {
+            groups.push((line.id, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(line);
     }
     groups
 }
 
 /// Clients of several generations read it: one expects `events`, one `logs`, one `messages`.
-fn answer<'a>(
-    events: impl Iterator<Item = &'a EventRecord>,
-    groups: Option<&[Group]>,
-    next: Option<Position>,
-    shaped: impl Fn(&EventRecord) -> Value,
-) -> Value {
-    let events: Vec<Value> = events.map(&shaped).collect();
-    let mut answer = json!({ "events": events, "logs": events });
-    if let Some(groups) = groups {
-        let grouped = |group: &Group| -> Value {
-            let events: Vec<Value> = group.events.iter().map(&shaped).collect();
-            json!({ "messageId": group.id.to_string(), "events": events })
-        };
-        answer["messages"] = groups.iter().map(grouped).collect();
+fn written(lines: &[Line], has_groups: bool, next: Option<Position>) -> Pieces {
+    let mut pieces = Pieces::default();
+    pieces.holds(lines.iter().map(|line| line.json.held()).sum());
+    for name in ["{\"events\":", ",\"logs\":"] {
+        pieces.raw(name);
+        put_lines(&mut pieces, lines.iter().filter(|line| line.is_meant));
+    }
+    if has_groups {
+        pieces.raw(",\"messages\":[");
+        for (place, (id, lines)) in by_message(lines).into_iter().enumerate() {
+            pieces.raw(if place == 0 { "" } else { "," });
+            pieces.raw(&format!("{{\"messageId\":\"{id}\",\"events\":"));
+            put_lines(&mut pieces, lines.into_iter());
+            pieces.raw("}");
+        }
+        pieces.raw("]");
     }
     if let Some(next) = next {
-        answer["cursor"] = next.to_string().into();
+        pieces.raw(&format!(",\"cursor\":\"{next}\""));
     }
-    answer
+    pieces.raw("}");
+    pieces
+}
+
+fn put_lines<'a>(pieces: &mut Pieces, lines: impl Iterator<Item = &'a Line>) {
+    pieces.raw("[");
+    for (place, line) in lines.enumerate() {
+        pieces.raw(if place == 0 { "" } else { "," });
+        pieces.again(&line.json);
+    }
+    pieces.raw("]");
 }
 
 /// Lines that one grouped page may read, more or less; its cursor goes on.
@@ -117,10 +143,10 @@ fn list_grouped(
             if groups.len() == request.count || (bytes > PAGE_BYTES_MAX && !groups.is_empty()) {
                 return Ok(Page { entries: groups, next: cursor });
             }
-            let events = all_events(store, tenant, line.event.id, request.order)?;
+            let events = all_events(store, tenant, line.event.id, request)?;
             if !was_on_an_earlier_page(&events, filter, request) {
-                bytes += line.message.body.len() * events.len();
-                groups.push(Group { id: line.event.id, events });
+                bytes += events.iter().map(|line| weight::of_event(&line.event, &line.message)).sum::<usize>();
+                groups.push(events);
             }
             cursor = Some(line.position);
         }
@@ -137,11 +163,11 @@ fn all_events(
     store: &dyn Store,
     tenant: TenantId,
     id: MessageId,
-    order: Order,
+    request: &PageRequest,
 ) -> Result<Vec<EventRecord>, StoreError> {
     let message = Filter { ids: vec![id], ..Filter::default() };
     let filter = EventFilter { message, states: Vec::new() };
-    let page = PageRequest::new(None, LOG_PAGE_MAX, order);
+    let page = PageRequest { part: request.part, ..PageRequest::new(None, LOG_PAGE_MAX, request.order) };
     Ok(store.list_events(tenant, &filter, &page)?.entries)
 }
 

@@ -6,10 +6,13 @@ use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::{Params, decoded};
 use super::publish::rest_of;
+use super::response::put_cursor;
 use crate::app::App;
+use crate::store::NamePage;
 use axum::Json;
 use axum::extract::{Request, State};
-use posthaste_engine::flow::{FlowEdit, FlowInfo};
+use axum::response::{IntoResponse, Response};
+use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::limits::KEY_BYTES_MAX;
 use posthaste_engine::message::FlowKey;
 use posthaste_wire::flow_control::FlowControl;
@@ -17,14 +20,20 @@ use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// All keys of the tenant, or those that hold the text of `search`.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+/// The keys of the tenant, or those that hold the text of `search`, as a bare list; a header says where the next page begins.
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let params = Params::from_query(request.uri().query());
-    let search = params.one("search")?.unwrap_or_default();
-    let mut flows = app.core.flows(tenant).await?;
-    flows.retain(|info| info.flow.key.contains(search));
-    Ok(Json(shapes(&app, tenant, flows).await?.into()))
+    let search = params.one("search")?.unwrap_or_default().to_owned();
+    let NamePage { after, count, .. } = params.name_page()?;
+    // One more than asked for says whether there is a next page.
+    let mut flows = app.core.flows(tenant, FlowPage { search, after, max: count + 1 }).await?;
+    let has_more = flows.len() > count;
+    flows.truncate(count);
+    let next = flows.last().filter(|_| has_more).map(|last| last.flow.key.clone());
+    let mut response = Json(shapes(&app, tenant, flows).await?).into_response();
+    put_cursor(&mut response, next.as_deref());
+    Ok(response)
 }
 
 pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
@@ -110,7 +119,7 @@ async fn shapes(app: &Arc<App>, tenant: TenantId, mut flows: Vec<FlowInfo>) -> R
     let key = |info: &mut FlowInfo| (FlowKey::of(tenant, &info.flow.key), std::mem::take(&mut info.under_way));
     let keys: Vec<_> = flows.iter_mut().map(key).collect();
     let now = app.clock.now();
-    let waiting = app.read(move |store| store.flow_waiting(tenant, &keys, now)).await?;
+    let waiting = app.read(tenant, move |store| store.flow_waiting(tenant, &keys, now)).await?;
     Ok(flows.iter().zip(waiting).map(|(info, waiting)| shape(info, waiting)).collect())
 }
 

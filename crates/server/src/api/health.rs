@@ -43,7 +43,7 @@ pub(super) async fn store_takes_writes(app: &Arc<App>) -> bool {
     {
         return result;
     }
-    let result = app.read(|store| store.probe()).await;
+    let result = app.look_up(|store| store.probe()).await;
     if let Err(error) = &result {
         tracing::warn!(error = %error, "the store does not take writes");
     }
@@ -78,7 +78,7 @@ async fn metrics_text(app: &Arc<App>) -> Result<Arc<str>, ApiError> {
     if let Some(recent) = app.metrics.recent_text(Instant::now()) {
         return Ok(recent);
     }
-    let counts = app.read(|store| store.counts()).await?;
+    let counts = app.look_up(|store| store.counts()).await?;
     let text = app.metrics.text(counts).map_err(|_| ApiError::overloaded("the metrics cannot be written"))?;
     let text: Arc<str> = text.into();
     app.metrics.keep_text(text.clone());

@@ -5,14 +5,18 @@ use super::body::{SmallRequest, read_small};
 use super::bulk_actions;
 use super::error::ApiError;
 use super::params::Params;
+use super::pieces::Pieces;
+use super::response::answer;
 use super::shape;
+use super::viewer::Viewer;
 use crate::app::App;
 use crate::bulk::{Range, cancel_piece};
 use crate::core::HastenRefused;
-use crate::store::{Filter, Part};
+use crate::store::{Filter, MessageRecord, Part, Store};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, ENDED_GRACE_MS};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use serde_json::{Value, json};
@@ -42,16 +46,25 @@ pub(super) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let absent = || ApiError::not_found(format!("message {id} not found"));
-    let message_id: MessageId = id.parse().map_err(|_| absent())?;
-    let record = app.read(move |store| store.message(tenant, message_id, Part::Whole)).await?.ok_or_else(absent)?;
+) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
+    let absent = move |id: &str| ApiError::not_found(format!("message {id} not found"));
+    let message_id: MessageId = id.parse().map_err(|_| absent(&id))?;
     let now = app.clock.now();
-    if record.ended_at.is_some_and(|ended_at| now.millis_since(ended_at) > ENDED_GRACE_MS) {
-        return Err(absent());
-    }
-    Ok(Json(shape::message(&record.message, None).into()))
+    let make = move |store: &dyn Store| {
+        let is_readable = |record: &MessageRecord| {
+            record.ended_at.is_none_or(|ended_at| now.millis_since(ended_at) <= ENDED_GRACE_MS)
+        };
+        match store.message(viewer.tenant, message_id, Part::Whole)?.filter(is_readable) {
+            Some(record) => {
+                let mut pieces = Pieces::default();
+                pieces.object(shape::message(&record.message, None, &viewer));
+                Ok(Ok(pieces.into()))
+            }
+            None => Ok(Err(absent(&id))),
+        }
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
 /// A message that waits for its time or for a retry is sent now; also one of a run.
@@ -120,7 +133,7 @@ pub(super) async fn cancel_matching(
     filter: Filter,
     count: usize,
 ) -> Result<usize, ApiError> {
-    let until = app.read(|store| store.last_seq()).await?;
+    let until = app.look_up(|store| store.last_seq()).await?;
     let filter = Arc::new(filter);
     let (mut cancelled, mut after) = (0, Seq::MIN);
     while cancelled < count {

@@ -28,9 +28,11 @@ mod messages;
 mod openapi;
 mod pages;
 mod params;
+mod pieces;
 mod publish;
 mod queues;
 mod receiver;
+mod response;
 mod retry_delay;
 mod schedules;
 mod settings;
@@ -40,6 +42,7 @@ mod storing;
 mod token_guesses;
 mod turns;
 mod url_groups;
+mod viewer;
 mod why;
 mod workflow;
 
@@ -52,6 +55,7 @@ pub(crate) use dlq::{replay_of, stored_changes};
 pub(crate) use duplicates::Duplicates;
 pub(crate) use event_stream::Streams;
 pub(crate) use llm::LlmUpstream;
+pub(crate) use response::{CURSOR, ResponseBudget};
 
 use crate::app::App;
 use crate::browsers::Page;

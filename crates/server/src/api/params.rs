@@ -4,11 +4,11 @@
 //! refused: it must never fall through to "everything".
 
 use super::error::ApiError;
-use crate::store::{EventFilter, Filter, Order, PageRequest};
+use crate::store::{EventFilter, Filter, NamePage, Order, PageRequest, Part};
 use percent_encoding::percent_decode_str;
 use posthaste_engine::cause::CauseId;
 use posthaste_engine::event::State;
-use posthaste_engine::limits::{FILTER_VALUES_MAX, PAGE_SKIPS_MAX};
+use posthaste_engine::limits::{FILTER_VALUES_MAX, LIST_PAGE_MAX, PAGE_SKIPS_MAX};
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;
@@ -292,7 +292,22 @@ impl Params {
             None => PAGE_SKIPS_MAX,
             Some(lines) => usize::try_from(lines).unwrap_or(PAGE_SKIPS_MAX).min(PAGE_SKIPS_MAX),
         };
-        Ok(PageRequest { cursor: self.cursor(order)?, count, order, skips_max })
+        Ok(PageRequest { cursor: self.cursor(order)?, count, order, skips_max, part: self.part()? })
+    }
+
+    /// Which page of a list of names is meant.
+    pub(super) fn name_page(&self) -> Result<NamePage, ApiError> {
+        let count = match self.number("count", 1)? {
+            None => LIST_PAGE_MAX,
+            Some(count) => usize::try_from(count).unwrap_or(LIST_PAGE_MAX).min(LIST_PAGE_MAX),
+        };
+        let after = self.one("cursor")?.filter(|name| !name.is_empty()).map(str::to_owned);
+        Ok(NamePage { after, count, part: self.part()? })
+    }
+
+    /// Whether bodies are wanted at all.
+    fn part(&self) -> Result<Part, ApiError> {
+        Ok(if self.trim_body()? == Some(0) { Part::Head } else { Part::Whole })
     }
 
     /// Where a page starts. The documentation of the JavaScript SDK starts with a plain time.

@@ -157,7 +157,7 @@ impl Sent {
         let body = body::read(app, tenant, &parts.headers, body, max, over).await?;
         let places = match destination {
             Destination::Group(name) => {
-                Box::pin(app.read(move |store| Ok(Places::of_group(store, tenant, name)))).await??
+                Box::pin(app.look_up(move |store| Ok(Places::of_group(store, tenant, name)))).await??
             }
             other => Places::of_url(app, other)?,
         };

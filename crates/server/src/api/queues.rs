@@ -4,11 +4,15 @@ use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::messages::cancel_matching;
+use super::params::Params;
+use super::pieces::Pieces;
+use super::response::{Answer, answer};
 use crate::app::App;
 use crate::core::QueueSettings;
-use crate::store::{Filter, Store, StoreError};
+use crate::store::{Filter, Names, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
+use axum::response::Response;
 use posthaste_engine::limits::KEY_BYTES_MAX;
 use posthaste_engine::message::QueueKey;
 use posthaste_engine::queue::Queue;
@@ -30,10 +34,16 @@ struct Wanted {
     paused: Option<bool>,
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+/// A bare list, as the SDKs read it; a header says where the next page begins.
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let tenant = reader(&app, &request)?;
-    let queues = app.read(move |store| with_lags(store, tenant, store.queues(Some(tenant))?)).await?;
-    Ok(Json(queues.iter().map(shape).collect()))
+    let page = Params::from_query(request.uri().query()).name_page()?;
+    let make = move |store: &dyn Store| {
+        let Names { entries, next } = store.list_queues(tenant, &page)?;
+        let queues: Vec<Value> = with_lags(store, tenant, entries)?.iter().map(shape).collect();
+        Ok(Ok(Answer { json: Pieces::of(&queues).finish(), cursor: next }))
+    };
+    answer(&app, tenant, make).await
 }
 
 pub(super) async fn get(
@@ -45,7 +55,7 @@ pub(super) async fn get(
     let name = checked_name(name)?;
     let wanted = name.clone();
     let find = move |store: &dyn Store| with_lags(store, tenant, store.queue(tenant, &wanted)?.into_iter().collect());
-    let found = app.read(find).await?;
+    let found = app.read(tenant, find).await?;
     Ok(Json(shape(found.first().ok_or_else(|| absent(&name))?)))
 }
 

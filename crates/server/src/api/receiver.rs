@@ -2,37 +2,35 @@
 
 use super::auth::{Access, authorize};
 use super::error::ApiError;
-use super::shape::{Object, header_map, put, put_text_or_base64};
+use super::shape::{Object, put, put_text_or_base64};
+use super::viewer::Viewer;
 use crate::app::App;
-use crate::receiver::{Inboxes, Received, SignatureCheck};
+use crate::receiver::{Received, SignatureCheck};
 use axum::Json;
 use axum::extract::{Request, State};
-use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let (inboxes, tenant) = owned(&app, &request, Access::Read)?;
-    let url = inboxes.url(tenant).ok_or_else(off)?;
-    let deliveries: Vec<Object> = inboxes.received(tenant).iter().map(shape).collect();
+    let viewer = Viewer::of(&app, &request)?;
+    let inboxes = app.inboxes.as_deref().ok_or_else(off)?;
+    let url = inboxes.url(viewer.tenant).ok_or_else(off)?;
+    let received = inboxes.received(viewer.tenant);
+    let deliveries: Vec<Object> = received.iter().map(|received| shape(received, &viewer)).collect();
     Ok(Json(json!({ "url": url, "deliveries": deliveries })))
 }
 
 pub(super) async fn forget(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let (inboxes, tenant) = owned(&app, &request, Access::Write)?;
+    let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
+    let inboxes = app.inboxes.as_deref().ok_or_else(off)?;
     Ok(Json(json!({ "deleted": inboxes.forget(tenant) })))
-}
-
-fn owned<'a>(app: &'a App, request: &Request, access: Access) -> Result<(&'a Inboxes, TenantId), ApiError> {
-    let tenant = authorize(app, request.headers(), request.uri(), access)?;
-    Ok((app.inboxes.as_deref().ok_or_else(off)?, tenant))
 }
 
 fn off() -> ApiError {
     ApiError::not_found("there is no test receiver: set console_receiver = true to switch it on")
 }
 
-fn shape(received: &Received) -> Object {
+fn shape(received: &Received, viewer: &Viewer) -> Object {
     let mut object = Object::new();
     put(&mut object, "time", received.at.as_millis());
     if let Some(id) = received.message {
@@ -42,7 +40,7 @@ fn shape(received: &Received) -> Object {
     put(&mut object, "method", received.method.as_str());
     put(&mut object, "script", received.script.as_str());
     put(&mut object, "answer", received.answer.to_string());
-    put(&mut object, "header", header_map(&received.headers, |_, value| value.to_owned()));
+    put(&mut object, "header", viewer.received_headers(&received.headers));
     put_text_or_base64(&mut object, "body", "bodyBase64", &received.body);
     put(&mut object, "bodyBytes", received.body_bytes);
     put(&mut object, "isCut", received.is_cut());

@@ -4,12 +4,16 @@ use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
+use super::pieces::Pieces;
 use super::publish::{CRON, Refusal, Sent, checked_spec, expression_checks, refuse_when_disk_is_low, rest_of, store};
+use super::response::{Answer, answer};
+use super::shape::{Shaped, put};
+use super::viewer::Viewer;
 use super::{cron, shape, storing};
 use crate::app::App;
 use crate::clock::random;
 use crate::core::{Room, messages_of};
-use crate::store::{MessageRecord, Part, Store, StoreError};
+use crate::store::{ListedSchedule, MessageRecord, Names, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, StatusCode};
@@ -23,27 +27,41 @@ use posthaste_wire::id::{MessageId, TenantId};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let trim = Params::from_query(request.uri().query()).trim_body()?;
-    let now = app.clock.now();
-    let shaped = app.read(move |store| {
-        let shape = |schedule: Schedule| Ok(shape::schedule(&schedule, &last_states(store, &schedule)?, trim, now));
-        store.schedules(tenant)?.into_iter().map(shape).collect::<Result<Vec<Value>, StoreError>>()
-    });
-    Ok(Json(shaped.await?.into()))
+/// A bare list, as the SDKs read it; a header says where the next page begins.
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
+    let params = Params::from_query(request.uri().query());
+    let (trim, page, now) = (params.trim_body()?, params.name_page()?, app.clock.now());
+    let make = move |store: &dyn Store| {
+        let Names { entries, next } = store.schedules(viewer.tenant, &page)?;
+        let mut pieces = Pieces::default();
+        let shape = |listed: ListedSchedule| -> Result<Shaped, StoreError> {
+            let states = last_states(store, &listed.schedule)?;
+            let mut shaped = shape::schedule(&listed.schedule, &states, trim, now, &viewer);
+            if listed.is_without_body() && page.part == Part::Whole {
+                put(&mut shaped.object, "bodyOmitted", true);
+                put(&mut shaped.object, "bodyBytes", listed.body_bytes);
+            }
+            Ok(shaped)
+        };
+        pieces.list(entries.into_iter().map(shape).collect::<Result<Vec<_>, _>>()?);
+        Ok(Ok(Answer { json: pieces.finish(), cursor: next }))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
     let id = id_of(&request);
     let trim = Params::from_query(request.uri().query()).trim_body()?;
-    let (wanted, now) = (id.clone(), app.clock.now());
-    let shaped = app.read(move |store| match store.schedule(tenant, &wanted)? {
-        Some(schedule) => Ok(Some(shape::schedule(&schedule, &last_states(store, &schedule)?, trim, now))),
-        None => Ok(None),
-    });
-    Ok(Json(shaped.await?.ok_or_else(|| absent(&id))?))
+    let now = app.clock.now();
+    let make = move |store: &dyn Store| {
+        let Some(schedule) = store.schedule(viewer.tenant, &id)? else { return Ok(Err(absent(&id))) };
+        let mut pieces = Pieces::default();
+        pieces.object(shape::schedule(&schedule, &last_states(store, &schedule)?, trim, now, &viewer));
+        Ok(Ok(pieces.into()))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
 /// Makes a schedule; or pauses, resumes or runs one, which a path with an id and that word says.
@@ -93,7 +111,7 @@ async fn reschedule(app: &Arc<App>, request: Request, id: String) -> Result<Resp
 async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, ApiError> {
     refuse_when_disk_is_low(app)?;
     let wanted = id.to_owned();
-    let found = app.read(move |store| match store.schedule(tenant, &wanted)? {
+    let found = app.read(tenant, move |store| match store.schedule(tenant, &wanted)? {
         Some(schedule) => Ok(Some(messages_of(store, &schedule)?)),
         None => Ok(None),
     });

@@ -2,15 +2,16 @@
 //!
 //! What a message asks to hide is hidden here, and only here: what is stored and sent is the original.
 
+use super::viewer::Viewer;
 use crate::config::Mode;
 use crate::delivery::address;
 use crate::store::DeadLetterRecord;
+use bytes::Bytes;
 use posthaste_engine::event::{Event, EventDetail, Phases, Response, State};
 use posthaste_engine::message::{FlowSpec, Message, MessageSpec};
 use posthaste_engine::schedule::{Schedule, ScheduleTarget};
-use posthaste_wire::encoding::{base64, header_bytes, header_shown};
+use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
-use posthaste_wire::redact;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -19,8 +20,74 @@ use std::net::SocketAddr;
 /// A JSON object.
 pub(super) type Object = Map<String, Value>;
 
+/// A shorter body is a value like any other; a longer one is kept as it is and written when it is sent.
+const LARGE_BYTES: usize = 4 * 1024;
+
+/// A JSON object whose large members are not JSON yet.
+#[derive(Debug, Default)]
+pub(super) struct Shaped {
+    pub(super) object: Object,
+    pub(super) large: Vec<Large>,
+}
+
+/// A large member of an object.
+#[derive(Debug)]
+pub(super) struct Large {
+    pub(super) name: &'static str,
+    pub(super) bytes: Bytes,
+    pub(super) form: Form,
+}
+
+/// How bytes stand in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As the text that they are.
+    Text,
+    Base64,
+}
+
+impl Shaped {
+    /// All of it as a value.
+    pub(super) fn into_value(self) -> Value {
+        let Shaped { mut object, large } = self;
+        for Large { name, bytes, form } in large {
+            put(&mut object, name, inline(&bytes, form));
+        }
+        object.into()
+    }
+
+    fn put_bytes(&mut self, name: &'static str, bytes: Bytes, form: Form) {
+        match bytes.len() > LARGE_BYTES {
+            true => self.large.push(Large { name, bytes, form }),
+            false => put(&mut self.object, name, inline(&bytes, form)),
+        }
+    }
+
+    /// Text as it is, anything else as base64 under another name, nothing when empty.
+    pub(super) fn put_text_or_base64(&mut self, text_name: &'static str, base64_name: &'static str, bytes: Bytes) {
+        match std::str::from_utf8(&bytes) {
+            _ if bytes.is_empty() => {}
+            Ok(_) => self.put_bytes(text_name, bytes, Form::Text),
+            Err(_) => self.put_bytes(base64_name, bytes, Form::Base64),
+        }
+    }
+}
+
+impl From<Object> for Shaped {
+    fn from(object: Object) -> Self {
+        Shaped { object, large: Vec::new() }
+    }
+}
+
+fn inline(bytes: &[u8], form: Form) -> String {
+    match form {
+        Form::Text => String::from_utf8_lossy(bytes).into_owned(),
+        Form::Base64 => base64(bytes),
+    }
+}
+
 /// A.1: a message.
-pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
+pub(super) fn message(message: &Message, trim_body: Option<usize>, viewer: &Viewer) -> Shaped {
     let spec = &message.spec;
     let mut object = Object::new();
     put(&mut object, "messageId", message.id.to_string());
@@ -30,39 +97,40 @@ pub(super) fn message(message: &Message, trim_body: Option<usize>) -> Object {
     put(&mut object, "notBefore", message.not_before.as_millis());
     put(&mut object, "createdAt", message.created_at.as_millis());
     put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, spec);
+    put_headers(&mut object, spec, viewer);
     put_labels(&mut object, spec);
     put_sources(&mut object, message);
     put_flow(&mut object, spec.flow.as_ref());
-    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"]);
+    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"], viewer);
     if let Some(expression) = &spec.retry_delay {
         put(&mut object, "retryDelayExpression", expression.as_str());
     }
     if let Some(millis) = spec.timeout_ms {
         put(&mut object, "timeout", millis.div_ceil(1_000));
     }
-    let hidden = hidden_body(spec, &message.body);
-    let body = hidden.as_ref().map_or(&message.body[..], String::as_bytes);
-    put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(body, trim_body));
-    object
+    let mut shaped = Shaped::from(object);
+    let body = shown_body(&message.body, trim_body, viewer, || viewer.hides_body(message));
+    shaped.put_text_or_base64("body", "bodyBase64", body);
+    shaped
 }
 
 /// A.2: a dead letter.
-pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>) -> Value {
-    let mut object = message(&record.message, trim_body);
+pub(super) fn dead_letter(record: &DeadLetterRecord, trim_body: Option<usize>, viewer: &Viewer) -> Shaped {
+    let mut shaped = message(&record.message, trim_body, viewer);
+    let object = &mut shaped.object;
     let letter = &record.letter;
-    put(&mut object, "dlqId", letter.dlq_id.to_string());
-    put(&mut object, "responseStatus", letter.response.as_ref().map_or(0, |response| response.status));
+    put(object, "dlqId", letter.dlq_id.to_string());
+    put(object, "responseStatus", letter.response.as_ref().map_or(0, |response| response.status));
     if let Some(error) = &letter.error {
-        put(&mut object, "error", error.as_str());
+        put(object, "error", error.as_str());
     }
     if let Some(response) = &letter.response {
         if !response.headers.is_empty() {
-            put(&mut object, "responseHeader", header_map(&response.headers, |_, value| value.to_owned()));
+            put(object, "responseHeader", viewer.received_headers(&response.headers));
         }
-        put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", kept_body(response));
+        put_text_or_base64(object, "responseBody", "responseBodyBase64", kept_body(response));
     }
-    object.into()
+    shaped
 }
 
 /// Where a message goes, in the words of its publisher; earlier releases have stored where a built-in API led.
@@ -73,13 +141,14 @@ pub(super) fn url_of(spec: &MessageSpec) -> Cow<'_, str> {
     }
 }
 
-/// A.3: a schedule. `last_states` tells what became of the messages of its last firing.
+/// A.3: a schedule. `last_states` says what became of the messages of its last firing.
 pub(super) fn schedule(
     schedule: &Schedule,
     last_states: &[(MessageId, &str)],
     trim_body: Option<usize>,
     now: Timestamp,
-) -> Value {
+    viewer: &Viewer,
+) -> Shaped {
     let Schedule { id, plan, state, body, .. } = schedule;
     let spec = &plan.spec;
     let destination = match (&plan.destination, &spec.api) {
@@ -95,10 +164,10 @@ pub(super) fn schedule(
     put(&mut object, "retries", spec.retries);
     put(&mut object, "isPaused", state.paused);
     put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, spec);
+    put_headers(&mut object, spec, viewer);
     put_labels(&mut object, spec);
     put_flow(&mut object, spec.flow.as_ref());
-    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"]);
+    put_callbacks(&mut object, spec, ["callbackHeader", "failureCallbackHeader"], viewer);
     put_redaction(&mut object, spec);
     let texts = [("queueName", &spec.queue), ("retryDelayExpression", &spec.retry_delay), ("error", &state.error)];
     for (name, text) in texts {
@@ -120,14 +189,13 @@ pub(super) fn schedule(
         let states: Object = last_states.iter().map(|(id, state)| (id.to_string(), (*state).into())).collect();
         put(&mut object, "lastScheduleStates", states);
     }
-    let hidden = hidden_body(spec, body);
-    let shown = trimmed(hidden.as_ref().map_or(&body[..], String::as_bytes), trim_body);
-    put_text_or_base64(&mut object, "body", "bodyBase64", shown);
-    object.into()
+    let mut shaped = Shaped::from(object);
+    shaped.put_text_or_base64("body", "bodyBase64", shown_body(body, trim_body, viewer, || spec.redact.body));
+    shaped
 }
 
 /// A.6: a log line. Both spellings of names on which the documentation and the SDKs disagree are sent.
-pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, mode: Mode) -> Value {
+pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, mode: Mode, viewer: &Viewer) -> Shaped {
     let spec = &message.spec;
     let mut object = Object::new();
     put(&mut object, "time", event.at.as_millis());
@@ -137,11 +205,11 @@ pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, 
     put(&mut object, "method", spec.method.as_str());
     put(&mut object, "maxRetries", spec.retries);
     put(&mut object, "callerIP", spec.caller_ip.as_str());
-    put_headers(&mut object, spec);
+    put_headers(&mut object, spec, viewer);
     put_labels(&mut object, spec);
     put_sources(&mut object, message);
     put_flow(&mut object, spec.flow.as_ref());
-    put_callbacks(&mut object, spec, ["callbackHeaders", "failureCallbackHeaders"]);
+    put_callbacks(&mut object, spec, ["callbackHeaders", "failureCallbackHeaders"], viewer);
     if let Some(expression) = &spec.retry_delay {
         put(&mut object, "retryDelayExpr", expression.as_str());
         put(&mut object, "retryDelayExpression", expression.as_str());
@@ -149,20 +217,20 @@ pub(super) fn event(event: &Event, message: &Message, trim_body: Option<usize>, 
     if let Some(millis) = spec.timeout_ms {
         put(&mut object, "timeout", millis);
     }
-    let hidden = hidden_body(spec, &message.body);
-    let body = trimmed(hidden.as_ref().map_or(&message.body[..], String::as_bytes), trim_body);
-    if !body.is_empty() {
-        put(&mut object, "body", base64(body));
-    }
     if matches!(event.state, State::Active | State::Error | State::Retry | State::Delivered | State::Failed) {
         put(&mut object, "attempt", u64::from(event.detail.retried) + 1);
     }
-    put_detail(&mut object, &event.detail);
+    put_detail(&mut object, &event.detail, viewer);
     if let Some(phases) = event.detail.phases() {
         let address = phases.address.filter(|address| spec.api.is_none() && may_be_told(*address, mode));
         put(&mut object, "connection", connection(&phases, address));
     }
-    object.into()
+    let mut shaped = Shaped::from(object);
+    let body = shown_body(&message.body, trim_body, viewer, || viewer.hides_body(message));
+    if !body.is_empty() {
+        shaped.put_bytes("body", body, Form::Base64);
+    }
+    shaped
 }
 
 /// Where tenants and operators are not the same people, the addresses of a network are its operator's own.
@@ -170,7 +238,7 @@ fn may_be_told(address: SocketAddr, mode: Mode) -> bool {
     mode == Mode::Dev || address::kind(address.ip()).is_none()
 }
 
-fn put_detail(object: &mut Object, detail: &EventDetail) {
+fn put_detail(object: &mut Object, detail: &EventDetail, viewer: &Viewer) {
     if let Some(due) = detail.next_due {
         put(object, "nextDeliveryTime", due.as_millis());
     }
@@ -184,7 +252,7 @@ fn put_detail(object: &mut Object, detail: &EventDetail) {
         put(object, "duration", millis);
     }
     if let Some(response) = &detail.response {
-        put_response(object, response);
+        put_response(object, response, viewer);
     }
 }
 
@@ -209,10 +277,10 @@ fn connection(phases: &Phases, address: Option<SocketAddr>) -> Value {
     object.into()
 }
 
-fn put_response(object: &mut Object, response: &Response) {
+fn put_response(object: &mut Object, response: &Response, viewer: &Viewer) {
     put(object, "responseStatus", response.status);
     if !response.headers.is_empty() {
-        let headers = header_map(&response.headers, |_, value| value.to_owned());
+        let headers = viewer.received_headers(&response.headers);
         put(object, "responseHeaders", headers.clone());
         put(object, "responseHeader", headers);
     }
@@ -224,9 +292,13 @@ fn put_response(object: &mut Object, response: &Response) {
     }
 }
 
-/// What stands in the place of a body that is to be hidden.
-fn hidden_body(spec: &MessageSpec, body: &[u8]) -> Option<String> {
-    (spec.redact.body && !body.is_empty()).then(|| redact::mark(body))
+/// As much of a body as is shown, or what stands in its place. Nothing is done for a body that nobody wants to see.
+fn shown_body(body: &Bytes, trim: Option<usize>, viewer: &Viewer, is_hidden: impl FnOnce() -> bool) -> Bytes {
+    if body.is_empty() || trim == Some(0) {
+        return Bytes::new();
+    }
+    let body = if is_hidden() { Bytes::from(viewer.mark(body)) } else { body.clone() };
+    body.slice(..trimmed(&body, trim).len())
 }
 
 /// What was kept of an answer, without the half of a character at which it may have been cut.
@@ -250,9 +322,9 @@ pub(super) fn put_text_or_base64(object: &mut Object, text_name: &str, base64_na
     }
 }
 
-fn put_headers(object: &mut Object, spec: &MessageSpec) {
+fn put_headers(object: &mut Object, spec: &MessageSpec, viewer: &Viewer) {
     if !spec.headers.is_empty() {
-        put(object, "header", sent_headers(&spec.headers, |name| spec.redact.hides_header(name)));
+        put(object, "header", viewer.sent_headers(&spec.headers, &spec.redact));
     }
 }
 
@@ -296,14 +368,14 @@ pub(super) fn put_flow(object: &mut Object, flow: Option<&FlowSpec>) {
 }
 
 /// The callbacks, and the headers they will have under these names.
-pub(super) fn put_callbacks(object: &mut Object, spec: &MessageSpec, header_names: [&str; 2]) {
+fn put_callbacks(object: &mut Object, spec: &MessageSpec, header_names: [&str; 2], viewer: &Viewer) {
     let callbacks = [("callback", &spec.callback), ("failureCallback", &spec.failure_callback)];
     for ((name, callback), header_name) in callbacks.into_iter().zip(header_names) {
         let Some(callback) = callback else { continue };
         put(object, name, callback.url.as_str());
         if !callback.headers.is_empty() {
-            let hides = |name: &str| spec.redact.hides_header(name) || callback.redact.hides_header(name);
-            put(object, header_name, sent_headers(&callback.headers, hides));
+            let redact = spec.redact.union(&callback.redact);
+            put(object, header_name, viewer.sent_headers(&callback.headers, &redact));
         }
     }
 }
@@ -327,14 +399,6 @@ fn put_labels(object: &mut Object, spec: &MessageSpec) {
         put(object, "label", first.as_str());
         put(object, "labels", json!(spec.labels));
     }
-}
-
-/// Headers of a message, some of them hidden.
-pub(super) fn sent_headers(headers: &[(String, String)], hides: impl Fn(&str) -> bool) -> Value {
-    header_map(headers, |name, value| match hides(name) {
-        true => redact::mark(&header_bytes(value)),
-        false => header_shown(value).into_owned(),
-    })
 }
 
 /// One list of values per name, one element per line, each as `shown` has it.

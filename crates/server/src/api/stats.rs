@@ -30,7 +30,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
     let data_dir = app.config.data_dir.clone();
     let read =
         move |store: &dyn crate::store::Store| Ok((store.tally(tenant, COUNTED_MAX)?, data_dir::usage(&data_dir)));
-    let (tally, usage) = app.read(read).await?;
+    let (tally, usage) = app.read(tenant, read).await?;
     let now = app.clock.now();
     let mut storage = Object::new();
     put_some(&mut storage, "bytes", usage.bytes);

@@ -1,14 +1,19 @@
 //! `/v2/topics`: URL groups, each a name for several destinations.
 
-use super::auth::{Access, authorize};
 use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
+use super::params::Params;
+use super::pieces::Pieces;
 use super::publish::{no_group, publish_limits, refused_destination};
+use super::response::{Answer, answer};
+use super::shape::{Object, put};
+use super::viewer::Viewer;
 use crate::app::App;
 use crate::quotas::Quotas;
-use crate::store::{Store, StoreError};
+use crate::store::{Names, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
+use axum::response::Response;
 use posthaste_engine::limits::{NAME_BYTES_MAX, URL_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, Endpoint, EndpointRef, Refused, UrlGroup};
 use posthaste_wire::destination::{check_url, is_name, without_fragment};
@@ -21,10 +26,17 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, PoisonError};
 
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = reader(&app, &request)?;
-    let groups = app.read(move |store| store.url_groups(tenant)).await?;
-    Ok(Json(groups.iter().map(shape).collect()))
+/// A bare list, as the SDKs read it; a header says where the next page begins.
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
+    let page = Params::from_query(request.uri().query()).name_page()?;
+    let make = move |store: &dyn Store| {
+        let Names { entries, next } = store.url_groups(viewer.tenant, &page)?;
+        let mut pieces = Pieces::default();
+        pieces.list(entries.iter().map(|group| shape(group, &viewer).into()));
+        Ok(Ok(Answer { json: pieces.finish(), cursor: next }))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
 pub(super) async fn get(
@@ -32,10 +44,10 @@ pub(super) async fn get(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let tenant = reader(&app, &request)?;
+    let viewer = Viewer::of(&app, &request)?;
     let wanted = name.clone();
-    let group = app.read(move |store| store.url_group(tenant, &wanted)).await?;
-    Ok(Json(shape(&group.ok_or_else(|| no_group(&name))?)))
+    let group = app.read(viewer.tenant, move |store| store.url_group(viewer.tenant, &wanted)).await?;
+    Ok(Json(shape(&group.ok_or_else(|| no_group(&name))?, &viewer).into()))
 }
 
 /// Adds endpoints, or changes those with the same name or URL.
@@ -132,7 +144,7 @@ pub(super) fn default_headers(body: &Map<String, Value>) -> Result<Vec<(String, 
 async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Result<Json<Value>, ApiError> {
     let (group, now, quotas) = (name.clone(), app.clock.now(), app.config.quotas);
     let guard = app.clone();
-    let edited = app.read(move |store| {
+    let edited = app.read(tenant, move |store| {
         let _alone = guard.group_edits.lock().unwrap_or_else(PoisonError::into_inner);
         let over = over_quota(store, tenant, &group, &edit, &quotas, now)?;
         match over {
@@ -162,7 +174,7 @@ fn over_quota(
     let group = store.url_group(tenant, name)?;
     if let Some(max) = quotas.url_groups
         && group.is_none()
-        && store.url_groups(tenant)?.len() >= max
+        && store.url_group_count(tenant)? >= max
     {
         return Ok(Some(quota("maxTopics", max)));
     }
@@ -172,10 +184,6 @@ fn over_quota(
 
 fn quota(name: &str, limit: usize) -> ApiError {
     ApiError::quota(format!("quota {name} exceeded, current limit: {limit}"))
-}
-
-fn reader(app: &App, request: &Request) -> Result<TenantId, ApiError> {
-    authorize(app, request.headers(), request.uri(), Access::Read)
 }
 
 /// Who wants to change something, and the JSON object that says what; an empty body is an empty object.
@@ -249,22 +257,14 @@ fn checked_name(name: String) -> Result<String, ApiError> {
 }
 
 /// A.5: a URL group.
-fn shape(group: &UrlGroup) -> Value {
-    let mut object = json!({
-        "name": group.name,
-        "createdAt": group.created_at.as_millis(),
-        "updatedAt": group.updated_at.as_millis(),
-        "endpoints": group.endpoints,
-    });
+fn shape(group: &UrlGroup, viewer: &Viewer) -> Object {
+    let mut object = Object::new();
+    put(&mut object, "name", group.name.as_str());
+    put(&mut object, "createdAt", group.created_at.as_millis());
+    put(&mut object, "updatedAt", group.updated_at.as_millis());
+    put(&mut object, "endpoints", json!(group.endpoints));
     if !group.headers.is_empty() {
-        let mut headers = Map::new();
-        for (name, value) in &group.headers {
-            match headers.get_mut(name) {
-                Some(Value::Array(values)) => values.push(value.as_str().into()),
-                _ => drop(headers.insert(name.clone(), json!([value]))),
-            }
-        }
-        object["headers"] = headers.into();
+        put(&mut object, "headers", viewer.received_headers(&group.headers));
     }
     object
 }

@@ -32,7 +32,7 @@ pub(super) async fn get(
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let absent = || ApiError::not_found(format!("message {id} not found, or its history is no longer kept"));
     let id: MessageId = id.parse().map_err(|_| absent())?;
-    let record = app.read(move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
+    let record = app.read(tenant, move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
     let mut told = told(&app, tenant, record).await?.ok_or_else(absent)?;
     if let Some(Count { count, first, last }) = app.duplicates.of(id) {
         told["duplicates"] = json!({ "count": count, "firstAt": first.as_millis(), "lastAt": last.as_millis() });
@@ -47,7 +47,7 @@ async fn told(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<
     if matches!(waiting.obstacle, Obstacle::Nothing | Obstacle::Room(Room::Memory)) {
         // It may have ended since it was read.
         let id = record.message.id;
-        let Some(again) = app.read(move |store| known(store, tenant, id)).await? else { return Ok(None) };
+        let Some(again) = app.read(tenant, move |store| known(store, tenant, id)).await? else { return Ok(None) };
         if again.live.is_none() {
             return Ok(Some(of_ended(&again, app.clock.now())));
         }

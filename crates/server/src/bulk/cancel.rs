@@ -89,7 +89,8 @@ async fn matching(
     max: usize,
 ) -> Result<Vec<(MessageId, bool)>, StoreError> {
     let filter = filter.clone();
-    let rows = app.read(move |store| store.match_live(range.tenant, &filter, range.after, max)).await?;
+    let rows =
+        app.read_in_time(range.tenant, move |store| store.match_live(range.tenant, &filter, range.after, max)).await?;
     let in_range = rows.iter().take_while(|row| row.id.seq <= range.until);
     Ok(in_range.map(|row| (row.id, !row.cancel_requested && !row.is_step)).collect())
 }

@@ -38,7 +38,7 @@ pub(crate) async fn dead_letters_of_now(app: &Arc<App>, tenant: TenantId) -> Res
         })?;
         Ok(DlqRange { after: FIRST, until, newest })
     };
-    app.read(look).await
+    app.read_in_time(tenant, look).await
 }
 
 /// How many dead letters of the range match, at most `max`.
@@ -132,7 +132,7 @@ async fn load(
         entries.retain(|record| range.has(record.letter.dlq_id));
         Ok((entries, next.map_or(range.until, |next| next.min(range.until))))
     };
-    app.read(look).await
+    app.read_in_time(tenant, look).await
 }
 
 /// Looks for dead letters of the range that match, oldest first, until there are `max` or it has looked long enough.
@@ -163,5 +163,5 @@ async fn find(
         })?;
         Ok(found)
     };
-    app.read(look).await
+    app.read_in_time(tenant, look).await
 }

@@ -108,7 +108,7 @@ pub(crate) async fn run(app: Arc<App>, stop: CancellationToken) {
 
 /// Does one piece of every bulk action that is not finished and may go on. The map says at which uptime each may.
 async fn step(app: &Arc<App>, not_before: &mut HashMap<Seq, Duration>) -> Result<Next, StoreError> {
-    let unfinished = app.read(|store| store.unfinished_bulk_actions()).await?;
+    let unfinished = app.look_up(|store| store.unfinished_bulk_actions()).await?;
     not_before.retain(|id, _| unfinished.iter().any(|action| action.id == *id));
     for BulkAction { tenant, id, rate, .. } in unfinished {
         let now = app.clock.uptime();
@@ -137,7 +137,7 @@ async fn step(app: &Arc<App>, not_before: &mut HashMap<Seq, Duration>) -> Result
 /// nothing is done twice and no more than `count`.
 async fn do_piece(app: &Arc<App>, tenant: TenantId, id: Seq, max: usize) -> Result<(), BulkError> {
     let _alone = app.bulk_actions.working.lock().await;
-    let action = app.read(move |store| store.bulk_action(tenant, id)).await?;
+    let action = app.look_up(move |store| store.bulk_action(tenant, id)).await?;
     let Some(action) = action.filter(|action| action.completed_at.is_none()) else { return Ok(()) };
     let (next, piece) = advance(app, action, max).await?;
     let done = app.core.put_bulk_action(next, piece).await?;
@@ -177,7 +177,7 @@ async fn advance(
 /// Ends a bulk action where it is, and gives it as it is then; `None` if there is none. One that has ended stays so.
 pub(crate) async fn stop(app: &Arc<App>, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, BulkError> {
     let _alone = app.bulk_actions.working.lock().await;
-    let Some(mut action) = app.read(move |store| store.bulk_action(tenant, id)).await? else { return Ok(None) };
+    let Some(mut action) = app.look_up(move |store| store.bulk_action(tenant, id)).await? else { return Ok(None) };
     if action.completed_at.is_none() {
         action.completed_at = Some(app.clock.now());
         action.stopped = true;

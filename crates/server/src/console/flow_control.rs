@@ -71,7 +71,8 @@ fn page_of(key: &str) -> String {
 }
 
 async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Result<Response, Problem> {
-    let keys: Vec<Key> = visitor.get(&format!("/v2/flowControl?{}", query(&[("search", &search)]))).await?;
+    let path = format!("/v2/flowControl?{}", query(&[("search", &search)]));
+    let (keys, has_more): (Vec<Key>, bool) = visitor.list(&path).await?;
     let global: Global = visitor.get("/v2/globalParallelism").await?;
     let is_empty = keys.is_empty() && search.is_empty();
     let body = html! {
@@ -98,6 +99,7 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
         section #flow-list data-refresh=(REFRESH_MS) data-also="flow-figures flow-search" {
             @if is_empty { (nothing()) } @else {
                 (view::found(PAGE, keys.len(), keys.len(), "No key holds this text", || table(&visitor, &keys)))
+                (view::more(has_more))
             }
         }
         (open_form())

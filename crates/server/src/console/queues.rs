@@ -126,7 +126,7 @@ async fn render(
     filters: &Filters,
     refused: Option<(&Wanted, Problem)>,
 ) -> Result<Response, Problem> {
-    let queues: Vec<Queue> = visitor.get("/v2/queues").await?;
+    let (queues, has_more): (Vec<Queue>, bool) = visitor.list("/v2/queues").await?;
     let (all, waiting) = (queues.len(), queues.iter().map(|queue| queue.lag).sum::<u64>());
     let paused = queues.iter().filter(|queue| queue.paused).count();
     let mut found: Vec<Queue> = queues.into_iter().filter(|queue| queue.name.contains(&filters.search)).collect();
@@ -146,6 +146,7 @@ async fn render(
         section #queue-list data-refresh="3000" data-also="queue-count queue-search" {
             @if all == 0 { (nothing()) } @else {
                 (view::found(PAGE, found.len(), all, "No queue has such a name", || table(visitor, &found)))
+                (view::more(has_more))
             }
         }
         (new_form(visitor, wanted, problem.as_ref()))

@@ -106,7 +106,7 @@ async fn add_to(visitor: &Visitor, group: &str, entered: &Entered) -> Result<(),
 }
 
 async fn render(visitor: &Visitor, search: &str, refused: Option<(&Entered, Problem)>) -> Result<Response, Problem> {
-    let groups: Vec<Group> = visitor.get("/v2/topics").await?;
+    let (groups, has_more): (Vec<Group>, bool) = visitor.list("/v2/topics").await?;
     let all = groups.len();
     let found: Vec<Group> = groups.into_iter().filter(|group| group.name.contains(search)).collect();
     let (entered, problem) = refused.unzip();
@@ -116,6 +116,7 @@ async fn render(visitor: &Visitor, search: &str, refused: Option<(&Entered, Prob
             (view::search(PAGE, "Name contains", search))
             section {
                 (view::found(PAGE, found.len(), all, "No group has such a name", || table(visitor, &found)))
+                (view::more(has_more))
             }
         }
         section.card {

@@ -286,6 +286,11 @@ pub(super) fn found(path: &str, count: usize, all: usize, nothing: &str, table: 
     }
 }
 
+/// Says that a list has more entries than the page knows.
+pub(super) fn more(has_more: bool) -> Markup {
+    html! { @if has_more { p.hint { "There are more than these: the page has only the first ones. The API lists all, page by page." } } }
+}
+
 /// How many of how many a list shows.
 fn shown_of(found: usize, all: usize) -> Markup {
     let shown = found.min(ROWS_MAX);

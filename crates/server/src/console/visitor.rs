@@ -3,7 +3,7 @@
 use super::session::Identity;
 use super::view::{self, Frame};
 use super::{Desk, ROOT};
-use crate::api::{Countable, Counted, Exhausted, Peer, count};
+use crate::api::{CURSOR, Countable, Counted, Exhausted, Peer, count};
 use crate::tenants::Scope;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -25,6 +25,8 @@ const SESSION_COOKIE: &str = "__Host-posthaste";
 pub(super) const TENANT_COOKIE: &str = "posthaste-tenant";
 /// Most bytes of an answer of the API that a page is made of; of more, the page says so.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Pages of a bare list that a page is made of; of more, it says so.
+const LIST_PAGES_MAX: usize = 10;
 
 /// Somebody who may look, and perhaps act.
 pub(crate) struct Visitor {
@@ -120,10 +122,24 @@ impl Visitor {
     /// What the API answers to a GET.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
         let answer = self.send(Method::GET, path, &[], Vec::new()).await?;
-        serde_json::from_value(answer).map_err(|error| Problem {
-            status: StatusCode::INTERNAL_SERVER_ERROR,
-            text: format!("the API's answer to {path} was not understood: {error}"),
-        })
+        serde_json::from_value(answer).map_err(|error| misunderstood(path, &error))
+    }
+
+    /// All entries of a bare list, page by page, and whether there are more than [`LIST_PAGES_MAX`] pages have.
+    pub(super) async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<(Vec<T>, bool), Problem> {
+        let (mut entries, mut cursor) = (Vec::new(), String::new());
+        for _ in 0..LIST_PAGES_MAX {
+            let separator = if path.contains('?') { '&' } else { '?' };
+            let page = format!("{path}{separator}cursor={cursor}");
+            let (answer, next) = self.exchange(Method::GET, &page, &[], Vec::new()).await?;
+            entries.extend(serde_json::from_value::<Vec<T>>(answer).map_err(|error| misunderstood(path, &error))?);
+            match next {
+                // It is percent-encoded already.
+                Some(next) => cursor = next,
+                None => return Ok((entries, false)),
+            }
+        }
+        Ok((entries, true))
     }
 
     /// Asks the API, as the visitor's tenant; an answer without a body is null.
@@ -134,8 +150,20 @@ impl Visitor {
         headers: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Result<Value, Problem> {
+        Ok(self.exchange(method, path, headers, body).await?.0)
+    }
+
+    /// The same, and where the next page of a bare list begins.
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<(Value, Option<String>), Problem> {
         let response = self.desk.api.serve(self.request(method, path, headers, body)?).await;
         let status = response.status();
+        let next = response.headers().get(CURSOR).and_then(|next| next.to_str().ok()).map(str::to_owned);
         let bytes = match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) => return Err(Problem { status: StatusCode::BAD_GATEWAY, text: error.to_string() }),
@@ -146,7 +174,7 @@ impl Visitor {
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned())),
         };
         if status.is_success() {
-            return Ok(answer);
+            return Ok((answer, next));
         }
         let text = answer["error"].as_str().map_or_else(|| answer.to_string(), str::to_owned);
         Err(Problem { status, text })
@@ -180,6 +208,11 @@ impl Visitor {
         }
         request.body(Body::from(body)).map_err(|error| Problem::refused(format!("{path}: {error}")))
     }
+}
+
+fn misunderstood(path: &str, error: &serde_json::Error) -> Problem {
+    let text = format!("the API's answer to {path} was not understood: {error}");
+    Problem { status: StatusCode::INTERNAL_SERVER_ERROR, text }
 }
 
 /// Names and values as a query; empty values are left out.

@@ -4,7 +4,7 @@ use super::run::Core;
 use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply, body_bytes};
 use crate::crash_point::crash_point;
 use crate::quotas::STORED_BYTES_QUOTA;
-use posthaste_engine::flow::{FlowEdit, FlowInfo};
+use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::message::FlowSpec;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
@@ -115,11 +115,8 @@ impl Core {
     }
 
     /// Answers with what the batch so far has made of the keys, once it is committed.
-    pub(super) fn flows(&mut self, tenant: TenantId, key: Option<String>, reply: Reply<Vec<FlowInfo>>, now: Timestamp) {
-        let flows = match key {
-            None => self.shard.flows(tenant, now),
-            Some(key) => self.shard.flow(tenant, &key, now).into_iter().collect(),
-        };
+    pub(super) fn flows(&mut self, tenant: TenantId, page: &FlowPage, reply: Reply<Vec<FlowInfo>>, now: Timestamp) {
+        let flows = self.shard.flows(tenant, page, now);
         self.batch.answers.push(Box::new(move || reply.send(flows)));
     }
 

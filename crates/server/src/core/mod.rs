@@ -41,7 +41,7 @@ use admission::{Admission, Place};
 use bytes::Bytes;
 use inbox::{Inbox, Sender, inbox};
 use posthaste_engine::bulk_action::BulkAction;
-use posthaste_engine::flow::{FlowEdit, FlowInfo};
+use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::message::{DedupKey, Live, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
@@ -156,9 +156,14 @@ pub(crate) enum Command {
         edit: FlowEdit,
         reply: Reply<Result<bool, QuotaExceeded>>,
     },
+    Flow {
+        tenant: TenantId,
+        key: String,
+        reply: Reply<Option<FlowInfo>>,
+    },
     Flows {
         tenant: TenantId,
-        key: Option<String>,
+        page: FlowPage,
         reply: Reply<Vec<FlowInfo>>,
     },
     Parallelism {
@@ -455,12 +460,12 @@ impl CoreHandle {
 
     /// One flow-control key, if it is known.
     pub async fn flow(&self, tenant: TenantId, key: String) -> Result<Option<FlowInfo>, CoreError> {
-        Ok(self.ask(None, |reply| Command::Flows { tenant, key: Some(key), reply }).await?.pop())
+        self.ask(None, |reply| Command::Flow { tenant, key, reply }).await
     }
 
-    /// All flow-control keys of a tenant, by key.
-    pub async fn flows(&self, tenant: TenantId) -> Result<Vec<FlowInfo>, CoreError> {
-        self.ask(None, |reply| Command::Flows { tenant, key: None, reply }).await
+    /// Flow-control keys of a tenant, by key.
+    pub async fn flows(&self, tenant: TenantId, page: FlowPage) -> Result<Vec<FlowInfo>, CoreError> {
+        self.ask(None, |reply| Command::Flows { tenant, page, reply }).await
     }
 
     /// How many deliveries a tenant may have under way, and has.

@@ -248,7 +248,11 @@ impl Core {
                 self.batch.answers.push(Box::new(move || reply.send(())));
             }
             Command::EditFlow { tenant, key, edit, reply } => self.edit_flow(tenant, &key, edit, reply, now),
-            Command::Flows { tenant, key, reply } => self.flows(tenant, key, reply, now),
+            Command::Flow { tenant, key, reply } => {
+                let flow = self.shard.flow(tenant, &key, now);
+                self.batch.answers.push(Box::new(move || reply.send(flow)));
+            }
+            Command::Flows { tenant, page, reply } => self.flows(tenant, &page, reply, now),
             Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
             Command::Stats { tenant, reply } => self.stats(tenant, reply, now),
             Command::Listen { listener } => self.activity.listeners.add(listener),

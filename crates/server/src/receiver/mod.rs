@@ -20,7 +20,7 @@ use http_body_util::BodyExt;
 use posthaste_wire::encoding::header_text;
 use posthaste_wire::header::canonical;
 use posthaste_wire::id::{MessageId, TenantId};
-use posthaste_wire::redact::{self, RedactFields};
+use posthaste_wire::redact::{Marks, RedactFields};
 use posthaste_wire::signature::body_hash_of;
 use posthaste_wire::time::Timestamp;
 use script::Step;
@@ -181,10 +181,12 @@ impl Receiver {
     async fn receive(&self, tenant: TenantId, request: Request<Body>, script: &Script) -> Option<Received> {
         let at = self.app.clock.now();
         let (parts, mut body) = request.into_parts();
-        let (mut hash, mut kept, mut body_bytes) = (Sha256::new(), Vec::new(), 0);
+        let marks = self.app.marks_of(tenant);
+        let (mut hash, mut mark, mut kept, mut body_bytes) = (Sha256::new(), marks.begin(), Vec::new(), 0);
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.ok()?.into_data() else { continue };
             hash.update(&data);
+            mark.update(&data);
             kept.extend_from_slice(&data[..data.len().min(RECEIVED_BODY_BYTES - kept.len())]);
             body_bytes += data.len() as u64;
         }
@@ -206,7 +208,7 @@ impl Receiver {
         let hidden = self.hidden(tenant, message, &signature).await;
         let retried: u32 = text(&parts.headers, "upstash-retried").and_then(|text| text.parse().ok()).unwrap_or(0);
         if hidden.body && body_bytes > 0 {
-            kept = redact::mark_of(&hash).into_bytes();
+            kept = mark.finish().into_bytes();
         }
         // A character that the cut has torn apart would make the rest look like no text.
         if let Err(torn) = std::str::from_utf8(&kept)
@@ -221,7 +223,7 @@ impl Receiver {
             attempt: retried.saturating_add(1),
             method: parts.method.to_string(),
             script: script.to_string(),
-            headers: kept_headers(&parts.headers, &hidden),
+            headers: kept_headers(&parts.headers, &hidden, &marks),
             body: kept,
             body_bytes,
             signature,
@@ -233,7 +235,7 @@ impl Receiver {
     async fn hidden(&self, tenant: TenantId, id: Option<MessageId>, signature: &SignatureCheck) -> RedactFields {
         let all = || RedactFields { body: true, all_headers: true, ..RedactFields::default() };
         let Some(id) = id.filter(|_| signature.is_ours()) else { return RedactFields::default() };
-        match self.app.read(move |store| store.message(tenant, id, Part::Head)).await {
+        match self.app.look_up(move |store| store.message(tenant, id, Part::Head)).await {
             Ok(Some(record)) => record.message.spec.redact.clone(),
             Ok(None) | Err(_) => all(),
         }
@@ -245,11 +247,11 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// The headers but for the signature, which opens doors until it expires.
-fn kept_headers(headers: &HeaderMap, hidden: &RedactFields) -> Vec<(String, String)> {
+fn kept_headers(headers: &HeaderMap, hidden: &RedactFields, marks: &Marks) -> Vec<(String, String)> {
     let mut room = RECEIVED_HEADER_BYTES;
     let shown = |(name, value): (&HeaderName, &HeaderValue)| {
         let value = match hidden.hides_header(name.as_str()) {
-            true => redact::mark(value.as_bytes()),
+            true => marks.mark(value.as_bytes()),
             false => header_text(value.as_bytes()).into_owned(),
         };
         room = room.checked_sub(name.as_str().len() + value.len())?;
@@ -332,12 +334,13 @@ mod tests {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let hidden = RedactFields::parse("header[X-Secret]").unwrap();
-        let kept = kept_headers(&headers, &hidden);
+        let marks = Marks::of(&[0; 32], TenantId(1));
+        let kept = kept_headers(&headers, &hidden, &marks);
         let of = |name: &str| kept.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
         assert_eq!((of("Upstash-Signature"), of("X-Plain")), (None, Some("p")));
         assert!(of("X-Secret").unwrap().starts_with("REDACTED:"));
         headers.insert("x-long", "x".repeat(RECEIVED_HEADER_BYTES).parse().unwrap());
         headers.insert("x-behind", HeaderValue::from_static("y"));
-        assert!(kept_headers(&headers, &hidden).iter().all(|(name, _)| name != "X-Long" && name != "X-Behind"));
+        assert!(kept_headers(&headers, &hidden, &marks).iter().all(|(name, _)| name != "X-Long" && name != "X-Behind"));
     }
 }

@@ -10,12 +10,15 @@ pub mod sqlite;
 
 mod bucket;
 mod filter;
+mod names;
 mod page;
 mod run;
 mod run_filter;
 mod usage;
+pub(crate) mod weight;
 
 pub use filter::{EventFilter, Filter, Order};
+pub use names::{ListedSchedule, NamePage, Names};
 pub use run_filter::{RunFilter, UrlFilter};
 
 use bytes::Bytes;
@@ -118,6 +121,9 @@ pub trait Store: Send + Sync {
         visit: &mut VisitDeadLetter<'_>,
     ) -> Result<(), StoreError>;
 
+    /// The secret of this store, which never leaves it: `fresh` at the first call, and the same for ever.
+    fn secret(&self, fresh: &[u8; 32]) -> Result<[u8; 32], StoreError>;
+
     /// The number that stands for a tenant name in this store, made at first use.
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError>;
 
@@ -130,8 +136,11 @@ pub trait Store: Send + Sync {
     /// Replaces the tenant's signing keys, durably.
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError>;
 
-    /// The tenant's URL groups, by name.
-    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError>;
+    /// One page of the tenant's URL groups, by name.
+    fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Result<Names<UrlGroup>, StoreError>;
+
+    /// How many URL groups the tenant has.
+    fn url_group_count(&self, tenant: TenantId) -> Result<usize, StoreError>;
 
     /// One URL group.
     fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError>;
@@ -147,6 +156,9 @@ pub trait Store: Send + Sync {
 
     /// The queues of a tenant by name, or those of all, tenant by tenant.
     fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError>;
+
+    /// One page of a tenant's queues by name, without those that were deleted.
+    fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError>;
 
     /// One queue.
     fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError>;
@@ -169,8 +181,9 @@ pub trait Store: Send + Sync {
         until: Timestamp,
     ) -> Result<Vec<u64>, StoreError>;
 
-    /// The schedules of a tenant, by id.
-    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError>;
+    /// One page of the schedules of a tenant, by id. A body that does not fit into what is left of
+    /// `limits::PAGE_BYTES_MAX` is not read; its schedule is on the page all the same.
+    fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError>;
 
     /// One schedule.
     fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError>;
@@ -215,14 +228,16 @@ pub trait Store: Send + Sync {
     /// The runs that wait for an event, in the order of asking.
     fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError>;
 
-    /// The waits for an event in the order of asking, at most `max`.
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError>;
+    /// The waits for an event in the order of asking, behind the one with the timer `after`; at most `max`, and fewer where
+    /// they have more than `limits::PAGE_BYTES_MAX` bytes.
+    fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError>;
 
     /// Runs that go on, created behind `after`, and match, oldest first, at most `max`.
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError>;
 
     /// One page of runs, by creation: each has the position of its time of creation and `no`, which never change, so
-    /// that pages show every run once, whatever is created meanwhile. Dates compare with that time.
+    /// that pages show every run once, whatever is created meanwhile. Dates compare with that time. A run has no bodies
+    /// if they are not asked for, or have more bytes than `limits::RUN_SHOWN_BYTES_MAX`.
     fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError>;
 
     /// One page of the runs that are in the DLQ, by their DLQ ids. Dates compare with the time of failure.
@@ -363,6 +378,19 @@ pub struct ListedWait {
     pub wait: Wait,
 }
 
+impl ListedWait {
+    /// Keeps the first waits that a page has room for, but always one.
+    fn fit(waits: &mut Vec<ListedWait>) {
+        let mut bytes = 0;
+        let fits = |listed: &&ListedWait| {
+            bytes += weight::of_wait(&listed.wait);
+            bytes <= limits::PAGE_BYTES_MAX
+        };
+        let count = waits.iter().take_while(fits).count();
+        waits.truncate(count.max(1));
+    }
+}
+
 /// A run in the DLQ, with what is shown of it there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRun {
@@ -392,12 +420,14 @@ pub struct PageRequest {
     pub order: Order,
     /// How many entries that do not match are passed over.
     pub skips_max: usize,
+    /// Whether bodies are wanted: those of messages, or of runs.
+    pub part: Part,
 }
 
 impl PageRequest {
     /// A page that passes over as much as any page may.
     pub fn new(cursor: Option<Position>, count: usize, order: Order) -> PageRequest {
-        PageRequest { cursor, count, order, skips_max: limits::PAGE_SKIPS_MAX }
+        PageRequest { cursor, count, order, skips_max: limits::PAGE_SKIPS_MAX, part: Part::Whole }
     }
 }
 

@@ -1,9 +1,10 @@
 //! What all backends agree on about runs of workflows: what belongs together, where a run stands in its lists, and when
 //! it may go.
 
-use super::{BoxError, FailedRun, Retention};
+use super::{BoxError, FailedRun, PageRequest, Part, Retention};
 use bytes::Bytes;
 use posthaste_engine::event::Response;
+use posthaste_engine::limits::RUN_SHOWN_BYTES_MAX;
 use posthaste_engine::workflow::entry::{Entry, StepError};
 use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
 use posthaste_engine::workflow::run::Run;
@@ -68,6 +69,22 @@ impl<B: Body> StoredNote<B> {
     pub(super) fn of(note: &Note) -> StoredNote<B> {
         let size = note.body.len() as u64;
         StoredNote { key: note.key, data: note.data.clone(), size, body: B::of(&note.body) }
+    }
+}
+
+impl StoredNote<()> {
+    /// The note, if it holds an answer: without the body of that.
+    pub(super) fn answer(&self) -> Option<Note> {
+        let is_answer = matches!(self.key.kind, NoteKind::Answer | NoteKind::Told);
+        is_answer.then(|| Note { key: self.key, data: self.data.clone(), body: Bytes::new() })
+    }
+}
+
+impl Parts<()> {
+    /// Bytes of what the run returned and was answered with.
+    pub(super) fn result_bytes(&self) -> u64 {
+        let is_one = |kind| matches!(kind, NoteKind::Result | NoteKind::Answer | NoteKind::Told);
+        self.notes.iter().filter(|note| is_one(note.key.kind)).map(|note| note.size).sum()
     }
 }
 
@@ -168,13 +185,18 @@ pub(super) fn is_expired(run: &Run, policy: &Retention, now: Timestamp) -> bool 
     })
 }
 
+/// Whether a page shows the bodies of a run.
+pub(super) fn shows_bodies(page: &PageRequest, record: &Record) -> bool {
+    page.part == Part::Whole && record.bytes() <= RUN_SHOWN_BYTES_MAX as u64
+}
+
 /// Bytes of the bodies that a page gets by a run: of its entries, notes and answers.
 pub(super) fn page_bytes(record: &Record) -> usize {
     let of_errors =
         |errors: &[StepError]| -> usize { errors.iter().filter_map(|e| e.response.as_ref()).map(of_answer).sum() };
     let Workflow { entries, told, .. } = &record.workflow;
     let errors: usize = entries.iter().map(|entry| of_errors(&entry.delivery.errors)).sum();
-    record.bytes() as usize + errors + told.as_deref().map_or(0, of_errors)
+    record.read_bytes() as usize + errors + told.as_deref().map_or(0, of_errors)
 }
 
 fn of_answer(answer: &Arc<Response>) -> usize {

@@ -13,7 +13,7 @@ use posthaste::store::memory::MemoryStore;
 use posthaste::store::sqlite::fuzzing::usage_and_recount;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{
-    Durability, Epoch, EventFilter, EventRecord, Filter, Order, PageRequest, Part, Store, StoreError,
+    Durability, Epoch, EventFilter, EventRecord, Filter, NamePage, Order, PageRequest, Part, Store, StoreError,
 };
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, State};
@@ -536,7 +536,11 @@ impl Pair {
         self.both(|store| store.queue_lags(tenant, &queues)).unwrap();
         self.both(|store| store.flow_loads(tenant, &flows, until)).unwrap();
         self.both(|store| store.queues(Some(tenant))).unwrap();
-        self.both(|store| store.schedules(tenant)).unwrap();
+        for (after, count, part) in [(None, 9, Part::Whole), (Some("a".to_owned()), 1, Part::Head)] {
+            let page = NamePage { after, count, part };
+            self.both(|store| store.schedules(tenant, &page)).unwrap();
+            self.both(|store| store.list_queues(tenant, &page)).unwrap();
+        }
         self.both(|store| store.bulk_actions(tenant, None, 3)).unwrap();
         for name in NAMES {
             self.both(|store| store.queue(tenant, name)).unwrap();

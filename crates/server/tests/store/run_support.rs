@@ -258,7 +258,12 @@ pub(crate) fn wait_for(event: &str, step: u32) -> WaitFor {
 
 /// All that can be said about one delivery.
 fn own_terms() -> OwnTerms {
-    OwnTerms { retries: Some(4), retry_delay: Some("6".into()), flow: Some(flow_spec("results")) }
+    OwnTerms {
+        retries: Some(4),
+        retry_delay: Some("6".into()),
+        flow: Some(flow_spec("results")),
+        redact: RedactFields::parse("header[X-Key]").expect("a list of fields"),
+    }
 }
 
 pub(crate) fn invoke(number: u32) -> Invoke {

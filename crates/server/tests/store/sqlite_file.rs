@@ -198,7 +198,7 @@ fn everything_named_is_there_after_a_kill() {
     assert_eq!(recovered.load(SHARD, &queued(rig.tenant, "q", None, 9)).unwrap(), [live(&message)]);
     assert_eq!(recovered.queues(None).unwrap(), [queue(rig.tenant, "q")]);
     assert_eq!(recovered.flows().unwrap(), [flow(rig.tenant, "key")]);
-    assert_eq!(recovered.schedules(rig.tenant).unwrap(), [schedule]);
+    assert_eq!(all_schedules(&recovered, rig.tenant), [schedule]);
     assert_eq!(
         (recovered.last_seq().unwrap(), recovered.unfinished_bulk_actions().unwrap()),
         (action.id, vec![action])

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use posthaste::store::{
-    Durability, Epoch, EventFilter, EventRecord, Filter, Order, Page, PageRequest, ShardId, Store, StoreError,
+    Durability, Epoch, EventFilter, EventRecord, Filter, NamePage, Order, Page, PageRequest, ShardId, Store, StoreError,
 };
 use posthaste_engine::bulk_action::{BulkAction, Task};
 use posthaste_engine::event::{DeadLetter, Event, EventDetail, Op, Response, State};
@@ -241,6 +241,13 @@ pub(crate) fn walk<T>(count: usize, order: Order, mut list: impl FnMut(&PageRequ
             return pages;
         }
     }
+}
+
+/// All schedules of a tenant; their bodies fit on a page.
+pub(crate) fn all_schedules(store: &dyn Store, tenant: TenantId) -> Vec<Schedule> {
+    let page = store.schedules(tenant, &NamePage::FIRST).unwrap();
+    assert_eq!(page.next, None);
+    page.entries.into_iter().map(|listed| listed.schedule).collect()
 }
 
 /// Runs retention to its end.

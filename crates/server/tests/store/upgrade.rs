@@ -5,7 +5,7 @@ use crate::support::*;
 use posthaste::store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore};
 use posthaste::store::sqlite::fuzzing::usage_and_recount;
 use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste::store::{Asker, Counts, Filter, ListedWait, Part, RunFilter, SigningKeys, Store};
+use posthaste::store::{Asker, Counts, Filter, ListedWait, NamePage, Part, RunFilter, SigningKeys, Store};
 use posthaste_engine::event::{Op, Response, State};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_engine::retry::Next;
@@ -121,7 +121,7 @@ fn a_file_of_format_1_keeps_everything() {
         let endpoints = vec![Endpoint { url: "https://example.org".into(), name: None }];
         let (created_at, updated_at) = (Timestamp(1), Timestamp(2));
         let group = UrlGroup { name: "g".into(), created_at, updated_at, endpoints, headers: Vec::new() };
-        assert_eq!(store.url_groups(TENANT).unwrap(), [group]);
+        assert_eq!(store.url_groups(TENANT, &NamePage::FIRST).unwrap().entries, [group]);
         assert_eq!(store.tenant("default").unwrap(), TENANT);
         store.close();
         assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [6]);
@@ -158,7 +158,7 @@ fn a_file_of_format_1_takes_what_is_new() {
     let store = file.open();
     assert_eq!(store.queues(None).unwrap(), [queue(TENANT, "q")]);
     assert_eq!(store.flows().unwrap(), [flow(TENANT, "key")]);
-    assert_eq!(store.schedules(TENANT).unwrap(), [schedule(TENANT, "s")]);
+    assert_eq!(all_schedules(&store, TENANT), [schedule(TENANT, "s")]);
     assert_eq!(store.unfinished_bulk_actions().unwrap().len(), 1);
     assert_eq!(last_seq, store.unfinished_bulk_actions().unwrap()[0].id);
     assert_eq!(store.last_seq().unwrap(), late);
@@ -331,7 +331,7 @@ fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
     assert_eq!(rig.list_failed(&RunFilter::default(), &latest(9)).entries, [runs[2].clone()]);
     let Run { url, config, .. } = runs[0].run.clone();
     let listed = ListedWait { url, redact: config.redact.clone(), wait: runs[0].waits[0].clone() };
-    assert_eq!(store.waits(TENANT, "event", 9).unwrap(), [listed]);
+    assert_eq!(store.waits(TENANT, "event", Seq::MIN, 9).unwrap(), [listed]);
     rig.wait(&mut runs[0], T0, "early", 7);
     let last: Value = serde_json::from_slice(rig.record(&runs[0]).bodies.last().unwrap()).unwrap();
     assert_eq!(last["out"], "AP8=");

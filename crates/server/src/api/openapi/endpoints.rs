@@ -1,9 +1,9 @@
 //! Every endpoint of the router, by resource and in its order.
 
 use super::parameters::{
-    BULK_ACTIONS, DELIVERY, DESTINATION, DLQ_BULK, FORECAST, ID, KEY, NAME_IN_PATH, NEW_CRON, ONCE, PIN, Parameter,
-    QUEUE, RETRY_DELAY, SCHEDULE, SEARCH, TRIM_BODY, UNPIN, cancel_filters, dlq_filters, dlq_list, dlq_selection,
-    log_filters, stream_filters,
+    BULK_ACTIONS, DELIVERY, DESTINATION, DLQ_BULK, FORECAST, ID, KEY, LIST_PAGE, NAME_IN_PATH, NEW_CRON, ONCE, PIN,
+    Parameter, QUEUE, RETRY_DELAY, SCHEDULE, SEARCH, TRIM_BODY, UNPIN, cancel_filters, dlq_filters, dlq_list,
+    dlq_selection, log_filters, stream_filters,
 };
 use super::schemas::{done, list_of, object, reference, text, whole};
 use super::{Access, Endpoint, RequestBody, runs, workflows};
@@ -137,9 +137,9 @@ fn queues() -> Vec<Endpoint> {
             .errors(&[404])
     };
     vec![
-        Endpoint::new("GET", "/v2/queues", Access::Read, tag, "List the queues").answers(
+        Endpoint::new("GET", "/v2/queues", Access::Read, tag, "List the queues").with(LIST_PAGE).answers(
             200,
-            "All queues, by name.",
+            "The queues, by name.",
             list_of("Queue"),
         ),
         Endpoint::new("POST", "/v2/queues", Access::Write, tag, "Make a queue, or change it")
@@ -173,7 +173,8 @@ fn schedules() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/schedules", Access::Read, tag, "List the schedules")
             .alias("/v1/schedules")
             .with(&[TRIM_BODY])
-            .answers(200, "All schedules, by id.", list_of("Schedule")),
+            .with(LIST_PAGE)
+            .answers(200, "The schedules, by id.", list_of("Schedule")),
         Endpoint::new("POST", "/v2/schedules", Access::Write, tag, "Without a destination: refused").errors(&[404]),
         Endpoint::new("POST", "/v2/schedules/{destination}", Access::Write, tag, "Make a schedule, or replace it")
             .route(rest)
@@ -230,11 +231,10 @@ fn flow_control() -> Vec<Endpoint> {
     };
     let parallelism = [("parallelismMax", whole()), ("parallelismCount", whole())];
     vec![
-        Endpoint::new("GET", "/v2/flowControl", Access::Read, tag, "List the flow-control keys").with(SEARCH).answers(
-            200,
-            "The keys.",
-            list_of("FlowControlKey"),
-        ),
+        Endpoint::new("GET", "/v2/flowControl", Access::Read, tag, "List the flow-control keys")
+            .with(SEARCH)
+            .with(LIST_PAGE)
+            .answers(200, "The keys.", list_of("FlowControlKey")),
         Endpoint::new("GET", "/v2/flowControl/{key}", Access::Read, tag, "Look at a flow-control key")
             .route("/v2/flowControl/{*key}")
             .with(&[KEY])
@@ -265,11 +265,10 @@ fn url_groups() -> Vec<Endpoint> {
         object(&["headers"], &[("headers", json!({ "type": "object", "additionalProperties": header_value }))]);
     let one = |method, path, access, summary| Endpoint::new(method, path, access, tag, summary).with(&[NAME_IN_PATH]);
     vec![
-        Endpoint::new("GET", "/v2/topics", Access::Read, tag, "List the URL groups").alias("/v1/topics").answers(
-            200,
-            "All groups, by name.",
-            list_of("UrlGroup"),
-        ),
+        Endpoint::new("GET", "/v2/topics", Access::Read, tag, "List the URL groups")
+            .alias("/v1/topics")
+            .with(LIST_PAGE)
+            .answers(200, "The groups, by name.", list_of("UrlGroup")),
         one("GET", "/v2/topics/{name}", Access::Read, "Look at a URL group")
             .alias("/v1/topics/{name}")
             .answers(200, "The group.", reference("UrlGroup"))

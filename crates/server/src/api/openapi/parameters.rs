@@ -208,6 +208,17 @@ const PAGE: [Parameter; 2] = [
 pub(super) const TRIM_BODY: Parameter =
     query("trimBody", Kind::Whole(-1, i64::MAX), "Bytes of each body; 0 or -1 for none.");
 
+/// Which page of a bare list is meant; the header `Upstash-Cursor` of a response says where the next one begins.
+pub(super) const LIST_PAGE: &[Parameter] = &[
+    query("cursor", Kind::Text, "Where the page starts: the Upstash-Cursor header of the page before."),
+    query("count", Kind::Whole(1, i64::MAX), "At most so many; 10000 is the most, and the default."),
+];
+/// The same of those who wait for an event.
+pub(super) const WAITERS_PAGE: &[Parameter] = &[
+    query("cursor", Kind::Text, "Where the page starts: the Upstash-Cursor header of the page before."),
+    query("count", Kind::Whole(1, i64::MAX), "At most so many; 1000 is the most, and the default."),
+];
+
 /// Which messages a bulk cancel means.
 pub(super) fn cancel_filters() -> Vec<Parameter> {
     let mut parameters = vec![MESSAGE_IDS];

@@ -444,6 +444,11 @@ fn schedule() -> Value {
         ("retries", whole()),
         ("isPaused", boolean()),
         ("bodyBase64", text()),
+        (
+            "bodyOmitted",
+            json!({ "type": "boolean", "description": "In a list: the body did not fit, ask for the schedule." }),
+        ),
+        ("bodyBytes", json!({ "type": "integer", "description": "How long a body is that was left out." })),
         ("delay", whole()),
         ("callbackHeader", headers()),
         ("failureCallbackHeader", headers()),

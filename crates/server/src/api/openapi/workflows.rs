@@ -1,6 +1,8 @@
 //! Workflows: their endpoints for logs, the DLQ and waiters, and the objects that these show.
 
-use super::parameters::{DLQ_ID, EVENT, RUN_OVERRIDES, failed_run_filters, failed_run_list, run_log_filters};
+use super::parameters::{
+    DLQ_ID, EVENT, RUN_OVERRIDES, WAITERS_PAGE, failed_run_filters, failed_run_list, run_log_filters,
+};
 use super::schemas::{boolean, headers, list_of, millis, object, reference, text, texts, whole};
 use super::{Access, Endpoint, RequestBody};
 use serde_json::{Value, json};
@@ -91,6 +93,7 @@ fn waiters() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/waiters/{event}", Access::Read, TAG, "List who waits for an event")
             .route("/v2/waiters/{*event}")
             .with(&[EVENT])
+            .with(WAITERS_PAGE)
             .answers(200, "Those who wait, in the order of asking.", list_of("Waiter")),
     ]
 }
@@ -137,6 +140,7 @@ fn run() -> Value {
         ("workflowRunCreatedAt", millis()),
         ("workflowRunCompletedAt", millis()),
         ("workflowRunResponse", text()),
+        ("bodiesOmitted", boolean()),
         ("workflowRunCallerIp", text()),
         ("flowControlKey", text()),
         ("label", text()),

@@ -1,19 +1,23 @@
 //! `/v2/workflows/dlq`: look at failed runs, drop them, begin them again, tell of them again.
 
 use super::selection;
-use super::shape;
+use super::shape::{self, View};
 use crate::api::auth::{Access, authorize};
 use crate::api::body::{SmallRequest, read_small};
 use crate::api::dlq::parse_overrides;
 use crate::api::error::ApiError;
 use crate::api::params::Params;
+use crate::api::pieces::Pieces;
 use crate::api::publish::{flow_spec, refuse_when_disk_is_low, refused_destination};
+use crate::api::response::answer;
+use crate::api::viewer::Viewer;
 use crate::app::App;
 use crate::core::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started};
 use crate::store::{Asker, FailedRun, Page, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::Response;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX, RETRIES_DEFAULT, RUNS_AGAIN_MAX};
 use posthaste_engine::workflow::Overrides;
 use posthaste_engine::workflow::run::FailureCall;
@@ -48,43 +52,57 @@ const OTHERS: [&str; 3] = ["cursor", "count", "source"];
 /// What tells an endpoint that a delivery is about the failure of a run.
 const FAILURE_HEADERS: [&str; 2] = ["Upstash-Workflow-Is-Failure", "Upstash-Workflow-Failure-Callback"];
 
-pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    list_for(&app, tenant, &Params::from_query(request.uri().query())).await
+pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
+    list_for(&app, viewer, &Params::from_query(request.uri().query())).await
 }
 
 /// One page of failed runs, also for those who ask the DLQ of messages.
-pub(in crate::api) async fn list_for(
-    app: &Arc<App>,
-    tenant: TenantId,
-    params: &Params,
-) -> Result<Json<Value>, ApiError> {
-    let trim_body = params.trim_body()?;
-    let page = match named(params)? {
-        Some(Named { ids, .. }) => {
-            let loaded = app.read(move |store| load(store, tenant, &ids)).await?;
-            let too_large = || {
-                let text = "dlqIds: these failed runs have more than";
-                ApiError::invalid(format!("{text} {PAGE_BYTES_MAX} bytes; ask for fewer at once"))
-            };
-            Page { entries: loaded.ok_or_else(too_large)?, next: None }
+pub(in crate::api) async fn list_for(app: &App, viewer: Viewer, params: &Params) -> Result<Response, ApiError> {
+    let view = View { trim_body: params.trim_body()?, now: app.clock.now(), viewer };
+    let (named, filter) = (named(params)?, selection::of_dlq(params)?);
+    let page = params.page(DLQ_PAGE_MAX, DLQ_PAGE_MAX)?;
+    let make = move |store: &dyn Store| {
+        let Page { entries, next } = match named {
+            Some(Named { ids, .. }) => match load(store, viewer.tenant, &ids)? {
+                Some(entries) => Page { entries, next: None },
+                None => return Ok(Err(too_large())),
+            },
+            None => store.list_failed_runs(viewer.tenant, &filter, &page)?,
+        };
+        let mut pieces = Pieces::default();
+        pieces.raw("{\"messages\":");
+        pieces.list(entries.iter().filter_map(|run| shape::failed_run(run, view)));
+        if let Some(next) = next {
+            pieces.raw(&format!(",\"cursor\":\"{next}\""));
         }
-        None => page(app, tenant, params, DLQ_PAGE_MAX).await?,
+        pieces.raw("}");
+        Ok(Ok(pieces.into()))
     };
-    let messages: Vec<Value> = page.entries.iter().filter_map(|run| shape::failed_run(run, trim_body)).collect();
-    Ok(Json(with_cursor(json!({ "messages": messages }), page.next)))
+    answer(app, viewer.tenant, make).await
+}
+
+fn too_large() -> ApiError {
+    let text = "dlqIds: these failed runs have more than";
+    ApiError::invalid(format!("{text} {PAGE_BYTES_MAX} bytes; ask for fewer at once"))
 }
 
 pub(in crate::api) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
-    let runs = app.read(move |store| load(store, tenant, &[dlq_id])).await?.unwrap_or_default();
-    let shaped = runs.first().and_then(|run| shape::failed_run(run, None));
-    shaped.map(Json).ok_or_else(|| absent(&id))
+    let view = View { trim_body: None, now: app.clock.now(), viewer };
+    let make = move |store: &dyn Store| {
+        let failed = store.failed_run(viewer.tenant, dlq_id)?;
+        let Some(shaped) = failed.and_then(|run| shape::failed_run(&run, view)) else { return Ok(Err(absent(&id))) };
+        let mut pieces = Pieces::default();
+        pieces.object(shaped);
+        Ok(Ok(pieces.into()))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
 pub(in crate::api) async fn delete(
@@ -224,7 +242,7 @@ async fn all_present(app: &Arc<App>, tenant: TenantId, ids: Vec<DlqId>) -> Resul
         }
         Ok(None)
     };
-    match app.read(look).await? {
+    match app.read(tenant, look).await? {
         Some(id) => Err(missing(app, tenant, id).await?),
         None => Ok(ids),
     }
@@ -232,7 +250,7 @@ async fn all_present(app: &Arc<App>, tenant: TenantId, ids: Vec<DlqId>) -> Resul
 
 /// Why nothing begins again: there is no such failed run, and it may be a message that has failed.
 async fn missing(app: &Arc<App>, tenant: TenantId, id: DlqId) -> Result<ApiError, ApiError> {
-    let messages = app.read(move |store| store.find_dead_letters(tenant, &[id])).await?;
+    let messages = app.look_up(move |store| store.find_dead_letters(tenant, &[id])).await?;
     Ok(match messages.is_empty() {
         true => absent(&id.to_string()),
         false => ApiError::invalid(format!("{id} is no workflow run but a message; /v2/dlq/retry sends it again")),
@@ -255,7 +273,7 @@ async fn read_selection(app: &Arc<App>, request: Request) -> Result<(TenantId, P
 async fn page(app: &Arc<App>, tenant: TenantId, params: &Params, max: usize) -> Result<Page<FailedRun>, ApiError> {
     let filter = selection::of_dlq(params)?;
     let request = params.page(max, max)?;
-    Ok(app.read(move |store| store.list_failed_runs(tenant, &filter, &request)).await?)
+    Ok(app.read(tenant, move |store| store.list_failed_runs(tenant, &filter, &request)).await?)
 }
 
 fn ids_of(page: Page<FailedRun>) -> (Vec<DlqId>, Option<Position>) {

@@ -25,6 +25,7 @@ pub(super) struct Line {
 /// The lines of a run, oldest first. Those of one time are in the order in which one leads to the other.
 pub(super) fn lines(record: &Record, view: View) -> Vec<Line> {
     let workflow = &record.workflow;
+    let view = if record.is_without_bodies() { View { trim_body: Some(0), ..view } } else { view };
     let steps = StepShaper::new(record, view);
     let mut lines = Lines { record, shaper: steps.shaper, steps, run: &workflow.run, lines: Vec::new() };
     lines.push_start();
@@ -66,7 +67,7 @@ impl<'a> Lines<'a> {
     fn push_start(&mut self) {
         let mut more = Object::new();
         if let Some(first) = self.record.workflow.entries.first() {
-            put(&mut more, "headers", self.shaper.entry_headers(first));
+            put(&mut more, "headers", self.shaper.entry_headers(first, self.shaper.redact()));
         }
         if let Some(invoker) = self.record.workflow.invokers.first() {
             put(&mut more, "invokerWorkflowRunId", invoker.run_id.as_str());
@@ -82,7 +83,7 @@ impl<'a> Lines<'a> {
         let Some(ended_at) = self.run.ended_at else { return };
         let mut more = Object::new();
         if let Some(result) = &self.record.result {
-            self.shaper.put_text(&mut more, "workflowRunResponse", result.as_bytes());
+            self.shaper.put_text(&mut more, "workflowRunResponse", result.as_bytes(), self.shaper.redact());
         }
         if let Some(failure) = &self.run.failure {
             put(&mut more, "dlqId", failure.dlq_id.to_string());

@@ -7,13 +7,18 @@ use super::{events, selection, wait};
 use crate::api::error::ApiError;
 use crate::api::params::Params;
 use crate::api::publish::{Line, PUBLISH_LIMITS, expression_checks};
+use crate::api::shape::Shaped;
+use crate::api::viewer::Viewer;
 use crate::core::StartRun;
 use crate::store::FailedRun;
+use crate::tenants::Scope;
 use bytes::Bytes;
 use posthaste_engine::limits::{DELAY_MS_MAX, WORKFLOW_DEPTH_MAX};
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{Invoker, RunConfig, StepText};
 use posthaste_engine::workflow::{NewEntry, Record};
+use posthaste_wire::id::TenantId;
+use posthaste_wire::redact::Marks;
 use posthaste_wire::retry_delay::RetryDelayChecks;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
@@ -35,7 +40,7 @@ pub enum Asked {
         /// Its first entry.
         first: Box<NewEntry>,
         /// The step of another run that waits for it.
-        invoker: Option<Invoker>,
+        invoker: Option<Box<Invoker>>,
     },
     /// To append an entry to this one.
     Append(String, Box<NewEntry>),
@@ -95,9 +100,13 @@ pub fn filters(query: &str) -> Result<(), String> {
     read().map_err(ApiError::into_message)
 }
 
+fn viewer() -> Viewer {
+    Viewer::with(Marks::of(&[0; 32], TenantId(1)), TenantId(1), Scope::ReadOnly)
+}
+
 /// How a run is shown: whole, and how many lines its log has.
 pub fn shown(record: &Record, now: Timestamp) -> (Value, usize) {
-    let view = View { trim_body: None, now };
+    let view = View { trim_body: None, now, viewer: viewer() };
     (shape::run(record, view), events::lines(record, view).len())
 }
 
@@ -113,7 +122,8 @@ pub fn shown_failed(record: &Record) -> Option<Value> {
         answer: answer.clone(),
         told: told.clone(),
     };
-    shape::failed_run(&failed, None)
+    let view = View { trim_body: None, now: Timestamp(0), viewer: viewer() };
+    shape::failed_run(&failed, view).map(Shaped::into_value)
 }
 
 fn item<'a>(url: &'a str, lines: &'a [Line<'a>], body: &[u8]) -> Item<'a> {
@@ -142,5 +152,5 @@ fn asked(run: StartRun) -> Asked {
         headers: by.headers,
         terms: by.terms,
     });
-    Asked::Start { id, config: Box::new(config), first: Box::new(first), invoker }
+    Asked::Start { id, config: Box::new(config), first: Box::new(first), invoker: invoker.map(Box::new) }
 }

@@ -140,14 +140,20 @@ pub(super) fn forwarded(headers: &[(String, Vec<String>)]) -> Headers {
 
 /// What they say about the delivery itself: clients that say so with every step say it there, too.
 pub(super) fn own_terms(headers: &[(String, Vec<String>)], bounds: &Bounds<'_>) -> Result<OwnTerms, Rejection> {
-    const TERMS: [&str; 4] =
-        [header::RETRIES, header::RETRY_DELAY, header::FLOW_CONTROL_KEY, header::FLOW_CONTROL_VALUE];
+    const TERMS: [&str; 5] = [
+        header::RETRIES,
+        header::RETRY_DELAY,
+        header::FLOW_CONTROL_KEY,
+        header::FLOW_CONTROL_VALUE,
+        header::REDACT_FIELDS,
+    ];
     let is_one = |name: &str| TERMS.iter().any(|term| term.eq_ignore_ascii_case(name));
     let said = headers.iter().filter(|(name, _)| is_one(name));
     let said = said.filter_map(|(name, values)| Some((name.as_str(), values.first()?.as_bytes())));
     let options = options::parse(said, &bounds.limits, bounds.now)?;
     options.check_retry_delay_by(bounds.checks, options.retries.unwrap_or(bounds.retries_default))?;
-    Ok(OwnTerms { flow: flow_spec(&options), retries: options.retries, retry_delay: options.retry_delay })
+    let redact = options.redact.clone().unwrap_or_default();
+    Ok(OwnTerms { flow: flow_spec(&options), retries: options.retries, retry_delay: options.retry_delay, redact })
 }
 
 #[cfg(test)]

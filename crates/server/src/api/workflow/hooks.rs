@@ -78,7 +78,7 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
 async fn tenant_of(app: &Arc<App>, user: &str, run: &str, event: &str) -> Result<Option<TenantId>, ApiError> {
     let Some(tenant) = app.tokens.of_user(user) else { return Ok(None) };
     let (run, event) = (run.to_owned(), event.to_owned());
-    let is_open = app.read(move |store| {
+    let is_open = app.read(tenant, move |store| {
         let Some(run) = store.find_run(tenant, &run, None, Asker::Others)? else { return Ok(false) };
         let steps = store.run_steps(tenant, run, CREATE_WEBHOOK)?;
         Ok(steps.iter().any(|(step, body)| step.is_result() && has_made(body, &event)))

@@ -4,13 +4,15 @@ use super::events;
 use super::selection::{self, States};
 use super::shape::{self, View, run_state};
 use super::steps::{self, Group, Standing, StepState};
-use crate::api::auth::{Access, authorize};
 use crate::api::error::ApiError;
 use crate::api::params::Params;
+use crate::api::pieces::Pieces;
+use crate::api::response::answer;
+use crate::api::viewer::Viewer;
 use crate::app::App;
-use crate::store::{Order, Page, PageRequest, RunFilter, Store, StoreError};
-use axum::Json;
+use crate::store::{Order, Page, PageRequest, Part, RunFilter, Store, StoreError};
 use axum::extract::{Request, State};
+use axum::response::Response;
 use posthaste_engine::limits::{LOG_PAGE_MAX, PAGE_BYTES_MAX, RUN_PAGE_MAX};
 use posthaste_engine::workflow::{Record, Workflow};
 use posthaste_wire::id::{Position, TenantId};
@@ -22,46 +24,52 @@ use std::sync::Arc;
 const RUN_PAGES_MAX: usize = 10;
 
 /// Lines, or with `groupBy` runs.
-pub(in crate::api) async fn events(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let (tenant, params) = asked(&app, &request)?;
+pub(in crate::api) async fn events(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (viewer, params) = asked(&app, &request)?;
     match params.one("groupBy")? {
-        None => list_lines(&app, tenant, &params).await,
-        Some("workflowRunId") => list_runs(&app, tenant, &params).await,
+        None => list_lines(&app, viewer, &params).await,
+        Some("workflowRunId") => list_runs(&app, viewer, &params).await,
         Some(other) => Err(ApiError::invalid(format!("groupBy {other} is not supported; accepted is workflowRunId"))),
     }
 }
 
 /// Runs.
-pub(in crate::api) async fn logs(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let (tenant, params) = asked(&app, &request)?;
-    list_runs(&app, tenant, &params).await
+pub(in crate::api) async fn logs(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (viewer, params) = asked(&app, &request)?;
+    list_runs(&app, viewer, &params).await
 }
 
-fn asked(app: &App, request: &Request) -> Result<(TenantId, Params), ApiError> {
-    let tenant = authorize(app, request.headers(), request.uri(), Access::Read)?;
-    Ok((tenant, Params::from_query(request.uri().query())))
+fn asked(app: &App, request: &Request) -> Result<(Viewer, Params), ApiError> {
+    Ok((Viewer::of(app, request)?, Params::from_query(request.uri().query())))
 }
 
-async fn list_runs(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Json<Value>, ApiError> {
-    let view = View { trim_body: params.trim_body()?, now: app.clock.now() };
+async fn list_runs(app: &App, viewer: Viewer, params: &Params) -> Result<Response, ApiError> {
+    let view = View { trim_body: params.trim_body()?, now: app.clock.now(), viewer };
     let (states, filter) = (selection::states(params)?, selection::of_logs(params)?);
     let has_usage = params.boolean("usage")?;
     let page = params.page(RUN_PAGE_MAX, RUN_PAGE_MAX)?;
-    let page = app.read(move |store| runs_in(store, tenant, filter, &states, &page, view.now)).await?;
     let limits = has_usage.then_some(app.config.quotas.workflow);
-    let shown = |record: &Record| {
-        let mut run = shape::run(record, view);
-        if let Some(limits) = &limits {
-            run["usage"] = shape::usage(&record.workflow, limits);
+    let make = move |store: &dyn Store| {
+        let Page { entries, next } = runs_in(store, viewer.tenant, filter, &states, &page, view.now)?;
+        let mut pieces = Pieces::default();
+        pieces.raw("{\"runs\":[");
+        for (place, record) in entries.into_iter().enumerate() {
+            let mut run = shape::run(&record, view);
+            if let Some(limits) = &limits {
+                run["usage"] = shape::usage(&record.workflow, limits);
+            }
+            drop(record);
+            pieces.raw(if place == 0 { "" } else { "," });
+            pieces.value(&run);
         }
-        run
+        pieces.raw("]");
+        if let Some(next) = next {
+            pieces.raw(&format!(",\"cursor\":\"{next}\""));
+        }
+        pieces.raw("}");
+        Ok(Ok(pieces.into()))
     };
-    let runs: Vec<Value> = page.entries.iter().map(shown).collect();
-    let mut answer = json!({ "runs": runs });
-    if let Some(next) = page.next {
-        answer["cursor"] = next.to_string().into();
-    }
-    Ok(Json(answer))
+    answer(app, viewer.tenant, make).await
 }
 
 /// One page of runs that are in one of these states, or have a step in one.
@@ -79,15 +87,18 @@ fn runs_in(
     }
     let is_wanted = |workflow: &Workflow| runs.contains(&workflow.run.state) || has_step_in(workflow, steps, now);
     let mut found = Page { entries: Vec::new(), next: page.cursor };
+    let mut bytes = 0;
     for _ in 0..RUN_PAGES_MAX {
         let request = PageRequest { cursor: found.next, ..page.clone() };
         let part = store.list_runs(tenant, &filter, &request)?;
         for record in part.entries {
-            if found.entries.len() == page.count {
+            let is_full = found.entries.len() == page.count || bytes > PAGE_BYTES_MAX as u64;
+            if is_full {
                 return Ok(found);
             }
             found.next = Some(position(&record));
             if is_wanted(&record.workflow) {
+                bytes += record.read_bytes();
                 found.entries.push(record);
             }
         }
@@ -159,8 +170,8 @@ struct LineRequest {
     view: View,
 }
 
-async fn list_lines(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result<Json<Value>, ApiError> {
-    let view = View { trim_body: params.trim_body()?, now: app.clock.now() };
+async fn list_lines(app: &App, viewer: Viewer, params: &Params) -> Result<Response, ApiError> {
+    let view = View { trim_body: params.trim_body()?, now: app.clock.now(), viewer };
     let States { runs, steps } = selection::states(params)?;
     let states = runs.into_iter().map(run_state).chain(steps.into_iter().map(StepState::name)).collect();
     let count = match params.number("count", 1)? {
@@ -175,12 +186,15 @@ async fn list_lines(app: &Arc<App>, tenant: TenantId, params: &Params) -> Result
         }
     };
     let request = LineRequest { states, filter: selection::of_logs(params)?, cursor, count, view };
-    let (lines, next) = app.read(move |store| lines_of(store, tenant, &request)).await?;
-    let mut answer = json!({ "events": lines });
-    if let Some(next) = next {
-        answer["cursor"] = next.text().into();
-    }
-    Ok(Json(answer))
+    let make = move |store: &dyn Store| {
+        let (lines, next) = lines_of(store, viewer.tenant, &request)?;
+        let mut answer = json!({ "events": lines });
+        if let Some(next) = next {
+            answer["cursor"] = next.text().into();
+        }
+        Ok(Ok(Pieces::of(&answer).into()))
+    };
+    answer(app, viewer.tenant, make).await
 }
 
 /// The lines of the newest run first, each run's newest line first: a run that goes on for long stays where it began.
@@ -198,14 +212,15 @@ fn lines_of(
     let mut bytes = 0;
     let mut from = cursor.map(LineCursor::runs_from);
     for _ in 0..RUN_PAGES_MAX {
-        let page = PageRequest::new(from, RUN_PAGE_MAX, Order::LatestFirst);
+        let part = if view.trim_body == Some(0) { Part::Head } else { Part::Whole };
+        let page = PageRequest { part, ..PageRequest::new(from, RUN_PAGE_MAX, Order::LatestFirst) };
         let page = store.list_runs(tenant, filter, &page)?;
         for record in &page.entries {
             let run = position(record);
             let left = cursor.filter(|cursor| cursor.run == run).and_then(|cursor| cursor.left).unwrap_or(usize::MAX);
             let tail = events::tail(events::lines(record, *view), left, count - taken.len(), is_wanted);
             taken.extend(tail.lines);
-            bytes += record.bytes() as usize;
+            bytes += record.read_bytes() as usize;
             let left = Some(tail.left).filter(|left| *left > 0);
             if left.is_some() || taken.len() == *count || bytes > PAGE_BYTES_MAX {
                 return Ok((taken, Some(LineCursor { run, left })));

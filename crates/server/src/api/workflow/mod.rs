@@ -32,7 +32,7 @@ pub(super) use translate::Wanted;
 
 use super::error::ApiError;
 use crate::core::{RunKey, RunRefused};
-use crate::store::{Order, PageRequest, RunFilter, Store, StoreError};
+use crate::store::{Asker, Store, StoreError};
 use posthaste_engine::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEP_BYTES_MAX};
 use posthaste_engine::workflow::Record;
 use posthaste_engine::workflow::run::StepText;
@@ -61,12 +61,13 @@ fn refused_event(refused: RunRefused) -> ApiError {
     }
 }
 
-/// A run with its entries, the newest of its name unless it says which. Read as lists are: the core has a connection of its
-/// own, and must not wait for others to read a large run.
+/// A run with its entries and all bodies, the newest of its name unless it says which. Read as lists are: the core has a
+/// connection of its own, and must not wait for others to read a large run.
 fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Record>, StoreError> {
-    let filter = RunFilter { ids: vec![run.id.clone()], created_at: run.created_at, ..RunFilter::default() };
-    let page = PageRequest::new(None, 1, Order::LatestFirst);
-    Ok(store.list_runs(tenant, &filter, &page)?.entries.pop())
+    match store.find_run(tenant, &run.id, run.created_at, Asker::Others)? {
+        Some(no) => store.run_record(tenant, no, Asker::Others),
+        None => Ok(None),
+    }
 }
 
 /// A step that waits or invokes, as it was sent: the run keeps it until it has its result.

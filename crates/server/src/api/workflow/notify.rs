@@ -11,9 +11,11 @@ use crate::api::error::ApiError;
 use crate::api::params::decoded;
 use crate::api::publish::{refuse_when_disk_is_low, rest_of};
 use crate::api::storing;
+use crate::api::viewer::Viewer;
 use crate::app::App;
 use crate::core::{Notified, RunKey};
 use crate::store::Asker;
+use crate::tenants::Scope;
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_wire::id::TenantId;
@@ -42,7 +44,8 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
             notified.map_err(refused_event)?.into_iter().collect()
         }
     };
-    Ok(Json(notified.iter().map(notified_json).collect()))
+    let viewer = Viewer::with(app.marks_of(tenant), tenant, Scope::Full);
+    Ok(Json(notified.iter().map(|notified| notified_json(notified, &viewer)).collect()))
 }
 
 /// The run, if one is named, and the event.
@@ -51,7 +54,7 @@ async fn addressee(app: &Arc<App>, tenant: TenantId, rest: &str) -> Result<(Opti
         let run = decoded(run)?;
         let is_known = run.starts_with(RUN_PREFIX) || {
             let run = run.clone();
-            app.read(move |store| store.find_run(tenant, &run, None, Asker::Others)).await?.is_some()
+            app.look_up(move |store| store.find_run(tenant, &run, None, Asker::Others)).await?.is_some()
         };
         if is_known {
             return Ok((Some(run), decoded(event)?));
@@ -66,9 +69,9 @@ pub(super) fn split(rest: &str) -> Option<(&str, &str)> {
 }
 
 /// A run that an event has reached.
-fn notified_json(notified: &Notified) -> Value {
+fn notified_json(notified: &Notified, viewer: &Viewer) -> Value {
     json!({
-        "waiter": waiter_json(&notified.url, &notified.redact, &notified.wait),
+        "waiter": waiter_json(&notified.url, &notified.redact, &notified.wait, viewer),
         "messageId": notified.message_id.to_string(),
         "workflowRunId": notified.id,
         "workflowCreatedAt": notified.created_at.as_millis(),

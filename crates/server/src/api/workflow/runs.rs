@@ -2,20 +2,24 @@
 
 use super::protocol::created_at;
 use super::{NOT_FOUND, checked_name, run_of};
-use crate::api::auth::{Access, authorize};
+use crate::api::auth::{Access, authorize, identify};
 use crate::api::body::{self, SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::{Params, decoded};
+use crate::api::pieces::Pieces;
 use crate::api::publish::Line;
+use crate::api::response::answer;
 use crate::app::App;
 use crate::core::RunKey;
-use crate::store::{RunFilter, UrlFilter};
+use crate::store::{RunFilter, Store, UrlFilter};
+use crate::tenants::{Grant, Scope};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Uri, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
 use posthaste_engine::limits::{BULK_CANCEL_COUNT_MAX, WORKFLOW_CANCEL_COUNT_DEFAULT};
 use posthaste_engine::workflow::run::RunState;
+use posthaste_engine::workflow::{Record, Workflow};
 use posthaste_wire::id::{Seq, TenantId};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -42,17 +46,42 @@ const PIECE: usize = 100;
 /// The entries of a run that goes on, for a client whose delivery came without them. They are the originals, so of a run
 /// that hides something only those get them who can also execute it.
 pub(in crate::api) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+    let Grant { tenant, scope, .. } = identify(&app, request.headers(), request.uri())?;
     let run = key(request.uri(), request.headers())?;
-    let entries = app.read(move |store| {
+    let make = move |store: &dyn Store| {
         let record = run_of(store, tenant, &run)?.filter(|record| record.workflow.run.state == RunState::Started);
-        Ok(record.map(|record| (record.workflow.run.config.redact.is_none(), record.array_up_to(u32::MAX))))
-    });
-    let (is_open, entries) = entries.await?.ok_or_else(|| ApiError::not_found(NOT_FOUND))?;
-    if !is_open {
-        authorize(&app, request.headers(), request.uri(), Access::Write)?;
+        let Some(record) = record else { return Ok(Err(ApiError::not_found(NOT_FOUND))) };
+        if scope == Scope::ReadOnly && hides_something(&record.workflow) {
+            return Ok(Err(ApiError::read_only()));
+        }
+        Ok(Ok(written(record).into()))
+    };
+    answer(&app, tenant, make).await
+}
+
+/// Whether answers about a run, or about one of its steps, hide anything.
+fn hides_something(workflow: &Workflow) -> bool {
+    let Workflow { run, entries, waits, invokes, .. } = workflow;
+    let of_entries = entries.iter().map(|entry| &entry.terms.redact);
+    let of_waits = waits.iter().map(|wait| &wait.terms.redact);
+    let of_invokes = invokes.iter().map(|invoke| &invoke.terms.redact);
+    let mut all = std::iter::once(&run.config.redact).chain(of_entries).chain(of_waits).chain(of_invokes);
+    all.any(|redact| !redact.is_none())
+}
+
+/// All entries as the endpoint gets them. They may have 100 MB, so they are encoded while they are sent.
+fn written(record: Record) -> Pieces {
+    let mut pieces = Pieces::default();
+    pieces.raw("[");
+    for (place, (entry, body)) in record.workflow.entries.iter().zip(record.bodies).enumerate() {
+        let [before, after] = entry.encoded_around();
+        pieces.raw(if place == 0 { "" } else { "," });
+        pieces.raw(&before);
+        pieces.base64(body);
+        pieces.raw(&after);
     }
-    Ok(([(header::CONTENT_TYPE, "application/json")], entries).into_response())
+    pieces.raw("]");
+    pieces
 }
 
 /// The function of a run has returned (`cancel=false`), or somebody cancels it.
@@ -141,12 +170,12 @@ pub(in crate::api) fn cancel_of(params: &Params) -> Result<(RunFilter, usize), A
 
 /// Cancels what matches and was created before now, a piece at a time: others go on meanwhile.
 async fn cancel_matching(app: &Arc<App>, tenant: TenantId, filter: RunFilter, count: usize) -> Result<usize, ApiError> {
-    let until = app.read(|store| store.last_seq()).await?;
+    let until = app.look_up(|store| store.last_seq()).await?;
     let filter = Arc::new(filter);
     let (mut cancelled, mut after) = (0, Seq::MIN);
     while cancelled < count {
         let (wanted, max) = (filter.clone(), PIECE.min(count - cancelled));
-        let mut runs = app.read(move |store| store.match_runs(tenant, &wanted, after, max)).await?;
+        let mut runs = app.read(tenant, move |store| store.match_runs(tenant, &wanted, after, max)).await?;
         runs.retain(|run| *run <= until);
         let Some(last) = runs.last() else { break };
         after = *last;

@@ -1,17 +1,20 @@
 //! The JSON of runs: as logs show them, and as the DLQ does.
 //!
-//! What a run asks to hide is hidden here: payloads and results of steps, and headers. What endpoints answer is shown.
+//! What a run or one of its steps asks to hide is hidden here: payloads and results of steps, and headers. What endpoints
+//! answer is shown, but for credentials.
 
 use super::steps::{self, Group, Item, Standing, StepState};
-use crate::api::shape::{Object, header_map, kept_body, put, put_flow, put_text_or_base64, sent_headers, trimmed};
+use crate::api::shape::{Object, Shaped, kept_body, put, put_flow, trimmed};
+use crate::api::viewer::Viewer;
 use crate::store::FailedRun;
 use axum::http::StatusCode;
+use bytes::Bytes;
 use posthaste_engine::event::Response;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
 use posthaste_engine::workflow::{Limits, Record, Workflow};
 use posthaste_wire::encoding::{from_base64, header_shown};
-use posthaste_wire::redact::{self, RedactFields};
+use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -29,6 +32,8 @@ pub(super) struct View {
     pub(super) trim_body: Option<usize>,
     /// The time that "still" and "already" refer to.
     pub(super) now: Timestamp,
+    /// Who looks.
+    pub(super) viewer: Viewer,
 }
 
 /// The name of a run's state on the wire.
@@ -53,6 +58,9 @@ pub(super) fn call_state(state: FailureCallState) -> &'static str {
 
 /// A run with its steps, as a log shows it.
 pub(super) fn run(record: &Record, view: View) -> Value {
+    let is_bare = record.is_without_bodies();
+    let has_asked = view.trim_body != Some(0);
+    let view = if is_bare { View { trim_body: Some(0), ..view } } else { view };
     let steps = StepShaper::new(record, view);
     let (workflow, shaper) = (&record.workflow, &steps.shaper);
     let run = &workflow.run;
@@ -65,7 +73,10 @@ pub(super) fn run(record: &Record, view: View) -> Value {
         put(&mut object, "workflowRunCompletedAt", ended_at.as_millis());
     }
     if let Some(result) = &record.result {
-        shaper.put_text(&mut object, "workflowRunResponse", result.as_bytes());
+        shaper.put_text(&mut object, "workflowRunResponse", result.as_bytes(), shaper.redact());
+    }
+    if is_bare && has_asked {
+        put(&mut object, "bodiesOmitted", true);
     }
     if !run.config.caller_ip.is_empty() {
         put(&mut object, "workflowRunCallerIp", run.config.caller_ip.as_str());
@@ -104,16 +115,16 @@ pub(super) fn usage(workflow: &Workflow, limits: &Limits) -> Value {
 }
 
 /// A failed run, as the DLQ shows it: what it was triggered with, and why it failed.
-pub(super) fn failed_run(failed_run: &FailedRun, trim_body: Option<usize>) -> Option<Value> {
+pub(super) fn failed_run(failed_run: &FailedRun, view: View) -> Option<Shaped> {
     let FailedRun { run, first, payload, failed, answer, told } = failed_run;
     let failure = run.failure.as_deref()?;
-    let shaper = Shaper { run, view: View { trim_body, now: Timestamp(0) } };
+    let (shaper, viewer) = (Shaper { run, view }, &view.viewer);
     let mut object = Object::new();
     put(&mut object, "dlqId", failure.dlq_id.to_string());
     put(&mut object, "messageId", failed.id.to_string());
     put(&mut object, "url", run.url.as_str());
     put(&mut object, "method", "POST");
-    put(&mut object, "header", shaper.entry_headers(first));
+    put(&mut object, "header", shaper.entry_headers(first, shaper.redact()));
     put(&mut object, "maxRetries", failed.terms.retries);
     put(&mut object, "notBefore", failed.delivery.due.as_millis());
     put(&mut object, "createdAt", failed.terms.accepted_at.as_millis());
@@ -121,26 +132,25 @@ pub(super) fn failed_run(failed_run: &FailedRun, trim_body: Option<usize>) -> Op
     put_run(&mut object, run);
     put_labels(&mut object, run);
     put_flow(&mut object, run.config.flow.as_ref());
-    let hidden = shaper.hidden(payload);
-    let body = hidden.as_ref().map_or(&payload[..], String::as_bytes);
-    put_text_or_base64(&mut object, "body", "bodyBase64", trimmed(body, trim_body));
     if let Some(error) = &failure.error {
         put(&mut object, "error", error.as_str());
     }
     let (status, answer) = last_answer(failure, answer.as_deref());
     put(&mut object, "responseStatus", status);
+    let mut response_body = Bytes::new();
     match answer {
         Answer::Given(response) => {
             if !response.headers.is_empty() {
-                put(&mut object, "responseHeader", shown_headers(&response.headers));
+                put(&mut object, "responseHeader", viewer.received_headers(&response.headers));
             }
-            put_text_or_base64(&mut object, "responseBody", "responseBodyBase64", kept_body(response));
+            response_body = Bytes::copy_from_slice(kept_body(response));
         }
         Answer::Words(words) => put(&mut object, "responseBody", words),
     }
     if let Some(call) = &run.config.failure {
         put(&mut object, "failureCallback", call.url.as_str());
-        put(&mut object, "failureCallbackHeader", shaper.sent_to(&call.headers, &call.redact));
+        let redact = shaper.redact().union(&call.redact);
+        put(&mut object, "failureCallbackHeader", viewer.sent_headers(&call.headers, &redact));
     }
     if let Some(call) = &failure.call {
         put(&mut object, "failureFunctionState", call_state(call.state));
@@ -151,7 +161,11 @@ pub(super) fn failed_run(failed_run: &FailedRun, trim_body: Option<usize>) -> Op
         }
         put(&mut object, "failureCallbackInfo", info);
     }
-    Some(object.into())
+    let mut shaped = Shaped::from(object);
+    let body = shaper.hidden(payload, shaper.redact()).map_or_else(|| payload.clone(), Bytes::from);
+    shaped.put_text_or_base64("body", "bodyBase64", body.slice(..trimmed(&body, view.trim_body).len()));
+    shaped.put_text_or_base64("responseBody", "responseBodyBase64", response_body);
+    Some(shaped)
 }
 
 /// Which run something is about.
@@ -179,10 +193,6 @@ fn last_answer<'a>(failure: &'a Failure, answer: Option<&'a Response>) -> (u16, 
         Some(response) => (response.status, Answer::Given(response)),
         None => (NO_ANSWER, Answer::Words(failure.error.as_deref().unwrap_or_default())),
     }
-}
-
-fn shown_headers(headers: &[(String, String)]) -> Value {
-    header_map(headers, |_, value| value.to_owned())
 }
 
 fn text_of(response: &Response) -> String {
@@ -230,7 +240,8 @@ impl Shaper<'_> {
         let mut object = Object::new();
         put(&mut object, "error", error_text(error));
         put(&mut object, "status", response.map_or(0, |response| response.status));
-        put(&mut object, "headers", shown_headers(response.map_or(&[], |response| &response.headers)));
+        let headers = response.map_or(&[][..], |response| &response.headers);
+        put(&mut object, "headers", self.view.viewer.received_headers(headers));
         put(&mut object, "time", error.at.as_millis());
         put_trimmed(&mut object, "body", response.map(text_of).unwrap_or_default(), self.view.trim_body);
         object.into()
@@ -239,7 +250,7 @@ impl Shaper<'_> {
     /// `responseStatus`, `responseHeaders` and `responseBody`.
     pub(super) fn put_response(&self, object: &mut Object, response: &Response) {
         put(object, "responseStatus", response.status);
-        put(object, "responseHeaders", shown_headers(&response.headers));
+        put(object, "responseHeaders", self.view.viewer.received_headers(&response.headers));
         put_trimmed(object, "responseBody", text_of(response), self.view.trim_body);
     }
 
@@ -266,42 +277,30 @@ impl Shaper<'_> {
         object
     }
 
+    /// What everything about the run hides.
+    pub(super) fn redact(&self) -> &RedactFields {
+        &self.run.config.redact
+    }
+
     /// What an entry is delivered with: the first also with the user's headers.
-    pub(super) fn entry_headers(&self, entry: &Entry) -> Value {
+    pub(super) fn entry_headers(&self, entry: &Entry, redact: &RedactFields) -> Value {
         let Terms { content_type, headers, .. } = &*entry.terms;
         if entry.index > 0 {
-            return self.sent(headers);
+            return self.view.viewer.sent_headers(headers, redact);
         }
         let mut all = vec![("Content-Type".to_owned(), content_type.clone())];
         all.extend(headers.iter().chain(&self.run.config.headers).cloned());
-        self.sent(&all)
-    }
-
-    fn sent(&self, headers: &[(String, String)]) -> Value {
-        self.sent_to(headers, &RedactFields::default())
-    }
-
-    /// Headers for somebody who hides some of them as well.
-    fn sent_to(&self, headers: &[(String, String)], other: &RedactFields) -> Value {
-        let own = &self.run.config.redact;
-        sent_headers(headers, |name| own.hides_header(name) || other.hides_header(name))
+        self.view.viewer.sent_headers(&all, redact)
     }
 
     /// What stands in the place of a payload or result that is to be hidden.
-    fn hidden(&self, bytes: &[u8]) -> Option<String> {
-        (self.run.config.redact.body && !bytes.is_empty()).then(|| redact::mark(bytes))
+    fn hidden(&self, bytes: &[u8], redact: &RedactFields) -> Option<String> {
+        (redact.body && !bytes.is_empty()).then(|| self.view.viewer.mark(bytes))
     }
 
     /// A payload or a result as text, hidden or cut as asked.
-    pub(super) fn put_text(&self, object: &mut Object, name: &str, bytes: &[u8]) {
-        self.put_text_of(object, name, bytes, None);
-    }
-
-    /// The same for a text that belongs to another run as well.
-    fn put_text_of(&self, object: &mut Object, name: &str, bytes: &[u8], other: Option<&RedactFields>) {
-        let is_hidden = other.is_some_and(|other| other.body) && !bytes.is_empty();
-        let hidden = self.hidden(bytes).or_else(|| is_hidden.then(|| redact::mark(bytes)));
-        let text = hidden.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
+    pub(super) fn put_text(&self, object: &mut Object, name: &str, bytes: &[u8], redact: &RedactFields) {
+        let text = self.hidden(bytes, redact).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
         put_trimmed(object, name, text, self.view.trim_body);
     }
 }
@@ -359,7 +358,7 @@ impl<'a> StepShaper<'a> {
         let run = self.shaper.run;
         let (status, answer) = last_answer(failure, self.record.answer.as_deref());
         let (text, headers) = match answer {
-            Answer::Given(response) => (text_of(response), shown_headers(&response.headers)),
+            Answer::Given(response) => (text_of(response), self.shaper.view.viewer.received_headers(&response.headers)),
             Answer::Words(words) => (words.to_owned(), json!({})),
         };
         let mut object = Object::new();
@@ -387,9 +386,10 @@ impl<'a> StepShaper<'a> {
     /// A step without its state.
     pub(super) fn item(&self, item: &Item<'a>) -> Object {
         let mut object = Object::new();
+        let redact = item.redact().union(self.shaper.redact());
         match item.result.filter(|result| result.index == 0) {
-            Some(first) => self.put_first(&mut object, first),
-            None => self.put_step(&mut object, item, &self.step_of(item)),
+            Some(first) => self.put_first(&mut object, first, &redact),
+            None => self.put_step(&mut object, item, &self.step_of(item), &redact),
         }
         let entry = item.result.or(item.call).or(item.plan);
         let run = self.shaper.run;
@@ -397,7 +397,7 @@ impl<'a> StepShaper<'a> {
             Some(entry) => {
                 put(&mut object, "messageId", entry.id.to_string());
                 put(&mut object, "callType", entry.terms.call_type.name());
-                put(&mut object, "headers", self.shaper.entry_headers(entry));
+                put(&mut object, "headers", self.shaper.entry_headers(entry, &redact));
                 put(&mut object, "createdAt", entry.terms.accepted_at.as_millis());
                 put_retries(&mut object, entry.terms.retries, entry.terms.retry_delay.as_deref());
             }
@@ -414,21 +414,21 @@ impl<'a> StepShaper<'a> {
                 }
             }
         }
-        self.put_call(&mut object, item);
-        self.put_sources(&mut object, item);
+        self.put_call(&mut object, item, &redact);
+        self.put_sources(&mut object, item, &redact);
         object
     }
 
     /// The first entry: the payload of the trigger.
-    fn put_first(&self, object: &mut Object, first: &Entry) {
+    fn put_first(&self, object: &mut Object, first: &Entry, redact: &RedactFields) {
         put(object, "stepName", "init");
         put(object, "stepType", "Initial");
         put(object, "concurrent", 1);
-        self.shaper.put_text(object, "out", self.record.body(first));
+        self.shaper.put_text(object, "out", self.record.body(first), redact);
     }
 
     /// What a step says about itself.
-    fn put_step(&self, object: &mut Object, item: &Item<'_>, step: &StepText) {
+    fn put_step(&self, object: &mut Object, item: &Item<'_>, step: &StepText, redact: &RedactFields) {
         if let Some(number) = item.number {
             put(object, "stepId", number);
         }
@@ -440,7 +440,8 @@ impl<'a> StepShaper<'a> {
         let out = item.invoke.and_then(|invoke| self.record.out(invoke)).map(Value::String);
         if let Some(out) = step.get("out").cloned().or(out).filter(|out| !out.is_null()) {
             // What an invoked run returned is hidden as it is in its own log.
-            self.shaper.put_text_of(object, "out", as_text(&out).as_bytes(), item.invoked_redact());
+            let redact = item.invoked_redact().map_or_else(|| redact.clone(), |other| redact.union(other));
+            self.shaper.put_text(object, "out", as_text(&out).as_bytes(), &redact);
         }
         for name in ["sleepFor", "sleepUntil", "waitEventId", "callUrl", "callMethod"] {
             if let Some(value) = step.get(name).filter(|value| !value.is_null()) {
@@ -456,43 +457,45 @@ impl<'a> StepShaper<'a> {
     }
 
     /// The call that a step makes, and what came of it.
-    fn put_call(&self, object: &mut Object, item: &Item<'_>) {
+    fn put_call(&self, object: &mut Object, item: &Item<'_>, redact: &RedactFields) {
         let Some(entry) = item.call else { return };
         if let Some(call) = &entry.terms.call {
             put(object, "callUrl", call.url.as_str());
             put(object, "callMethod", call.method.as_str());
         }
-        put(object, "callHeaders", self.shaper.sent(&entry.terms.headers));
-        self.shaper.put_text(object, "callBody", self.record.body(entry));
+        let viewer = &self.shaper.view.viewer;
+        put(object, "callHeaders", viewer.sent_headers(&entry.terms.headers, redact));
+        self.shaper.put_text(object, "callBody", self.record.body(entry), redact);
         let told = item.answer.and_then(|answer| serde_json::from_slice::<Object>(self.record.body(answer)).ok());
         let Some(told) = told else { return };
         put(object, "callResponseStatus", told.get("status").cloned().unwrap_or_default());
-        put(object, "callResponseHeaders", told.get("header").cloned().unwrap_or_else(|| json!({})));
+        let headers = told.get("header").cloned().unwrap_or_else(|| json!({}));
+        put(object, "callResponseHeaders", viewer.received_json(headers));
         let body = told.get("body").and_then(Value::as_str).and_then(from_base64).unwrap_or_default();
-        self.shaper.put_text(object, "callResponseBody", &body);
+        self.shaper.put_text(object, "callResponseBody", &body, redact);
     }
 
     /// What a step waits for, or what brought its result.
-    fn put_sources(&self, object: &mut Object, item: &Item<'_>) {
+    fn put_sources(&self, object: &mut Object, item: &Item<'_>, redact: &RedactFields) {
         if let Some(wait) = item.wait {
             put(object, "waitEventId", wait.event.as_str());
             put_wait(object, &wait.source());
         }
         if let Some(invoke) = item.invoke {
-            self.put_invoked(object, invoke);
+            self.put_invoked(object, invoke, &redact.union(&invoke.redact));
         }
         if let Some(source) = item.result.and_then(|result| result.terms.source.as_ref()) {
             put_wait(object, source);
         }
     }
 
-    fn put_invoked(&self, object: &mut Object, invoke: &Invoke) {
+    fn put_invoked(&self, object: &mut Object, invoke: &Invoke, redact: &RedactFields) {
         put(object, "invokedWorkflowRunId", invoke.run_id.as_str());
         put(object, "invokedWorkflowUrl", invoke.url.as_str());
         put(object, "invokedWorkflowCreatedAt", invoke.created_at.as_millis());
-        put(object, "invokedWorkflowRunHeaders", self.shaper.sent_to(&invoke.run_headers, &invoke.redact));
-        let given = self.record.given(invoke);
-        self.shaper.put_text_of(object, "invokedWorkflowRunBody", &given, Some(&invoke.redact));
+        let viewer = &self.shaper.view.viewer;
+        put(object, "invokedWorkflowRunHeaders", viewer.sent_headers(&invoke.run_headers, redact));
+        self.shaper.put_text(object, "invokedWorkflowRunBody", &self.record.given(invoke), redact);
     }
 
     /// What is known of a step: what it says itself, or what was said when it began.

@@ -142,6 +142,15 @@ impl<'a> Item<'a> {
         self.invoke.map(|invoke| &invoke.redact)
     }
 
+    /// What answers about this step must hide, because anything that belongs to it asks for that.
+    pub(super) fn redact(&self) -> RedactFields {
+        let entries = [self.result, self.plan, self.call, self.answer].into_iter().flatten();
+        let entries = entries.map(|entry| &entry.terms.redact);
+        let (wait, invoke) = (self.wait.map(|wait| &wait.terms), self.invoke.map(|invoke| &invoke.terms));
+        let asked = wait.into_iter().chain(invoke).map(|terms| &terms.redact);
+        entries.chain(asked).fold(RedactFields::default(), |all, one| all.union(one))
+    }
+
     /// When something was begun that no entry stands for.
     pub(super) fn started(&self) -> Option<Timestamp> {
         self.wait.map(Wait::since).or(self.invoke.map(|invoke| invoke.created_at))

@@ -307,6 +307,7 @@ fn entry(protocol: &Protocol, sent: Sent, body: Bytes, bounds: &Bounds<'_>) -> N
         retry_delay: sent.options.retry_delay,
         timeout_ms: sent.options.timeout_ms,
         failure: sent.options.failure_callback.as_ref().map(failure_call),
+        redact: sent.options.redact.unwrap_or_default(),
         ..NewEntry::step(body, sent.headers, due)
     }
 }

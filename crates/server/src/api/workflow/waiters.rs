@@ -1,38 +1,68 @@
 //! `GET /v2/waiters/{event}`: which runs wait for an event.
 
 use super::headers::forwarded_name;
-use crate::api::auth::{Access, authorize};
 use crate::api::error::ApiError;
-use crate::api::params::decoded;
+use crate::api::params::{Params, decoded};
+use crate::api::pieces::Pieces;
 use crate::api::publish::rest_of;
+use crate::api::response::{Answer, answer};
 use crate::api::shape::{Object, put};
+use crate::api::viewer::Viewer;
 use crate::app::App;
-use axum::Json;
+use crate::store::Store;
 use axum::extract::{Request, State};
+use axum::response::Response;
 use posthaste_engine::limits::WAITERS_LISTED_MAX;
 use posthaste_engine::workflow::run::Wait;
 use posthaste_wire::encoding::header_bytes;
 use posthaste_wire::header::{self, canonical};
-use posthaste_wire::redact::{self, RedactFields};
+use posthaste_wire::id::Seq;
+use posthaste_wire::redact::RedactFields;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// In the order of asking. The event is the raw rest of the path, slashes included.
-pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
+/// In the order of asking, as a bare list; a header says where the next page begins. The event is the raw rest of the path,
+/// slashes included.
+pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let viewer = Viewer::of(&app, &request)?;
     let event = decoded(rest_of(request.uri().path()))?;
-    let waits = app.read(move |store| store.waits(tenant, &event, WAITERS_LISTED_MAX)).await?;
-    Ok(Json(waits.iter().map(|it| waiter_json(&it.url, &it.redact, &it.wait)).collect()))
+    let params = Params::from_query(request.uri().query());
+    let count = params.number("count", 1)?.and_then(|count| usize::try_from(count).ok());
+    let count = count.unwrap_or(WAITERS_LISTED_MAX).min(WAITERS_LISTED_MAX);
+    let after = match params.one("cursor")?.filter(|text| !text.is_empty()) {
+        None => Seq::MIN,
+        Some(text) => {
+            Seq(text.parse().map_err(|_| ApiError::invalid("cursor is not one that this server gave out"))?)
+        }
+    };
+    let make = move |store: &dyn Store| {
+        let mut waits = store.waits(viewer.tenant, &event, after, count)?;
+        let last = waits.last().map(|last| last.wait.timer.seq);
+        let next = match last {
+            Some(last) if !store.waits(viewer.tenant, &event, last, 1)?.is_empty() => Some(last.0.to_string()),
+            _ => None,
+        };
+        let mut pieces = Pieces::default();
+        pieces.raw("[");
+        for (place, listed) in waits.drain(..).enumerate() {
+            pieces.raw(if place == 0 { "" } else { "," });
+            pieces.value(&waiter_json(&listed.url, &listed.redact, &listed.wait, &viewer));
+        }
+        pieces.raw("]");
+        Ok(Ok(Answer { json: pieces.finish(), cursor: next }))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
-/// A wait as callers see it, without what its run hides. Clients look for the run's id under the canonical name of its
-/// header.
-pub(super) fn waiter_json(run_url: &str, redact: &RedactFields, wait: &Wait) -> Value {
+/// A wait as callers see it, without what its run or its step hides. Clients look for the run's id under the canonical name
+/// of its header.
+pub(super) fn waiter_json(run_url: &str, redact: &RedactFields, wait: &Wait, viewer: &Viewer) -> Value {
+    let redact = redact.union(&wait.terms.redact);
     let mut headers = Object::new();
     let mut as_sent = Object::new();
     for (name, values) in &wait.headers {
-        let shown = match is_hidden(name, redact) {
-            true => values.iter().map(|value| redact::mark(&header_bytes(value))).collect(),
+        let shown = match is_hidden(name, &redact, viewer) {
+            true => values.iter().map(|value| viewer.mark(&header_bytes(value))).collect(),
             false => values.clone(),
         };
         put(&mut as_sent, name, json!(shown));
@@ -49,17 +79,23 @@ pub(super) fn waiter_json(run_url: &str, redact: &RedactFields, wait: &Wait) -> 
 }
 
 /// A header that is to be sent on is hidden by the name under which it arrives.
-fn is_hidden(name: &str, redact: &RedactFields) -> bool {
+fn is_hidden(name: &str, redact: &RedactFields, viewer: &Viewer) -> bool {
     let sent_as = forwarded_name(name).map_or(name, |(_, name)| name);
-    redact.hides_header(sent_as) && !name.eq_ignore_ascii_case(header::WORKFLOW_RUN_ID)
+    viewer.hides_header(redact, sent_as) && !name.eq_ignore_ascii_case(header::WORKFLOW_RUN_ID)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::Scope;
     use posthaste_engine::workflow::run::StepText;
-    use posthaste_wire::id::{MessageId, Seq};
+    use posthaste_wire::id::{MessageId, TenantId};
+    use posthaste_wire::redact::Marks;
     use posthaste_wire::time::Timestamp;
+
+    fn viewer(scope: Scope) -> Viewer {
+        Viewer::with(Marks::of(&[0; 32], TenantId(1)), TenantId(1), scope)
+    }
 
     #[test]
     fn a_waiter_has_its_deadline_in_seconds_and_its_run_under_the_canonical_name() {
@@ -86,7 +122,7 @@ mod tests {
                 "content-type": ["x/y"],
             },
         });
-        assert_eq!(waiter_json("http://app/wf", &RedactFields::default(), &wait), expected);
+        assert_eq!(waiter_json("http://app/wf", &RedactFields::default(), &wait, &viewer(Scope::Full)), expected);
     }
 
     #[test]
@@ -105,12 +141,35 @@ mod tests {
         for (hidden, expected) in
             [("body", [false; 4]), ("header[X-Key]", [false, true, true, false]), ("header", [false, true, true, true])]
         {
-            let shown = waiter_json("http://app/wf", &RedactFields::parse(hidden).unwrap(), &wait);
+            let shown =
+                waiter_json("http://app/wf", &RedactFields::parse(hidden).unwrap(), &wait, &viewer(Scope::Full));
             for (name, is_hidden) in names.into_iter().zip(expected) {
-                let value = if is_hidden { redact::mark(b"value") } else { "value".to_owned() };
+                let value = if is_hidden { viewer(Scope::Full).mark(b"value") } else { "value".to_owned() };
                 let both = (&shown["timeoutHeaders"][name], &shown["headers"][canonical(name)]);
                 assert_eq!(both, (&json!([value]), &json!([value])), "{hidden}: {name}");
             }
         }
+    }
+
+    #[test]
+    fn a_waiter_hides_what_its_own_step_does_and_credentials_from_those_who_may_only_read() {
+        let names = ["Upstash-Forward-Authorization", "Upstash-Forward-X-Key", "X-Open"];
+        let mut wait = Wait {
+            event: "approved".into(),
+            step: StepText::new(),
+            timer: MessageId { seq: Seq(1), tag: 1 },
+            deadline: Timestamp(0),
+            timeout: "10s".into(),
+            headers: names.map(|name| (name.to_owned(), vec!["value".to_owned()])).into(),
+            terms: Default::default(),
+        };
+        let hidden = |wait: &Wait, scope| {
+            let shown = waiter_json("http://app/wf", &RedactFields::default(), wait, &viewer(scope));
+            names.map(|name| shown["timeoutHeaders"][name] != json!(["value"]))
+        };
+        assert_eq!(hidden(&wait, Scope::Full), [false; 3]);
+        assert_eq!(hidden(&wait, Scope::ReadOnly), [true, false, false]);
+        wait.terms.redact = RedactFields::parse("header[X-Key]").unwrap();
+        assert_eq!(hidden(&wait, Scope::Full), [false, true, false]);
     }
 }

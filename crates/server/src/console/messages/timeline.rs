@@ -204,6 +204,7 @@ fn claims(story: &Story, start: &Line) -> Markup {
                 dt { "exp" } dd { code { (issued + LIFETIME_SECONDS) } }
                 dt { "body" } dd { @match story.body.hash() {
                     Some(hash) => { code { (hash) } " " span.quiet { "SHA-256 of the body, base64url" } },
+                    None if story.body.is_hidden() => { span.quiet { "the SHA-256 of the body, which is hidden" } },
                     None => { span.quiet { "the SHA-256 of the body, which is too large to be read for this page" } },
                 } }
                 dt { "jti" } dd { span.quiet { "random, and not kept" } }

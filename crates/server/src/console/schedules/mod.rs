@@ -88,7 +88,7 @@ fn plain(id: &str) -> String {
 }
 
 async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Result<Response, Problem> {
-    let schedules: Vec<Schedule> = visitor.get("/v2/schedules?trimBody=0").await?;
+    let (schedules, has_more): (Vec<Schedule>, bool) = visitor.list("/v2/schedules?trimBody=0").await?;
     let all = schedules.len();
     let matches =
         |schedule: &Schedule| [&schedule.schedule_id, &schedule.destination].iter().any(|s| s.contains(&search));
@@ -103,6 +103,7 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
         section #schedule-list data-refresh="5000" data-also="schedule-search" {
             @if all == 0 { (nothing()) } @else {
                 (view::found(PAGE, found.len(), all, "No schedule is like this", || table(&visitor, &found)))
+                (view::more(has_more))
             }
         }
     };

@@ -2,8 +2,8 @@
 
 use super::super::{
     Asker, BoxError, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
-    ListedWait, MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store,
-    StoreError, Tally, VisitDeadLetter, lock,
+    ListedSchedule, ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention,
+    RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, VisitDeadLetter, lock,
 };
 use super::{JournalStore, SqliteStore};
 use crate::store::run::{Body, Parts};
@@ -185,6 +185,10 @@ impl Store for JournalStore {
         self.settled()?.visit_dead_letters(tenant, filter, page, visit)
     }
 
+    fn secret(&self, fresh: &[u8; 32]) -> Result<[u8; 32], StoreError> {
+        self.database().secret(fresh)
+    }
+
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
         self.database().tenant(name)
     }
@@ -201,8 +205,12 @@ impl Store for JournalStore {
         self.database().put_signing_keys(tenant, keys)
     }
 
-    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError> {
-        self.database().url_groups(tenant)
+    fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Result<Names<UrlGroup>, StoreError> {
+        self.database().url_groups(tenant, page)
+    }
+
+    fn url_group_count(&self, tenant: TenantId) -> Result<usize, StoreError> {
+        self.database().url_group_count(tenant)
     }
 
     fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError> {
@@ -221,6 +229,10 @@ impl Store for JournalStore {
 
     fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError> {
         self.settled()?.queues(tenant)
+    }
+
+    fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError> {
+        self.settled()?.list_queues(tenant, page)
     }
 
     fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
@@ -248,8 +260,8 @@ impl Store for JournalStore {
         self.settled()?.flow_waiting(tenant, flows, until)
     }
 
-    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
-        self.database().schedules(tenant)
+    fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError> {
+        self.database().schedules(tenant, page)
     }
 
     fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
@@ -340,8 +352,8 @@ impl Store for JournalStore {
         self.settled()?.waiters(tenant, event)
     }
 
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
-        self.settled()?.waits(tenant, event, max)
+    fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {
+        self.settled()?.waits(tenant, event, after, max)
     }
 
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {

@@ -7,14 +7,15 @@
 mod model;
 mod runs;
 
+use super::names::NamesBuilder;
 use super::page::{Bounds, PageBuilder};
 use super::usage::ROW_BYTES;
 use super::{
-    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
-    MessageRecord, Order, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store,
-    StoreError, Tally, VisitDeadLetter,
+    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
+    ListedWait, MessageRecord, NamePage, Names, Order, Page, PageRequest, Part, Retained, Retention, RunFilter,
+    ShardId, SigningKeys, Store, StoreError, Tally, VisitDeadLetter,
 };
-use super::{absent, duplicate_window_counts, run};
+use super::{absent, duplicate_window_counts, run, weight};
 use bytes::Bytes;
 use model::Model;
 use posthaste_engine::bulk_action::BulkAction;
@@ -33,6 +34,7 @@ use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A store in RAM.
@@ -173,7 +175,8 @@ impl Store for MemoryStore {
         {
             let message = model.message(event.id).ok_or_else(|| absent("message of a log line", event.id))?;
             let taken = if filter.matches(event, &message) {
-                let bytes = message.body.len();
+                let message = page.part.of(message);
+                let bytes = weight::of_event(event, &message);
                 builder.offer(position, bytes, EventRecord { position, event: event.clone(), message })
             } else {
                 builder.skip(position)
@@ -204,7 +207,8 @@ impl Store for MemoryStore {
         let mut builder = PageBuilder::new(page);
         for (position, record) in in_order(&model.dead_letters, tenant, Bounds::new(filter.dates(), page), page.order) {
             let taken = if filter.matches_dead_letter(&record.letter, &record.message) {
-                builder.offer(position, record.letter.body_bytes() + record.message.body.len(), record.clone())
+                let record = DeadLetterRecord { message: page.part.of(record.message.clone()), ..record.clone() };
+                builder.offer(position, weight::of_dead_letter(&record.letter, &record.message), record)
             } else {
                 builder.skip(position)
             };
@@ -233,6 +237,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn secret(&self, fresh: &[u8; 32]) -> Result<[u8; 32], StoreError> {
+        Ok(*self.model().secret.get_or_insert(*fresh))
+    }
+
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError> {
         let mut model = self.model();
         let index = model.tenants.iter().position(|known| known == name).unwrap_or_else(|| {
@@ -255,10 +263,19 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError> {
-        let model = self.model();
-        let own = model.url_groups.iter().filter(|((owner, _), _)| *owner == tenant);
-        Ok(own.map(|(_, group)| group.clone()).collect())
+    fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Result<Names<UrlGroup>, StoreError> {
+        let mut builder = NamesBuilder::new(page);
+        for (name, group) in behind(&self.model().url_groups, tenant, page) {
+            if builder.admits(weight::of_url_group(group)).is_break() {
+                break;
+            }
+            builder.push(name, group.clone());
+        }
+        Ok(builder.finish())
+    }
+
+    fn url_group_count(&self, tenant: TenantId) -> Result<usize, StoreError> {
+        Ok(self.model().url_groups.keys().filter(|(owner, _)| *owner == tenant).count())
     }
 
     fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError> {
@@ -287,6 +304,17 @@ impl Store for MemoryStore {
         let model = self.model();
         let wanted = model.queues.values().filter(|queue| tenant.is_none_or(|tenant| queue.tenant == tenant));
         Ok(wanted.cloned().collect())
+    }
+
+    fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError> {
+        let mut builder = NamesBuilder::new(page);
+        for (name, queue) in behind(&self.model().queues, tenant, page).filter(|(_, queue)| !queue.deleted) {
+            if builder.admits(name.len()).is_break() {
+                break;
+            }
+            builder.push(name, queue.clone());
+        }
+        Ok(builder.finish())
     }
 
     fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
@@ -326,9 +354,17 @@ impl Store for MemoryStore {
         Ok(flows.iter().map(|key| model.count_live(|live| waits(live, key))).collect())
     }
 
-    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
-        let model = self.model();
-        Ok(model.schedules.values().filter(|schedule| schedule.tenant == tenant).cloned().collect())
+    fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError> {
+        let mut builder = NamesBuilder::new(page);
+        for (id, schedule) in behind(&self.model().schedules, tenant, page) {
+            if builder.admits(weight::of_schedule_head(schedule)).is_break() {
+                break;
+            }
+            let body_bytes = schedule.body.len();
+            let body = if builder.takes_body(body_bytes) { schedule.body.clone() } else { Bytes::new() };
+            builder.push(id, ListedSchedule { schedule: Schedule { body, ..schedule.clone() }, body_bytes });
+        }
+        Ok(builder.finish())
     }
 
     fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
@@ -395,8 +431,8 @@ impl Store for MemoryStore {
         Ok(self.model().waiters_for(tenant, event))
     }
 
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
-        self.model().waits(tenant, event, max)
+    fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {
+        self.model().waits(tenant, event, after, max)
     }
 
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
@@ -406,7 +442,10 @@ impl Store for MemoryStore {
     fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError> {
         let model = self.model();
         let place_of = |run: &Run| Some(run::place_of(run));
-        model.list_runs(tenant, filter, page, place_of, |record| Ok(Some((run::page_bytes(&record), record))))
+        model.list_runs(tenant, filter, page, place_of, |record| {
+            let record = if run::shows_bodies(page, &record) { record } else { record.without_bodies() };
+            Ok(Some((run::page_bytes(&record), record)))
+        })
     }
 
     fn list_failed_runs(
@@ -490,6 +529,20 @@ fn is_in_lane(live: &Live, lane: Option<LaneKey>) -> bool {
                 Lane::Flow(flow) => live.flow == Some(flow),
             }
     })
+}
+
+/// The tenant's part of what has names, behind the cursor of the page.
+fn behind<'a, T>(
+    list: &'a BTreeMap<(TenantId, String), T>,
+    tenant: TenantId,
+    page: &NamePage,
+) -> impl Iterator<Item = (&'a str, &'a T)> {
+    let start = match &page.after {
+        Some(after) => Bound::Excluded((tenant, after.clone())),
+        None => Bound::Included((tenant, String::new())),
+    };
+    let range = list.range((start, Bound::Unbounded));
+    range.take_while(move |((owner, _), _)| *owner == tenant).map(|((_, name), entry)| (name.as_str(), entry))
 }
 
 /// The tenant's part of a list within the bounds, in the order asked for.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub tenants: Vec<String>,
+    pub secret: Option<[u8; 32]>,
     pub keys: BTreeMap<TenantId, SigningKeys>,
     pub url_groups: BTreeMap<(TenantId, String), UrlGroup>,
     pub epochs: BTreeMap<ShardId, u64>,

@@ -97,9 +97,15 @@ impl Model {
         FailedRun::restored(run.clone(), first, failed, &notes.collect::<Vec<_>>()).map(Some).map_err(corrupt)
     }
 
-    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
+    pub(super) fn waits(
+        &self,
+        tenant: TenantId,
+        event: &str,
+        after: Seq,
+        max: usize,
+    ) -> Result<Vec<ListedWait>, StoreError> {
         let mut found = Vec::new();
-        for waiter in self.waiters_for(tenant, event) {
+        for waiter in self.waiters_for(tenant, event).into_iter().filter(|waiter| waiter.timer.seq > after) {
             let run = self.runs.get(&waiter.run).filter(|run| run.tenant == tenant);
             let key = NoteKey { kind: NoteKind::Wait, n: waiter.timer.seq.0 };
             if let (Some(run), Some(note)) = (run, self.notes.get(&(waiter.run, key))) {
@@ -108,6 +114,7 @@ impl Model {
             }
         }
         found.truncate(max);
+        ListedWait::fit(&mut found);
         Ok(found)
     }
 

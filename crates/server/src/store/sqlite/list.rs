@@ -3,18 +3,20 @@
 //! SQL narrows by tenant, position and id; the filter decides on the decoded rows. A page
 //! ends early when it has passed over too many rows; bodies are read for matches only.
 
-use super::codec::{self, BODY_COLUMN, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
+use super::codec::{self, BODY_COLUMN, HEAD_COLUMNS, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
 use super::read::{Snapshot, only_ids};
 use super::schema::Kind;
 use super::shared_body::LastShared;
 use crate::store::page::{Bounds, PageBuilder};
-use crate::store::{DeadLetterRecord, EventFilter, EventRecord, Filter, Order, Page, PageRequest};
+use crate::store::{DeadLetterRecord, EventFilter, EventRecord, Filter, Order, Page, PageRequest, Part, weight};
+use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, Event};
 use posthaste_engine::message::Message;
 use posthaste_wire::id::{Position, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Row, Statement, params};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ impl Snapshot<'_> {
         page: &PageRequest,
     ) -> Outcome<Page<EventRecord>> {
         let bounds = Bounds::new(filter.message.dates(), page);
-        let mut scan = EventScan { snapshot: self, tenant, filter, bounds, seen: HashMap::new(), last: None };
+        let (part, seen, last) = (page.part, HashMap::new(), None);
+        let mut scan = EventScan { snapshot: self, tenant, filter, bounds, part, seen, last };
         let mut builder = PageBuilder::new(page);
         for bucket in self.buckets_of_page(Kind::Event, &filter.message, bounds, page.order) {
             let ids = &filter.message.ids;
@@ -67,9 +70,9 @@ impl Snapshot<'_> {
             if !filter.matches_dead_letter(&letter, &head) {
                 return Ok(builder.skip(letter.dlq_id));
             }
-            let body = self.body(row, BODY_COLUMN, &mut last)?;
+            let body = if page.part == Part::Whole { self.body(row, BODY_COLUMN, &mut last)? } else { Bytes::new() };
             let message = Arc::new(Message { body, ..head });
-            let (position, bytes) = (letter.dlq_id, letter.body_bytes() + message.body.len());
+            let (position, bytes) = (letter.dlq_id, weight::of_dead_letter(&letter, &message));
             Ok(builder.offer(position, bytes, DeadLetterRecord { letter, message }))
         })?;
         Ok(builder.finish())
@@ -85,9 +88,10 @@ impl Snapshot<'_> {
     ) -> Outcome<()> {
         let bounds = Bounds::new(filter.dates(), page);
         let Bounds { first, end } = bounds;
+        let columns = columns_of(page.part);
         for bucket in self.buckets_of_page(Kind::DeadLetter, filter, bounds, page.order) {
             let sql = format!(
-                "SELECT {MESSAGE_COLUMNS}, {LETTER_COLUMNS} FROM dlq_{bucket}
+                "SELECT {columns}, {LETTER_COLUMNS} FROM dlq_{bucket}
                  WHERE tenant = ?1 AND (at, seq) >= (?2, ?3) AND (at, seq) < (?4, ?5) {} {}",
                 only_ids(&filter.ids),
                 order_by("seq", page.order)
@@ -123,6 +127,7 @@ struct EventScan<'a> {
     tenant: TenantId,
     filter: &'a EventFilter,
     bounds: Bounds,
+    part: Part,
     /// Messages met so far, `None` when they do not match.
     seen: HashMap<Seq, Option<Arc<Message>>>,
     last: LastShared,
@@ -157,7 +162,7 @@ impl EventScan<'_> {
             let detail = row.get_ref(4)?.as_str_or_null().map_err(|error| Failure::corrupt("log line", error))?;
             let event =
                 Event { tenant: self.tenant, id: message.id, at: position.at, state, detail: codec::detail(detail)? };
-            let bytes = message.body.len();
+            let bytes = weight::of_event(&event, &message);
             if builder.offer(position, bytes, EventRecord { position, event, message }).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -170,13 +175,14 @@ impl EventScan<'_> {
         if let Some(known) = self.seen.get(&seq) {
             return Ok(known.clone());
         }
-        let (filter, snapshot, last) = (&self.filter.message, self.snapshot, &mut self.last);
-        let found = snapshot.find_message(seq, |row| {
+        let (filter, part, snapshot, last) = (&self.filter.message, self.part, self.snapshot, &mut self.last);
+        let found = snapshot.find_row(seq, &columns_of(part), |row| {
             let head = codec::message_head(row)?;
             if !filter.matches(&head) {
                 return Ok(None);
             }
-            Ok(Some(Arc::new(Message { body: snapshot.body(row, BODY_COLUMN, last)?, ..head })))
+            let body = if part == Part::Whole { snapshot.body(row, BODY_COLUMN, last)? } else { Bytes::new() };
+            Ok(Some(Arc::new(Message { body, ..head })))
         })?;
         let message = found.ok_or_else(|| Failure::corrupt("log line", format!("message {} is not there", seq.0)))?;
         if self.seen.len() >= SCAN_CACHE_MAX {
@@ -184,6 +190,14 @@ impl EventScan<'_> {
         }
         self.seen.insert(seq, message.clone());
         Ok(message)
+    }
+}
+
+/// What is read of a message: the same columns, but for a body that nobody asked for.
+fn columns_of(part: Part) -> Cow<'static, str> {
+    match part {
+        Part::Head => format!("{HEAD_COLUMNS}, NULL").into(),
+        Part::Whole => MESSAGE_COLUMNS.into(),
     }
 }
 

@@ -33,11 +33,12 @@ pub(super) use workflow::Premises;
 
 use super::usage::Usage;
 use super::{
-    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
-    MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
-    Tally, VisitDeadLetter, lock,
+    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
+    ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId,
+    SigningKeys, Store, StoreError, Tally, VisitDeadLetter, lock,
 };
 use crate::crash_point::crash_point;
+use crate::reads::READS_MAX;
 use bytes::Bytes;
 use error::{Failure, Outcome};
 use posthaste_engine::bulk_action::BulkAction;
@@ -64,8 +65,9 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use workflow::List;
 use write::{Delta, Writer};
 
-/// Reading connections; more queries at once wait.
-const READERS: usize = 3;
+/// Reading connections; more queries at once wait. One more than lists and pages may take at once, so that what is looked up
+/// by its key finds one.
+const READERS: usize = READS_MAX + 1;
 /// Prepared statements kept per connection: a few per table of the last days.
 const STATEMENTS_MAX: usize = 128;
 
@@ -337,7 +339,19 @@ impl Store for SqliteStore {
         visit: &mut VisitDeadLetter<'_>,
     ) -> Result<(), StoreError> {
         self.read(|snapshot| {
-            snapshot.walk_dead_letters(tenant, filter, page, |letter, message, _| Ok(visit(&letter, &message)))
+            let page = PageRequest { part: Part::Head, ..page.clone() };
+            snapshot.walk_dead_letters(tenant, filter, &page, |letter, message, _| Ok(visit(&letter, &message)))
+        })
+    }
+
+    fn secret(&self, fresh: &[u8; 32]) -> Result<[u8; 32], StoreError> {
+        if let Some(secret) = self.read(|snapshot| snapshot.secret())? {
+            return Ok(secret);
+        }
+        const SQL: &str = "INSERT INTO meta(key, value) VALUES ('secret', ?1)
+            ON CONFLICT(key) DO UPDATE SET value = value RETURNING value";
+        self.writer().transaction(Durability::Synced, |writer| {
+            Ok(writer.connection.query_row(SQL, [&fresh[..]], |row| row.get(0))?)
         })
     }
 
@@ -371,8 +385,12 @@ impl Store for SqliteStore {
         })
     }
 
-    fn url_groups(&self, tenant: TenantId) -> Result<Vec<UrlGroup>, StoreError> {
-        self.read(|snapshot| snapshot.url_groups(tenant))
+    fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Result<Names<UrlGroup>, StoreError> {
+        self.read(|snapshot| snapshot.url_groups(tenant, page))
+    }
+
+    fn url_group_count(&self, tenant: TenantId) -> Result<usize, StoreError> {
+        self.read(|snapshot| snapshot.url_group_count(tenant))
     }
 
     fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError> {
@@ -391,6 +409,10 @@ impl Store for SqliteStore {
 
     fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError> {
         self.read(|snapshot| snapshot.queues(tenant))
+    }
+
+    fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError> {
+        self.read(|snapshot| snapshot.list_queues(tenant, page))
     }
 
     fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
@@ -418,8 +440,8 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.flow_waiting(tenant, flows, until))
     }
 
-    fn schedules(&self, tenant: TenantId) -> Result<Vec<Schedule>, StoreError> {
-        self.read(|snapshot| snapshot.schedules(tenant))
+    fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError> {
+        self.read(|snapshot| snapshot.schedules(tenant, page))
     }
 
     fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
@@ -477,8 +499,8 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.waiters(tenant, event))
     }
 
-    fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<ListedWait>, StoreError> {
-        self.read(|snapshot| snapshot.waits(tenant, event, max))
+    fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {
+        self.read(|snapshot| snapshot.waits(tenant, event, after, max))
     }
 
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
@@ -486,7 +508,7 @@ impl Store for SqliteStore {
     }
 
     fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError> {
-        self.read(|snapshot| snapshot.list_runs(List::All, tenant, filter, page, |run| snapshot.shown(run)))
+        self.read(|snapshot| snapshot.list_runs(List::All, tenant, filter, page, |run| snapshot.shown(run, page)))
     }
 
     fn list_failed_runs(

@@ -4,6 +4,8 @@ use super::codec::{self, int};
 use super::error::Outcome;
 use super::read::Snapshot;
 use super::write::Writer;
+use crate::store::names::NamesBuilder;
+use crate::store::{NamePage, Names};
 use posthaste_engine::queue::Queue;
 use posthaste_wire::id::TenantId;
 use rusqlite::{Row, params};
@@ -25,6 +27,23 @@ impl Snapshot<'_> {
             queues.push(decode(row)?);
         }
         Ok(queues)
+    }
+
+    pub(super) fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Outcome<Names<Queue>> {
+        let (compares, start) = page.start();
+        let condition = format!("tenant = ?1 AND name {compares} ?2 AND NOT deleted");
+        let sql = format!("SELECT {COLUMNS} FROM queue WHERE {condition} ORDER BY name");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![tenant.0, start])?;
+        let mut builder = NamesBuilder::new(page);
+        while let Some(row) = rows.next()? {
+            let queue = decode(row)?;
+            if builder.admits(queue.name.len()).is_break() {
+                break;
+            }
+            builder.push(&queue.name.clone(), queue);
+        }
+        Ok(builder.finish())
     }
 
     pub(super) fn queue(&self, tenant: TenantId, name: &str) -> Outcome<Option<Queue>> {

@@ -7,7 +7,9 @@ use super::error::{Failure, Outcome};
 use super::schema::{Buckets, Kind};
 use super::shared_body::LastShared;
 use crate::store::latest_duplicate_window;
-use crate::store::{Counts, DeadLetterRecord, MessageRecord, Part, SigningKeys};
+use crate::store::names::NamesBuilder;
+use crate::store::weight;
+use crate::store::{Counts, DeadLetterRecord, MessageRecord, NamePage, Names, Part, SigningKeys};
 use posthaste_engine::message::{DedupKey, Message};
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -147,6 +149,12 @@ impl Snapshot<'_> {
         Ok(statement.query_row([name], |row| row.get(0).map(TenantId)).optional()?)
     }
 
+    /// The one value of `meta` that is no number.
+    pub(super) fn secret(&self) -> Outcome<Option<[u8; 32]>> {
+        let mut statement = self.connection.prepare_cached("SELECT value FROM meta WHERE key = 'secret'")?;
+        Ok(statement.query_row([], |row| row.get(0)).optional()?)
+    }
+
     pub(super) fn signing_keys(&self, tenant: TenantId) -> Outcome<Option<SigningKeys>> {
         let mut statement =
             self.connection.prepare_cached("SELECT current, next FROM signing_key WHERE tenant = ?1")?;
@@ -161,15 +169,26 @@ impl Snapshot<'_> {
         Ok(tenants)
     }
 
-    pub(super) fn url_groups(&self, tenant: TenantId) -> Outcome<Vec<UrlGroup>> {
-        let mut statement =
-            self.connection.prepare_cached("SELECT data FROM url_group WHERE tenant = ?1 ORDER BY name")?;
-        let mut rows = statement.query([tenant.0])?;
-        let mut groups = Vec::new();
+    pub(super) fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Outcome<Names<UrlGroup>> {
+        let (compares, start) = page.start();
+        let sql = format!("SELECT data FROM url_group WHERE tenant = ?1 AND name {compares} ?2 ORDER BY name");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![tenant.0, start])?;
+        let mut builder = NamesBuilder::new(page);
         while let Some(row) = rows.next()? {
-            groups.push(codec::json("URL group", row, 0)?);
+            let group: UrlGroup = codec::json("URL group", row, 0)?;
+            if builder.admits(weight::of_url_group(&group)).is_break() {
+                break;
+            }
+            builder.push(&group.name.clone(), group);
         }
-        Ok(groups)
+        Ok(builder.finish())
+    }
+
+    pub(super) fn url_group_count(&self, tenant: TenantId) -> Outcome<usize> {
+        let mut statement = self.connection.prepare_cached("SELECT count(*) FROM url_group WHERE tenant = ?1")?;
+        let count = statement.query_row([tenant.0], |row| row.get::<_, i64>(0))?;
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
     pub(super) fn url_group(&self, tenant: TenantId, name: &str) -> Outcome<Option<UrlGroup>> {
@@ -189,7 +208,7 @@ impl Snapshot<'_> {
         self.find_row(seq, MESSAGE_COLUMNS, decode)
     }
 
-    fn find_row<T>(
+    pub(super) fn find_row<T>(
         &self,
         seq: Seq,
         columns: &str,

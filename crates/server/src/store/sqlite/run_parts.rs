@@ -7,8 +7,9 @@ use super::read::Snapshot;
 use super::usage::{ENTRY_BYTES, NOTE_BYTES, row_bytes};
 use super::write::Writer;
 use crate::store::run::{Body, Parts, StoredNote, page_bytes};
-use crate::store::{FailedRun, ListedWait};
+use crate::store::{FailedRun, ListedWait, PageRequest, Part};
 use bytes::Bytes;
+use posthaste_engine::limits::RUN_SHOWN_BYTES_MAX;
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{Invoke, Run, Wait};
@@ -70,9 +71,17 @@ impl Snapshot<'_> {
     }
 
     /// A run of a list as logs show it, with its bytes.
-    pub(super) fn shown(&self, run: Run) -> Outcome<Option<(usize, Record)>> {
+    pub(super) fn shown(&self, run: Run, page: &PageRequest) -> Outcome<Option<(usize, Record)>> {
         let no = run.no;
-        let record = self.parts_of(Some(run), no, Scope::All)?.record().map_err(broken)?;
+        let heads: Parts<()> = self.parts_of(Some(run.clone()), no, Scope::All)?;
+        let answers: Vec<Note> = heads.notes.iter().filter_map(StoredNote::answer).collect();
+        let result_bytes = heads.result_bytes();
+        let Some(workflow) = heads.workflow().map_err(broken)? else { return Ok(None) };
+        let is_shown = page.part == Part::Whole && workflow.bytes() + result_bytes <= RUN_SHOWN_BYTES_MAX as u64;
+        let record = match is_shown {
+            true => self.parts_of(Some(run), no, Scope::All)?.record().map_err(broken)?,
+            false => Some(Record::of_heads(workflow, &answers).map_err(|error| broken(error.into()))?),
+        };
         Ok(record.map(|record| (page_bytes(&record), record)))
     }
 
@@ -173,15 +182,16 @@ impl Snapshot<'_> {
         }
     }
 
-    pub(super) fn waits(&self, tenant: TenantId, event: &str, max: usize) -> Outcome<Vec<ListedWait>> {
+    pub(super) fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Outcome<Vec<ListedWait>> {
         let mut statement = self.connection.prepare_cached(WAITS)?;
-        let mut rows = statement.query(params![tenant.0, event, int(max as u64)])?;
+        let mut rows = statement.query(params![tenant.0, event, int(max as u64), int(after.0)])?;
         let mut waits = Vec::new();
         while let Some(row) = rows.next()? {
             let redact: Option<String> = row.get(1)?;
             let redact = redact.map(|text| codec::from_json("run", &text)).transpose()?.unwrap_or_default();
             waits.push(ListedWait { url: row.get(0)?, redact, wait: codec::json("note", row, 2)? });
         }
+        ListedWait::fit(&mut waits);
         Ok(waits)
     }
 }
@@ -258,7 +268,7 @@ pub(super) const WAITS: &str =
     "SELECT json_extract(run.data, '$.url'), json_extract(run.data, '$.config.redact'), note.data FROM waiter
     JOIN run ON run.no = waiter.run AND run.tenant = waiter.tenant
     JOIN run_note AS note ON note.run = waiter.run AND note.kind = 1 AND note.n = waiter.seq
-    WHERE waiter.tenant = ?1 AND waiter.event = ?2 ORDER BY waiter.seq LIMIT ?3";
+    WHERE waiter.tenant = ?1 AND waiter.event = ?2 AND waiter.seq > ?4 ORDER BY waiter.seq LIMIT ?3";
 const _: () = assert!(NoteKind::Wait as u8 == 1);
 
 /// A row of [`ENTRY_COLUMNS`] and its body.

@@ -5,6 +5,8 @@ use super::error::{Failure, Outcome};
 use super::read::Snapshot;
 use super::usage::{SCHEDULE_BYTES, row_bytes};
 use super::write::Writer;
+use crate::store::names::NamesBuilder;
+use crate::store::{ListedSchedule, NamePage, Names, weight};
 use bytes::Bytes;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_wire::id::TenantId;
@@ -14,14 +16,28 @@ use rusqlite::{OptionalExtension, Row, params};
 const SELECT: &str = "SELECT tenant, id, plan, state, body FROM schedule JOIN schedule_state USING (tenant, id)";
 
 impl Snapshot<'_> {
-    pub(super) fn schedules(&self, tenant: TenantId) -> Outcome<Vec<Schedule>> {
-        let mut statement = self.connection.prepare_cached(&format!("{SELECT} WHERE tenant = ?1 ORDER BY id"))?;
-        let mut rows = statement.query([tenant.0])?;
-        let mut schedules = Vec::new();
+    /// Of a body that is not on the page, only the length is read.
+    pub(super) fn schedules(&self, tenant: TenantId, page: &NamePage) -> Outcome<Names<ListedSchedule>> {
+        const BODY: &str = "SELECT body FROM schedule WHERE tenant = ?1 AND id = ?2";
+        let (compares, start) = page.start();
+        let heads = format!(
+            "SELECT tenant, id, plan, state, x'', length(body) FROM schedule JOIN schedule_state USING (tenant, id)
+             WHERE tenant = ?1 AND id {compares} ?2 ORDER BY id"
+        );
+        let (mut heads, mut body) = (self.connection.prepare_cached(&heads)?, self.connection.prepare_cached(BODY)?);
+        let mut rows = heads.query(params![tenant.0, start])?;
+        let mut builder = NamesBuilder::new(page);
         while let Some(row) = rows.next()? {
-            schedules.push(decode(row)?);
+            let (mut schedule, body_bytes) = (decode(row)?, row.get::<_, u32>(5)? as usize);
+            if builder.admits(weight::of_schedule_head(&schedule)).is_break() {
+                break;
+            }
+            if builder.takes_body(body_bytes) && body_bytes > 0 {
+                schedule.body = body.query_row(params![tenant.0, schedule.id], |row| row.get::<_, Vec<u8>>(0))?.into();
+            }
+            builder.push(&schedule.id.clone(), ListedSchedule { schedule, body_bytes });
         }
-        Ok(schedules)
+        Ok(builder.finish())
     }
 
     pub(super) fn schedule(&self, tenant: TenantId, id: &str) -> Outcome<Option<Schedule>> {

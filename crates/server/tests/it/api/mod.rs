@@ -12,6 +12,7 @@ mod event_stream;
 mod events;
 mod flow_control;
 mod keys;
+mod lists;
 mod llm;
 mod messages;
 mod openapi;

@@ -131,8 +131,8 @@ async fn what_a_message_hides_is_hidden_here_too_and_long_bodies_are_cut() {
     let hidden = [("Upstash-Redact-Fields", "body, header[X-Secret]"), ("Upstash-Forward-X-Secret", "in the header")];
     server.publish_with(&url, &hidden, "in the body").await;
     let delivery = received(&server, 1).await.remove(0);
-    assert_eq!(delivery["body"], crate::support::jwt::redaction_of("in the body"));
-    assert_eq!(delivery["header"]["X-Secret"][0], crate::support::jwt::redaction_of("in the header"));
+    assert_eq!(delivery["body"], server.mark("in the body"));
+    assert_eq!(delivery["header"]["X-Secret"][0], server.mark("in the header"));
     assert_eq!(delivery["signature"]["isValid"], true);
     server.publish_with(&url, &[], &format!("x{}", "ä".repeat(5_000))).await;
     let delivery = received(&server, 2).await.remove(0);

@@ -23,12 +23,6 @@ pub(crate) fn body_claim(body: &[u8]) -> String {
     URL_SAFE.encode(Sha256::digest(body))
 }
 
-/// What stands in the place of a redacted value.
-pub(crate) fn redaction_of(original: impl AsRef<[u8]>) -> String {
-    let digits: String = Sha256::digest(original.as_ref()).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("REDACTED:{digits}")
-}
-
 /// RFC 2104, for keys of at most one block.
 fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
     const BLOCK: usize = 64;

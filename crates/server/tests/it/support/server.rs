@@ -12,6 +12,7 @@ use posthaste::store::sqlite::{SqliteOptions, SqliteStore};
 use posthaste::store::{Counts, Store};
 use posthaste::tenants::TenantSettings;
 use posthaste_wire::id::TenantId;
+use posthaste_wire::redact::Marks;
 use posthaste_wire::time::Timestamp;
 use serde_json::Value;
 use std::io;
@@ -295,6 +296,12 @@ impl TestServer {
         let text = self.metrics();
         let found = text.lines().find_map(|candidate| candidate.strip_prefix(line)?.strip_prefix(' '));
         found.map_or(0.0, |value| value.parse().expect("metrics are numbers"))
+    }
+
+    /// What stands in the place of a hidden value of the tenant that requests are made for.
+    pub(crate) fn mark(&self, original: impl AsRef<[u8]>) -> String {
+        let secret = self.store.secret(&[0; 32]).expect("the store answers");
+        Marks::of(&secret, self.tenant()).mark(original.as_ref())
     }
 
     // Asking.

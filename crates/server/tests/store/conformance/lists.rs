@@ -183,9 +183,10 @@ pub(super) fn dead_letter_filters_know_the_last_answer(store: &dyn Store) {
 
 pub(super) fn a_page_ends_before_its_bodies_get_too_large(store: &dyn Store) {
     let rig = Rig::new(store);
-    let size = limits::PAGE_BYTES_MAX / 2;
+    // A message has a URL and headers besides its body.
+    let size = limits::PAGE_BYTES_MAX / 2 - 100;
     // The last is too large for any page and still gets one.
-    for bytes in [size, size, size, 2 * size + 1] {
+    for bytes in [size, size, size, limits::PAGE_BYTES_MAX + 1] {
         let message = rig.publish_with(T0, |message| message.body = Bytes::from(vec![b'x'; bytes]));
         rig.fail(&message, T0, Some(500));
     }
@@ -195,8 +196,7 @@ pub(super) fn a_page_ends_before_its_bodies_get_too_large(store: &dyn Store) {
     let letters =
         walk(100, Order::EarliestFirst, |page| store.list_dead_letters(rig.tenant, &Filter::default(), page).unwrap());
     assert_eq!(logs.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
-    // A dead letter has the answer besides.
-    assert_eq!(letters.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1, 1]);
+    assert_eq!(letters.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
 }
 
 pub(super) fn live_messages_are_matched_oldest_first(store: &dyn Store) {

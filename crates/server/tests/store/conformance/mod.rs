@@ -3,6 +3,7 @@
 mod life;
 mod lists;
 mod named;
+mod pages;
 mod retention;
 mod rules;
 mod run_lists;
@@ -50,6 +51,14 @@ claims! {
         dead_letters_are_visited_without_bodies_until_somebody_has_seen_enough
         a_page_ends_before_its_bodies_get_too_large
         live_messages_are_matched_oldest_first
+    ;
+    pages:
+        names_are_listed_page_by_page
+        a_large_body_is_left_out_of_a_list_of_schedules_and_its_schedule_is_not
+        a_page_without_bodies_reads_none_and_is_longer_for_it
+        a_page_ends_before_its_headers_get_too_large
+        a_large_run_is_listed_without_its_bodies
+        the_secret_of_a_store_stays_the_same
     ;
     rules:
         tenants_never_see_each_other

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use posthaste::store::Store;
+use posthaste::store::{NamePage, Store};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::Flow;
@@ -33,7 +33,11 @@ pub(super) fn url_groups_are_edited_and_remembered_by_tenant(store: &dyn Store) 
         headers,
     };
     assert_eq!(store.url_group(one, "a").unwrap(), Some(expected));
-    let names = |tenant| store.url_groups(tenant).unwrap().into_iter().map(|group| group.name).collect::<Vec<_>>();
+    let names = |tenant| -> Vec<String> {
+        let page = store.url_groups(tenant, &NamePage::FIRST).unwrap();
+        assert_eq!((page.next, store.url_group_count(tenant).unwrap()), (None, page.entries.len()));
+        page.entries.into_iter().map(|group| group.name).collect()
+    };
     assert_eq!((names(one), names(other)), (vec!["a".to_owned(), "b".to_owned()], vec![]));
     assert_eq!(store.edit_url_group(other, "a", &Edit::Remove(Vec::new()), T0).unwrap(), Err(Refused::Absent));
     store.edit_url_group(one, "a", &Edit::Delete, T0).unwrap().unwrap();
@@ -89,8 +93,8 @@ pub(super) fn schedules_are_put_and_dropped_by_tenant(store: &dyn Store) {
     let mut ops: Vec<Op> = own.iter().rev().map(put).collect();
     ops.push(put(&foreign));
     rig.commit(&ops).unwrap();
-    assert_eq!(store.schedules(rig.tenant).unwrap(), own);
-    assert_eq!(store.schedules(other).unwrap(), from_ref(&foreign));
+    assert_eq!(all_schedules(store, rig.tenant), own);
+    assert_eq!(all_schedules(store, other), from_ref(&foreign));
     assert_eq!(store.schedule(rig.tenant, "a").unwrap().as_ref(), Some(&own[2]));
     assert_eq!(store.schedule(rig.tenant, "A").unwrap(), None);
 
@@ -99,7 +103,7 @@ pub(super) fn schedules_are_put_and_dropped_by_tenant(store: &dyn Store) {
         Schedule { plan, body: Bytes::from(vec![1; 100_000]), state: ScheduleState::default(), ..own[2].clone() };
     let drop = |id: &str| Op::DropSchedule { tenant: rig.tenant, id: id.to_owned() };
     rig.commit(&[put(&replaced), drop(NAMES[1])]).unwrap();
-    assert_eq!(store.schedules(rig.tenant).unwrap(), [own[0].clone(), replaced, own[3].clone()]);
+    assert_eq!(all_schedules(store, rig.tenant), [own[0].clone(), replaced, own[3].clone()]);
     rig.commit(&[drop("a")]).unwrap();
     assert_eq!((store.schedule(rig.tenant, "a").unwrap(), store.schedule(other, "a").unwrap()), (None, Some(foreign)));
     let left: Vec<_> = store.schedule_states().unwrap().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();

@@ -144,7 +144,7 @@ pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
     }
     let mut foreign = rig.start_with("a", T0, |new| new.tenant = other);
     rig.wait(&mut foreign, T0, "event", 1);
-    let listed = |event: &str, max: usize| store.waits(rig.tenant, event, max).unwrap();
+    let listed = |event: &str, max: usize| store.waits(rig.tenant, event, Seq::MIN, max).unwrap();
     let wait = |runs: &[Workflow; 2], run: usize, wait: usize| {
         let Workflow { run, waits, .. } = &runs[run];
         ListedWait { url: run.url.clone(), redact: run.config.redact.clone(), wait: waits[wait].clone() }
@@ -152,6 +152,8 @@ pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
     let all = [wait(&runs, 1, 0), wait(&runs, 0, 0), wait(&runs, 0, 1)];
     assert_eq!(listed("event", 9), all);
     assert_eq!((listed("event", 2), listed("none", 9)), (all[..2].to_vec(), vec![]));
+    let after = all[0].wait.timer.seq;
+    assert_eq!(store.waits(rig.tenant, "event", after, 1).unwrap(), all[1..2], "the next page");
     assert_eq!(listed("Event", 9), [wait(&runs, 1, 1)]);
     rig.decide(T0, |out| runs[0].notify("event", b"", out)).unwrap();
     assert_eq!(listed("event", 9), [all[0].clone(), all[2].clone()]);

@@ -1,12 +1,12 @@
 //! The fields of runs, steps and failed runs.
 
-use super::story::{Story, T0, URL, branch, config, plan, result, step, with_failure_function};
+use super::story::{Story, T0, URL, branch, config, mark, plan, result, step, with_failure_function};
 use crate::api::workflow::shape::{self, View};
 use posthaste_engine::message::FlowSpec;
 use posthaste_engine::outcome::ErrorClass;
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::run::{FailureCall, Invoker, RunConfig, StepText};
-use posthaste_wire::redact::{self, RedactFields};
+use posthaste_wire::redact::RedactFields;
 use serde_json::{Value, json};
 
 const DEFAULT_DELAY: &str = "min(86400000, 1000 * exp(2.5 * (retried + 1)))";
@@ -322,10 +322,10 @@ fn what_an_invoked_run_hides_its_invoker_hides_too() {
     for story in [invoked(), invoked().child_ends(child()), invoked().fails(1).child_ends(child())] {
         let log = story.log();
         let shown = only(&log, 2);
-        assert_eq!(shown["invokedWorkflowRunBody"], redact::mark(b"{\"doc\":42}"));
-        assert_eq!(shown["invokedWorkflowRunHeaders"], json!({ "X-Child": [redact::mark(b"c")] }));
+        assert_eq!(shown["invokedWorkflowRunBody"], mark(b"{\"doc\":42}"));
+        assert_eq!(shown["invokedWorkflowRunHeaders"], json!({ "X-Child": [mark(b"c")] }));
         let told = shown.get("out").and_then(Value::as_str);
-        assert!(told.is_none_or(|told| told == redact::mark(out.as_bytes())), "{shown}");
+        assert!(told.is_none_or(|told| told == mark(out.as_bytes())), "{shown}");
         assert_eq!(only(&log, 1)["out"], "charge is done", "what is its own is shown");
     }
 }
@@ -420,7 +420,7 @@ fn who_hears_of_a_failure_may_hide_more_than_the_run() {
         ..FailureCall::default()
     };
     let letter = Story::with(RunConfig { failure: Some(failure), ..config() }).fails(0).letter().unwrap();
-    assert_eq!(letter["failureCallbackHeader"], json!({ "X-Key": [redact::mark(b"secret")], "X-A": ["a"] }));
+    assert_eq!(letter["failureCallbackHeader"], json!({ "X-Key": [mark(b"secret")], "X-A": ["a"] }));
 }
 
 #[test]
@@ -437,19 +437,19 @@ fn what_a_run_asks_to_hide_is_hidden_everywhere() {
         .invokes(step(3, "child", "Invoke"));
     let log = story.log();
     let first = only(&log, 0);
-    assert_eq!(first["out"], redact::mark(b"{\"order\":7}"));
-    assert_eq!(first["headers"]["Authorization"], json!([redact::mark(b"Bearer secret")]));
+    assert_eq!(first["out"], mark(b"{\"order\":7}"));
+    assert_eq!(first["headers"]["Authorization"], json!([mark(b"Bearer secret")]));
     assert_eq!(first["headers"]["X-A"], json!(["a"]));
-    assert_eq!(only(&log, 1)["out"], redact::mark(b"charge is done"));
+    assert_eq!(only(&log, 1)["out"], mark(b"charge is done"));
     let call = only(&log, 2);
-    assert_eq!(call["callBody"], redact::mark(b"{\"amount\":5}"));
-    assert_eq!(call["callResponseBody"], redact::mark(b"{}"));
-    assert_eq!(call["callHeaders"]["Authorization"], json!([redact::mark(b"Bearer key")]));
-    assert_eq!(only(&log, 3)["invokedWorkflowRunBody"], redact::mark(b"{\"doc\":42}"));
+    assert_eq!(call["callBody"], mark(b"{\"amount\":5}"));
+    assert_eq!(call["callResponseBody"], mark(b"{}"));
+    assert_eq!(call["callHeaders"]["Authorization"], json!([mark(b"Bearer key")]));
+    assert_eq!(only(&log, 3)["invokedWorkflowRunBody"], mark(b"{\"doc\":42}"));
     let failed = story.fails(4);
     let letter = failed.letter().unwrap();
-    assert_eq!(letter["body"], redact::mark(b"{\"order\":7}"));
-    assert_eq!(letter["header"]["Authorization"], json!([redact::mark(b"Bearer secret")]));
+    assert_eq!(letter["body"], mark(b"{\"order\":7}"));
+    assert_eq!(letter["header"]["Authorization"], json!([mark(b"Bearer secret")]));
     for text in [failed.log().to_string(), letter.to_string()] {
         assert!(!text.contains("Bearer") && !text.contains("order\\\"") && !text.contains("is done"), "{text}");
     }

@@ -1,0 +1,149 @@
+//! Responses that may be large: read and built off the async threads when it is the tenant's turn, and held only while there is
+//! room.
+//!
+//! Room is taken for a page before anything is read. When the response is there, what it does not need is given back, and the
+//! rest when it is sent or its reader is gone: a tenant whose clients read slowly runs out of its own room.
+
+use super::error::ApiError;
+use super::pieces::{Finished, Pieces};
+use crate::app::{App, ReadError};
+use crate::store::{Store, StoreError};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::Response;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use posthaste_engine::limits::{MESSAGE_BYTES_MAX, PAGE_BYTES_MAX};
+use posthaste_wire::id::TenantId;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes of responses held at once, while they are built and until they are sent; over it, reads are refused with 503.
+const RESPONSES_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// One tenant's share of that; over it, its reads are refused with 429.
+const TENANT_RESPONSES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Room that is taken before a page is read, for the page and its last entry; a larger response takes more when it is there.
+const PAGE_ROOM_BYTES: usize = 18 * 1024 * 1024;
+/// Bytes per permit of these budgets.
+const BYTES_PER_PERMIT: usize = 1024;
+
+const _: () = assert!(PAGE_BYTES_MAX + MESSAGE_BYTES_MAX <= PAGE_ROOM_BYTES);
+const _: () =
+    assert!(PAGE_ROOM_BYTES <= TENANT_RESPONSES_BYTES_MAX && TENANT_RESPONSES_BYTES_MAX <= RESPONSES_BYTES_MAX);
+
+/// Says in a response that is a bare list where the next page begins.
+pub(crate) const CURSOR: HeaderName = HeaderName::from_static("upstash-cursor");
+
+/// Room for responses.
+pub(crate) struct ResponseBudget {
+    all: Arc<Semaphore>,
+    tenants: HashMap<TenantId, Arc<Semaphore>>,
+}
+
+/// Room that a response takes, given back when it is dropped.
+#[derive(Debug)]
+struct Room {
+    own: OwnedSemaphorePermit,
+    common: OwnedSemaphorePermit,
+}
+
+impl ResponseBudget {
+    pub(crate) fn new(tenants: impl Iterator<Item = TenantId>) -> ResponseBudget {
+        let share = || Arc::new(Semaphore::new(TENANT_RESPONSES_BYTES_MAX / BYTES_PER_PERMIT));
+        ResponseBudget {
+            all: Arc::new(Semaphore::new(RESPONSES_BYTES_MAX / BYTES_PER_PERMIT)),
+            tenants: tenants.map(|tenant| (tenant, share())).collect(),
+        }
+    }
+
+    /// Room in the tenant's share and in all, if there is any: who has a turn to read does not wait with it.
+    fn take(&self, tenant: TenantId, bytes: usize) -> Result<Room, ApiError> {
+        let own_is_full = || {
+            ApiError::too_many(format!(
+                "the responses to this tenant that are not read yet have up to {TENANT_RESPONSES_BYTES_MAX} bytes, which is the most; read them, or ask for fewer at once"
+            ))
+        };
+        let is_full = || ApiError::overloaded("too many bytes of responses wait for their readers; try again");
+        let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).map_err(|_| own_is_full())?;
+        let share = self.tenants.get(&tenant).ok_or_else(own_is_full)?;
+        let own = share.clone().try_acquire_many_owned(permits).map_err(|_| own_is_full())?;
+        let common = self.all.clone().try_acquire_many_owned(permits).map_err(|_| is_full())?;
+        Ok(Room { own, common })
+    }
+}
+
+impl Room {
+    /// Keeps room for so many bytes and gives the rest back; says how many bytes it lacks.
+    fn fit(&mut self, bytes: usize) -> usize {
+        let (needed, taken) = (bytes.div_ceil(BYTES_PER_PERMIT), self.own.num_permits());
+        drop(self.own.split(taken.saturating_sub(needed)));
+        drop(self.common.split(taken.saturating_sub(needed)));
+        needed.saturating_sub(taken) * BYTES_PER_PERMIT
+    }
+}
+
+/// A response of JSON, perhaps one page of several.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) json: Finished,
+    /// Where the next page begins, if the response has no place of its own to say so.
+    pub(super) cursor: Option<String>,
+}
+
+impl From<Pieces> for Answer {
+    fn from(pieces: Pieces) -> Self {
+        Answer { json: pieces.finish(), cursor: None }
+    }
+}
+
+/// Says where the next page of a bare list begins, if there is one. Keys may hold anything, so they are percent-encoded; names
+/// stay as they are.
+pub(super) fn put_cursor(response: &mut Response, next: Option<&str>) {
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    let Some(next) = next else { return };
+    if let Ok(cursor) = HeaderValue::from_str(&utf8_percent_encode(next, ENCODED).to_string()) {
+        response.headers_mut().insert(CURSOR, cursor);
+    }
+}
+
+/// Reads and builds a response for a tenant, and sends it.
+pub(super) async fn answer(
+    app: &App,
+    tenant: TenantId,
+    make: impl FnOnce(&dyn Store) -> Result<Result<Answer, ApiError>, StoreError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let turn = app.reads.turn(tenant).await.map_err(ReadError::NoTurn)?;
+    let mut room = app.response_budget.take(tenant, PAGE_ROOM_BYTES)?;
+    let Answer { json, cursor } = app.read_with(turn, make).await??;
+    let more = match room.fit(json.held()) {
+        0 => None,
+        lacking => Some(app.response_budget.take(tenant, lacking.min(TENANT_RESPONSES_BYTES_MAX / 2))?),
+    };
+    let mut response = Response::new(json.into_body((room, more)));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    put_cursor(&mut response, cursor.as_deref());
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantId = TenantId(1);
+    const B: TenantId = TenantId(2);
+
+    #[test]
+    fn a_tenant_whose_responses_are_not_read_runs_out_of_its_own_room() {
+        let budget = ResponseBudget::new([A, B].into_iter());
+        let mut held = Vec::new();
+        for _ in 0..TENANT_RESPONSES_BYTES_MAX / PAGE_ROOM_BYTES {
+            held.push(budget.take(A, PAGE_ROOM_BYTES).unwrap());
+        }
+        assert!(budget.take(A, PAGE_ROOM_BYTES).is_err());
+        assert!(budget.take(B, PAGE_ROOM_BYTES).is_ok(), "another tenant has its own");
+        let lacking: Vec<usize> = held.iter_mut().map(|room| room.fit(1)).collect();
+        assert!(lacking.iter().all(|bytes| *bytes == 0));
+        assert!(budget.take(A, PAGE_ROOM_BYTES).is_ok(), "short responses take little");
+        let mut room = budget.take(B, PAGE_ROOM_BYTES).unwrap();
+        assert_eq!(room.fit(PAGE_ROOM_BYTES + 5 * BYTES_PER_PERMIT), 5 * BYTES_PER_PERMIT);
+    }
+}

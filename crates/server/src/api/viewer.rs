@@ -1,0 +1,129 @@
+//! Who looks at something, and what is hidden from them.
+//!
+//! What a message or a run asks to hide is hidden from everybody. Credentials that are sent on are hidden from those who may
+//! only read, whatever was asked: they are for the receiver.
+
+use super::auth::identify;
+use super::error::ApiError;
+use super::shape::header_map;
+use crate::app::App;
+use crate::tenants::{Grant, Scope};
+use axum::extract::Request;
+use posthaste_engine::message::{CauseKind, Message};
+use posthaste_wire::encoding::{header_bytes, header_shown};
+use posthaste_wire::id::TenantId;
+use posthaste_wire::redact::{Marks, RedactFields, is_credential};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Somebody who may read what a tenant has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Viewer {
+    pub(super) tenant: TenantId,
+    marks: Marks,
+    sees_credentials: bool,
+}
+
+impl Viewer {
+    /// Whose token a request shows.
+    pub(super) fn of(app: &App, request: &Request) -> Result<Viewer, ApiError> {
+        let Grant { tenant, scope, .. } = identify(app, request.headers(), request.uri())?;
+        Ok(Viewer { tenant, marks: app.marks_of(tenant), sees_credentials: scope == Scope::Full })
+    }
+
+    /// Somebody with a token of this scope.
+    pub(super) fn with(marks: Marks, tenant: TenantId, scope: Scope) -> Viewer {
+        Viewer { tenant, marks, sees_credentials: scope == Scope::Full }
+    }
+
+    /// What stands in the place of a hidden value.
+    pub(super) fn mark(&self, original: &[u8]) -> String {
+        self.marks.mark(original)
+    }
+
+    /// Whether the value of a header is hidden.
+    pub(super) fn hides_header(&self, redact: &RedactFields, name: &str) -> bool {
+        redact.hides_header(name) || (!self.sees_credentials && is_credential(name))
+    }
+
+    /// Headers that are sent on, some of them hidden.
+    pub(super) fn sent_headers(&self, headers: &[(String, String)], redact: &RedactFields) -> Value {
+        header_map(headers, |name, value| match self.hides_header(redact, name) {
+            true => self.mark(&header_bytes(value)),
+            false => header_shown(value).into_owned(),
+        })
+    }
+
+    /// Headers that somebody answered with.
+    pub(super) fn received_headers(&self, headers: &[(String, String)]) -> Value {
+        let nothing = RedactFields::default();
+        header_map(headers, |name, value| match self.hides_header(&nothing, name) {
+            true => self.mark(&header_bytes(value)),
+            false => value.to_owned(),
+        })
+    }
+
+    /// The same of headers in JSON: names with lists of values, or with one.
+    pub(super) fn received_json(&self, headers: Value) -> Value {
+        let Value::Object(mut headers) = headers else { return headers };
+        let is_hidden = |name: &str| self.hides_header(&RedactFields::default(), name);
+        for (_, values) in headers.iter_mut().filter(|(name, _)| is_hidden(name)) {
+            let values = match values {
+                Value::Array(values) => values.as_mut_slice(),
+                value => std::slice::from_mut(value),
+            };
+            for value in values {
+                *value = self.mark(value.as_str().unwrap_or_default().as_bytes()).into();
+            }
+        }
+        headers.into()
+    }
+
+    /// Whether the body of a message is hidden: it asks for that, or it is a callback that tells of credentials.
+    pub(super) fn hides_body(&self, message: &Message) -> bool {
+        let tells_credentials = || match message.spec.cause.map(|cause| cause.kind) {
+            Some(CauseKind::Callback | CauseKind::FailureCallback) => tells_credentials(&message.body) != Some(false),
+            // Perhaps a callback, before it failed.
+            Some(CauseKind::DlqRetry) => tells_credentials(&message.body) == Some(true),
+            None => false,
+        };
+        message.spec.redact.body || (!self.sees_credentials && tells_credentials())
+    }
+}
+
+/// The parts of a callback's body that have headers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ToldHeaders {
+    #[serde(default)]
+    header: Option<BTreeMap<String, IgnoredAny>>,
+    #[serde(default)]
+    source_header: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+/// Whether a callback's body has headers that carry credentials; `None` if it is not the body of one.
+fn tells_credentials(body: &[u8]) -> Option<bool> {
+    let ToldHeaders { header, source_header } = serde_json::from_slice(body).ok()?;
+    Some([header, source_header].into_iter().flatten().flatten().any(|(name, _)| is_credential(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callbacks_that_tell_of_credentials_are_known_by_their_headers() {
+        for (body, expected) in [
+            (&br#"{"status":200,"header":{"Set-Cookie":["a"]},"body":"x"}"#[..], Some(true)),
+            (br#"{"sourceHeader":{"authorization":["Bearer a"]},"header":{}}"#, Some(true)),
+            (br#"{"sourceHeader":{"Content-Type":["a"]},"header":{"Via":["b"]},"sourceBody":"Cookie"}"#, Some(false)),
+            (br#"{"sourceHeader":null}"#, Some(false)),
+            (b"", None),
+            (b"not JSON", None),
+        ] {
+            assert_eq!(tells_credentials(body), expected, "{}", String::from_utf8_lossy(body));
+        }
+    }
+}
