@@ -209,7 +209,7 @@ impl Receiver {
     /// Say next which URL deliveries are for ([`at_base`](Self::at_base), [`at_url`](Self::at_url) or, explicitly,
     /// [`at_any_url`](Self::at_any_url)); until then everything is refused.
     pub fn new(current_key: impl AsRef<str>, next_key: impl AsRef<str>) -> Result<Receiver, InvalidSigningKey> {
-        Receiver::of_both(signing_key(current_key)?, signing_key(next_key)?)
+        Ok(Receiver::of_both(signing_key(current_key)?, signing_key(next_key)?))
     }
 
     /// Takes one signing key. Deliveries are refused from the next rotation on until it is replaced.
@@ -238,14 +238,14 @@ impl Receiver {
         if let Some(weakness) = weakness(&current).or_else(|| weakness(&next)) {
             tracing::warn!(%weakness, "development keys are accepted: anybody can sign deliveries to this endpoint");
         }
-        Receiver::of_both(current, next)
+        Ok(Receiver::of_both(current, next))
     }
 
-    fn of_both(current: Secret, next: Secret) -> Result<Receiver, InvalidSigningKey> {
+    fn of_both(current: Secret, next: Secret) -> Receiver {
         if current.expose() == next.expose() {
             tracing::warn!("both signing keys are the same: the next rotation will refuse deliveries");
         }
-        Ok(Receiver { next: Some(next), ..Receiver::of(current) })
+        Receiver { next: Some(next), ..Receiver::of(current) }
     }
 
     fn of(current: Secret) -> Receiver {

@@ -70,6 +70,7 @@ async fn a_callback_tells_of_a_delivery_in_these_words() {
         let token = told.header("upstash-signature").expect("it is signed");
         let claims = jwt::verify(token, CURRENT_KEY).expect("the current key signs");
         assert_eq!((&claims["sub"], &claims["body"]), (&json!(callback), &json!(jwt::body_claim(&told.body))));
+        assert_eq!(claims["messageId"], own_id.as_str());
         server.reaches(&own_id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
         let own = server.get(&format!("/v2/messages/{own_id}")).expect(200).await.redacted();
         let body = String::from_utf8(told.body.clone()).expect("JSON is text");

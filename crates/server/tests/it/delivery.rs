@@ -66,7 +66,10 @@ async fn the_receiver_gets_exactly_these_headers() {
     let body = jwt::body_claim(b"hello");
     assert_eq!(
         claims,
-        json!({ "iss": "Upstash", "sub": url, "exp": now + 300, "nbf": 0, "iat": now, "jti": jwt_id, "body": body })
+        json!({
+            "iss": "Upstash", "sub": url, "exp": now + 300, "nbf": 0, "iat": now, "jti": jwt_id, "body": body,
+            "messageId": id,
+        })
     );
     server.finish().await;
 }
@@ -97,6 +100,7 @@ async fn every_attempt_has_a_fresh_signature_and_counts_the_retries() {
             let claims = claims_of(&delivery, &url);
             assert_eq!(claims["iat"], START_MS / 1_000 + retried);
             assert!(!jwt_ids.contains(&claims["jti"]));
+            assert_eq!(claims["messageId"], id.as_str());
             jwt_ids.push(claims["jti"].clone());
             if retried < 3 {
                 let mut states = vec!["CREATED"];
