@@ -35,7 +35,7 @@ impl fmt::Debug for KeyRing {
     }
 }
 
-/// What is wrong with the keys of the settings.
+/// Why the configured keys cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeys {
     /// There is none.
