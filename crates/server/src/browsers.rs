@@ -92,7 +92,9 @@ pub fn is_loopback(authority: &Authority) -> bool {
 }
 
 fn is_loopback_page(origin: &str) -> bool {
-    let Some((scheme, host)) = origin.split_once("://") else { return false };
+    // Written as browsers do, so that no other reader of it finds another host.
+    let is_canonical = canonical_origin(origin).is_some_and(|canonical| canonical.eq_ignore_ascii_case(origin));
+    let Some((scheme, host)) = origin.split_once("://").filter(|_| is_canonical) else { return false };
     let is_web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
     is_web && host.parse().is_ok_and(|host| is_loopback(&host))
 }

@@ -305,7 +305,7 @@ pub struct Config {
     pub shard: shard::Settings,
     /// What a tenant may have and ask for.
     pub quotas: Quotas,
-    /// What encrypts the stored signing keys, if anything does.
+    /// Keys that encrypt the stored signing keys; `None` stores them in the clear.
     pub encryption: Option<KeyRing>,
     /// Largest message body.
     pub message_bytes_max: usize,

@@ -22,8 +22,8 @@ impl Keys {
     /// Loads the keys of these tenants. In `serve` what is stored wins over what is configured, because a
     /// rotation is stored; in `dev` the published keys are what the SDKs know, so they are taken anew.
     ///
-    /// What is stored is encrypted if there is a key for it. Then all that is not, or with an older key, is encrypted anew, also
-    /// for tenants that are not configured.
+    /// With an encryption key, stored keys are encrypted. Those in the clear or under an older key are encrypted again here,
+    /// also for tenants that are no longer configured.
     pub fn load(
         store: Arc<dyn Store>,
         encryption: Option<KeyRing>,
@@ -92,7 +92,7 @@ pub enum KeysError {
     /// They are encrypted, and cannot be read.
     #[error(
         "the stored signing keys of tenant {tenant} cannot be read: {source}; set the encryption key that they were \
-         stored with, if need be as an older key behind the new one"
+         stored with, as an older key after the new one if it was replaced"
     )]
     Encrypted {
         /// The tenant's number in the store.

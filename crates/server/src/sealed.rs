@@ -11,6 +11,8 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
+/// All versions of the format begin with this.
+const MARK: &str = "sealed:";
 const PREFIX: &str = "sealed:1:";
 const KEY_BYTES: usize = 32;
 /// Older keys that still open what they have sealed, and the one that seals.
@@ -35,7 +37,7 @@ impl fmt::Debug for KeyRing {
     }
 }
 
-/// What is wrong with the keys of the settings.
+/// Why the configured keys cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeys {
     /// There is none.
@@ -55,6 +57,9 @@ pub enum CannotOpen {
     /// It was sealed with a key that is not there.
     #[error("it is encrypted with the key {0}, which is none of those in encryption_key or encryption_key_file")]
     UnknownKey(String),
+    /// Another version of the server has encrypted it.
+    #[error("it is encrypted in a format that this version of the server does not know")]
+    UnknownFormat,
     /// The key is right and the text is not what was sealed.
     #[error("it was changed since it was encrypted, or belongs to another tenant")]
     Forged,
@@ -102,7 +107,10 @@ impl KeyRing {
 
 /// Decrypts a text, or takes it as it is if it is not encrypted.
 pub(crate) fn open(keys: Option<&KeyRing>, place: Place, text: &str) -> Result<String, CannotOpen> {
-    let Some((fingerprint, data)) = sealed_parts(text) else { return Ok(text.to_owned()) };
+    if !text.starts_with(MARK) {
+        return Ok(text.to_owned());
+    }
+    let (fingerprint, data) = sealed_parts(text).ok_or(CannotOpen::UnknownFormat)?;
     let key = keys.and_then(|ring| ring.keys.iter().find(|key| key.fingerprint == fingerprint));
     let key = key.ok_or_else(|| CannotOpen::UnknownKey(fingerprint.to_owned()))?;
     let bytes = from_base64(data).filter(|bytes| bytes.len() > NONCE_LEN).ok_or(CannotOpen::Forged)?;
@@ -170,6 +178,7 @@ mod tests {
             let changed = String::from_utf8(changed).unwrap();
             assert!(open(Some(&ring), place(7, "current"), &changed).is_err() || at + 2 >= sealed.len(), "{at}");
         }
+        assert_eq!(open(Some(&ring), place(7, "current"), "sealed:2:x:y"), Err(CannotOpen::UnknownFormat));
         assert_eq!(open(None, place(7, "current"), "sig_plain").as_deref(), Ok("sig_plain"));
     }
 

@@ -294,7 +294,7 @@ pub(super) fn no_group(name: &str) -> ApiError {
     ApiError::not_found(format!("topic {name} not found"))
 }
 
-/// What checks the retry-delay expressions of one request.
+/// Checks the retry-delay expressions of one request.
 pub(super) fn expression_checks() -> RetryDelayChecks {
     RetryDelayChecks::new(limits::RETRY_EXPRESSION_STEPS_MAX)
 }

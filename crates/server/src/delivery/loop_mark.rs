@@ -14,7 +14,7 @@ use std::fmt;
 /// The header with the mark.
 const LOOP: HeaderName = HeaderName::from_static("posthaste-loop");
 
-/// What makes and recognises marks. Never printed.
+/// Makes and recognises marks. Never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LoopMark([u8; 32]);
 

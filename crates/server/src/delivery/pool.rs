@@ -40,7 +40,7 @@ impl Key {
         Key { tenant, https: target.https, authority: target.authority.clone() }
     }
 
-    /// Who uses the connection.
+    /// The tenant that uses the connection.
     pub(super) fn tenant(&self) -> TenantId {
         self.tenant
     }

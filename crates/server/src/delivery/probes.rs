@@ -17,7 +17,7 @@ const UNREACHED_WINDOW: Duration = Duration::from_secs(3_600);
 /// Private addresses and ports that are remembered as reached, per tenant; with one more all are forgotten.
 const REACHED_MAX: usize = 1_024;
 
-/// What each tenant has tried.
+/// The private addresses that each tenant has tried.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     tenants: Mutex<HashMap<TenantId, Tried>>,

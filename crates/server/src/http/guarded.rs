@@ -290,8 +290,9 @@ mod tests {
         assert_eq!(server.read(&mut read).await.unwrap(), READ_AHEAD_BYTES_MAX);
         // The rest of a body is read with it.
         let (mut client, mut server) = guarded(1024 * 1024);
-        client.write_all(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n").await.unwrap();
-        server.read(&mut read).await.unwrap();
+        let head = b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n";
+        client.write_all(head).await.unwrap();
+        assert_eq!(server.read(&mut read).await.unwrap(), head.len());
         client.write_all(&vec![b'x'; 100_000]).await.unwrap();
         client.write_all(requests.as_bytes()).await.unwrap();
         assert_eq!(server.read(&mut read).await.unwrap(), 100_000 + READ_AHEAD_BYTES_MAX);

@@ -130,7 +130,7 @@ pub trait Store: Send + Sync {
     /// The tenant's signing keys, if any were stored.
     fn signing_keys(&self, tenant: TenantId) -> Result<Option<SigningKeys>, StoreError>;
 
-    /// All tenants that have stored signing keys, also those that nobody configures any more.
+    /// All tenants that have stored signing keys, including those that are no longer configured.
     fn tenants_with_keys(&self) -> Result<Vec<TenantId>, StoreError>;
 
     /// Replaces the tenant's signing keys, durably.

@@ -30,7 +30,7 @@ async fn a_publish_says_no_more_of_a_private_destination_than_that_it_is_not_all
         let callback = server.publish("https://a.example/").header("Upstash-Callback", url).expect(400).await;
         assert_eq!(callback.error(), format!("Upstash-Callback: {NOT_ALLOWED}"), "{url}");
         let group = server.post("/v2/topics/g/endpoints").json(&json!({ "endpoints": [{ "url": url }] }));
-        assert_eq!(group.expect(400).await.error(), NOT_ALLOWED, "{url}");
+        assert_eq!(group.expect(400).await.error(), format!("item 0: {NOT_ALLOWED}"), "{url}");
         let trigger = server.post(&format!("/v2/trigger/{url}")).expect(400).await;
         assert_eq!(trigger.error(), NOT_ALLOWED, "{url}");
     }

@@ -66,7 +66,7 @@ pub(in crate::api) async fn batch(
     Ok((status, Json(answers)).into_response())
 }
 
-/// What is the same for all items of a request.
+/// The values that all items of a request share.
 #[derive(Clone, Copy)]
 pub(in crate::api) struct Asked<'a> {
     pub(in crate::api) caller_ip: &'a str,
