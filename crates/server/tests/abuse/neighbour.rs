@@ -105,7 +105,7 @@ impl Neighbour {
 async fn probe(server: SocketAddr, per_second: u32, stop: CancellationToken) -> Seen {
     let publish = request(
         "POST",
-        "/v2/publish/http://127.0.0.1:1/never",
+        "/v2/publish/http://127.0.0.1:8099/never",
         Some(NEIGHBOUR_TOKEN),
         "Upstash-Delay: 1h\r\nConnection: close\r\n",
         &[b'n'; 200],

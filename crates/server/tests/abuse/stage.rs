@@ -19,8 +19,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const WATCHED_MIN: Duration = Duration::from_secs(3);
 /// The neighbour works this long before and after an attack.
 const MARGIN: Duration = Duration::from_millis(300);
-/// Requests per second of the neighbour: publishes, and as many reads.
-const RATE: u32 = 30;
 /// How long the server may take to answer `/health` at the end.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -118,9 +116,9 @@ pub(crate) enum Beside {
     Nobody,
 }
 
-/// Runs an attack and measures. After `limit` the attack is over, whatever it still wanted.
-pub(crate) async fn perform(stage: &Stage, attack: Step, limit: Duration, beside: Beside) -> Measured {
-    let neighbour = (beside == Beside::Neighbour).then(|| Neighbour::start(stage.server.address, RATE));
+/// Runs an attack and measures, beside a neighbour of this many publishes and reads per second. After `limit` the attack is over, whatever it still wanted.
+pub(crate) async fn perform(stage: &Stage, attack: Step, limit: Duration, rate: Option<u32>) -> Measured {
+    let neighbour = rate.map(|rate| Neighbour::start(stage.server.address, rate));
     crate::client::elapse(MARGIN).await;
     let watch = stage.server.watch(stage.plan.kill_bytes);
     let until = Instant::now() + WATCHED_MIN;

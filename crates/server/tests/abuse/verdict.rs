@@ -44,43 +44,67 @@ fn p99_limit(plan: &Plan, alone: Duration) -> Duration {
 }
 
 /// Everything that is wrong with a measurement.
-pub(crate) fn judge(plan: &Plan, limits: &Limits, alone: &Alone, measured: &Measured) -> Vec<String> {
-    let mut problems = measured.attack.complaints.clone();
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Problems {
+    /// These fail the case.
+    pub(crate) certain: Vec<String>,
+    /// These may be due to a machine that was busy with something else, so the case is tried once more.
+    pub(crate) by_time: Vec<String>,
+}
+
+impl Problems {
+    /// Whether a second try may have another result.
+    pub(crate) fn are_of_time_only(&self) -> bool {
+        self.certain.is_empty() && !self.by_time.is_empty()
+    }
+
+    pub(crate) fn all(self) -> Vec<String> {
+        self.certain.into_iter().chain(self.by_time).collect()
+    }
+}
+
+/// Compares a measurement with the limits.
+pub(crate) fn judge(plan: &Plan, limits: &Limits, alone: &Alone, measured: &Measured) -> Problems {
+    let mut problems = Problems { certain: measured.attack.complaints.clone(), by_time: Vec::new() };
     let used = &measured.used;
     if used.rss_over_idle > RSS_BYTES_MAX && !used.was_killed {
-        problems.push(format!("{} MB of memory over idle, limit 200", used.rss_over_idle / 1_000_000));
+        problems.certain.push(format!("{} MB of memory over idle, limit 200", used.rss_over_idle / 1_000_000));
     }
     let factor = if plan.is_debug { DEBUG_FACTOR } else { 1 };
     if let Some(most) = limits.cpu.map(|cpu| cpu * factor).filter(|most| used.cpu > *most) {
-        problems.push(format!("{:.1} s of processor time, limit {:.1}", used.cpu.as_secs_f64(), most.as_secs_f64()));
+        problems.by_time.push(format!(
+            "{:.1} s of processor time, limit {:.1}",
+            used.cpu.as_secs_f64(),
+            most.as_secs_f64()
+        ));
     }
     if let Some(most) = limits.written.filter(|most| used.written > *most) {
-        problems.push(format!("{} MB written, limit {}", used.written / 1_000_000, most / 1_000_000));
+        problems.certain.push(format!("{} MB written, limit {}", used.written / 1_000_000, most / 1_000_000));
     }
     if let Some(seen) = &measured.seen {
-        problems.extend(judge_neighbour(plan, limits, alone, seen));
+        judge_neighbour(plan, limits, alone, seen, &mut problems);
     }
     problems
 }
 
-fn judge_neighbour(plan: &Plan, limits: &Limits, alone: &Alone, seen: &Seen) -> Vec<String> {
-    let mut problems = Vec::new();
+fn judge_neighbour(plan: &Plan, limits: &Limits, alone: &Alone, seen: &Seen, problems: &mut Problems) {
     let pairs = [
         ("publish", seen.publish_p99(), p99_limit(plan, alone.publish_p99)),
         ("read", seen.read_p99(), p99_limit(plan, alone.read_p99)),
     ];
     for (kind, p99, most) in pairs {
         if p99 > most {
-            problems.push(format!("neighbour's {kind} p99 {} ms, limit {}", p99.as_millis(), most.as_millis()));
+            problems.by_time.push(format!("neighbour's {kind} p99 {} ms, limit {}", p99.as_millis(), most.as_millis()));
         }
     }
     if seen.count() < PROBES_MIN {
-        problems.push(format!("only {} requests of the neighbour", seen.count()));
+        problems.by_time.push(format!("only {} requests of the neighbour", seen.count()));
     }
     let failures = seen.failures();
     if !failures.is_empty() && !limits.may_refuse_neighbour {
         let (count, all) = (failures.len(), seen.count());
-        problems.push(format!("{count} of {all} requests of the neighbour failed: {}", tally(failures.into_iter())));
+        problems
+            .by_time
+            .push(format!("{count} of {all} requests of the neighbour failed: {}", tally(failures.into_iter())));
     }
-    problems
 }

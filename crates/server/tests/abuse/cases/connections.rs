@@ -165,7 +165,7 @@ async fn slow_bodies(stage: &Stage) -> Attack {
     let mut attack = Attack::default();
     let begun = Instant::now();
     let head = format!(
-        "POST /v2/publish/http://127.0.0.1:1/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {ATTACKER_TOKEN}\r\n\
+        "POST /v2/publish/http://127.0.0.1:8099/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {ATTACKER_TOKEN}\r\n\
          Content-Length: 1000000\r\n\r\n"
     );
     let streams = open(stage, SLOW_BODIES, head.as_bytes(), &mut attack).await;

@@ -76,7 +76,7 @@ async fn large_list(stage: &Stage) -> Attack {
 
 async fn make_logs(stage: &Stage) -> Attack {
     let item = json!({
-        "destination": "http://127.0.0.1:1/never",
+        "destination": "http://127.0.0.1:8099/never",
         "headers": { "Upstash-Delay": "1h" },
         "body": "x".repeat(1_000),
     });

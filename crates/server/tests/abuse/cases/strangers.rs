@@ -229,7 +229,7 @@ async fn framing(stage: &Stage) -> Attack {
     ];
     for (name, rest, expected) in requests {
         let request = format!(
-            "POST /v2/publish/http://127.0.0.1:1/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n{rest}\r\n",
+            "POST /v2/publish/http://127.0.0.1:8099/x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n{rest}\r\n",
             crate::server::ATTACKER_TOKEN
         );
         expect_refusal(&mut attack, stage, name, request.as_bytes(), expected).await;
