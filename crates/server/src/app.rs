@@ -5,8 +5,10 @@ use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
+use crate::crash_point::panic_point;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::panics::passed_on;
 use crate::receiver::Inboxes;
 use crate::store::{Store, StoreError};
 use crate::tenants::Tokens;
@@ -64,7 +66,11 @@ impl App {
         query: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.store.clone();
-        match tokio::task::spawn_blocking(move || query(store.as_ref())).await {
+        let query = move || {
+            panic_point("query");
+            query(store.as_ref())
+        };
+        match passed_on(tokio::task::spawn_blocking(query).await) {
             Ok(result) => result,
             Err(error) => Err(StoreError::Unavailable(Box::new(error))),
         }

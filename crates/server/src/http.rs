@@ -1,7 +1,8 @@
 //! The listener: accepts connections, bounds what they may do, and lets them finish at shutdown.
 
-use crate::api::{Api, Peer};
+use crate::api::{Api, Peer, internal_error};
 use crate::console::Console;
+use crate::panics::{Panicked, caught};
 use axum::body::Body;
 use axum::response::Response;
 use hyper::Request;
@@ -52,7 +53,10 @@ impl Serve for Site {
 
     async fn serve(&self, request: Request<Body>) -> Result<Response, HungUp> {
         Ok(match Console::has(request.uri().path()) {
-            true => Box::pin(self.console.serve(request)).await,
+            true => match caught(Box::pin(self.console.serve(request))).await {
+                Ok(response) => response,
+                Err(Panicked) => internal_error(),
+            },
             false => self.api.serve(request).await,
         })
     }

@@ -14,6 +14,7 @@ use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, Site};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::panics::{Panicked, caught, caught_in};
 use crate::receiver::{Inboxes, Receiver};
 use crate::store::Store;
 use crate::tenants::Tokens;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Handle, Runtime};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,8 @@ pub struct Server {
     attempts: Arc<Attempts>,
     _delivery_threads: DeliveryThreads,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
+    /// Says which task ended in a panic, of those without which there is no server.
+    panicked: mpsc::UnboundedReceiver<&'static str>,
     _disk_watch: DiskWatch,
 }
 
@@ -128,9 +131,14 @@ impl Server {
         });
         let api = Arc::new(Api::new(app.clone()));
         let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
-        let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), stop_listening.clone(), grace));
+        let (watch, panicked) = mpsc::unbounded_channel();
+        let serve = |listener| {
+            let serving = http::serve(listener, site.clone(), stop_listening.clone(), grace);
+            spawn_watched("listener", serving, watch.clone())
+        };
         let listeners = listeners.into_iter().map(serve).collect();
-        let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
+        let bulk_worker =
+            spawn_watched("worker of bulk actions", bulk::run(app.clone(), stop_listening.clone()), watch);
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
             app,
@@ -142,15 +150,20 @@ impl Server {
             attempts,
             _delivery_threads: delivery_threads,
             core_ended,
+            panicked,
             _disk_watch: disk_watch,
         })
     }
 
-    /// Waits until the core fails. Never returns while all is well.
+    /// Waits until the core, or a task without which there is no server, fails. Never returns while all is well.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match (&mut self.core_ended).await {
-            Ok(Err(failure)) => failure.into(),
-            Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
+        tokio::select! {
+            ended = &mut self.core_ended => match ended {
+                Ok(Err(failure)) => failure.into(),
+                Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
+            },
+            // Closed only when all of them have ended, at a stop.
+            Some(task) = self.panicked.recv() => anyhow::anyhow!("the {task} ended in a panic; the log says where"),
         }
     }
 
@@ -204,6 +217,20 @@ impl Server {
             Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
         }
     }
+}
+
+/// A task without which there is no server: its panic is reported.
+fn spawn_watched(
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+    watch: mpsc::UnboundedSender<&'static str>,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if caught(work).await == Err(Panicked) {
+            // A server that is being stopped listens no more, and ends anyway.
+            let _ = watch.send(name);
+        }
+    })
 }
 
 /// The socket of the console's test receiver, which deliveries may reach.
@@ -264,7 +291,7 @@ impl Drop for DeliveryThreads {
 fn spawn_core(core: Core, running: Arc<AtomicBool>) -> anyhow::Result<oneshot::Receiver<Result<(), CoreFailure>>> {
     let (sender, receiver) = oneshot::channel();
     let body = move || {
-        let result = core.run();
+        let result = caught_in(|| core.run()).unwrap_or(Err(CoreFailure::Panicked));
         running.store(false, Ordering::Release);
         drop(sender.send(result));
     };

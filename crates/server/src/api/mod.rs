@@ -50,6 +50,8 @@ pub(crate) use llm::LlmUpstream;
 
 use crate::app::App;
 use crate::config::Mode;
+use crate::crash_point::panic_point;
+use crate::panics::{Panicked, caught};
 use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -275,6 +277,11 @@ async fn no_endpoint() -> ApiError {
     ApiError::not_found("no such endpoint; /openapi.json lists the paths there are")
 }
 
+/// The response to a request that ended in a panic.
+pub(crate) fn internal_error() -> Response {
+    ApiError::internal().into_response()
+}
+
 /// The whole API: what is around every request, and the routes.
 pub struct Api {
     app: Arc<App>,
@@ -304,7 +311,10 @@ impl Api {
         let started = Instant::now();
         let response = match error::refuse_malformed(&request) {
             Some(refusal) => refusal.into_response(),
-            None => error::enveloped(self.route(request).await),
+            None => match caught(self.route(request)).await {
+                Ok(response) => error::enveloped(response),
+                Err(Panicked) => internal_error(),
+            },
         };
         let (status, took) = (response.status(), started.elapsed());
         self.app.metrics.requested(route, status.as_u16(), took);
@@ -319,6 +329,7 @@ impl Api {
 
     /// The request that there are most of does not need to be looked for.
     async fn route(&self, request: Request) -> Response {
+        panic_point("request");
         if request.method() == Method::POST && request.uri().path().starts_with("/v2/publish/") {
             return publish::publish(State(self.app.clone()), request).await.into_response();
         }

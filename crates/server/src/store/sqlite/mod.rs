@@ -32,7 +32,7 @@ pub(super) use workflow::Premises;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedWait,
     MessageRecord, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId, SigningKeys, Store, StoreError,
-    Tally, VisitDeadLetter, lock,
+    Tally, VisitDeadLetter, lock, lock_reader,
 };
 use crate::crash_point::crash_point;
 use bytes::Bytes;
@@ -185,7 +185,7 @@ impl SqliteStore {
                 Err(TryLockError::WouldBlock) => {}
             }
         }
-        lock(&self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % self.readers.len()])
+        lock_reader(&self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % self.readers.len()])
     }
 
     /// Only while the writer is locked, so that totals change in the order of the transactions.
