@@ -101,7 +101,6 @@ impl Server {
         core.heed_low_disk(disk_low.clone());
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
-        let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
@@ -131,14 +130,7 @@ impl Server {
         });
         let api = Arc::new(Api::new(app.clone()));
         let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
-        let (watch, panicked) = mpsc::unbounded_channel();
-        let serve = |listener| {
-            let serving = http::serve(listener, site.clone(), stop_listening.clone(), grace);
-            spawn_watched("listener", serving, watch.clone())
-        };
-        let listeners = listeners.into_iter().map(serve).collect();
-        let bulk_worker =
-            spawn_watched("worker of bulk actions", bulk::run(app.clone(), stop_listening.clone()), watch);
+        let Tasks { listeners, bulk_worker, panicked } = Tasks::spawn(&app, &site, listeners);
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
             app,
@@ -216,6 +208,27 @@ impl Server {
             Ok(result) => result.context("while stopping"),
             Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
         }
+    }
+}
+
+/// The tasks without which there is no server.
+struct Tasks {
+    listeners: Vec<JoinHandle<()>>,
+    bulk_worker: JoinHandle<()>,
+    panicked: mpsc::UnboundedReceiver<&'static str>,
+}
+
+impl Tasks {
+    fn spawn(app: &Arc<App>, site: &Arc<Site>, listeners: Vec<TcpListener>) -> Tasks {
+        let (watch, panicked) = mpsc::unbounded_channel();
+        let (stop, grace) = (&app.stopping, app.config.shutdown_grace);
+        let serve = |listener| {
+            let serving = http::serve(listener, site.clone(), stop.clone(), grace);
+            spawn_watched("listener", serving, watch.clone())
+        };
+        let listeners = listeners.into_iter().map(serve).collect();
+        let bulk_worker = spawn_watched("worker of bulk actions", bulk::run(app.clone(), stop.clone()), watch.clone());
+        Tasks { listeners, bulk_worker, panicked }
     }
 }
 

@@ -111,8 +111,8 @@ async fn probe(server: SocketAddr, per_second: u32, stop: CancellationToken) -> 
         &[b'n'; 200],
     );
     let read = request("GET", "/v2/logs?count=10", Some(NEIGHBOUR_TOKEN), "Connection: close\r\n", b"");
-    let requests: [(Arc<[u8]>, Arc<Mutex<Vec<Probe>>>); 2] =
-        [publish, read].map(|request| (Arc::from(request), Arc::default()));
+    let probes = || Arc::new(Mutex::new(Vec::new()));
+    let requests = [publish, read].map(|request| (Arc::new(request), probes()));
     let tracker = TaskTracker::new();
     let stalls = Arc::new(Mutex::new(Vec::new()));
     let watching = tokio::spawn(note_stalls(stalls.clone()));
