@@ -6,8 +6,9 @@ use std::time::Duration;
 
 /// Clock ticks per second in `/proc/PID/stat`: fixed at 100 for user space on every Linux platform we run on.
 const TICKS_PER_SECOND: u64 = 100;
-/// State of a connection in `/proc/net/tcp` that only remembers old packets.
-const TIME_WAIT: &str = "06";
+/// States of a connection in `/proc/net/tcp` of which the server has got rid: it has sent all and closed its side
+/// (FIN_WAIT2), or both sides are closed (TIME_WAIT).
+const GONE: [&str; 2] = ["05", "06"];
 
 /// A process by its id. Every figure is `None` once it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +88,7 @@ fn connections_in(table: &str, port: u16, client: Ipv4Addr) -> Connections {
     for line in table.lines().skip(1) {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, local, remote, state, queues, ..] = fields[..] else { continue };
-        if state == TIME_WAIT || !local.ends_with(&format!(":{port:04X}")) || !remote.starts_with(&client) {
+        if GONE.contains(&state) || !local.ends_with(&format!(":{port:04X}")) || !remote.starts_with(&client) {
             continue;
         }
         found.open += 1;
@@ -117,7 +118,8 @@ fn the_table_of_connections_is_read_by_port_address_and_state() {
    2: 0100007F:1F90 0100007F:9C41 04 00000010:00000000 00:00000000 00000000     0        0 3
    3: 0100007F:1F90 0200007F:9C42 01 00000010:00000000 00:00000000 00000000     0        0 4
    4: 0100007F:1F90 0100007F:9C43 06 00000000:00000000 00:00000000 00000000     0        0 5
-   5: 0100007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 6\n";
+   5: 0100007F:1F90 0100007F:9C44 05 00000000:00000000 00:00000000 00000000     0        0 5
+   6: 0100007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 6\n";
     let expected = Connections { open: 2, unread_bytes: 0x1010 };
     assert_eq!(connections_in(table, 8080, Ipv4Addr::LOCALHOST), expected);
 }

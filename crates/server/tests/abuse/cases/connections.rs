@@ -23,7 +23,7 @@ const DRIP: Duration = Duration::from_millis(500);
 /// The server has to let slow heads go within this time.
 const HEAD_LET_GO: Duration = Duration::from_secs(30);
 /// Connections with a large head that never ends, and the bytes of each.
-const LARGE_HEADS: usize = 1_000;
+const LARGE_HEADS: usize = 600;
 const LARGE_HEAD_BYTES: usize = 500_000;
 /// How long they are held.
 const HELD: Duration = Duration::from_secs(2);
