@@ -1,13 +1,14 @@
 //! Automation of this repository: `cargo xtask tidy` checks the rules that the compiler and Clippy do not,
-//! `cargo xtask fuzz` tries to break one reader of foreign bytes.
+//! `cargo xtask fuzz` tries to break one reader of foreign bytes, `cargo xtask dist` makes the binary that is shipped.
 
+mod dist;
 mod fuzz;
 mod tidy;
 mod tree;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | fuzz TARGET SECONDS | fuzz-keep TARGET";
+const USAGE: &str = "usage: cargo xtask tidy | fuzz TARGET SECONDS | fuzz-keep TARGET | dist";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
             .map_err(|_| anyhow::anyhow!("{seconds} is not a number of seconds"))
             .and_then(|seconds| fuzz::run(target, seconds))
             .map(|()| Vec::new()),
+        ["dist"] => dist::run().map(|()| Vec::new()),
         ["fuzz-keep", target] => fuzz::keep(target).map(|()| Vec::new()),
         _ => Err(anyhow::anyhow!(USAGE)),
     };

@@ -5,10 +5,12 @@ use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
+use crate::crash_point::panic_point;
 use crate::data_dir::DiskRoom;
 use crate::delivery::loop_mark::LoopMark;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::panics::passed_on;
 use crate::reads::{NoTurn, Reads, Turn};
 use crate::receiver::Inboxes;
 use crate::store::{Store, StoreError};
@@ -133,11 +135,11 @@ impl App {
     ) -> Result<T, StoreError> {
         let store = self.store.clone();
         let asked = tokio::task::spawn_blocking(move || {
-            let answer = query(store.as_ref());
-            drop(turn);
-            answer
+            let _turn = turn;
+            panic_point("query");
+            query(store.as_ref())
         });
-        match asked.await {
+        match passed_on(asked.await) {
             Ok(result) => result,
             Err(error) => Err(StoreError::Unavailable(Box::new(error))),
         }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where to die: `name:n`, at the n-th passing of that place.
 pub const CRASH_AT: &str = "POSTHASTE_CRASH_AT";
+/// Where to panic instead: the same form, with a place of [`ALL`] or of [`PANIC_POINTS`].
+pub const PANIC_AT: &str = "POSTHASTE_PANIC_AT";
 /// Which bug to have: one of [`PLANTS`].
 pub const PLANT: &str = "POSTHASTE_PLANT";
 
@@ -91,14 +93,25 @@ pub const ALL: [&str; 60] = [
     "stop_done",
 ];
 
-/// The point at which this process is to die.
+/// Places at which a test can only make the process panic: in a request, in a query on a blocking thread, in an attempt.
+pub const PANIC_POINTS: [&str; 3] = ["request", "query", "attempt"];
+
+/// The point at which this process is to die, or to panic.
 struct Armed {
     name: String,
     /// Passings left, this one included.
     left: AtomicU64,
 }
 
+impl Armed {
+    /// Whether this is the place and the time.
+    fn is_due(&self, name: &str) -> bool {
+        self.name == name && self.left.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
+
 static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
+static PANICS: OnceLock<Option<Armed>> = OnceLock::new();
 static PLANTED: OnceLock<Option<String>> = OnceLock::new();
 
 /// Dies here, without any chance to tidy up, if a test has asked for it.
@@ -106,12 +119,21 @@ static PLANTED: OnceLock<Option<String>> = OnceLock::new();
 pub fn crash_point(name: &'static str) {
     if ENABLED {
         debug_assert!(ALL.contains(&name), "{name} is not in crash_point::ALL");
-        if let Some(armed) = ARMED.get_or_init(|| std::env::var(CRASH_AT).ok().map(|text| parse(&text)))
-            && armed.name == name
-            && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
-        {
+        let armed = ARMED.get_or_init(|| std::env::var(CRASH_AT).ok().map(|text| parse(CRASH_AT, &text, &ALL)));
+        if armed.as_ref().is_some_and(|armed| armed.is_due(name)) {
             die();
         }
+        panic_point(name);
+    }
+}
+
+/// Panics here, if a test has asked for it.
+#[inline]
+pub fn panic_point(name: &'static str) {
+    if ENABLED {
+        let places = || [&ALL[..], &PANIC_POINTS].concat();
+        let armed = PANICS.get_or_init(|| std::env::var(PANIC_AT).ok().map(|text| parse(PANIC_AT, &text, &places())));
+        assert!(!armed.as_ref().is_some_and(|armed| armed.is_due(name)), "planted at {name}");
     }
 }
 
@@ -122,11 +144,11 @@ pub fn is_planted(name: &'static str) -> bool {
 }
 
 /// A wrong value stops the process: a test that asks for a place that is not there would prove nothing.
-fn parse(text: &str) -> Armed {
+fn parse(variable: &str, text: &str, places: &[&str]) -> Armed {
     let parts = text.split_once(':').and_then(|(name, n)| Some((name, n.parse().ok().filter(|n| *n > 0)?)));
     match parts {
-        Some((name, left)) if ALL.contains(&name) => Armed { name: name.to_owned(), left: AtomicU64::new(left) },
-        _ => panic!("{CRASH_AT}={text} is not NAME:N with N > 0 and NAME one of {ALL:?}"),
+        Some((name, left)) if places.contains(&name) => Armed { name: name.to_owned(), left: AtomicU64::new(left) },
+        _ => panic!("{variable}={text} is not NAME:N with N > 0 and NAME one of {places:?}"),
     }
 }
 
@@ -143,10 +165,10 @@ mod tests {
 
     #[test]
     fn a_place_and_a_number_are_understood_and_nothing_else_is() {
-        let armed = parse("after_commit:3");
+        let armed = parse(CRASH_AT, "after_commit:3", &ALL);
         assert_eq!((armed.name.as_str(), armed.left.into_inner()), ("after_commit", 3));
         for wrong in ["after_commit", "after_commit:0", "after_commit:x", "nowhere:1", ""] {
-            assert!(std::panic::catch_unwind(|| parse(wrong)).is_err(), "{wrong}");
+            assert!(std::panic::catch_unwind(|| parse(CRASH_AT, wrong, &ALL)).is_err(), "{wrong}");
         }
     }
 

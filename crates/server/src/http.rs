@@ -6,8 +6,9 @@ mod guarded;
 mod heads;
 mod refusal;
 
-use crate::api::{Api, Peer};
+use crate::api::{Api, Peer, internal_error};
 use crate::console::Console;
+use crate::panics::{Panicked, caught};
 use axum::body::Body;
 use axum::response::Response;
 use connections::{Connections, Place};
@@ -85,7 +86,10 @@ impl Serve for Site {
 
     async fn serve(&self, request: Request<Body>) -> Result<Response, HungUp> {
         Ok(match Console::has(request.uri().path()) {
-            true => Box::pin(self.console.serve(request)).await,
+            true => match caught(Box::pin(self.console.serve(request))).await {
+                Ok(response) => response,
+                Err(Panicked) => internal_error(),
+            },
             false => self.api.serve(request).await,
         })
     }

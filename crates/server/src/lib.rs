@@ -49,6 +49,8 @@ pub mod clock;
 
 pub mod crash_point;
 
+pub mod panics;
+
 pub mod metrics;
 
 pub mod pulse;

@@ -9,6 +9,7 @@ use posthaste::config::{Config, Mode, Settings, Source};
 use posthaste::crash_point::crash_point;
 use posthaste::data_dir::DataDir;
 use posthaste::delivery::resolve::SystemResolver;
+use posthaste::panics;
 use posthaste::server::{Parts, Server};
 use posthaste::simulate::{self, simulate};
 use posthaste::store::Store;
@@ -194,6 +195,7 @@ fn run(
         return Ok(());
     }
     telemetry::init(config.log_format, &config.log)?;
+    panics::install_hook();
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("api").enable_all().build()?;
     let result = runtime.block_on(serve(config, log_port, arguments.discard_damaged_journal));

@@ -15,6 +15,7 @@ use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
 use crate::http::{self, CONNECTIONS_MAX, Site, Terms};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::panics::{Panicked, caught, caught_in};
 use crate::reads::Reads;
 use crate::receiver::{Inboxes, Receiver};
 use crate::store::Store;
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Handle, Runtime};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,8 @@ pub struct Server {
     attempts: Arc<Attempts>,
     _delivery_threads: DeliveryThreads,
     core_ended: oneshot::Receiver<Result<(), CoreFailure>>,
+    /// Says which task ended in a panic, of those without which there is no server.
+    panicked: mpsc::UnboundedReceiver<&'static str>,
     _disk_watch: DiskWatch,
 }
 
@@ -111,7 +114,6 @@ impl Server {
         core.heed_low_disk(disk_low.clone());
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
-        let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
         let response_budget = ResponseBudget::new(tenants());
@@ -148,15 +150,7 @@ impl Server {
         });
         let api = Arc::new(Api::new(app.clone()));
         let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
-        let terms = || Terms {
-            connections_per_address: app.config.connections_per_address,
-            uncounted: app.config.trusted_proxies.clone(),
-            grace,
-        };
-        let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), terms(), stop_listening.clone()));
-        let listeners = listeners.into_iter().map(serve).collect();
-        let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
-        let use_keeper = tokio::spawn(token_uses::run(app.clone(), stop_listening.clone()));
+        let Tasks { listeners, bulk_worker, use_keeper, panicked } = Tasks::spawn(&app, &site, listeners);
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
             app,
@@ -169,15 +163,20 @@ impl Server {
             attempts,
             _delivery_threads: delivery_threads,
             core_ended,
+            panicked,
             _disk_watch: disk_watch,
         })
     }
 
-    /// Waits until the core fails. Never returns while all is well.
+    /// Waits until the core, or a task without which there is no server, fails. Never returns while all is well.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match (&mut self.core_ended).await {
-            Ok(Err(failure)) => failure.into(),
-            Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
+        tokio::select! {
+            ended = &mut self.core_ended => match ended {
+                Ok(Err(failure)) => failure.into(),
+                Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
+            },
+            // Closed only when all of them have ended, at a stop.
+            Some(task) = self.panicked.recv() => anyhow::anyhow!("the {task} ended in a panic; the log says where"),
         }
     }
 
@@ -249,6 +248,48 @@ async fn find_public_addresses(config: &mut Config, resolver: &dyn Resolve) {
     }
 }
 
+/// The tasks without which there is no server.
+struct Tasks {
+    listeners: Vec<JoinHandle<()>>,
+    bulk_worker: JoinHandle<()>,
+    use_keeper: JoinHandle<()>,
+    panicked: mpsc::UnboundedReceiver<&'static str>,
+}
+
+impl Tasks {
+    fn spawn(app: &Arc<App>, site: &Arc<Site>, listeners: Vec<TcpListener>) -> Tasks {
+        let (watch, panicked) = mpsc::unbounded_channel();
+        let stop = &app.stopping;
+        let terms = || Terms {
+            connections_per_address: app.config.connections_per_address,
+            uncounted: app.config.trusted_proxies.clone(),
+            grace: app.config.shutdown_grace,
+        };
+        let serve = |listener| {
+            let serving = http::serve(listener, site.clone(), terms(), stop.clone());
+            spawn_watched("listener", serving, watch.clone())
+        };
+        let listeners = listeners.into_iter().map(serve).collect();
+        let bulk_worker = spawn_watched("worker of bulk actions", bulk::run(app.clone(), stop.clone()), watch.clone());
+        let use_keeper = tokio::spawn(token_uses::run(app.clone(), stop.clone()));
+        Tasks { listeners, bulk_worker, use_keeper, panicked }
+    }
+}
+
+/// A task without which there is no server: its panic is reported.
+fn spawn_watched(
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+    watch: mpsc::UnboundedSender<&'static str>,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if caught(work).await == Err(Panicked) {
+            // A server that is being stopped listens no more, and ends anyway.
+            let _ = watch.send(name);
+        }
+    })
+}
+
 /// The socket of the console's test receiver, which deliveries may reach.
 async fn listen_for_tests(config: &mut Config) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("the test receiver cannot listen")?;
@@ -312,7 +353,7 @@ impl Drop for DeliveryThreads {
 fn spawn_core(core: Core, running: Arc<AtomicBool>) -> anyhow::Result<oneshot::Receiver<Result<(), CoreFailure>>> {
     let (sender, receiver) = oneshot::channel();
     let body = move || {
-        let result = core.run();
+        let result = caught_in(|| core.run()).unwrap_or(Err(CoreFailure::Panicked));
         running.store(false, Ordering::Release);
         drop(sender.send(result));
     };

@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod functions;
+mod supply;
 
 use crate::tree::{File, Tree};
 use anyhow::Result;
@@ -39,6 +40,7 @@ const PAUSES: [(&str, &str); 12] = [
 pub(crate) fn run() -> Result<Vec<String>> {
     let tree = Tree::read()?;
     let mut problems = dependencies::check(&tree.root)?;
+    problems.extend(supply::check(&tree.root)?);
     let ratchet = tree.text(functions::RATCHET).unwrap_or_default();
     problems.extend(functions::check(&tree, ratchet));
     for rule in [clocks, pauses, headers, map, machine_paths, changelog, lockfiles] {

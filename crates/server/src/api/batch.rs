@@ -16,6 +16,7 @@ use super::workflow::publish::Asked;
 use super::workflow::{self, Wanted};
 use crate::app::App;
 use crate::core::NewMessage;
+use crate::panics::passed_on;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -144,8 +145,7 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
         prepare()?
     } else {
         // A large batch takes a while to take apart, and groups are read from the store; others go on meanwhile.
-        tokio::task::spawn_blocking(prepare)
-            .await
+        passed_on(tokio::task::spawn_blocking(prepare).await)
             .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??
     };
     if !runs.is_empty() {

@@ -90,6 +90,15 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
+    /// 500: a fault of the server, which has logged it. Whether the request took effect is open.
+    pub(super) fn internal() -> Self {
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal error: this request failed, and the server's log has the cause; it may have taken effect, so retry \
+             it with the same deduplication id",
+        )
+    }
+
     /// 502: whom we asked for the caller did not answer.
     pub(super) fn bad_gateway(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::BAD_GATEWAY, message)

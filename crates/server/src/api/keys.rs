@@ -3,6 +3,7 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use crate::app::App;
+use crate::panics::passed_on;
 use crate::store::StoreError;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -20,7 +21,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
 pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = owner(&app, &request)?;
     let (keys, seen) = (app.keys.clone(), app.keys.of(tenant)?);
-    let rotated = tokio::task::spawn_blocking(move || keys.rotate(tenant, &seen)).await;
+    let rotated = passed_on(tokio::task::spawn_blocking(move || keys.rotate(tenant, &seen)).await);
     let rotated = rotated.unwrap_or_else(|error| Err(StoreError::Unavailable(Box::new(error))))?;
     Ok(Json(shape(&rotated)))
 }

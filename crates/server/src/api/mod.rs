@@ -59,6 +59,8 @@ pub(crate) use response::{CURSOR, ResponseBudget};
 
 use crate::app::App;
 use crate::browsers::Page;
+use crate::crash_point::panic_point;
+use crate::panics::{Panicked, caught};
 use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -284,6 +286,11 @@ async fn no_endpoint() -> ApiError {
     ApiError::not_found("no such endpoint; /openapi.json lists the paths there are")
 }
 
+/// The response to a request that ended in a panic.
+pub(crate) fn internal_error() -> Response {
+    ApiError::internal().into_response()
+}
+
 /// The whole API: what is around every request, and the routes.
 pub struct Api {
     app: Arc<App>,
@@ -323,7 +330,10 @@ impl Api {
             .or_else(|| self.refuse_loop(&request));
         let response = match refusal {
             Some(refusal) => refusal.into_response(),
-            None => error::enveloped(self.route(request).await),
+            None => match caught(self.route(request)).await {
+                Ok(response) => error::enveloped(response),
+                Err(Panicked) => internal_error(),
+            },
         };
         let (status, took) = (response.status(), started.elapsed());
         self.app.metrics.requested(route, status.as_u16(), took);
@@ -344,6 +354,7 @@ impl Api {
 
     /// The request that there are most of does not need to be looked for.
     async fn route(&self, request: Request) -> Response {
+        panic_point("request");
         if request.method() == Method::POST && request.uri().path().starts_with("/v2/publish/") {
             return publish::publish(State(self.app.clone()), request).await.into_response();
         }

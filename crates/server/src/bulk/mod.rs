@@ -12,6 +12,7 @@ use crate::api::stored_filter;
 use crate::app::App;
 use crate::core::{BulkPiece, CoreError};
 use crate::crash_point::crash_point;
+use crate::panics::{Panicked, caught};
 use crate::store::StoreError;
 use pace::Pace;
 use posthaste_engine::bulk_action::{BulkAction, Task};
@@ -79,9 +80,13 @@ enum Next {
 pub(crate) async fn run(app: Arc<App>, stop: CancellationToken) {
     let mut not_before = HashMap::new();
     while !stop.is_cancelled() {
-        let next = match step(&app, &mut not_before).await {
-            Ok(next) => next,
-            Err(error) => {
+        let next = match caught(step(&app, &mut not_before)).await {
+            Ok(Ok(next)) => next,
+            Err(Panicked) => {
+                tracing::error!("bulk actions stalled by a panic; retrying");
+                Next::Pause(PAUSE)
+            }
+            Ok(Err(error)) => {
                 tracing::warn!(error = %error, "bulk actions do not get on; trying again");
                 Next::Pause(PAUSE)
             }

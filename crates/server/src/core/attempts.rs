@@ -3,10 +3,11 @@
 use super::CoreHandle;
 use super::runs::nothing_sent;
 use crate::clock::Clock;
-use crate::crash_point::crash_point;
+use crate::crash_point::{crash_point, panic_point};
 use crate::delivery::{AnswerBudget, AnswerRoom, Attempt, Deliverer};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::panics::{Panicked, caught, passed_on};
 use crate::store::{Asker, BoxError, Store, StoreError};
 use bytes::Bytes;
 use posthaste_engine::limits::TIMEOUT_MS_MAX;
@@ -67,10 +68,16 @@ impl Attempts {
         let task = async move {
             let room = AnswerRoom::new(this.answers.clone(), message.tenant);
             crash_point("attempt_started");
+            let attempted = async {
+                let (outcome, took) = this.attempt(&live, &message, stored, (&keys, nonce), &room).await;
+                crash_point("attempt_answered");
+                this.report(&live, &message, &outcome, took);
+                outcome
+            };
             tokio::select! {
-                (outcome, took) = this.attempt(&live, &message, stored, (&keys, nonce), &room) => {
-                    crash_point("attempt_answered");
-                    this.report(&live, &message, &outcome, took);
+                outcome = caught(attempted) => {
+                    // A message whose attempt ended in a panic must not stay in flight: it is retried like any other.
+                    let outcome = outcome.unwrap_or_else(|Panicked| failed_by_us());
                     this.core.ended(message, outcome, room.into_taken());
                 }
                 () = this.abandon.cancelled() => {
@@ -91,6 +98,7 @@ impl Attempts {
         (keys, nonce): (&SigningKeys, [u8; 20]),
         room: &AnswerRoom,
     ) -> (Outcome, Duration) {
+        panic_point("attempt");
         let read;
         let message = match stored {
             None => message,
@@ -127,7 +135,7 @@ impl Attempts {
     async fn read_body(&self, tenant: TenantId, step: StepRef) -> Result<Bytes, Outcome> {
         let store = self.store.clone();
         let read = tokio::task::spawn_blocking(move || body_of(store.as_ref(), tenant, step));
-        let failed: BoxError = match read.await {
+        let failed: BoxError = match passed_on(read.await) {
             Ok(Ok(Some(body))) => return Ok(body),
             // It was dropped with its history.
             Ok(Ok(None)) => return Err(nothing_sent()),
@@ -176,6 +184,12 @@ fn body_of(store: &dyn Store, tenant: TenantId, step: StepRef) -> Result<Option<
         }
         Part::Deadline => Ok(None),
     }
+}
+
+/// An attempt that ended in a panic: nothing is known of what the receiver did.
+fn failed_by_us() -> Outcome {
+    let message = "the server failed during this attempt; its log has the cause".to_owned();
+    Outcome { result: Err(AttemptError { class: ErrorClass::Closed, message }), duration_ms: 0, phases: None }
 }
 
 /// The message was accepted when there was an upstream for it.

@@ -93,6 +93,9 @@ pub enum CoreFailure {
     /// The store could not be read or written.
     #[error("the store failed, so nothing more is accepted")]
     Store(#[from] StoreError),
+    /// What it has decided since the last commit is lost with it, and nobody was told of it.
+    #[error("the core thread ended in a panic, and the log says where; nothing more is accepted")]
+    Panicked,
 }
 
 pub(super) enum Flow {

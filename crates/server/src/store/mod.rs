@@ -21,6 +21,7 @@ pub use filter::{EventFilter, Filter, Order};
 pub use names::{ListedSchedule, NamePage, Names};
 pub use run_filter::{RunFilter, UrlFilter};
 
+use crate::panics::end_process;
 use bytes::Bytes;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{DeadLetter, Event, Op, Response, State};
@@ -531,8 +532,14 @@ fn absent(what: &'static str, id: MessageId) -> StoreError {
     StoreError::Corrupt { what, source: format!("{id} is not there").into() }
 }
 
-/// A panic elsewhere does not make the data behind the lock wrong: every change of it is one step.
+/// Locks a part of what is stored. A thread that panicked with it may have left it half changed, such as a batch that was
+/// taken out of the journal and did not reach the database: nothing may be built on that, so the process ends.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|_| end_process("a panic may have left the store half changed"))
+}
+
+/// Locks a connection that only reads: its transaction was rolled back by the panic.
+fn lock_reader<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Start at `torture`, which runs every kind of fault (one file each) and prints a table. A kind makes `round`s: a mixed
 //! load, a server that dies again and again, and a judgement of the whole `history` by `checker`. `descriptors` takes
-//! away what a connection needs. The witness of deliveries is the receiver in this process, not the server; `endpoint` is
+//! away what a connection needs, and `panics` makes parts of the server panic. The witness of deliveries is the receiver in this process, not the server; `endpoint` is
 //! that of workflow runs. `./torture`
 //! is the long form, `docs/reliability/torture.md` says what is done and checked.
 
@@ -14,6 +14,7 @@ mod disk;
 mod full;
 mod kills;
 mod minute;
+mod panics;
 mod planted;
 mod points;
 mod power;

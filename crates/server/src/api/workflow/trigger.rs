@@ -10,6 +10,7 @@ use crate::api::error::ApiError;
 use crate::api::publish::{Line, expression_checks, refuse_when_disk_is_low, rest_of};
 use crate::app::App;
 use crate::core::{StartRun, Started};
+use crate::panics::passed_on;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -56,8 +57,7 @@ pub(in crate::api) async fn many(
         items.map(run).collect::<Result<Vec<StartRun>, ApiError>>()
     };
     // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
-    let runs = tokio::task::spawn_blocking(read)
-        .await
+    let runs = passed_on(tokio::task::spawn_blocking(read).await)
         .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
     let started = start(&app, tenant, runs, body.room).await?;
     Ok((StatusCode::CREATED, Json(started.iter().map(started_json).collect())))

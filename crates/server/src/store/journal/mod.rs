@@ -26,6 +26,7 @@ use super::{
     Counts, Durability, Epoch, Retained, Retention, ShardId, Store, StoreError, absent, duplicate_window_counts, lock,
 };
 use crate::crash_point::{self, crash_point};
+use crate::panics::caught_in;
 use frame::Seal;
 use log::{Found, Log};
 use pending::Pending;
@@ -166,7 +167,12 @@ impl JournalStore {
             pending_usage: Usage::default(),
         });
         let for_thread = shared.clone();
-        let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || for_thread.keep_applying());
+        let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
+            if caught_in(|| for_thread.keep_applying()).is_err() {
+                // The core finds the failure before its next commit.
+                for_thread.fail("the thread of the journal ended in a panic".into());
+            }
+        });
         Ok(JournalStore { shared, applier: Some(applier.map_err(io)?) })
     }
 }

@@ -35,7 +35,7 @@ use super::usage::Usage;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
     ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId,
-    SigningKeys, Store, StoreError, Tally, VisitDeadLetter, lock,
+    SigningKeys, Store, StoreError, Tally, VisitDeadLetter, lock, lock_reader,
 };
 use crate::crash_point::crash_point;
 use crate::reads::READS_MAX;
@@ -192,7 +192,7 @@ impl SqliteStore {
                 Err(TryLockError::WouldBlock) => {}
             }
         }
-        lock(&self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % self.readers.len()])
+        lock_reader(&self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % self.readers.len()])
     }
 
     /// Only while the writer is locked, so that totals change in the order of the transactions.
