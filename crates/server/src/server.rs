@@ -86,7 +86,6 @@ impl Server {
         find_public_addresses(&mut config, resolver.as_ref()).await;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
-        let mark_secret = store.secret(&random())?;
         tokens.recall(&token_uses::read(&config.data_dir));
         let keys = Arc::new(Keys::load(store.clone(), config.encryption.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
@@ -110,19 +109,17 @@ impl Server {
         config.quotas.stored_bytes = config.quotas.stored_bytes.or_else(|| half_of_disk(&config.data_dir));
         let mut core =
             Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas)?;
-        let disk_low = Arc::new(AtomicBool::new(false));
+        let (disk_low, core_running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
         core.heed_low_disk(disk_low.clone());
-        let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
-        let body_budget = BodyBudget::new(tenants());
-        let response_budget = ResponseBudget::new(tenants());
         let disk_room = DiskRoom::new(&config.data_dir, config.disk_reserve_bytes);
         let disk_watch = DiskWatch::start(disk_room.clone(), disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
         let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));
         let app = Arc::new(App {
+            mark_secret: store.secret(&random())?,
             config,
             tokens,
             core: handle,
@@ -132,10 +129,9 @@ impl Server {
             llm: llm.map(LlmUpstream::new),
             loop_mark,
             metrics,
-            body_budget,
-            response_budget,
+            body_budget: BodyBudget::new(tenants()),
+            response_budget: ResponseBudget::new(tenants()),
             reads: Reads::default(),
-            mark_secret,
             allowances,
             inboxes: inboxes.clone(),
             bulk_actions: BulkActions::default(),

@@ -211,9 +211,14 @@ impl<G: Unpin> http_body::Body for Sending<G> {
 
 fn escaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 8);
-    for byte in text {
-        out.extend_from_slice(escape(*byte).as_bytes(std::slice::from_ref(byte)));
+    let mut rest = text;
+    // Most bytes stay as they are, and are copied many at once.
+    while let Some(place) = rest.iter().position(|byte| !matches!(escape(*byte), Escape::Plain)) {
+        out.extend_from_slice(&rest[..place]);
+        out.extend_from_slice(escape(rest[place]).as_bytes(&rest[place..=place]));
+        rest = &rest[place + 1..];
     }
+    out.extend_from_slice(rest);
     out
 }
 

@@ -123,10 +123,10 @@ async fn a_large_body_arrives_as_it_is_wherever_it_is_shown() {
     server.finish().await;
 }
 
-/// Requests of the tenant that floods; each reads and writes some megabytes.
-const FLOOD: usize = 120;
+/// Requests of the tenant that floods; each reads some megabytes.
+const FLOOD: usize = 200;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_that_reads_much_waits_for_itself_and_not_the_others_for_it() {
     let server = TestServer::start().await;
     make_schedules(&server, 8, MEGABYTE).await;
@@ -137,7 +137,7 @@ async fn a_tenant_that_reads_much_waits_for_itself_and_not_the_others_for_it() {
     let begun = Instant::now();
     let mut flood = JoinSet::new();
     for _ in 0..FLOOD {
-        flood.spawn(server.get("/v2/schedules").send());
+        flood.spawn(server.get("/v2/schedules?trimBody=3").send());
     }
     // Until all have come, some are done: the neighbour is measured while others wait.
     let (mut answered, mut refused, mut slowest) = (0, 0, Duration::ZERO);
@@ -286,13 +286,14 @@ async fn what_a_single_step_asks_to_hide_is_hidden_wherever_it_is_shown() {
             let shown = server.get(path).expect(200).await.json();
             let texts = texts_in(&shown);
             assert!(!texts.iter().any(|text| text.contains("s3cret")), "{path}: {shown}");
-            assert!(texts.contains(&server.mark("s3cret-key")) && texts.iter().any(|text| text == "open"), "{path}");
-            // A line about a step that is not over has no result.
+            // Steps whose delivery is not due yet have no lines.
             if path != "/v2/workflows/events" {
-                assert!(
-                    texts.contains(&server.mark("s3cret-out")) && texts.iter().any(|text| text == "shown"),
-                    "{path}"
-                );
+                for hidden in ["s3cret-key", "s3cret-out"] {
+                    assert!(texts.contains(&server.mark(hidden)), "{path}: {shown}");
+                }
+                for open in ["open", "shown"] {
+                    assert!(texts.iter().any(|text| text == open), "{path}: {shown}");
+                }
             }
             assert!(texts.iter().any(|text| text.contains("order")), "{path}: the run hides nothing");
         }
