@@ -98,7 +98,6 @@ impl Server {
         core.heed_low_disk(disk_low.clone());
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
-        let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
@@ -128,11 +127,7 @@ impl Server {
         });
         let api = Arc::new(Api::new(app.clone()));
         let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
-        let terms = || Terms {
-            connections_per_address: app.config.connections_per_address,
-            uncounted: app.config.trusted_proxies.clone(),
-            grace,
-        };
+        let terms = || Terms::of(&app.config);
         let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), terms(), stop_listening.clone()));
         let listeners = listeners.into_iter().map(serve).collect();
         let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
