@@ -7,6 +7,7 @@ mod heads;
 mod refusal;
 
 use crate::api::{Api, Peer, internal_error};
+use crate::config::Config;
 use crate::console::Console;
 use crate::panics::{Panicked, caught};
 use axum::body::Body;
@@ -103,6 +104,17 @@ pub(crate) struct Terms {
     pub(crate) uncounted: Vec<IpNet>,
     /// How long open requests may take to finish at the end.
     pub(crate) grace: Duration,
+}
+
+impl Terms {
+    /// As they are configured.
+    pub(crate) fn of(config: &Config) -> Terms {
+        Terms {
+            connections_per_address: config.connections_per_address,
+            uncounted: config.trusted_proxies.clone(),
+            grace: config.shutdown_grace,
+        }
+    }
 }
 
 /// Serves until `stop`, then lets open requests finish for the grace time.

@@ -6,6 +6,7 @@ use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Change;
 use posthaste_engine::workflow::run::RunState;
+use posthaste_wire::time::Timestamp;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,7 +16,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Every metric of the server.
 pub struct Metrics {
@@ -47,7 +48,7 @@ const METRICS_PER_SECOND_MAX: u32 = 20;
 /// The text that was made last.
 #[derive(Default)]
 struct Recent {
-    second: Option<Instant>,
+    second: u64,
     made: u32,
     text: Option<Arc<str>>,
 }
@@ -136,10 +137,11 @@ impl Metrics {
     }
 
     /// The last text, if enough were made in this second: in `dev` anybody may ask for it, and it takes a query.
-    pub(crate) fn recent_text(&self, now: Instant) -> Option<Arc<str>> {
+    pub(crate) fn recent_text(&self, now: Timestamp) -> Option<Arc<str>> {
+        let second = now.as_millis() / 1_000;
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if recent.second.is_none_or(|second| now.duration_since(second) >= Duration::from_secs(1)) {
-            *recent = Recent { second: Some(now), ..Recent::default() };
+        if recent.second != second {
+            *recent = Recent { second, ..Recent::default() };
         }
         recent.text.clone().filter(|_| recent.made >= METRICS_PER_SECOND_MAX)
     }

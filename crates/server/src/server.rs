@@ -256,13 +256,8 @@ impl Tasks {
     fn spawn(app: &Arc<App>, site: &Arc<Site>, listeners: Vec<TcpListener>) -> Tasks {
         let (watch, panicked) = mpsc::unbounded_channel();
         let stop = &app.stopping;
-        let terms = || Terms {
-            connections_per_address: app.config.connections_per_address,
-            uncounted: app.config.trusted_proxies.clone(),
-            grace: app.config.shutdown_grace,
-        };
         let serve = |listener| {
-            let serving = http::serve(listener, site.clone(), terms(), stop.clone());
+            let serving = http::serve(listener, site.clone(), Terms::of(&app.config), stop.clone());
             spawn_watched("listener", serving, watch.clone())
         };
         let listeners = listeners.into_iter().map(serve).collect();

@@ -8,7 +8,7 @@ use crate::tree::{File, Tree};
 use anyhow::Result;
 
 /// Where the time may be read: everything else is told.
-const CLOCKS: [&str; 9] = [
+const CLOCKS: [&str; 10] = [
     "crates/kit/src/clock.rs",
     "crates/kit/src/publish/fallback.rs",
     "crates/kit/src/retry.rs",
@@ -17,11 +17,12 @@ const CLOCKS: [&str; 9] = [
     "crates/server/src/delivery/",
     "crates/server/src/api/body.rs",
     "crates/server/src/api/mod.rs",
+    "crates/server/src/http/guarded.rs",
     "crates/server/src/store/journal/",
 ];
 
 /// Tests wait for conditions. These files may pause, and say why.
-const PAUSES: [(&str, &str); 12] = [
+const PAUSES: [(&str, &str); 13] = [
     ("crates/kit/tests/job/support.rs", "handlers that take time by a clock that is paused"),
     ("crates/kit/tests/publish/main.rs", "the inside of the polling loop"),
     ("crates/kit/tests/stores/support/wait.rs", "the inside of the polling loop"),
@@ -30,6 +31,7 @@ const PAUSES: [(&str, &str); 12] = [
     ("crates/server/tests/crash/witness.rs", "a receiver that takes time, so that requests can overlap"),
     ("crates/server/tests/it/support/mod.rs", "the inside of the polling loop"),
     ("crates/server/tests/it/support/receiver.rs", "answers that are late on demand"),
+    ("crates/server/tests/it/unauthenticated_cost.rs", "the inside of the polling loop"),
     ("e2e/js/support/wait.js", "the inside of the polling loop"),
     ("e2e/js/support/server.js", "deadlines for a start and an end"),
     ("e2e/python/support/receiver.py", "answers that are late on demand"),

@@ -75,7 +75,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
 }
 
 async fn metrics_text(app: &Arc<App>) -> Result<Arc<str>, ApiError> {
-    if let Some(recent) = app.metrics.recent_text(Instant::now()) {
+    if let Some(recent) = app.metrics.recent_text(app.clock.now()) {
         return Ok(recent);
     }
     let counts = app.look_up(|store| store.counts()).await?;

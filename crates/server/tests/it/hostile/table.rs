@@ -12,10 +12,9 @@ use tokio::task::JoinSet;
 /// Requests at once; the vectors ask for up to 1,000, a process has not that many descriptors.
 const AT_ONCE: usize = 100;
 
-/// Where something else is answered than the vectors say, or before our code sees the request (then without a body).
-const DIFFERS: [(&str, u16, &str); 3] = [
-    ("auth-long", 431, "the library: a head over 512 KiB"),
-    ("bulk-many-ids", 414, "the library: a request line over 64 KiB"),
+/// Where something else is answered than the vectors say.
+const DIFFERS: [(&str, u16, &str); 2] = [
+    ("bulk-many-ids", 431, "the listener: a head over 160 KiB, whatever makes it that long"),
     ("v1-path", 200, "the hosted service has the first version of this path too, and old clients use it"),
 ];
 
@@ -55,7 +54,7 @@ async fn run(server: &TestServer, filler: &Filler, case: &Case) -> Result<(), St
     let expected = case.expected();
     let answers = send(server, filler, case).await;
     if let Some((_, status, _)) = DIFFERS.iter().find(|(id, ..)| *id == case.id) {
-        let is_known = |answer: &Answer| answer.status == *status && (*status < 400 || answer.body.is_empty());
+        let is_known = |answer: &Answer| answer.status == *status && (*status < 400 || !answer.error().is_empty());
         let as_known = answers.iter().all(is_known);
         return if as_known { Ok(()) } else { Err(format!("no longer differs: {answers:?}")) };
     }
