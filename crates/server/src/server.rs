@@ -79,17 +79,13 @@ impl Server {
     /// Starts serving the same on several listeners; the first is the server's address.
     pub async fn start_on(mut config: Config, parts: Parts, listeners: Vec<TcpListener>) -> anyhow::Result<Server> {
         let Parts { store, clock, resolver } = parts;
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
-        let addresses = addresses.context("a listener has no address")?;
-        let address = *addresses.first().context("there is no listener")?;
-        config.egress.own_addrs.extend(addresses);
-        find_public_addresses(&mut config, resolver.as_ref()).await;
+        let address = find_own_addresses(&mut config, &listeners, resolver.as_ref()).await?;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
         tokens.recall(&token_uses::read(&config.data_dir));
         let keys = Arc::new(Keys::load(store.clone(), config.encryption.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
-        let loop_mark = config.public_url.is_some().then(|| LoopMark::new(random()));
+        let loop_mark = config.public_url.as_ref().map(|_| LoopMark::new(random()));
         let (deliverer, llm) = deliverers(&config, loop_mark, resolver)?;
         let (delivery_threads, runtime) = DeliveryThreads::start()?;
         let (handle, commands) = CoreHandle::new();
@@ -228,6 +224,20 @@ impl Server {
             Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
         }
     }
+}
+
+/// Notes under which addresses messages would come back: those of the listeners and of the public URL. Gives the first one.
+async fn find_own_addresses(
+    config: &mut Config,
+    listeners: &[TcpListener],
+    resolver: &dyn Resolve,
+) -> anyhow::Result<SocketAddr> {
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>();
+    let addresses = addresses.context("a listener has no address")?;
+    let address = *addresses.first().context("there is no listener")?;
+    config.egress.own_addrs.extend(addresses);
+    find_public_addresses(config, resolver).await;
+    Ok(address)
 }
 
 /// Looks up the addresses of the public URL: messages to them would come back. Without them the server starts all the same; those
