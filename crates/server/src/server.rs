@@ -15,10 +15,12 @@ use crate::http::{self, Site};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::receiver::{Inboxes, Receiver};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::tenants::Tokens;
 use crate::token_uses;
 use anyhow::Context;
+use posthaste_wire::id::TenantId;
+use posthaste_wire::signature::SigningKeys;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,8 +77,7 @@ impl Server {
         let address = *addresses.first().context("there is no listener")?;
         config.egress.own_addrs.extend(addresses);
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
-        let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
-        tokens.recall(&token_uses::read(&config.data_dir));
+        let (tokens, configured_keys) = load_tokens(store.as_ref(), &config)?;
         let keys = Arc::new(Keys::load(store.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
         let (deliverer, llm) = deliverers(&config, resolver)?;
@@ -101,7 +102,6 @@ impl Server {
         core.heed_low_disk(disk_low.clone());
         let core_running = Arc::new(AtomicBool::new(true));
         let core_ended = spawn_core(core, core_running.clone())?;
-        let grace = config.shutdown_grace;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let body_budget = BodyBudget::new(tenants());
         let disk_watch = DiskWatch::start(&config, disk_low.clone());
@@ -131,7 +131,9 @@ impl Server {
         });
         let api = Arc::new(Api::new(app.clone()));
         let site = Arc::new(Site { console: Console::new(app.clone(), api.clone()), api });
-        let serve = |listener| tokio::spawn(http::serve(listener, site.clone(), stop_listening.clone(), grace));
+        let serve = |listener| {
+            tokio::spawn(http::serve(listener, site.clone(), stop_listening.clone(), app.config.shutdown_grace))
+        };
         let listeners = listeners.into_iter().map(serve).collect();
         let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
         let use_keeper = tokio::spawn(token_uses::run(app.clone(), stop_listening.clone()));
@@ -211,6 +213,13 @@ impl Server {
             Err(_) => anyhow::bail!("the core thread ended unexpectedly"),
         }
     }
+}
+
+/// The tokens of all tenants, with their last uses before the start.
+fn load_tokens(store: &dyn Store, config: &Config) -> Result<(Tokens, Vec<(TenantId, SigningKeys)>), StoreError> {
+    let (tokens, keys) = Tokens::load(store, &config.tenants)?;
+    tokens.recall(&token_uses::read(&config.data_dir));
+    Ok((tokens, keys))
 }
 
 /// The socket of the console's test receiver, which deliveries may reach.
