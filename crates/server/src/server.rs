@@ -135,16 +135,14 @@ impl Server {
             tokio::spawn(http::serve(listener, site.clone(), stop_listening.clone(), app.config.shutdown_grace))
         };
         let listeners = listeners.into_iter().map(serve).collect();
-        let bulk_worker = tokio::spawn(bulk::run(app.clone(), stop_listening.clone()));
-        let use_keeper = tokio::spawn(token_uses::run(app.clone(), stop_listening.clone()));
         let receiver = receiver.zip(inboxes).map(|((listener, _), inboxes)| receive_tests(&app, listener, inboxes));
         Ok(Server {
+            bulk_worker: tokio::spawn(bulk::run(app.clone(), stop_listening.clone())),
+            use_keeper: tokio::spawn(token_uses::run(app.clone(), stop_listening.clone())),
             app,
             address,
             listeners,
             stop_listening,
-            bulk_worker,
-            use_keeper,
             receiver,
             attempts,
             _delivery_threads: delivery_threads,
