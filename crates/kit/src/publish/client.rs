@@ -26,7 +26,7 @@ pub const HOSTED_URL: &str = "https://qstash.upstash.io";
 /// Most messages in one batch; more are refused before anything is sent.
 pub const BATCH_MESSAGES_MAX: usize = 1_000;
 /// Most bytes of one batch; more are refused before anything is sent.
-pub const BATCH_BYTES_MAX: usize = 100 * 1024 * 1024;
+pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The longest answer that is read. A longer one, such as a page of many long dead letters, is an error; ask for fewer.
 pub const LIST_BYTES_MAX: usize = 64 * 1024 * 1024;
 

@@ -3,6 +3,7 @@
 //! Numbers are little-endian; what the engine may extend is JSON, as in the database. `MAGIC` changes when
 //! the rest does. A body that several messages of a batch share is written once.
 
+use super::JOURNAL_FRAME_BYTES_MAX;
 use crate::store::{ShardId, is_same_body};
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, Event, Op, State};
@@ -65,9 +66,6 @@ impl Frame<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of the journal does not decode: {0}")]
 pub struct Undecodable(pub(super) &'static str);
-
-/// Most bytes of a frame. A batch that is longer goes straight to the database.
-const JOURNAL_FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Why a batch cannot be a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

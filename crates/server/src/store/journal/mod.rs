@@ -54,6 +54,8 @@ const APPLY_BYTES: usize = 8 * 1024 * 1024;
 /// The database's WAL is moved into its file when it has this length. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
 const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
+/// Most bytes of a frame. A batch that is longer goes straight to the database.
+const JOURNAL_FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
 
