@@ -1,6 +1,7 @@
 //! The directory that holds all data: made if missing, private, locked by the one process that uses it, and
 //! watched for room.
 
+use crate::config::Config;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -151,16 +152,17 @@ pub struct DiskWatch(Option<JoinHandle<()>>);
 
 impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
-    pub fn start(room: Arc<DiskRoom>, low: Arc<AtomicBool>) -> DiskWatch {
-        let reserve = room.reserve;
+    pub fn start(config: &Config, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
+        let (room, reserve) = (DiskRoom::new(&config.data_dir, config.disk_reserve_bytes), config.disk_reserve_bytes);
         if reserve == 0 || free_bytes(&room.path).is_none() {
-            return DiskWatch(None);
+            return (room, DiskWatch(None));
         }
-        DiskWatch(Some(tokio::spawn(async move {
+        let watched = room.clone();
+        let watch = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(WATCH_EVERY);
             loop {
                 ticks.tick().await;
-                let free = room.look();
+                let free = watched.look();
                 let is_low = free < reserve;
                 if low.swap(is_low, Ordering::Relaxed) != is_low {
                     match is_low {
@@ -173,7 +175,8 @@ impl DiskWatch {
                     }
                 }
             }
-        })))
+        });
+        (room, DiskWatch(Some(watch)))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::console::Console;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
 use crate::crash_point::crash_point;
-use crate::data_dir::{DiskRoom, DiskWatch, half_of_disk};
+use crate::data_dir::{DiskWatch, half_of_disk};
 use crate::delivery::loop_mark::LoopMark;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
@@ -18,10 +18,11 @@ use crate::metrics::Metrics;
 use crate::panics::{Panicked, caught, caught_in};
 use crate::reads::Reads;
 use crate::receiver::{Inboxes, Receiver};
-use crate::store::Store;
+use crate::store::{SigningKeys, Store, StoreError};
 use crate::tenants::Tokens;
 use crate::token_uses;
 use anyhow::Context;
+use posthaste_wire::id::TenantId;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,8 +82,7 @@ impl Server {
         let Parts { store, clock, resolver } = parts;
         let address = find_own_addresses(&mut config, &listeners, resolver.as_ref()).await?;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
-        let (tokens, configured_keys) = Tokens::load(store.as_ref(), &config.tenants)?;
-        tokens.recall(&token_uses::read(&config.data_dir));
+        let (tokens, configured_keys) = load_tokens(store.as_ref(), &config)?;
         let keys = Arc::new(Keys::load(store.clone(), config.encryption.clone(), config.mode, &configured_keys)?);
         let metrics = Arc::new(Metrics::new());
         let loop_mark = config.public_url.as_ref().map(|_| LoopMark::new(random()));
@@ -109,8 +109,7 @@ impl Server {
         core.heed_low_disk(disk_low.clone());
         let core_ended = spawn_core(core, core_running.clone())?;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
-        let disk_room = DiskRoom::new(&config.data_dir, config.disk_reserve_bytes);
-        let disk_watch = DiskWatch::start(disk_room.clone(), disk_low.clone());
+        let (disk_room, disk_watch) = DiskWatch::start(&config, disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
         let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));
@@ -289,6 +288,13 @@ fn spawn_watched(
             let _ = watch.send(name);
         }
     })
+}
+
+/// The tokens of all tenants, with their last uses before the start.
+fn load_tokens(store: &dyn Store, config: &Config) -> Result<(Tokens, Vec<(TenantId, SigningKeys)>), StoreError> {
+    let (tokens, keys) = Tokens::load(store, &config.tenants)?;
+    tokens.recall(&token_uses::read(&config.data_dir));
+    Ok((tokens, keys))
 }
 
 /// The socket of the console's test receiver, which deliveries may reach.
