@@ -59,6 +59,7 @@ const FOR_TENANTS: [&str; 22] = [
     "workflow_lazy_bytes",
     "messages_per_day",
     "api_requests_per_second",
+    "max_stored_bytes",
 ];
 
 #[tokio::test]
