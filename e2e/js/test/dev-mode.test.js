@@ -47,20 +47,22 @@ test("a program with QSTASH_DEV and QSTASH_DEV_PORT uses this server, whatever e
   }
 });
 
-test("browsers may call a server in dev mode, as the hosted console does", async () => {
-  const server = await Server.start();
+test("a page whose origin is listed may call a server in dev mode, and no other", async () => {
+  const origin = "https://console.upstash.com";
+  const server = await Server.start("--allowed-origins", origin);
   try {
-    const origin = "https://console.upstash.com";
     const preflight = await fetch(`${server.url}/v2/publish/https://example.com`, {
       method: "OPTIONS",
       headers: { origin, "access-control-request-method": "POST", "access-control-request-headers": "authorization,upstash-delay" },
     });
     assert.ok(preflight.ok, `${preflight.status}`);
-    assert.match(preflight.headers.get("access-control-allow-origin"), /^(\*|https:\/\/console\.upstash\.com)$/);
+    assert.equal(preflight.headers.get("access-control-allow-origin"), origin);
     assert.match(preflight.headers.get("access-control-allow-headers").toLowerCase(), /\*|authorization/);
     const answer = await fetch(`${server.url}/v2/queues`, { headers: { origin, authorization: `Bearer ${USERS[0].token}` } });
     assert.equal(answer.status, 200);
-    assert.match(answer.headers.get("access-control-allow-origin"), /^(\*|https:\/\/console\.upstash\.com)$/);
+    assert.equal(answer.headers.get("access-control-allow-origin"), origin);
+    const foreign = { origin: "https://other.example", authorization: `Bearer ${USERS[0].token}` };
+    assert.equal((await fetch(`${server.url}/v2/queues`, { headers: foreign })).status, 403);
   } finally {
     await server.stop();
   }
