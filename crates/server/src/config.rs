@@ -138,7 +138,7 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub egress_allow_hosts: Option<Vec<String>>,
-    /// Show tenants why a private destination is refused or cannot be reached [default: true in dev, false in serve]
+    /// Show tenants why a private destination failed [default: true in dev, false in serve]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_EGRESS_DETAIL", value_name = "BOOL")]
     pub egress_detail: Option<bool>,
     /// Base URL of an OpenAI-compatible API, up to its /v1: where api/llm leads

@@ -2,6 +2,7 @@
 //! watched for room.
 
 use crate::config::Config;
+use crate::store::Store;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -88,10 +89,10 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const WRITTEN_PER_BYTE: u64 = 3;
 
 /// The room on the disk, as requests take it: what was promised to those that are being stored is not there for others.
-#[derive(Debug)]
 pub struct DiskRoom {
     path: PathBuf,
     reserve: u64,
+    store: Arc<dyn Store>,
     /// What was free at the last look, less what was stored since.
     free: AtomicU64,
     promised: AtomicU64,
@@ -100,32 +101,35 @@ pub struct DiskRoom {
 impl DiskRoom {
     /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
     /// refused.
-    pub fn new(path: &Path, reserve: u64) -> Arc<DiskRoom> {
-        let free = free_bytes(path).unwrap_or(u64::MAX);
-        let (free, promised) = (AtomicU64::new(free), AtomicU64::new(0));
-        Arc::new(DiskRoom { path: path.to_owned(), reserve, free, promised })
+    pub fn new(path: &Path, reserve: u64, store: Arc<dyn Store>) -> Arc<DiskRoom> {
+        let (free, promised) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, store, free, promised });
+        room.look();
+        room
     }
 
     /// Room for so many bytes of a request, until the promise is dropped; `None` if they would take what the disk must keep.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DiskPromise> {
         let bytes = bytes.saturating_mul(WRITTEN_PER_BYTE);
         let promised = self.promised.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let promise = DiskPromise { room: self.clone(), bytes };
         let needed = promised.saturating_add(self.reserve);
-        let fits = self.reserve == 0 || self.free.load(Ordering::Relaxed) >= needed || self.look() >= needed;
-        fits.then_some(promise)
+        if self.reserve == 0 || self.free.load(Ordering::Relaxed) >= needed || self.look() >= needed {
+            return Some(DiskPromise { room: self.clone(), bytes });
+        }
+        self.promised.fetch_sub(bytes, Ordering::Relaxed);
+        None
     }
 
-    /// Asks the file system.
+    /// Asks the file system what is free, besides what the store has yet to write. Without an answer the last one counts.
     fn look(&self) -> u64 {
-        let free = free_bytes(&self.path).unwrap_or(u64::MAX);
-        self.free.store(free, Ordering::Relaxed);
-        free
+        if let Some(free) = free_bytes(&self.path) {
+            self.free.store(free.saturating_sub(self.store.backlog_bytes()), Ordering::Relaxed);
+        }
+        self.free.load(Ordering::Relaxed)
     }
 }
 
 /// Room that a request may take until it is stored.
-#[derive(Debug)]
 pub struct DiskPromise {
     room: Arc<DiskRoom>,
     bytes: u64,
@@ -152,8 +156,9 @@ pub struct DiskWatch(Option<JoinHandle<()>>);
 
 impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
-    pub fn start(config: &Config, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
-        let (room, reserve) = (DiskRoom::new(&config.data_dir, config.disk_reserve_bytes), config.disk_reserve_bytes);
+    pub fn start(config: &Config, store: Arc<dyn Store>, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
+        let reserve = config.disk_reserve_bytes;
+        let room = DiskRoom::new(&config.data_dir, reserve, store);
         if reserve == 0 || free_bytes(&room.path).is_none() {
             return (room, DiskWatch(None));
         }
@@ -233,6 +238,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::memory::MemoryStore;
 
     #[test]
     fn room_is_promised_once_and_never_from_the_reserve() {
@@ -240,7 +246,7 @@ mod tests {
         let free = free_bytes(dir.path()).unwrap();
         // Others write to this disk: the figures leave them a gigabyte, or half of what there is.
         let slack = (free / 2).min(1 << 30);
-        let room = DiskRoom::new(dir.path(), free / 4);
+        let room = DiskRoom::new(dir.path(), free / 4, Arc::new(MemoryStore::new()));
         let most = (free - free / 4 - slack) / WRITTEN_PER_BYTE;
         let promise = room.take(most).unwrap();
         assert!(room.take(most).is_none(), "the room is promised to another");
@@ -248,7 +254,10 @@ mod tests {
         assert!(room.take(most).is_some(), "it was not used: a look at the disk finds it again");
         assert!(room.take(u64::MAX).is_none());
         assert!(room.take(free).is_none());
-        assert!(DiskRoom::new(dir.path(), 0).take(u64::MAX).is_some(), "without a reserve nothing is refused");
+        assert!(
+            DiskRoom::new(dir.path(), 0, Arc::new(MemoryStore::new())).take(u64::MAX).is_some(),
+            "without a reserve nothing is refused"
+        );
     }
 
     #[test]

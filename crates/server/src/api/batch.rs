@@ -15,7 +15,7 @@ use super::storing;
 use super::workflow::publish::Asked;
 use super::workflow::{self, Wanted};
 use crate::app::App;
-use crate::core::NewMessage;
+use crate::core::{NewMessage, stored_bytes};
 use crate::panics::passed_on;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -196,7 +196,7 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, batch: &[u8]) -> Res
         }
         let fate = match prepare_item(app, publisher, (hops, &checks), item) {
             Ok((messages, places)) => {
-                bytes += storing::stored_bytes(&messages);
+                bytes += stored_bytes(&messages);
                 storing::check_request(app, bytes)?;
                 prepared.messages.extend(messages);
                 Fate::Accepted(places)

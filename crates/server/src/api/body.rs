@@ -18,7 +18,7 @@ use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 /// Bytes of request bodies held at once, while they are read and until they are stored.
@@ -71,6 +71,18 @@ impl BodyBudget {
         room.taken.extend(taken);
         Some(())
     }
+}
+
+/// 503: too many bytes are held.
+pub(super) fn no_room() -> ApiError {
+    ApiError::overloaded(
+        "the server is overloaded: too many bytes are waiting to be stored; nothing was stored, try again",
+    )
+}
+
+/// Bytes that a request has room for: each is taken from the tenant's share and from that of all.
+pub(super) fn held_bytes(room: &Room) -> usize {
+    room.taken.iter().map(OwnedSemaphorePermit::num_permits).sum::<usize>() / 2 * BYTES_PER_PERMIT
 }
 
 /// A body, and the room it takes.
@@ -127,9 +139,7 @@ async fn read_into(
         }
         Ok(Err(Unread::NoRoom)) => {
             Box::pin(drain(body)).await;
-            Err(ApiError::overloaded(
-                "the server is overloaded: too many bytes are waiting to be stored; nothing was stored, try again",
-            ))
+            Err(no_room())
         }
         Ok(Err(Unread::Broken)) => Err(ApiError::invalid("the request body broke off; nothing was stored")),
         // No 400: to a client of workflows that means that its run has ended.

@@ -12,9 +12,9 @@ use super::publish::{
 };
 use super::response::answer;
 use super::viewer::Viewer;
-use super::{shape, workflow};
+use super::{shape, storing, workflow};
 use crate::app::App;
-use crate::core::{NewMessage, Replay};
+use crate::core::{NewMessage, Replay, stored_bytes};
 use crate::store::{DeadLetterRecord, Filter, Order, Page, PageRequest, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -218,6 +218,7 @@ fn replays(
 }
 
 async fn replay_all(app: &App, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, ApiError> {
+    let _promise = storing::admit(app, tenant, stored_bytes(replays.iter().map(|replay| &replay.message)))?;
     let accepted = app.core.replay(tenant, replays).await?;
     let there: Vec<Accepted> = accepted.iter().copied().flatten().collect();
     app.duplicates.add(&there, app.clock.now());

@@ -9,7 +9,7 @@ use super::llm;
 use super::params::decoded;
 use super::{queues, schedules, storing, workflow};
 use crate::app::App;
-use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room};
+use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room, stored_bytes};
 use crate::delivery::address::AddressKind;
 use crate::delivery::egress;
 use crate::store::Store;
@@ -178,9 +178,15 @@ pub(super) async fn store(
     app: &App,
     tenant: TenantId,
     messages: Vec<NewMessage>,
-    room: Room,
+    mut room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
-    let _promise = storing::admit(app, tenant, storing::stored_bytes(&messages))?;
+    let bytes = stored_bytes(&messages);
+    room.disk = Some(storing::admit(app, tenant, bytes)?);
+    if messages.len() > 1 {
+        // What was sent has its room; headers that are repeated for each message need more.
+        let more = bytes.saturating_sub(body::held_bytes(&room));
+        app.body_budget.take(tenant, more, &mut room).await.ok_or_else(body::no_room)?;
+    }
     let (count, now) = (messages.len() as u64, app.clock.now());
     app.allowances.messages.take(tenant, count, now).map_err(ApiError::daily_quota)?;
     let accepted = app.core.publish(messages, room).await;

@@ -162,10 +162,11 @@ pub(super) async fn make(app: &App, sent: Sent) -> Result<Response, ApiError> {
         // A schedule is a beginning of its own, whatever led to it.
         spec: MessageSpec { url, hops: 0, ..spec },
     };
-    let _promise = storing::admit(app, publisher.tenant, body.bytes.len())?;
+    let mut room = body.room;
+    room.disk = Some(storing::admit(app, publisher.tenant, body.bytes.len())?);
     let state = ScheduleState::default();
     let schedule = Schedule { tenant: publisher.tenant, id: id.clone(), plan, body: body.bytes, state };
-    app.core.put_schedule(schedule, body.room).await?;
+    app.core.put_schedule(schedule, room).await?;
     Ok((StatusCode::CREATED, Json(json!({ "scheduleId": id }))).into_response())
 }
 

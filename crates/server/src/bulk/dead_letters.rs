@@ -75,7 +75,8 @@ pub(super) async fn advance(
             Ok(Advance { piece, has_more: !range.is_done() })
         }
         Task::DlqRetry { range, changes } => {
-            if app.disk_is_low() {
+            let is_full = app.config.quotas.stored_bytes.is_some_and(|limit| app.store.stored_bytes(tenant) >= limit);
+            if app.disk_is_low() || is_full {
                 return Err(BulkError::DiskLow);
             }
             let changes = match stored_changes(app, changes) {

@@ -53,7 +53,7 @@ pub(crate) enum BulkError {
     #[error(transparent)]
     Core(#[from] CoreError),
     /// There is no room for what would be published again.
-    #[error("the disk is nearly full")]
+    #[error("the disk is nearly full, or the tenant has stored all that it may")]
     DiskLow,
 }
 

@@ -1,7 +1,7 @@
 //! Queues, flow-control keys and quotas: what the core does about what limits deliveries.
 
 use super::run::Core;
-use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply, body_bytes};
+use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
 use crate::quotas::STORED_BYTES_QUOTA;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
@@ -35,7 +35,7 @@ impl Core {
     pub(super) fn check_stored_bytes(&self, messages: &[NewMessage]) -> Result<(), QuotaExceeded> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(()) };
         match self.quotas.stored_bytes {
-            Some(limit) if self.store.stored_bytes(tenant) + body_bytes(messages) as u64 > limit => {
+            Some(limit) if self.store.stored_bytes(tenant) + stored_bytes(messages) as u64 > limit => {
                 Err(QuotaExceeded { quota: STORED_BYTES_QUOTA, limit })
             }
             _ => Ok(()),

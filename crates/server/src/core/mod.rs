@@ -36,6 +36,7 @@ pub use workflow::{
     Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
 };
 
+use crate::data_dir::DiskPromise;
 use crate::store::is_same_body;
 use admission::{Admission, Place};
 use bytes::Bytes;
@@ -84,17 +85,31 @@ pub enum FirstDue {
     At(Timestamp),
 }
 
-/// Bytes of the bodies of messages; a body that neighbours share counts once.
-pub(crate) fn body_bytes<'a>(messages: impl IntoIterator<Item = &'a NewMessage>) -> usize {
+/// Bytes that messages store: their bodies, of which one that neighbours share counts once, and their settings.
+pub(crate) fn stored_bytes<'a>(messages: impl IntoIterator<Item = &'a NewMessage>) -> usize {
     let mut before: Option<&Bytes> = None;
     let mut bytes = 0;
-    for NewMessage { body, .. } in messages {
+    for NewMessage { body, spec, .. } in messages {
         if !before.is_some_and(|before| is_same_body(before, body)) {
             bytes += body.len();
         }
+        bytes += spec_bytes(spec);
         before = Some(body);
     }
     bytes
+}
+
+/// Bytes that a message takes besides its body and what its publisher wrote, more or less.
+const MESSAGE_OVERHEAD_BYTES: usize = 512;
+
+fn spec_bytes(spec: &MessageSpec) -> usize {
+    let callbacks = [&spec.callback, &spec.failure_callback].into_iter().flatten();
+    let callbacks: usize = callbacks.map(|callback| callback.url.len() + header_bytes(&callback.headers)).sum();
+    MESSAGE_OVERHEAD_BYTES + spec.url.len() + header_bytes(&spec.headers) + callbacks
+}
+
+fn header_bytes(headers: &[(String, String)]) -> usize {
+    headers.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
 /// What the core can be asked to do. Replies come when the outcome is on disk.
@@ -224,7 +239,7 @@ pub(crate) enum Command {
         tenant: TenantId,
         event: String,
         data: Vec<u8>,
-        reply: Reply<Vec<Notified>>,
+        reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
     },
     NotifyRun {
         tenant: TenantId,
@@ -361,6 +376,8 @@ pub struct Room {
     pub taken: Permits,
     /// How long the request has waited for it: so much less it may wait for its turn.
     pub waited: Duration,
+    /// Room on the disk for what it stores.
+    pub disk: Option<DiskPromise>,
 }
 
 /// Parts of a budget, given back when this is dropped.

@@ -7,7 +7,7 @@ use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
 use super::stats::Activity;
 use super::tasks::{PublishMany, Task};
-use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, body_bytes};
+use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, stored_bytes};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::metrics::Metrics;
@@ -167,9 +167,7 @@ impl Core {
         while let Some(command) = next.take() {
             flow = self.handle(command)?;
             taken += 1;
-            if self.batch.body_bytes >= BATCH_BYTES_MAX || self.runs.is_overfull() {
-                self.commit()?;
-            }
+            self.commit_if_large()?;
             if taken < BATCH_COMMANDS_MAX && matches!(flow, Flow::Go) {
                 next = self.commands.next();
             }
@@ -291,7 +289,7 @@ impl Core {
             reply.send(Err(exceeded));
             return Ok(());
         }
-        if messages.len() > BATCH_COMMANDS_MAX || body_bytes(&messages) > BATCH_BYTES_MAX {
+        if messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX {
             let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
             self.tasks.push_back(Task::Publish(PublishMany { messages, accepted, reply }));
             return Ok(());
@@ -309,7 +307,7 @@ impl Core {
         now: Timestamp,
     ) -> Result<Vec<Accepted>, CoreFailure> {
         let duplicates = self.find_duplicates(messages.iter(), now)?;
-        self.batch.body_bytes += body_bytes(&messages);
+        self.batch.body_bytes += stored_bytes(&messages);
         let accept = |(message, stored)| self.accept(message, stored, None, now);
         let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
         self.metrics.published(&accepted);

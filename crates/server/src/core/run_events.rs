@@ -4,8 +4,9 @@ use super::run::Core;
 use super::runs::refused;
 use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
-use super::{CoreFailure, Reply};
+use super::{CoreFailure, QuotaExceeded, Reply};
 use crate::crash_point::crash_point;
+use posthaste_engine::limits::REQUEST_STORED_BYTES_MAX;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -44,17 +45,23 @@ impl Core {
         Ok(())
     }
 
-    /// Commits first, so that the store knows all who wait. Of two who bring the same event at once, each of those hears one.
+    /// Each run that waits gets a copy of the data, and all of them together no more than one request may store. Commits first,
+    /// so that the store knows all who wait. Of two who bring the same event at once, each of those hears one.
     pub(super) fn notify(
         &mut self,
         tenant: TenantId,
         event: &str,
         data: Vec<u8>,
-        reply: Reply<Vec<Notified>>,
+        reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
     ) -> Result<(), CoreFailure> {
         self.commit()?;
-        let waiters = self.store.waiters(tenant, event)?.into_iter();
-        let waiters = waiters.map(|waiter| (waiter.timer, waiter.run)).collect();
+        let waiters = self.store.waiters(tenant, event)?;
+        let limit = REQUEST_STORED_BYTES_MAX as u64;
+        if waiters.len() as u64 * data.len() as u64 > limit {
+            reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }));
+            return Ok(());
+        }
+        let waiters = waiters.into_iter().map(|waiter| (waiter.timer, waiter.run)).collect();
         self.tasks.push_back(Task::Notify(Notify { tenant, data, waiters, notified: Vec::new(), reply }));
         Ok(())
     }

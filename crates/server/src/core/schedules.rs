@@ -4,7 +4,7 @@
 //! of its schedule are one transaction, so that a crash repeats both or neither.
 
 use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
-use super::{FirstDue, NewMessage, QuotaExceeded, Reply, body_bytes};
+use super::{FirstDue, NewMessage, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
 use crate::store::{Store, StoreError};
 use posthaste_engine::event::Op;
@@ -194,7 +194,7 @@ impl Core {
     fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, String> {
         self.check_quotas(messages.iter()).map_err(|exceeded| exceeded.to_string())?;
         self.check_stored_bytes(&messages).map_err(|exceeded| exceeded.to_string())?;
-        self.batch.body_bytes += body_bytes(&messages);
+        self.batch.body_bytes += stored_bytes(&messages);
         let accepted: Vec<_> = messages.into_iter().map(|message| self.accept(message, None, None, now)).collect();
         self.metrics.published(&accepted);
         Ok(accepted.into_iter().map(|accepted| accepted.id).collect())

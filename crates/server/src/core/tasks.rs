@@ -3,7 +3,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, Flow};
 use super::workflow::{Again, Notified, Started};
-use super::{CoreFailure, NewMessage, QuotaExceeded, Reply, body_bytes};
+use super::{CoreFailure, NewMessage, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
 use crate::store::is_same_body;
 use posthaste_engine::shard::Accepted;
@@ -35,20 +35,22 @@ pub(super) struct PublishMany {
 
 /// Messages of a piece of a publish.
 const PIECE_MESSAGES: usize = 64;
-/// Bytes of bodies after which a piece of a publish ends.
+/// Bytes to store after which a piece of a publish ends.
 const PIECE_BYTES: usize = 1024 * 1024;
+
+/// What a message costs at least: a turn is over after 512 small ones.
+const MESSAGE_COST: usize = TURN_BYTES / 512;
 
 /// How many of these messages are the next piece. Messages that share a body stay together, so that it is stored once.
 fn piece_length(messages: &VecDeque<NewMessage>) -> usize {
     let mut bytes = 0;
     let mut before: Option<&NewMessage> = None;
     for (count, message) in messages.iter().enumerate() {
-        if !before.is_some_and(|before| is_same_body(&before.body, &message.body)) {
-            if count >= PIECE_MESSAGES || bytes >= PIECE_BYTES {
-                return count;
-            }
-            bytes += message.body.len();
+        let is_same = before.is_some_and(|before| is_same_body(&before.body, &message.body));
+        if !is_same && (count >= PIECE_MESSAGES || bytes >= PIECE_BYTES) {
+            return count;
         }
+        bytes += stored_bytes([message]) - if is_same { message.body.len() } else { 0 };
         before = Some(message);
     }
     messages.len()
@@ -61,7 +63,7 @@ pub(super) struct Notify {
     /// Who waited when it came, and has yet to hear of it: waits and their runs, in the order of asking.
     pub(super) waiters: VecDeque<(MessageId, Seq)>,
     pub(super) notified: Vec<Notified>,
-    pub(super) reply: Reply<Vec<Notified>>,
+    pub(super) reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
 }
 
 /// Failed runs begin again.
@@ -148,16 +150,16 @@ impl Core {
 
     fn publish_next(&mut self, task: &mut PublishMany) -> Result<usize, CoreFailure> {
         let piece: Vec<NewMessage> = task.messages.drain(..piece_length(&task.messages)).collect();
-        let bytes = body_bytes(&piece);
+        let cost = stored_bytes(&piece).max(piece.len() * MESSAGE_COST);
         task.accepted.extend(self.accept_all(piece, self.clock.now())?);
         crash_point("publish_accepted");
-        Ok(bytes)
+        Ok(cost)
     }
 
     fn answer_task(&mut self, task: Task) {
         match task {
             Task::Publish(PublishMany { accepted, reply, .. }) => self.answer(move || reply.send(Ok(accepted))),
-            Task::Notify(Notify { notified, reply, .. }) => self.answer(move || reply.send(notified)),
+            Task::Notify(Notify { notified, reply, .. }) => self.answer(move || reply.send(Ok(notified))),
             Task::BeginAgain(BeginAgain { begun, reply, .. }) => self.answer(move || reply.send(begun)),
             Task::Drop(DropFailed { dropped, reply, .. }) => self.answer(move || reply.send(dropped)),
         }
@@ -186,7 +188,7 @@ mod tests {
         let mut shared: VecDeque<_> = (0..100).map(|_| message(body.clone())).collect();
         shared.push_back(message(Bytes::new()));
         assert_eq!(piece_length(&shared), 100, "a body that 100 messages share counts once");
-        assert_eq!(body_bytes(&shared), PIECE_BYTES);
+        assert!(stored_bytes(&shared) < PIECE_BYTES + 101 * 1024);
         assert_eq!(piece_length(&VecDeque::new()), 0);
     }
 }

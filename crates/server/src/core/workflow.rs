@@ -171,7 +171,7 @@ impl CoreHandle {
     /// An event has come for all who wait for it.
     pub async fn notify(&self, tenant: TenantId, event: String, data: Vec<u8>) -> Result<Vec<Notified>, CoreError> {
         let place = self.admission.wait(tenant, Duration::ZERO).await?;
-        self.ask_from(place, None, |reply| Command::Notify { tenant, event, data, reply }).await
+        Ok(self.ask_from(place, None, |reply| Command::Notify { tenant, event, data, reply }).await??)
     }
 
     /// An event has come for one run; it is kept for the run if it does not wait for it yet.

@@ -27,6 +27,9 @@ impl Transport for TcpStream {
     }
 }
 
+/// Bytes that are read at once after a refusal, to be forgotten.
+const LINGER_READ_BYTES: usize = 16 * 1024;
+
 /// See the module's text.
 pub(super) struct Guarded<T> {
     io: T,
@@ -43,6 +46,8 @@ pub(super) struct Guarded<T> {
     /// Who wanted to read meanwhile.
     reader: Option<Waker>,
     patience: Option<Pin<Box<Sleep>>>,
+    /// Others have had their turn before the next read of a long head.
+    has_yielded: bool,
     /// Bytes that were read and forgotten after a refusal.
     lingered: Option<usize>,
 }
@@ -59,6 +64,7 @@ impl<T: Transport> Guarded<T> {
             is_blocked: false,
             reader: None,
             patience: None,
+            has_yielded: false,
             lingered: None,
         }
     }
@@ -147,19 +153,20 @@ impl<T: Transport> Guarded<T> {
             self.lingered = Some(0);
             self.wait_until(Instant::now() + LINGER_TIMEOUT);
         }
-        let mut forgotten = [0; 4096];
-        loop {
-            let mut buf = ReadBuf::new(&mut forgotten);
-            let read = Pin::new(&mut self.io).poll_read(cx, &mut buf);
-            if read.is_pending() {
-                return self.poll_patience(cx).map(Ok);
-            }
-            let lingered = self.lingered.get_or_insert(0);
-            *lingered += buf.filled().len();
-            if buf.filled().is_empty() || *lingered > LINGER_BYTES_MAX {
-                return Poll::Ready(Ok(()));
-            }
+        let mut forgotten = [0; LINGER_READ_BYTES];
+        let mut buf = ReadBuf::new(&mut forgotten);
+        let read = Pin::new(&mut self.io).poll_read(cx, &mut buf);
+        if read.is_pending() {
+            return self.poll_patience(cx).map(Ok);
         }
+        let lingered = self.lingered.get_or_insert(0);
+        *lingered += buf.filled().len();
+        if buf.filled().is_empty() || *lingered > LINGER_BYTES_MAX {
+            return Poll::Ready(Ok(()));
+        }
+        // Others have their turn between two reads.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -175,6 +182,12 @@ impl<T: Transport> AsyncRead for Guarded<T> {
             this.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
+        // hyper reads a long head for as long as there is something to read, and looks at all of it each time.
+        if this.heads.is_long() && !std::mem::replace(&mut this.has_yielded, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        this.has_yielded = false;
         let before = buf.filled().len();
         ready!(this.poll_fill(cx, buf))?;
         let read = this.heads.read(&buf.filled()[before..], this.exchange.as_ref());

@@ -80,6 +80,11 @@ impl Heads {
         self.complete
     }
 
+    /// Whether a head is being read that is longer than most are.
+    pub(super) fn is_long(&self) -> bool {
+        self.at == At::Head && self.bytes > HEAD_FREE_BYTES
+    }
+
     /// Bytes of a body that are known to follow.
     pub(super) fn body_left(&self) -> u64 {
         match self.at {

@@ -274,6 +274,11 @@ pub trait Store: Send + Sync {
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 
+    /// Bytes that are accepted and still have to be written elsewhere: they will take room on the disk.
+    fn backlog_bytes(&self) -> u64 {
+        0
+    }
+
     /// How many bytes a tenant has stored: bodies, settings and log lines of messages, dead letters, schedules and runs. Cheap
     /// enough for every publish.
     fn stored_bytes(&self, tenant: TenantId) -> u64;

@@ -442,3 +442,27 @@ fn a_body_that_many_messages_share_is_stored_once_and_goes_with_the_last_of_them
     publish_together(&rig, 2, 3, &Bytes::from_static(b"small"));
     assert_eq!(number(&path, "SELECT count(*) FROM shared_body"), 1, "a small body is kept with each message");
 }
+
+/// A row that refers to a large body is as much work as its share of it: dropping it walks its pages.
+#[test]
+fn shared_bodies_are_dropped_a_bounded_number_of_bytes_at_a_time() {
+    let files = Files::new();
+    let store = files.open();
+    let rig = Rig::new(&store);
+    for second in 0..12 {
+        let body = Bytes::from(vec![b'x'; 2 * 1024 * 1024]);
+        for message in publish_together(&rig, second, 2, &body) {
+            rig.deliver(&message, T0);
+        }
+    }
+    let retained = || store.retain(&Retention { history_ms: DAY, dlq_ms: DAY }, T0.plus_millis(20 * DAY)).unwrap();
+    let mut rounds = Vec::new();
+    let mut left = number(&files.path(), "SELECT count(*) FROM shared_body");
+    while retained().more {
+        let now = number(&files.path(), "SELECT count(*) FROM shared_body");
+        rounds.push(left - now);
+        left = now;
+    }
+    assert!(rounds.iter().all(|dropped| *dropped <= 3), "bodies of 2 MiB that went at once: {rounds:?}");
+    assert_eq!(number(&files.path(), "SELECT count(*) FROM shared_body"), 0);
+}

@@ -205,10 +205,10 @@ pub(super) async fn start(
     app: &App,
     tenant: TenantId,
     runs: Vec<StartRun>,
-    room: Room,
+    mut room: Room,
 ) -> Result<Vec<Started>, ApiError> {
     let bytes = runs.iter().map(|run| run.first.body.len()).sum();
-    let _promise = storing::admit(app, tenant, bytes)?;
+    room.disk = Some(storing::admit(app, tenant, bytes)?);
     let count = runs.len();
     let starting = app.core.start_runs(tenant, runs, room);
     let started = within_quota(app, tenant, count, starting, |run: &Started| !run.deduplicated).await?;
@@ -222,10 +222,10 @@ async fn append(
     tenant: TenantId,
     run: RunKey,
     entries: Vec<NewEntry>,
-    room: Room,
+    mut room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
     let bytes = entries.iter().map(|entry| entry.body.len()).sum();
-    let _promise = storing::promise(app, bytes)?;
+    room.disk = Some(storing::promise(app, bytes)?);
     let count = entries.len();
     within_quota(app, tenant, count, app.core.append(tenant, run, entries, room), |it: &Accepted| !it.deduplicated)
         .await

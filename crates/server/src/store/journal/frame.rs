@@ -344,6 +344,9 @@ impl<'o> Encoder<'_, 'o> {
         let start = self.out.len();
         self.u32(0);
         serde_json::to_writer(&mut *self.out, value).map_err(|_| Unencodable::Json)?;
+        if self.out.len() > JOURNAL_FRAME_BYTES_MAX {
+            return Err(Unencodable::TooLong);
+        }
         let length = u32::try_from(self.out.len() - start - 4).map_err(|_| Unencodable::TooLong)?;
         self.out[start..start + 4].copy_from_slice(&length.to_le_bytes());
         Ok(())

@@ -51,7 +51,7 @@ pub const APPLY_AFTER: Duration = Duration::from_millis(250);
 pub const SEGMENT_BYTES: u64 = if crash_point::ENABLED { 64 * 1024 } else { 16 * 1024 * 1024 };
 /// What is pending gets into the database without delay when its frames are this long.
 const APPLY_BYTES: usize = 8 * 1024 * 1024;
-/// The database's WAL is moved into its file when it has this length. Pages that change often are then moved once
+/// The database's WAL is moved into its file when this much of it is not there yet. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
 const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
 /// Most bytes of a frame. A batch that is longer goes straight to the database.
@@ -320,7 +320,7 @@ impl Shared {
 
     /// Something went into the database's WAL; the thread moves it when it is long enough.
     fn measure_wal(&self) -> Result<(), StoreError> {
-        let unmoved_bytes = self.database.unmoved_bytes()?;
+        let unmoved_bytes = self.database.unmoved_bytes().map_err(|error| self.fail(error.into()))?;
         self.state().unmoved_bytes = unmoved_bytes;
         self.changed.notify_all();
         Ok(())

@@ -397,6 +397,13 @@ impl Store for JournalStore {
         self.settled()?.tally(tenant, max)
     }
 
+    /// What is pending gets into the WAL and from there into the database file; what is in the WAL, into that.
+    fn backlog_bytes(&self) -> u64 {
+        let state = self.shared.state();
+        let pending: usize = state.generations().map(|pending| pending.bytes).sum();
+        state.unmoved_bytes + 2 * pending as u64
+    }
+
     fn stored_bytes(&self, tenant: TenantId) -> u64 {
         self.shared.database.stored_bytes(tenant) + self.shared.pending_usage.of(tenant)
     }

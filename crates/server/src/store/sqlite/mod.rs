@@ -173,7 +173,7 @@ impl SqliteStore {
 
     /// Runs a query of the shard's owner, which must never wait for the queries of others.
     fn read_as_owner<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
-        lock(&self.owner).read(query).map_err(Failure::of_read)
+        lock_reader(&self.owner).read(query).map_err(Failure::of_read)
     }
 
     fn read_for<T>(&self, asker: Asker, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {

@@ -47,7 +47,7 @@ impl SqliteStore {
         moved.map_err(|error| Failure::from(error).of_commit())
     }
 
-    /// How long the WAL is, as far as it is not moved into the database file.
+    /// How much of the WAL is not moved into the database file yet.
     pub(in crate::store) fn unmoved_bytes(&self) -> Result<u64, StoreError> {
         let read = || -> Outcome<u64> {
             let writer = self.writer();
@@ -55,7 +55,7 @@ impl SqliteStore {
             let (written, moved) =
                 writer.connection.query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
             let page_size: i64 = writer.connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-            let pages = if written > moved { written } else { 0 };
+            let pages = (written - moved).max(0);
             Ok(pages.cast_unsigned() * (page_size.cast_unsigned() + WAL_FRAME_HEADER_BYTES))
         };
         read().map_err(Failure::of_read)

@@ -90,7 +90,8 @@ impl Writer {
 
     fn empty_dead_letters(&self, bucket: u64, delta: &mut Delta) -> Outcome<bool> {
         let table = format!("dlq_{bucket}");
-        let piece = self.next_piece(&table, "rowid", "length(body) + coalesce(length(response), 0)")?;
+        let piece =
+            self.next_piece(&table, "rowid", &format!("{} + coalesce(length(response), 0)", share_of_body(&table)))?;
         self.let_go(&table, "rowid", LETTER_BYTES, piece.last, &BTreeSet::new())?;
         let deleted = self.connection.execute(&format!("DELETE FROM {table} WHERE rowid <= ?1"), [piece.last])?;
         delta.dead_letters -= int(deleted as u64);
@@ -99,7 +100,7 @@ impl Writer {
 
     fn empty_messages(&mut self, bucket: u64, now: Timestamp) -> Outcome<bool> {
         let table = format!("message_{bucket}");
-        let piece = self.next_piece(&table, "seq", "length(body)")?;
+        let piece = self.next_piece(&table, "seq", &share_of_body(&table))?;
         let needed = self.needed(bucket, piece.last)?;
         for seq in &needed {
             let target = self.buckets.ensure(&self.connection, Kind::Message, now)?;
@@ -276,6 +277,15 @@ impl Writer {
         }
         Ok(piece)
     }
+}
+
+/// Bytes of a body; of one that is shared, the part that one reference stands for.
+fn share_of_body(table: &str) -> String {
+    format!(
+        "CASE typeof({table}.body) WHEN 'integer' THEN
+            (SELECT octet_length(shared.body) / max(shared.refs, 1) FROM shared_body AS shared WHERE shared.id = {table}.body)
+         ELSE octet_length({table}.body) END"
+    )
 }
 
 /// The finished bulk actions that can no longer be looked at: table and condition.

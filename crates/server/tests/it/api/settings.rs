@@ -36,7 +36,7 @@ async fn every_setting_has_a_value_and_a_source_and_no_secret_is_there() {
 }
 
 /// What concerns tenants.
-const FOR_TENANTS: [&str; 22] = [
+const FOR_TENANTS: [&str; 23] = [
     "region",
     "tenant_parallelism",
     "destination_parallelism",

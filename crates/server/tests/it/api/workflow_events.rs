@@ -44,6 +44,22 @@ async fn events_reach_who_waits_and_who_will() {
 }
 
 #[tokio::test]
+async fn an_event_whose_copies_for_all_who_wait_are_too_large_is_refused_whole() {
+    let server = TestServer::start().await;
+    let names: Vec<String> = (0..7).map(|n| format!("wfr_{n}")).collect();
+    server.started(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for run in &names {
+        server.wait(run, "large", 1).expect(200).await;
+    }
+    let notify = |bytes: usize| server.post("/v2/notify/large").body(vec![b'x'; bytes]);
+    let error = notify(10 * 1024 * 1024).expect(412).await.error();
+    assert_eq!(error, "quota maxNotifiedBytes exceeded, current limit: 67108864");
+    assert_eq!(server.entries("wfr_0").await.len(), 1, "no run got it");
+    assert_eq!(notify(1024 * 1024).expect(200).await.json().as_array().map(Vec::len), Some(7));
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
 async fn a_wait_needs_a_step_and_a_time_that_the_server_allows() {
     let server = TestServer::start().await;
     server.started(&["wfr_a"]).await;
