@@ -318,9 +318,15 @@ impl Shared {
         self.recount()
     }
 
-    /// Something went into the database's WAL; the thread moves it when it is long enough.
+    /// Something went into the database's WAL; the thread moves it when it is long enough. Where the thread does not get to it,
+    /// because others write all the time, whoever writes does so at twice that length.
     fn measure_wal(&self) -> Result<(), StoreError> {
-        let unmoved_bytes = self.database.unmoved_bytes().map_err(|error| self.fail(error.into()))?;
+        let measure = || self.database.unmoved_bytes().map_err(|error| self.fail(error.into()));
+        let mut unmoved_bytes = measure()?;
+        if unmoved_bytes >= 2 * CHECKPOINT_BYTES {
+            self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
+            unmoved_bytes = measure()?;
+        }
         self.state().unmoved_bytes = unmoved_bytes;
         self.changed.notify_all();
         Ok(())

@@ -74,7 +74,7 @@ pub(crate) fn all() -> Vec<Case> {
 fn expect_success_or_limit(attack: &mut Attack, what: &str, reply: &io::Result<Reply>) {
     match reply {
         Ok(reply) if reply.is_success() => attack.note(format!("{what}: accepted with {}", reply.status)),
-        Ok(reply) if [412, 413].contains(&reply.status) => match reply.error() {
+        Ok(reply) if [400, 412, 413].contains(&reply.status) => match reply.error() {
             Some(error) if error.contains(|digit: char| digit.is_ascii_digit()) => {
                 attack.note(format!("{what}: {} {error}", reply.status));
             }
