@@ -52,7 +52,8 @@ enum Fault {
 
 /// Publishes until the server ends for want of room, and looks for everything when there is some again.
 async fn runs_full(disk: &SmallDisk) -> Counts {
-    let launch = Launch::on(&disk.data_dir());
+    // The quota of its one tenant would refuse it before the disk is full.
+    let launch = Launch::on(&disk.data_dir()).with("POSTHASTE_MAX_STORED_BYTES", "1000000000");
     let mut server = launch.spawn();
     let acknowledged = publish_until_it_fails(server.address(), 64 * 1024).await;
     let status = server.wait_for(PATIENCE).await.expect("a server without a disk ends");
