@@ -61,7 +61,7 @@ pub struct Settings {
     /// Connections at once from one address (IPv6: a /64 network), trusted proxies excepted [default: 1000]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
-    /// Origins whose web pages may call the API, such as https://app.example.com; in dev pages of this machine may as well
+    /// Origins, with their scheme, whose web pages may call the API; in dev pages of this machine may as well
     #[arg(
         long,
         help_heading = "Listening",
