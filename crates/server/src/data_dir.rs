@@ -89,10 +89,12 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const WRITTEN_PER_BYTE: u64 = 3;
 
 /// The room on the disk, as requests take it: what was promised to those that are being stored is not there for others.
+#[derive(Debug)]
 pub struct DiskRoom {
     path: PathBuf,
     reserve: u64,
-    store: Arc<dyn Store>,
+    /// Bytes that the store has yet to write.
+    backlog: Arc<AtomicU64>,
     /// What was free at the last look, less what was stored since.
     free: AtomicU64,
     promised: AtomicU64,
@@ -101,9 +103,9 @@ pub struct DiskRoom {
 impl DiskRoom {
     /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
     /// refused.
-    pub fn new(path: &Path, reserve: u64, store: Arc<dyn Store>) -> Arc<DiskRoom> {
+    pub fn new(path: &Path, reserve: u64, backlog: Arc<AtomicU64>) -> Arc<DiskRoom> {
         let (free, promised) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, store, free, promised });
+        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, backlog, free, promised });
         room.look();
         room
     }
@@ -123,13 +125,14 @@ impl DiskRoom {
     /// Asks the file system what is free, besides what the store has yet to write. Without an answer the last one counts.
     fn look(&self) -> u64 {
         if let Some(free) = free_bytes(&self.path) {
-            self.free.store(free.saturating_sub(self.store.backlog_bytes()), Ordering::Relaxed);
+            self.free.store(free.saturating_sub(self.backlog.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
         self.free.load(Ordering::Relaxed)
     }
 }
 
 /// Room that a request may take until it is stored.
+#[derive(Debug)]
 pub struct DiskPromise {
     room: Arc<DiskRoom>,
     bytes: u64,
@@ -156,9 +159,9 @@ pub struct DiskWatch(Option<JoinHandle<()>>);
 
 impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
-    pub fn start(config: &Config, store: Arc<dyn Store>, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
+    pub fn start(config: &Config, store: &dyn Store, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
         let reserve = config.disk_reserve_bytes;
-        let room = DiskRoom::new(&config.data_dir, reserve, store);
+        let room = DiskRoom::new(&config.data_dir, reserve, store.backlog_bytes());
         if reserve == 0 || free_bytes(&room.path).is_none() {
             return (room, DiskWatch(None));
         }
@@ -238,7 +241,6 @@ fn free_bytes(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::MemoryStore;
 
     #[test]
     fn room_is_promised_once_and_never_from_the_reserve() {
@@ -246,7 +248,7 @@ mod tests {
         let free = free_bytes(dir.path()).unwrap();
         // Others write to this disk: the figures leave them a gigabyte, or half of what there is.
         let slack = (free / 2).min(1 << 30);
-        let room = DiskRoom::new(dir.path(), free / 4, Arc::new(MemoryStore::new()));
+        let room = DiskRoom::new(dir.path(), free / 4, Arc::default());
         let most = (free - free / 4 - slack) / WRITTEN_PER_BYTE;
         let promise = room.take(most).unwrap();
         assert!(room.take(most).is_none(), "the room is promised to another");
@@ -255,7 +257,7 @@ mod tests {
         assert!(room.take(u64::MAX).is_none());
         assert!(room.take(free).is_none());
         assert!(
-            DiskRoom::new(dir.path(), 0, Arc::new(MemoryStore::new())).take(u64::MAX).is_some(),
+            DiskRoom::new(dir.path(), 0, Arc::default()).take(u64::MAX).is_some(),
             "without a reserve nothing is refused"
         );
     }

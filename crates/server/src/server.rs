@@ -109,7 +109,7 @@ impl Server {
         core.heed_low_disk(disk_low.clone());
         let core_ended = spawn_core(core, core_running.clone())?;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
-        let (disk_room, disk_watch) = DiskWatch::start(&config, store.clone(), disk_low.clone());
+        let (disk_room, disk_watch) = DiskWatch::start(&config, store.as_ref(), disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
         let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));

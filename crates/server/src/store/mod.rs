@@ -40,6 +40,7 @@ use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use std::ops::ControlFlow;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Durable storage for one or more shards. Every verb is one transaction; `now` is passed in.
@@ -274,9 +275,10 @@ pub trait Store: Send + Sync {
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 
-    /// Bytes that are accepted and still have to be written elsewhere: they will take room on the disk.
-    fn backlog_bytes(&self) -> u64 {
-        0
+    /// Bytes that are accepted and still have to be written elsewhere, as they are at any time: they will take room on the disk.
+    /// Not the store itself, which must be gone when its last owner is.
+    fn backlog_bytes(&self) -> Arc<AtomicU64> {
+        Arc::default()
     }
 
     /// How many bytes a tenant has stored: bodies, settings and log lines of messages, dead letters, schedules and runs. Cheap

@@ -39,6 +39,7 @@ use posthaste_wire::time::Timestamp;
 use run_check::RunCheck;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -118,6 +119,8 @@ struct Shared {
     apply_after: Duration,
     /// The bytes of each tenant that are pending.
     pending_usage: Usage,
+    /// What [`State::backlog_bytes`] was when it changed last.
+    backlog_bytes: Arc<AtomicU64>,
 }
 
 struct State {
@@ -167,6 +170,7 @@ impl JournalStore {
             changed: Condvar::new(),
             apply_after: options.apply_after,
             pending_usage: Usage::default(),
+            backlog_bytes: Arc::default(),
         });
         let for_thread = shared.clone();
         let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
@@ -261,6 +265,7 @@ impl Shared {
             let mut state = self.state();
             state.count(ops);
             self.pending_usage.add(&state.gathering.add(number, bytes, shard, ops));
+            self.backlog_bytes.store(state.backlog_bytes(), Ordering::Relaxed);
             if state.since.is_none() {
                 state.since = Some(Instant::now());
                 self.changed.notify_all();
@@ -327,7 +332,10 @@ impl Shared {
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
             unmoved_bytes = measure()?;
         }
-        self.state().unmoved_bytes = unmoved_bytes;
+        let mut state = self.state();
+        state.unmoved_bytes = unmoved_bytes;
+        self.backlog_bytes.store(state.backlog_bytes(), Ordering::Relaxed);
+        drop(state);
         self.changed.notify_all();
         Ok(())
     }
@@ -472,6 +480,12 @@ impl State {
             None => Ok(()),
             Some(reason) => Err(StoreError::Unknown(format!("the store has stopped writing: {reason}").into())),
         }
+    }
+
+    /// What is pending gets into the WAL and from there into the database file; what is in the WAL, into that.
+    fn backlog_bytes(&self) -> u64 {
+        let pending: usize = self.generations().map(|pending| pending.bytes).sum();
+        self.unmoved_bytes + 2 * pending as u64
     }
 
     /// The last frame that was committed.

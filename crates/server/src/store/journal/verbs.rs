@@ -24,6 +24,7 @@ use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// How often a run is put together from what is pending and what is in the database, should the one become the other
 /// meanwhile; then all of it is brought into the database.
@@ -397,11 +398,8 @@ impl Store for JournalStore {
         self.settled()?.tally(tenant, max)
     }
 
-    /// What is pending gets into the WAL and from there into the database file; what is in the WAL, into that.
-    fn backlog_bytes(&self) -> u64 {
-        let state = self.shared.state();
-        let pending: usize = state.generations().map(|pending| pending.bytes).sum();
-        state.unmoved_bytes + 2 * pending as u64
+    fn backlog_bytes(&self) -> Arc<AtomicU64> {
+        self.shared.backlog_bytes.clone()
     }
 
     fn stored_bytes(&self, tenant: TenantId) -> u64 {
