@@ -36,6 +36,8 @@ struct Banned {
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Sources {
+    /// Without any, the first registry that is met is the only one.
+    #[serde(default)]
     allow_registry: Vec<String>,
 }
 
@@ -56,7 +58,7 @@ struct Package {
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(root.join(FILE)).context(FILE)?;
-    let rules: Rules = toml::from_str(&text).context(FILE)?;
+    let mut rules: Rules = toml::from_str(&text).context(FILE)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(root).args(["metadata", "--locked", "--format-version", "1", "--all-features"]);
@@ -67,6 +69,13 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let metadata: Metadata = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
     if metadata.packages.len() < 2 {
         bail!("cargo metadata names {} packages", metadata.packages.len());
+    }
+    if rules.sources.allow_registry.is_empty() {
+        let sources = metadata.packages.iter().filter_map(|package| package.source.as_deref());
+        rules
+            .sources
+            .allow_registry
+            .extend(sources.filter_map(|source| source.strip_prefix("registry+")).take(1).map(str::to_owned));
     }
     Ok(metadata.packages.iter().flat_map(|package| problems(package, &rules)).collect())
 }
