@@ -110,7 +110,7 @@ impl DiskRoom {
         room
     }
 
-    /// Room for so many bytes of a request, until the promise is dropped; `None` if they would take what the disk must keep.
+    /// Reserves room for the bytes of a request until the promise is dropped; `None` if that would use the disk's reserve.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DiskPromise> {
         let bytes = bytes.saturating_mul(WRITTEN_PER_BYTE);
         let promised = self.promised.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);

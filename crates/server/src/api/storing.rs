@@ -1,4 +1,4 @@
-//! What a request may store: so much at once, so much in all for its tenant, and never what the disk must keep.
+//! Bounds on what a request may store: bytes per request, bytes per tenant, and the reserve of the disk.
 
 use super::error::ApiError;
 use crate::app::App;
@@ -10,7 +10,8 @@ use posthaste_wire::id::TenantId;
 /// Room for the settings of the messages of one publish, where the largest message is larger than what a request may store.
 const SETTINGS_BYTES: usize = 16 * 1024 * 1024;
 
-/// Lets a request store so many bytes, or says which bound it would exceed. The promise is kept until they are stored.
+/// Admits a request that stores this many bytes, or returns the error of the bound that it exceeds. Keep the promise until the
+/// bytes are stored.
 pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
     let adding = bytes as u64;
     if let Some(limit) = app.config.quotas.stored_bytes {
@@ -25,7 +26,7 @@ pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPro
     promise(app, bytes)
 }
 
-/// The same whatever its tenant has stored: for what began within its quota and has bounds of its own.
+/// Admits a request without the quota of its tenant: for steps of a run, which has bounds of its own.
 pub(super) fn promise(app: &App, bytes: usize) -> Result<DiskPromise, ApiError> {
     check_request(app, bytes)?;
     app.disk_room.take(bytes as u64).ok_or_else(ApiError::disk_low)

@@ -71,7 +71,7 @@ impl Writer {
         }
     }
 
-    /// So many rows that referred to each of these bodies are gone.
+    /// Drops this many references to each body, and a body with its last reference.
     pub(super) fn release_shared_bodies(&self, released: &BTreeMap<i64, i64>) -> Outcome<()> {
         const RELEASE: &str = "UPDATE shared_body SET refs = refs - ?2 WHERE id = ?1 RETURNING refs";
         for (id, count) in released {
