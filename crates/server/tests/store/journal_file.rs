@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SECTOR: usize = 512;
+/// The byte of a segment that names the version of its frames.
+const VERSION_AT: usize = 3;
 const SEAL: Seal = Seal { key: 9, segment: 7 };
 
 struct Files {
@@ -403,6 +405,26 @@ fn a_journal_of_another_release_is_refused_and_kept() {
     assert!(path.exists());
 }
 
+#[test]
+fn a_flipped_bit_in_the_version_of_a_segment_is_refused_and_changes_nothing() {
+    for bit in 0..8 {
+        let files = Files::new();
+        let store = files.open();
+        let (message, _) = publish(&files, &Rig::new(&store), 100, Durability::Synced);
+        let damaged = files.copy();
+        let path = &damaged.segments()[0];
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[VERSION_AT] ^= 1 << bit;
+        std::fs::write(path, &bytes).unwrap();
+        let refused = damaged.try_open(false).err().unwrap();
+        assert!(matches!(refused, JournalOpenError::Journal(JournalError::Foreign { .. })), "bit {bit}: {refused:?}");
+        assert_eq!(std::fs::read(path).unwrap(), bytes, "the file stays as it is");
+        bytes[VERSION_AT] ^= 1 << bit;
+        std::fs::write(path, &bytes).unwrap();
+        assert_eq!(ids(&damaged.open()), [message.id], "and is whole once the bit is mended");
+    }
+}
+
 /// One message: how long its body is, and whether its commit is synced.
 fn commits() -> impl Strategy<Value = Vec<(usize, bool)>> {
     prop::collection::vec((0..3_000_usize, any::<bool>()), 1..12)
@@ -472,6 +494,8 @@ proptest! {
             Err(JournalOpenError::Journal(JournalError::Damaged { missing, .. })) => {
                 prop_assert_eq!(missing, index as u64 + 1);
             }
+            // Only this byte looks like the mark of another release.
+            Err(JournalOpenError::Journal(JournalError::Foreign { .. })) => prop_assert_eq!(hit, VERSION_AT),
             Err(other) => prop_assert!(false, "{other:?}"),
             Ok(store) => {
                 prop_assert!(index >= proven, "frame {index} was damaged, and {proven} were proven");

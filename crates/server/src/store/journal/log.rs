@@ -101,8 +101,12 @@ pub enum JournalError {
         /// The first frame that is missing.
         missing: u64,
     },
-    /// A frame is whole and yet makes no sense.
-    #[error("the journal in {} was written by another release: start that one and stop it once, then this one", .path.display())]
+    /// A file starts with the mark of another release, or a frame is whole and does not decode.
+    #[error(
+        "the journal in {} was written by another release: start that release, shut it down cleanly, then start this one. \
+         If there was no other release, the disk has damaged the journal: restore the disk or a backup",
+        .path.display()
+    )]
     Foreign {
         /// The directory.
         path: PathBuf,
