@@ -46,6 +46,9 @@ const HEAD_FREE_BYTES: usize = 16 * 1024;
 /// Bytes of heads over [`HEAD_FREE_BYTES`] that all connections hold together, until their requests are answered; without
 /// room the answer is 503.
 const HEADS_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of [`HEADS_BYTES_MAX`] that the connections of one address hold together, so that one caller leaves room for others;
+/// trusted proxies are not bounded by it.
+const HEADS_BYTES_PER_ADDRESS: usize = 8 * 1024 * 1024;
 /// Most headers of a request; over it the answer is 431. The API accepts 256.
 const HEADERS_MAX: usize = 1_024;
 /// Bytes that are read beyond the request that is being answered: what a client pipelines beyond that waits in the kernel.
@@ -61,7 +64,8 @@ const LINGER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How long accepting pauses when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-const _: () = assert!(HEAD_FREE_BYTES < HEAD_BYTES_MAX && HEAD_BYTES_MAX < HEADS_BYTES_MAX);
+const _: () = assert!(HEAD_FREE_BYTES < HEAD_BYTES_MAX && HEAD_BYTES_MAX < HEADS_BYTES_PER_ADDRESS);
+const _: () = assert!(HEADS_BYTES_PER_ADDRESS < HEADS_BYTES_MAX);
 
 /// All that is served: the API for programs, the console for people.
 pub(crate) struct Site {
@@ -143,7 +147,7 @@ pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, terms: 
         };
         let Some((stream, peer, place)) = accepted else { continue };
         let (site, peer) = (site.clone(), Peer::new(peer));
-        let exchange = Arc::new(Exchange::new(budget.clone()));
+        let exchange = Arc::new(Exchange::new(budget.clone(), place.1.heads()));
         let (stream, turns) = (Guarded::new(stream, exchange.clone()), exchange.clone());
         let service = service_fn(move |request| {
             let (site, peer, exchange) = (site.clone(), peer.clone(), exchange.clone());

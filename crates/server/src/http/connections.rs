@@ -1,5 +1,7 @@
 //! Who is connected: a bound on all connections, and one on those of each address.
 
+use super::HEADS_BYTES_PER_ADDRESS;
+use super::exchange::HeadBudget;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +12,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Connections {
     per_address: usize,
     exempt: Vec<IpNet>,
-    open: Mutex<HashMap<IpAddr, usize>>,
+    open: Mutex<HashMap<IpAddr, Caller>>,
+}
+
+/// The connections of one address.
+#[derive(Debug)]
+struct Caller {
+    count: usize,
+    heads: Arc<HeadBudget>,
+}
+
+impl Default for Caller {
+    fn default() -> Caller {
+        Caller { count: 0, heads: Arc::new(HeadBudget::new(HEADS_BYTES_PER_ADDRESS)) }
+    }
 }
 
 impl Connections {
@@ -27,30 +42,37 @@ impl Connections {
         }
         let network = network(peer);
         let mut open = self.open();
-        let count = open.entry(network).or_default();
-        if *count >= self.per_address {
+        let caller = open.entry(network).or_default();
+        if caller.count >= self.per_address {
             return None;
         }
-        *count += 1;
-        Some(Place(Some((self.clone(), network))))
+        caller.count += 1;
+        Some(Place(Some((self.clone(), network, caller.heads.clone()))))
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, Caller>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The place of a connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place(Option<(Arc<Connections>, IpAddr)>);
+pub(super) struct Place(Option<(Arc<Connections>, IpAddr, Arc<HeadBudget>)>);
+
+impl Place {
+    /// What the heads of this address may hold; `None` if that is not bounded.
+    pub(super) fn heads(&self) -> Option<Arc<HeadBudget>> {
+        self.0.as_ref().map(|(_, _, heads)| heads.clone())
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some((connections, network)) = &self.0 else { return };
+        let Some((connections, network, _)) = &self.0 else { return };
         let mut open = connections.open();
-        if let Some(count) = open.get_mut(network) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(caller) = open.get_mut(network) {
+            caller.count -= 1;
+            if caller.count == 0 {
                 open.remove(network);
             }
         }

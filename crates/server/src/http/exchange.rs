@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// Bytes of heads that all connections together may still hold.
+/// Bytes of heads that all connections, or those of one address, may still hold.
 #[derive(Debug)]
 pub(super) struct HeadBudget(AtomicUsize);
 
@@ -41,10 +41,12 @@ pub(super) struct Exchange {
     /// Bytes that are taken from the budget.
     held: AtomicUsize,
     budget: Arc<HeadBudget>,
+    /// What the address of the client may hold; `None` if that is not bounded.
+    share: Option<Arc<HeadBudget>>,
 }
 
 impl Exchange {
-    pub(super) fn new(budget: Arc<HeadBudget>) -> Exchange {
+    pub(super) fn new(budget: Arc<HeadBudget>, share: Option<Arc<HeadBudget>>) -> Exchange {
         Exchange {
             heads: AtomicU64::new(0),
             begun: AtomicU64::new(0),
@@ -52,6 +54,7 @@ impl Exchange {
             open: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             budget,
+            share,
         }
     }
 
@@ -95,7 +98,11 @@ impl Exchange {
     /// A pipelined head that has begun to arrive loses its room too: at most what one read brings.
     fn release(&self) {
         if self.held.load(Ordering::Relaxed) > 0 {
-            self.budget.give_back(self.held.swap(0, Ordering::Relaxed));
+            let held = self.held.swap(0, Ordering::Relaxed);
+            self.budget.give_back(held);
+            if let Some(share) = &self.share {
+                share.give_back(held);
+            }
         }
     }
 }
@@ -104,9 +111,14 @@ impl Room for Exchange {
     fn hold(&self, bytes: usize) -> bool {
         // Only the reader of the connection takes room, so nothing is taken meanwhile.
         let more = bytes.saturating_sub(self.held.load(Ordering::Relaxed));
+        if self.share.as_ref().is_some_and(|share| !share.take(more)) {
+            return false;
+        }
         let is_taken = self.budget.take(more);
-        if is_taken {
-            self.held.fetch_add(more, Ordering::Relaxed);
+        match &self.share {
+            _ if is_taken => drop(self.held.fetch_add(more, Ordering::Relaxed)),
+            Some(share) => share.give_back(more),
+            None => {}
         }
         is_taken
     }
@@ -155,20 +167,34 @@ mod tests {
     #[test]
     fn all_connections_share_the_room_for_large_heads() {
         let budget = Arc::new(HeadBudget::new(100));
-        let (one, other) = (Arc::new(Exchange::new(budget.clone())), Exchange::new(budget.clone()));
+        let (one, other) = (Arc::new(Exchange::new(budget.clone(), None)), Exchange::new(budget.clone(), None));
         assert!(one.hold(40) && one.hold(60), "the second includes the first");
         assert!(!other.hold(41) && other.hold(40));
         drop(other);
         assert!(one.hold(100));
         drop(one.clone().answer(Body::empty()));
-        assert!(Exchange::new(budget.clone()).hold(100), "a request that is served needs none");
+        assert!(Exchange::new(budget.clone(), None).hold(100), "a request that is served needs none");
         drop(one);
-        assert!(Exchange::new(budget).hold(100));
+        assert!(Exchange::new(budget, None).hold(100));
+    }
+
+    #[test]
+    fn connections_of_one_address_hold_no_more_than_its_share() {
+        let (budget, share) = (Arc::new(HeadBudget::new(100)), Arc::new(HeadBudget::new(60)));
+        let of_address = || Exchange::new(budget.clone(), Some(share.clone()));
+        let (one, two, other) = (of_address(), of_address(), Exchange::new(budget.clone(), None));
+        assert!(one.hold(50) && !two.hold(11), "the address has used its share");
+        assert!(other.hold(45), "another address still has room");
+        assert!(!two.hold(10), "there is no room for all");
+        drop(other);
+        assert!(two.hold(10), "a refused head has given its part of the share back");
+        drop((one, two));
+        assert!(of_address().hold(60));
     }
 
     #[test]
     fn a_request_that_others_follow_is_pipelined() {
-        let exchange = Exchange::new(Arc::new(HeadBudget::new(0)));
+        let exchange = Exchange::new(Arc::new(HeadBudget::new(0)), None);
         exchange.read(2);
         assert!(exchange.begin());
         assert!(!exchange.begin());

@@ -261,7 +261,7 @@ mod tests {
 
     fn guarded(client_bytes: usize) -> (DuplexStream, Guarded<DuplexStream>) {
         let (client, server) = duplex(client_bytes);
-        (client, Guarded::new(server, Arc::new(Exchange::new(Arc::new(HeadBudget::new(0))))))
+        (client, Guarded::new(server, Arc::new(Exchange::new(Arc::new(HeadBudget::new(0)), None))))
     }
 
     #[tokio::test(start_paused = true)]
