@@ -181,6 +181,12 @@ impl Response {
         let truncated = self.truncated || body.len() < self.body.len();
         Response { status: self.status, headers: self.headers.clone(), body, truncated }
     }
+
+    /// Its status, without headers and body.
+    pub fn status_alone(&self) -> Response {
+        let truncated = self.truncated || !self.body.is_empty();
+        Response { status: self.status, headers: Vec::new(), body: Vec::new(), truncated }
+    }
 }
 
 /// Why a message is in the DLQ, with the last answer. The store adds the message itself.

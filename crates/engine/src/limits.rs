@@ -107,6 +107,8 @@ pub const WORKFLOW_LAZY_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const WORKFLOW_NAME_BYTES_MAX: usize = 1_024;
 /// How long a workflow run waits for an event when nothing is said.
 pub const WORKFLOW_WAIT_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// Bytes of the runs that the response to an event lists; the event reaches the others too, but the response does not name them.
+pub const NOTIFIED_LISTED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Runs that a bulk cancel ends when no `count` is given.
 pub const WORKFLOW_CANCEL_COUNT_DEFAULT: usize = 100;
 
@@ -118,6 +120,8 @@ pub const SOURCE_BODY_BYTES_MAX: usize = 1024 * 1024;
 pub const WORKFLOW_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most bytes of an answer that a log line keeps.
 pub const LOG_RESPONSE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of failed responses that one workflow run keeps; of those after that, only the status is kept.
+pub const WORKFLOW_ERROR_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Most bytes of a receiver's header block; over it the attempt fails.
 pub const RESPONSE_HEADER_BYTES_MAX: usize = 64 * 1024;
 /// Most headers in a receiver's answer; over it the attempt fails.

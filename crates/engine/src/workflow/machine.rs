@@ -2,7 +2,7 @@
 
 use super::callback;
 use super::ending::{error_of, words_of};
-use super::entry::{Delivery, DeliveryState, Digest, Entry, Gist, Source, StepError, Terms, push_error};
+use super::entry::{Delivery, DeliveryState, Digest, Entry, Gist, Source, StepError, Terms};
 use super::message::{self, Part};
 use super::note::{Note, NoteKey};
 use super::outbox::{Change, Notice, Outbox, Rebound};
@@ -142,7 +142,7 @@ impl Workflow {
         delivery.attempts = attempt.retried + 1;
         delivery.duration_ms = Some(attempt.outcome.duration_ms);
         if complaint.is_some() || attempt.outcome.verdict() != Verdict::Success {
-            push_error(&mut delivery.errors, error_of(attempt.outcome, complaint, out.now));
+            self.sums.push_error(&mut delivery.errors, error_of(attempt.outcome, complaint, out.now));
         }
         let is_forgiven = terms.call.as_ref().is_some_and(|call| call.is_forgiven);
         match (attempt.next, complaint) {

@@ -1,14 +1,14 @@
 //! How much a run holds, and whether there is room for more.
 
 use super::callback;
-use super::entry::{DeliveryState, Entry, StepError, Terms};
+use super::entry::{DeliveryState, Entry, StepError, Terms, push_error};
 use super::machine::Workflow;
 use super::message;
 use super::note::{Note, NoteKind};
 use super::outbox::Outbox;
 use super::request::{Limits, NewEntry, Refusal};
 use super::run::{Run, RunState, StepText, number_of};
-use crate::limits::WORKFLOW_INVOKERS_MAX as INVOKERS_MAX;
+use crate::limits::{WORKFLOW_ERROR_BYTES_MAX, WORKFLOW_INVOKERS_MAX as INVOKERS_MAX};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -35,11 +35,24 @@ pub(super) struct Sums {
     bodies: u64,
     /// Of what is known about those who wait for its end. They are none of its doing, and take nothing of its room.
     invokers: u64,
+    /// Of what went wrong with deliveries, which takes nothing of its room either.
+    errors: u64,
 }
 
 impl Sums {
     pub(super) fn of(entries: &[Entry]) -> Sums {
-        Sums { entries: entries.iter().map(entry_bytes).sum(), ..Sums::default() }
+        let errors = entries.iter().map(|entry| error_bytes(&entry.delivery.errors)).sum();
+        Sums { entries: entries.iter().map(entry_bytes).sum(), errors, ..Sums::default() }
+    }
+
+    /// Keeps an error of a delivery; without the response, but for its status, if the run has kept enough of them.
+    pub(super) fn push_error(&mut self, errors: &mut Vec<StepError>, mut error: StepError) {
+        if self.errors >= WORKFLOW_ERROR_BYTES_MAX {
+            error.response = error.response.map(|response| Arc::new(response.status_alone()));
+        }
+        let others = self.errors.saturating_sub(error_bytes(errors));
+        push_error(errors, error);
+        self.errors = others + error_bytes(errors);
     }
 
     pub(super) fn add_entry(&mut self, entry: &Entry) {
@@ -232,4 +245,31 @@ fn error_bytes(errors: &[StepError]) -> u64 {
     let answers = errors.iter().filter_map(|error| error.response.as_ref());
     let answers: u64 = answers.map(|answer| answer.body.len() as u64 + header_bytes(&answer.headers)).sum();
     answers + errors.iter().filter_map(|error| error.error.as_ref()).map(|text| text.len() as u64).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Response;
+
+    #[test]
+    fn a_run_keeps_only_so_much_of_failed_responses() {
+        let error = |bytes: usize| {
+            let headers = vec![("Server".to_owned(), "nginx".to_owned())];
+            let response = Response { status: 500, headers, body: vec![b'x'; bytes], truncated: false };
+            StepError { at: Timestamp(1), error: None, response: Some(Arc::new(response)) }
+        };
+        let mut sums = Sums::default();
+        let mut deliveries = vec![Vec::new(); 100];
+        for errors in &mut deliveries {
+            for _ in 0..20 {
+                sums.push_error(errors, error(16 * 1024));
+            }
+        }
+        let kept: u64 = deliveries.iter().map(|errors| error_bytes(errors)).sum();
+        assert_eq!(sums.errors, kept);
+        assert!((WORKFLOW_ERROR_BYTES_MAX..WORKFLOW_ERROR_BYTES_MAX + 32 * 1024).contains(&kept), "{kept}");
+        let last = deliveries[99].last().and_then(|error| error.response.as_deref());
+        assert_eq!(last, Some(&Response { status: 500, truncated: true, ..Response::default() }));
+    }
 }
