@@ -3,8 +3,9 @@
 use super::run::Core;
 use super::tasks::{BeginAgain, DropFailed, Task};
 use super::workflow::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
-use super::{CoreFailure, Reply};
+use super::{CoreFailure, QuotaExceeded, Reply};
 use crate::store::Asker;
+use bytes::Bytes;
 use posthaste_engine::event::Op;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Change, Overrides};
@@ -17,23 +18,30 @@ impl Core {
         dlq_ids: &[DlqId],
         again: Again,
         overrides: Box<Overrides>,
-        reply: Reply<Vec<Option<Started>>>,
+        reply: Reply<Result<Vec<Option<Started>>, QuotaExceeded>>,
     ) -> Result<(), CoreFailure> {
         let failed = self.find_failed_runs(tenant, dlq_ids)?;
         let begun = Vec::with_capacity(failed.len());
-        let task = BeginAgain { tenant, failed: failed.into(), again, overrides, begun, reply };
-        self.tasks.push_back(Task::BeginAgain(task));
+        let task = BeginAgain { tenant, failed: failed.into(), again, overrides, begun, exceeded: None, reply };
+        self.tasks.push(tenant, Task::BeginAgain(task));
         Ok(())
     }
 
-    /// The next one begins again; says how many bytes that were.
+    /// The next one begins again; says how many bytes that were. One for which its tenant has no room stays in the DLQ, and so
+    /// do those after it.
     pub(super) fn begin_next(&mut self, task: &mut BeginAgain) -> Result<usize, CoreFailure> {
         let Some(failed) = task.failed.pop_front() else { return Ok(0) };
         let (begun, bytes) = match failed {
             Some(failed) => self.begin_one_again(task.tenant, failed, task.again, &task.overrides)?,
-            None => (None, 0),
+            None => (Ok(None), 0),
         };
-        task.begun.push(begun);
+        match begun {
+            Ok(begun) => task.begun.push(begun),
+            Err(exceeded) => {
+                task.exceeded = Some(exceeded);
+                task.failed.clear();
+            }
+        }
         Ok(bytes)
     }
 
@@ -43,15 +51,22 @@ impl Core {
         failed: Seq,
         again: Again,
         overrides: &Overrides,
-    ) -> Result<(Option<Started>, usize), CoreFailure> {
+    ) -> Result<(Result<Option<Started>, QuotaExceeded>, usize), CoreFailure> {
         if self.batch.out.ops.iter().any(|op| is_about(op, failed)) {
             // The store must have all of it.
             self.commit()?;
         }
-        let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok((None, 0)) };
+        let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok((Ok(None), 0)) };
         let (now, bytes) = (self.clock.now(), old.bytes() as usize);
+        let copied = match again {
+            Again::Resume => bytes,
+            Again::Restart => old.bodies.first().map_or(0, Bytes::len),
+        };
+        if let Err(exceeded) = self.check_room_of(tenant, copied) {
+            return Ok((Err(exceeded), bytes));
+        }
         if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
-            return Ok((None, bytes));
+            return Ok((Ok(None), bytes));
         }
         let (id, overrides) = (fresh_run_id(), overrides.clone());
         let no = self.begin(now, |out| match again {
@@ -61,7 +76,7 @@ impl Core {
         if again == Again::Resume {
             self.decide(tenant, failed, now, |workflow, out| workflow.resumed_as(no, out))?;
         }
-        Ok((self.started(tenant, no, false)?, bytes))
+        Ok((Ok(self.started(tenant, no, false)?), bytes))
     }
 
     pub(super) fn edit_failure_call(

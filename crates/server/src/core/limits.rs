@@ -34,8 +34,13 @@ impl Core {
     /// Refuses messages that would store more than their tenant may have.
     pub(super) fn check_stored_bytes(&self, messages: &[NewMessage]) -> Result<(), QuotaExceeded> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(()) };
+        self.check_room_of(tenant, stored_bytes(messages))
+    }
+
+    /// Refuses to store this much more than a tenant has stored, if that exceeds its quota.
+    pub(super) fn check_room_of(&self, tenant: TenantId, adding: usize) -> Result<(), QuotaExceeded> {
         match self.quotas.stored_bytes {
-            Some(limit) if self.store.stored_bytes(tenant) + stored_bytes(messages) as u64 > limit => {
+            Some(limit) if self.store.stored_bytes(tenant) + adding as u64 > limit => {
                 Err(QuotaExceeded { quota: STORED_BYTES_QUOTA, limit })
             }
             _ => Ok(()),

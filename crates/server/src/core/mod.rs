@@ -269,7 +269,7 @@ pub(crate) enum Command {
         dlq_ids: Vec<DlqId>,
         again: Again,
         overrides: Box<Overrides>,
-        reply: Reply<Vec<Option<Started>>>,
+        reply: Reply<Result<Vec<Option<Started>>, QuotaExceeded>>,
     },
     DropFailedRuns {
         tenant: TenantId,

@@ -6,7 +6,7 @@ use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
 use super::stats::Activity;
-use super::tasks::{PublishMany, Task};
+use super::tasks::{PublishMany, Task, Tasks};
 use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, stored_bytes};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
@@ -19,7 +19,6 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,7 +60,7 @@ pub struct Core {
     pub(super) random: Random,
     pub(super) batch: Batch,
     /// Commands about many runs that are not done yet, each taking its turn.
-    pub(super) tasks: VecDeque<Task>,
+    pub(super) tasks: Tasks,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
     /// By [`Clock::uptime`].
@@ -139,7 +138,7 @@ impl Core {
             runs: RunCache::default(),
             activity,
             batch: Batch::default(),
-            tasks: VecDeque::new(),
+            tasks: Tasks::default(),
             last_seq,
             random: Random::new(),
             unsynced_since: None,
@@ -289,9 +288,12 @@ impl Core {
             reply.send(Err(exceeded));
             return Ok(());
         }
-        if messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX {
+        if let Some(NewMessage { tenant, .. }) = messages.first()
+            && (messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX)
+        {
+            let tenant = *tenant;
             let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
-            self.tasks.push_back(Task::Publish(PublishMany { messages, accepted, reply }));
+            self.tasks.push(tenant, Task::Publish(PublishMany { messages, accepted, reply }));
             return Ok(());
         }
         let accepted = self.accept_all(messages, now)?;

@@ -6,7 +6,7 @@ use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
 use super::{CoreFailure, QuotaExceeded, Reply};
 use crate::crash_point::crash_point;
-use posthaste_engine::limits::REQUEST_STORED_BYTES_MAX;
+use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, REQUEST_STORED_BYTES_MAX};
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -61,8 +61,13 @@ impl Core {
             reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }));
             return Ok(());
         }
+        if let Err(exceeded) = self.check_room_of(tenant, waiters.len() * data.len()) {
+            reply.send(Err(exceeded));
+            return Ok(());
+        }
         let waiters = waiters.into_iter().map(|waiter| (waiter.timer, waiter.run)).collect();
-        self.tasks.push_back(Task::Notify(Notify { tenant, data, waiters, notified: Vec::new(), reply }));
+        let (notified, listed_bytes) = (Vec::new(), 0);
+        self.tasks.push(tenant, Task::Notify(Notify { tenant, data, waiters, notified, listed_bytes, reply }));
         Ok(())
     }
 
@@ -92,7 +97,12 @@ impl Core {
             let resolved = workflow.notify_wait(timer, data, out);
             resolved.map(|resolved| notified_of(&workflow.run, resolved))
         })?;
-        notify.notified.extend(resolved.flatten());
+        if let Some(notified) = resolved.flatten() {
+            notify.listed_bytes += notified.bytes();
+            if notify.listed_bytes <= NOTIFIED_LISTED_BYTES_MAX {
+                notify.notified.push(notified);
+            }
+        }
         Ok(())
     }
 

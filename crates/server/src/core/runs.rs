@@ -66,7 +66,7 @@ impl Core {
             }
             Command::DropFailedRuns { tenant, dlq_ids, reply } => {
                 let dlq_ids = dlq_ids.into();
-                self.tasks.push_back(Task::Drop(DropFailed { tenant, dlq_ids, dropped: 0, reply }));
+                self.tasks.push(tenant, Task::Drop(DropFailed { tenant, dlq_ids, dropped: 0, reply }));
                 Ok(())
             }
             Command::EditFailureCall { tenant, dlq_id, edit, reply } => {

@@ -63,6 +63,8 @@ pub(super) struct Notify {
     /// Who waited when it came, and has yet to hear of it: waits and their runs, in the order of asking.
     pub(super) waiters: VecDeque<(MessageId, Seq)>,
     pub(super) notified: Vec<Notified>,
+    /// Bytes of those.
+    pub(super) listed_bytes: usize,
     pub(super) reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
 }
 
@@ -74,7 +76,9 @@ pub(super) struct BeginAgain {
     pub(super) again: Again,
     pub(super) overrides: Box<Overrides>,
     pub(super) begun: Vec<Option<Started>>,
-    pub(super) reply: Reply<Vec<Option<Started>>>,
+    /// Why the rest stays in the DLQ.
+    pub(super) exceeded: Option<QuotaExceeded>,
+    pub(super) reply: Reply<Result<Vec<Option<Started>>, QuotaExceeded>>,
 }
 
 /// Failed runs leave the DLQ.
@@ -112,6 +116,47 @@ impl Task {
     }
 }
 
+/// All tasks. Tenants take turns, and the tasks of a tenant take turns among themselves, so that many tasks of one tenant do
+/// not slow those of another.
+pub(super) struct Tasks<T = Task> {
+    /// Each tenant that has tasks is here once.
+    tenants: VecDeque<(TenantId, VecDeque<T>)>,
+}
+
+impl<T> Default for Tasks<T> {
+    fn default() -> Tasks<T> {
+        Tasks { tenants: VecDeque::new() }
+    }
+}
+
+impl<T> Tasks<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.tenants.is_empty()
+    }
+
+    /// Adds a new task of a tenant, or one that was taken and is not done: it is the last of its tenant's.
+    pub(super) fn push(&mut self, tenant: TenantId, task: T) {
+        match self.tenants.iter_mut().find(|(other, _)| *other == tenant) {
+            Some((_, tasks)) => tasks.push_back(task),
+            None => self.tenants.push_back((tenant, VecDeque::from([task]))),
+        }
+    }
+
+    /// Takes the next task; its tenant becomes the last one.
+    fn pop(&mut self) -> Option<(TenantId, T)> {
+        let (tenant, mut tasks) = self.tenants.pop_front()?;
+        let task = tasks.pop_front()?;
+        if !tasks.is_empty() {
+            self.tenants.push_back((tenant, tasks));
+        }
+        Some((tenant, task))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.tenants.iter_mut().flat_map(|(_, tasks)| tasks)
+    }
+}
+
 impl Core {
     /// One turn of what is not done yet, or all of it when the core is to stop. Everything is committed before and behind
     /// it.
@@ -129,7 +174,7 @@ impl Core {
     fn take_turn(&mut self) -> Result<(), CoreFailure> {
         let mut cost = 0;
         while cost < TURN_BYTES
-            && let Some(mut task) = self.tasks.pop_front()
+            && let Some((tenant, mut task)) = self.tasks.pop()
         {
             let bytes = match &mut task {
                 Task::Publish(task) => self.publish_next(task)?,
@@ -141,7 +186,7 @@ impl Core {
             if task.is_done() {
                 self.answer_task(task)
             } else {
-                self.tasks.push_back(task)
+                self.tasks.push(tenant, task)
             }
             self.commit_if_large()?;
         }
@@ -160,7 +205,13 @@ impl Core {
         match task {
             Task::Publish(PublishMany { accepted, reply, .. }) => self.answer(move || reply.send(Ok(accepted))),
             Task::Notify(Notify { notified, reply, .. }) => self.answer(move || reply.send(Ok(notified))),
-            Task::BeginAgain(BeginAgain { begun, reply, .. }) => self.answer(move || reply.send(begun)),
+            Task::BeginAgain(BeginAgain { begun, exceeded, reply, .. }) => {
+                let answer = match exceeded {
+                    Some(exceeded) if begun.iter().all(Option::is_none) => Err(exceeded),
+                    _ => Ok(begun),
+                };
+                self.answer(move || reply.send(answer))
+            }
             Task::Drop(DropFailed { dropped, reply, .. }) => self.answer(move || reply.send(dropped)),
         }
     }
@@ -190,5 +241,25 @@ mod tests {
         assert_eq!(piece_length(&shared), 100, "a body that 100 messages share counts once");
         assert!(stored_bytes(&shared) < PIECE_BYTES + 101 * 1024);
         assert_eq!(piece_length(&VecDeque::new()), 0);
+    }
+
+    #[test]
+    fn tenants_take_turns_however_many_tasks_each_has() {
+        let (greedy, other) = (TenantId(1), TenantId(2));
+        let mut tasks = Tasks::default();
+        for task in ["a", "b", "c"] {
+            tasks.push(greedy, task);
+        }
+        tasks.push(other, "x");
+        let mut taken = String::new();
+        for _ in 0..8 {
+            let (tenant, task) = tasks.pop().unwrap();
+            taken += task;
+            tasks.push(tenant, task);
+        }
+        assert_eq!(taken, "axbxcxax");
+        let rest: Vec<_> = std::iter::from_fn(|| tasks.pop()).map(|(tenant, _)| tenant).collect();
+        assert_eq!(rest, [greedy, other, greedy, greedy]);
+        assert!(tasks.is_empty());
     }
 }

@@ -90,6 +90,20 @@ pub struct Notified {
     pub message_id: MessageId,
 }
 
+impl Notified {
+    /// Bytes that it takes in RAM and in a response, more or less.
+    pub(super) fn bytes(&self) -> usize {
+        let Wait { event, step, timeout, headers, .. } = &self.wait;
+        let lists = headers.iter().flat_map(|(name, values)| values.iter().map(|value| name.len() + value.len()));
+        let step = step.iter().map(|(name, value)| name.len() + value.to_string().len()).sum::<usize>();
+        let texts = self.id.len() + self.url.len() + event.len() + step + timeout.len();
+        NOTIFIED_OVERHEAD_BYTES + texts + lists.sum::<usize>()
+    }
+}
+
+/// Bytes of a notified run besides its texts.
+const NOTIFIED_OVERHEAD_BYTES: usize = 256;
+
 /// How a failed run begins again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
@@ -202,7 +216,8 @@ impl CoreHandle {
         self.ask(None, |reply| Command::CancelRuns { tenant, runs, reply }).await
     }
 
-    /// Begins failed runs again, each as a new run; `None` for one that is not in the DLQ.
+    /// Begins failed runs again, each as a new run; `None` for one that is not in the DLQ. Those for which the tenant has no room
+    /// are left out; if that is all of them, the error names the quota.
     pub async fn begin_again(
         &self,
         tenant: TenantId,
@@ -211,7 +226,7 @@ impl CoreHandle {
         overrides: Overrides,
     ) -> Result<Vec<Option<Started>>, CoreError> {
         let overrides = Box::new(overrides);
-        self.ask(None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await
+        Ok(self.ask(None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await??)
     }
 
     /// Takes failed runs out of the DLQ; says how many were in it.

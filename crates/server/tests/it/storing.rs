@@ -1,7 +1,10 @@
 //! What requests may store, at once and in all.
 
 use crate::support::server::TOKEN_B;
-use crate::support::{Backend, Receiver, Setup, TestServer};
+use crate::support::{Backend, Receiver, Setup, TestServer, runs};
+use posthaste::core::{Room, StartRun};
+use posthaste_engine::workflow::NewEntry;
+use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 
 const NOWHERE: &str = "http://nowhere.example/";
@@ -88,4 +91,35 @@ async fn a_large_batch_is_stored_in_pieces_and_in_its_order() {
         }
         server.finish_with_pending().await;
     }
+}
+
+#[tokio::test]
+async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
+    let mut setup = Setup::dev();
+    setup.settings.max_stored_bytes = Some(5 * MIB as u64 / 2);
+    let server = TestServer::with(setup).await;
+    for id in ["wfr_1", "wfr_2"] {
+        let start = StartRun {
+            id: id.to_owned(),
+            url: "http://127.0.0.1:9/wf".to_owned(),
+            config: runs::config(),
+            first: NewEntry::step(vec![b'x'; MIB].into(), Vec::new(), Timestamp(0)),
+            dedup: None,
+            is_by_client: false,
+            invoked_by: None,
+        };
+        let started = server.core().start_runs(server.tenant(), vec![start], Room::default()).await;
+        started.expect("the core answers").expect("it is accepted");
+        server.run_in(id, "RUN_FAILED").await;
+    }
+    let failed = server.failed_runs("").await;
+    for how in ["resume", "restart"] {
+        let dlq_id = failed[0]["dlqId"].as_str().expect("an id");
+        for path in [format!("{how}/{dlq_id}"), format!("{how}?dlqIds={dlq_id}")] {
+            let error = server.post(&format!("/v2/workflows/dlq/{path}")).expect(412).await.error();
+            assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 2621440"), "{path}: {error}");
+        }
+    }
+    assert_eq!(server.failed_runs("").await, failed, "they are where they were");
+    server.finish().await;
 }

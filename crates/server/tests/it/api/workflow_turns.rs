@@ -101,6 +101,23 @@ async fn an_event_for_many_reaches_all_of_them_and_holds_nobody_up() {
 }
 
 #[tokio::test]
+async fn the_response_to_an_event_is_bounded_and_the_event_reaches_all() {
+    let server = TestServer::start().await;
+    let ids = start_many(&server, 600, Timestamp(u64::MAX / 4)).await;
+    let name = "w".repeat(16_000);
+    for id in &ids {
+        server
+            .wait_in(id, "event", json!({ "stepId": 1, "stepName": name, "stepType": "Wait", "concurrent": 1 }))
+            .await;
+    }
+    let notified = server.core().notify(server.tenant(), "event".into(), b"data".to_vec()).await;
+    let listed = notified.expect("the core answers").len();
+    assert!((400..600).contains(&listed), "8 MiB hold {listed} of them");
+    assert_eq!(server.get("/v2/waiters/event").expect(200).await.json(), json!([]), "no run waits any more");
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
 async fn an_event_that_came_before_a_deadline_ends_the_wait() {
     let server = TestServer::start().await;
     let ids = start_many(&server, MANY, Timestamp(u64::MAX / 4)).await;
