@@ -2,7 +2,7 @@
 //! watched for room.
 
 use crate::config::Config;
-use crate::store::Store;
+use crate::store::{DiskOutlook, Store};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -87,47 +87,83 @@ impl DataDir {
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Bytes that a byte of a request takes on the disk until it is in its place: the journal, the WAL and the database.
 const WRITTEN_PER_BYTE: u64 = 3;
+/// Of these, the bytes that the file system must have room for even if the database has free pages: the journal and the WAL.
+const WRITTEN_BESIDES: u64 = 2;
 
 /// The room on the disk, as requests take it: what was promised to those that are being stored is not there for others.
 #[derive(Debug)]
 pub struct DiskRoom {
     path: PathBuf,
     reserve: u64,
-    /// Bytes that the store has yet to write.
-    backlog: Arc<AtomicU64>,
+    outlook: Arc<DiskOutlook>,
     /// What was free at the last look, less what was stored since.
     free: AtomicU64,
+    /// Bytes of requests that are being stored.
     promised: AtomicU64,
 }
 
 impl DiskRoom {
     /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
     /// refused.
-    pub fn new(path: &Path, reserve: u64, backlog: Arc<AtomicU64>) -> Arc<DiskRoom> {
+    pub fn new(path: &Path, reserve: u64, outlook: Arc<DiskOutlook>) -> Arc<DiskRoom> {
         let (free, promised) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, backlog, free, promised });
+        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, outlook, free, promised });
         room.look();
         room
     }
 
     /// Reserves room for the bytes of a request until the promise is dropped; `None` if that would use the disk's reserve.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DiskPromise> {
-        let bytes = bytes.saturating_mul(WRITTEN_PER_BYTE);
         let promised = self.promised.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let needed = promised.saturating_add(self.reserve);
-        if self.reserve == 0 || self.free.load(Ordering::Relaxed) >= needed || self.look() >= needed {
+        if self.reserve == 0 || self.has_room_for(promised) {
+            return Some(DiskPromise { room: self.clone(), bytes });
+        }
+        self.look();
+        if self.has_room_for(promised) {
             return Some(DiskPromise { room: self.clone(), bytes });
         }
         self.promised.fetch_sub(bytes, Ordering::Relaxed);
         None
     }
 
-    /// Asks the file system what is free, besides what the store has yet to write. Without an answer the last one counts.
-    fn look(&self) -> u64 {
-        if let Some(free) = free_bytes(&self.path) {
-            self.free.store(free.saturating_sub(self.backlog.load(Ordering::Relaxed)), Ordering::Relaxed);
+    /// Whether the reserve stays when these bytes of requests are stored. Free pages of the database count, because nothing but
+    /// the database grows for good; but half of the reserve is on the disk itself, for the journal and the WAL.
+    fn has_room_for(&self, bytes: u64) -> bool {
+        let free = self.free.load(Ordering::Relaxed);
+        let reusable = self.outlook.reusable.load(Ordering::Relaxed);
+        let all = bytes.saturating_mul(WRITTEN_PER_BYTE).saturating_add(self.reserve);
+        let besides = bytes.saturating_mul(WRITTEN_BESIDES).saturating_add(self.reserve / 2);
+        free >= besides && free.saturating_add(reusable) >= all
+    }
+
+    /// Looks whether the reserve is there, and logs when that changes.
+    fn watch(&self, low: &AtomicBool) {
+        self.look();
+        let is_low = !self.has_room_for(0);
+        if low.swap(is_low, Ordering::Relaxed) == is_low {
+            return;
         }
-        self.free.load(Ordering::Relaxed)
+        let free = self.free.load(Ordering::Relaxed);
+        let reusable = self.outlook.reusable.load(Ordering::Relaxed);
+        let reserve = self.reserve;
+        if is_low {
+            tracing::error!(
+                free,
+                reusable,
+                reserve,
+                "the disk is nearly full: new messages are refused until there is room"
+            );
+        } else {
+            tracing::info!(free, reusable, reserve, "the disk has room again");
+        }
+    }
+
+    /// Asks the file system what is free, besides what the store has yet to write. Without an answer the last one counts.
+    fn look(&self) {
+        if let Some(free) = free_bytes(&self.path) {
+            let backlog = self.outlook.backlog.load(Ordering::Relaxed);
+            self.free.store(free.saturating_sub(backlog), Ordering::Relaxed);
+        }
     }
 }
 
@@ -141,7 +177,8 @@ pub struct DiskPromise {
 impl Drop for DiskPromise {
     fn drop(&mut self) {
         self.room.promised.fetch_sub(self.bytes, Ordering::Relaxed);
-        let less = |free: u64| Some(free.saturating_sub(self.bytes));
+        let written = self.bytes.saturating_mul(WRITTEN_PER_BYTE);
+        let less = |free: u64| Some(free.saturating_sub(written));
         // A look in between may make it too small, until the next one.
         let _ = self.room.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
@@ -161,27 +198,18 @@ impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
     pub fn start(config: &Config, store: &dyn Store, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
         let reserve = config.disk_reserve_bytes;
-        let room = DiskRoom::new(&config.data_dir, reserve, store.backlog_bytes());
+        let room = DiskRoom::new(&config.data_dir, reserve, store.disk_outlook());
         if reserve == 0 || free_bytes(&room.path).is_none() {
             return (room, DiskWatch(None));
         }
+        // Before anything is accepted, or fires.
+        room.watch(&low);
         let watched = room.clone();
         let watch = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(WATCH_EVERY);
             loop {
                 ticks.tick().await;
-                let free = watched.look();
-                let is_low = free < reserve;
-                if low.swap(is_low, Ordering::Relaxed) != is_low {
-                    match is_low {
-                        true => tracing::error!(
-                            free,
-                            reserve,
-                            "the disk is nearly full: nothing new is accepted until there is room"
-                        ),
-                        false => tracing::info!(free, reserve, "the disk has room again"),
-                    }
-                }
+                watched.watch(&low);
             }
         });
         (room, DiskWatch(Some(watch)))
@@ -260,6 +288,21 @@ mod tests {
             DiskRoom::new(dir.path(), 0, Arc::default()).take(u64::MAX).is_some(),
             "without a reserve nothing is refused"
         );
+    }
+
+    #[test]
+    fn free_pages_of_the_database_are_room_but_the_journal_needs_the_disk_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = |free: u64, reusable: u64| {
+            let outlook = Arc::new(DiskOutlook { reusable: reusable.into(), ..DiskOutlook::default() });
+            let (path, promised) = (dir.path().to_owned(), AtomicU64::new(0));
+            DiskRoom { path, reserve: 100, outlook, free: free.into(), promised }
+        };
+        assert!(room(100, 0).has_room_for(0) && !room(99, 0).has_room_for(0));
+        assert!(room(50, 50).has_room_for(0) && !room(50, 49).has_room_for(0));
+        assert!(!room(49, 1_000_000).has_room_for(0), "half of the reserve is on the disk itself");
+        assert!(room(130, 0).has_room_for(10) && !room(130, 0).has_room_for(11));
+        assert!(room(70, 60).has_room_for(10) && !room(69, 60).has_room_for(10));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::params::Params;
 use crate::app::App;
 use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
-use crate::store::{Filter, Store, StoreError};
+use crate::store::{Filter, Store, StoreError, UnfinishedAction};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -100,7 +100,7 @@ async fn store(app: &Arc<App>, action: BulkAction) -> Result<BulkAction, ApiErro
 }
 
 /// Refuses one more than a tenant may have under way at once.
-fn check_room(unfinished: &[BulkAction], tenant: TenantId) -> Result<(), ApiError> {
+fn check_room(unfinished: &[UnfinishedAction], tenant: TenantId) -> Result<(), ApiError> {
     if unfinished.iter().filter(|action| action.tenant == tenant).count() < BULK_ACTIONS_MAX {
         return Ok(());
     }
@@ -236,27 +236,10 @@ fn shape(action: &BulkAction) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posthaste_wire::time::Timestamp;
 
     #[test]
     fn a_tenant_has_so_many_under_way_and_no_more() {
-        let of = |tenant| BulkAction {
-            tenant: TenantId(tenant),
-            id: Seq(1),
-            task: Task::Cancel,
-            filter: Vec::new(),
-            until: Seq(1),
-            after: Seq::MIN,
-            count: None,
-            rate: None,
-            total: 0,
-            processed: 0,
-            refused: 0,
-            problem: None,
-            created_at: Timestamp(1),
-            completed_at: None,
-            stopped: false,
-        };
+        let of = |tenant| UnfinishedAction { tenant: TenantId(tenant), id: Seq(1), rate: None };
         let mut unfinished = vec![of(1); BULK_ACTIONS_MAX - 1];
         unfinished.extend(vec![of(2); BULK_ACTIONS_MAX]);
         assert!(check_room(&unfinished, TenantId(1)).is_ok());

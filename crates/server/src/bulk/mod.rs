@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::core::{BulkPiece, CoreError};
 use crate::crash_point::crash_point;
 use crate::panics::{Panicked, caught};
-use crate::store::StoreError;
+use crate::store::{StoreError, UnfinishedAction};
 use pace::Pace;
 use posthaste_engine::bulk_action::{BulkAction, Task};
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
@@ -115,7 +115,7 @@ pub(crate) async fn run(app: Arc<App>, stop: CancellationToken) {
 async fn step(app: &Arc<App>, not_before: &mut HashMap<Seq, Duration>) -> Result<Next, StoreError> {
     let unfinished = app.look_up(|store| store.unfinished_bulk_actions()).await?;
     not_before.retain(|id, _| unfinished.iter().any(|action| action.id == *id));
-    for BulkAction { tenant, id, rate, .. } in unfinished {
+    for UnfinishedAction { tenant, id, rate } in unfinished {
         let now = app.clock.uptime();
         if not_before.get(&id).is_some_and(|time| now < *time) {
             continue;

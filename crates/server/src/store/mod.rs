@@ -20,6 +20,7 @@ pub(crate) mod weight;
 pub use filter::{EventFilter, Filter, Order};
 pub use names::{ListedSchedule, NamePage, Names};
 pub use run_filter::{RunFilter, UrlFilter};
+pub use usage::DiskOutlook;
 
 use crate::panics::end_process;
 use bytes::Bytes;
@@ -40,7 +41,6 @@ use posthaste_wire::id::{DlqId, MessageId, Position, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Durable storage for one or more shards. Every verb is one transaction; `now` is passed in.
@@ -200,7 +200,7 @@ pub trait Store: Send + Sync {
     fn bulk_action(&self, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, StoreError>;
 
     /// The bulk actions of all tenants that are not finished.
-    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError>;
+    fn unfinished_bulk_actions(&self) -> Result<Vec<UnfinishedAction>, StoreError>;
 
     /// The newest run of this name, or the one that was created at this time. One that goes on is the newest.
     fn find_run(
@@ -275,9 +275,9 @@ pub trait Store: Send + Sync {
     /// How much is stored; cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 
-    /// Bytes that are accepted and still have to be written elsewhere, as they are at any time: they will take room on the disk.
-    /// Not the store itself, which must be gone when its last owner is.
-    fn backlog_bytes(&self) -> Arc<AtomicU64> {
+    /// How the room on the disk will change, as it is known at any time. Not the store itself, which must be gone when its last
+    /// owner is.
+    fn disk_outlook(&self) -> Arc<DiskOutlook> {
         Arc::default()
     }
 
@@ -458,6 +458,24 @@ pub struct Retention {
     pub history_ms: u64,
     /// Dead letters.
     pub dlq_ms: u64,
+}
+
+/// A bulk action that is not finished, without what it is about: a filter may be long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnfinishedAction {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Which.
+    pub id: Seq,
+    /// How many per second at most.
+    pub rate: Option<u32>,
+}
+
+impl From<&BulkAction> for UnfinishedAction {
+    fn from(action: &BulkAction) -> UnfinishedAction {
+        let BulkAction { tenant, id, rate, .. } = *action;
+        UnfinishedAction { tenant, id, rate }
+    }
 }
 
 /// What one round of [`Store::retain`] did.

@@ -1,12 +1,22 @@
-//! How many bytes each tenant has stored, as the quota of a tenant counts them.
+//! How many bytes each tenant has stored, as the quota of a tenant counts them, and what that means for the disk.
 
 use super::lock;
 use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 /// Bytes that a row counts for besides its texts and bodies: keys, indexes and the live row, more or less.
 pub(super) const ROW_BYTES: u64 = 100;
+
+/// How the room on the disk will change.
+#[derive(Debug, Default)]
+pub struct DiskOutlook {
+    /// Bytes that are accepted and still have to be written elsewhere: they will take room on the disk.
+    pub backlog: AtomicU64,
+    /// Bytes of free pages inside the files: what is written next takes their room before a file grows.
+    pub reusable: AtomicU64,
+}
 
 /// The stored bytes of each tenant.
 #[derive(Debug, Default)]

@@ -201,7 +201,7 @@ fn everything_named_is_there_after_a_kill() {
     assert_eq!(all_schedules(&recovered, rig.tenant), [schedule]);
     assert_eq!(
         (recovered.last_seq().unwrap(), recovered.unfinished_bulk_actions().unwrap()),
-        (action.id, vec![action])
+        (action.id, vec![(&action).into()])
     );
 }
 

@@ -23,7 +23,8 @@ pub use log::JournalError;
 use super::sqlite::{OpenError, SqliteOptions, SqliteStore};
 use super::usage::Usage;
 use super::{
-    Counts, Durability, Epoch, Retained, Retention, ShardId, Store, StoreError, absent, duplicate_window_counts, lock,
+    Counts, DiskOutlook, Durability, Epoch, Retained, Retention, ShardId, Store, StoreError, absent,
+    duplicate_window_counts, lock,
 };
 use crate::crash_point::{self, crash_point};
 use crate::panics::caught_in;
@@ -39,7 +40,7 @@ use posthaste_wire::time::Timestamp;
 use run_check::RunCheck;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -119,8 +120,8 @@ struct Shared {
     apply_after: Duration,
     /// The bytes of each tenant that are pending.
     pending_usage: Usage,
-    /// What [`State::backlog_bytes`] was when it changed last.
-    backlog_bytes: Arc<AtomicU64>,
+    /// What [`State::backlog_bytes`] was when it changed last, and the free pages of the database.
+    disk: Arc<DiskOutlook>,
 }
 
 struct State {
@@ -162,6 +163,7 @@ impl JournalStore {
             failure: None,
             stopping: false,
         };
+        let disk = Arc::new(DiskOutlook { reusable: database.reusable_bytes()?.into(), ..DiskOutlook::default() });
         let shared = Arc::new(Shared {
             database,
             log: Mutex::new(log),
@@ -170,7 +172,7 @@ impl JournalStore {
             changed: Condvar::new(),
             apply_after: options.apply_after,
             pending_usage: Usage::default(),
-            backlog_bytes: Arc::default(),
+            disk,
         });
         let for_thread = shared.clone();
         let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
@@ -265,7 +267,7 @@ impl Shared {
             let mut state = self.state();
             state.count(ops);
             self.pending_usage.add(&state.gathering.add(number, bytes, shard, ops));
-            self.backlog_bytes.store(state.backlog_bytes(), Ordering::Relaxed);
+            self.disk.backlog.store(state.backlog_bytes(), Ordering::Relaxed);
             if state.since.is_none() {
                 state.since = Some(Instant::now());
                 self.changed.notify_all();
@@ -332,9 +334,11 @@ impl Shared {
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
             unmoved_bytes = measure()?;
         }
+        let reusable = self.database.reusable_bytes().map_err(|error| self.fail(error.into()))?;
+        self.disk.reusable.store(reusable, Ordering::Relaxed);
         let mut state = self.state();
         state.unmoved_bytes = unmoved_bytes;
-        self.backlog_bytes.store(state.backlog_bytes(), Ordering::Relaxed);
+        self.disk.backlog.store(state.backlog_bytes(), Ordering::Relaxed);
         drop(state);
         self.changed.notify_all();
         Ok(())

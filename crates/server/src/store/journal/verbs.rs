@@ -1,9 +1,9 @@
 //! The verbs of the store: which wait until the database has what is pending, and which need not.
 
 use super::super::{
-    Asker, BoxError, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
-    ListedSchedule, ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention,
-    RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, VisitDeadLetter, lock,
+    Asker, BoxError, Counts, DeadLetterRecord, DiskOutlook, Durability, Epoch, EventFilter, EventRecord, FailedRun,
+    Filter, ListedSchedule, ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention,
+    RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter, lock,
 };
 use super::{JournalStore, SqliteStore};
 use crate::store::run::{Body, Parts};
@@ -24,7 +24,6 @@ use posthaste_engine::workflow::{Record, Waiter, Workflow};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// How often a run is put together from what is pending and what is in the database, should the one become the other
 /// meanwhile; then all of it is brought into the database.
@@ -281,7 +280,7 @@ impl Store for JournalStore {
         self.database().bulk_action(tenant, id)
     }
 
-    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
+    fn unfinished_bulk_actions(&self) -> Result<Vec<UnfinishedAction>, StoreError> {
         self.database().unfinished_bulk_actions()
     }
 
@@ -398,8 +397,8 @@ impl Store for JournalStore {
         self.settled()?.tally(tenant, max)
     }
 
-    fn backlog_bytes(&self) -> Arc<AtomicU64> {
-        self.shared.backlog_bytes.clone()
+    fn disk_outlook(&self) -> Arc<DiskOutlook> {
+        self.shared.disk.clone()
     }
 
     fn stored_bytes(&self, tenant: TenantId) -> u64 {

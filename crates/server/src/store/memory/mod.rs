@@ -13,7 +13,7 @@ use super::usage::ROW_BYTES;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
     ListedWait, MessageRecord, NamePage, Names, Order, Page, PageRequest, Part, Retained, Retention, RunFilter,
-    ShardId, SigningKeys, Store, StoreError, Tally, VisitDeadLetter,
+    ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter,
 };
 use super::{absent, duplicate_window_counts, run, weight};
 use bytes::Bytes;
@@ -387,9 +387,14 @@ impl Store for MemoryStore {
         Ok(self.model().bulk_actions.get(&id).filter(|action| action.tenant == tenant).cloned())
     }
 
-    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
+    fn unfinished_bulk_actions(&self) -> Result<Vec<UnfinishedAction>, StoreError> {
         let model = self.model();
-        Ok(model.bulk_actions.values().filter(|action| action.completed_at.is_none()).cloned().collect())
+        Ok(model
+            .bulk_actions
+            .values()
+            .filter(|action| action.completed_at.is_none())
+            .map(UnfinishedAction::from)
+            .collect())
     }
 
     fn find_run(

@@ -4,6 +4,7 @@ use super::codec::{self, int, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
 use super::write::Writer;
+use crate::store::UnfinishedAction;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_wire::id::{Seq, TenantId};
 use rusqlite::{Params, params};
@@ -20,8 +21,16 @@ impl Snapshot<'_> {
         Ok(found.into_iter().next())
     }
 
-    pub(super) fn unfinished_bulk_actions(&self) -> Outcome<Vec<BulkAction>> {
-        self.collect_bulk_actions("WHERE completed = 0 ORDER BY id", [])
+    pub(super) fn unfinished_bulk_actions(&self) -> Outcome<Vec<UnfinishedAction>> {
+        const SQL: &str = "SELECT tenant, id, data ->> 'rate' FROM bulk_action WHERE completed = 0 ORDER BY id";
+        let mut statement = self.connection.prepare_cached(SQL)?;
+        let mut rows = statement.query([])?;
+        let mut actions = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (tenant, id) = (TenantId(row.get(0)?), Seq(row.get::<_, i64>(1)?.cast_unsigned()));
+            actions.push(UnfinishedAction { tenant, id, rate: row.get(2)? });
+        }
+        Ok(actions)
     }
 
     fn collect_bulk_actions(&self, rest: &str, values: impl Params) -> Outcome<Vec<BulkAction>> {

@@ -35,7 +35,7 @@ use super::usage::Usage;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
     ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention, RunFilter, ShardId,
-    SigningKeys, Store, StoreError, Tally, VisitDeadLetter, lock, lock_reader,
+    SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter, lock, lock_reader,
 };
 use crate::crash_point::crash_point;
 use crate::reads::READS_MAX;
@@ -460,7 +460,7 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.bulk_action(tenant, id))
     }
 
-    fn unfinished_bulk_actions(&self) -> Result<Vec<BulkAction>, StoreError> {
+    fn unfinished_bulk_actions(&self) -> Result<Vec<UnfinishedAction>, StoreError> {
         self.read_as_owner(|snapshot| snapshot.unfinished_bulk_actions())
     }
 

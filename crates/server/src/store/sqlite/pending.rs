@@ -61,6 +61,16 @@ impl SqliteStore {
         read().map_err(Failure::of_read)
     }
 
+    /// Bytes of pages that hold nothing any more: what is written next takes their room before the file grows.
+    pub(in crate::store) fn reusable_bytes(&self) -> Result<u64, StoreError> {
+        let read = || -> Outcome<u64> {
+            let writer = self.writer();
+            let number = |name| writer.connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            Ok(number("freelist_count")?.cast_unsigned() * number("page_size")?.cast_unsigned())
+        };
+        read().map_err(Failure::of_read)
+    }
+
     /// Writes the net effect of batches, and how far in the journal they reach, as one transaction.
     pub(in crate::store) fn apply(&self, pending: &Pending) -> Result<(), StoreError> {
         let mut writer = self.writer();

@@ -162,12 +162,12 @@ pub(super) fn a_bulk_action_is_unfinished_until_it_is_completed(store: &dyn Stor
     let first = bulk_action(rig.tenant, Seq::next(store.last_seq().unwrap(), T0));
     let second = bulk_action(other, Seq::next(first.id, T0));
     rig.commit(&[Op::PutBulkAction(second.clone()), Op::PutBulkAction(first.clone())]).unwrap();
-    assert_eq!(store.unfinished_bulk_actions().unwrap(), [first.clone(), second.clone()]);
+    assert_eq!(store.unfinished_bulk_actions().unwrap(), [(&first).into(), (&second).into()]);
     let further = BulkAction { after: Seq(5), processed: 5, ..first };
     rig.commit(&[Op::PutBulkAction(further.clone())]).unwrap();
-    assert_eq!(store.unfinished_bulk_actions().unwrap(), [further.clone(), second.clone()]);
+    assert_eq!(store.unfinished_bulk_actions().unwrap(), [(&further).into(), (&second).into()]);
     let done = BulkAction { processed: 9, completed_at: Some(T0.plus_millis(3)), ..further };
     rig.commit(&[Op::PutBulkAction(done.clone())]).unwrap();
-    assert_eq!(store.unfinished_bulk_actions().unwrap(), [second]);
+    assert_eq!(store.unfinished_bulk_actions().unwrap(), [(&second).into()]);
     assert_eq!(store.bulk_action(rig.tenant, done.id).unwrap(), Some(done));
 }
