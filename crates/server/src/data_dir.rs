@@ -3,13 +3,15 @@
 
 use crate::config::Config;
 use crate::store::{DiskOutlook, Store};
+use posthaste_wire::id::TenantId;
 use rustix::fs::{FlockOperation, flock};
+use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -100,30 +102,42 @@ pub struct DiskRoom {
     free: AtomicU64,
     /// Bytes of requests that are being stored.
     promised: AtomicU64,
+    /// The same for each tenant that has such requests.
+    promised_to: Mutex<HashMap<TenantId, u64>>,
 }
 
 impl DiskRoom {
     /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
     /// refused.
     pub fn new(path: &Path, reserve: u64, outlook: Arc<DiskOutlook>) -> Arc<DiskRoom> {
-        let (free, promised) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, outlook, free, promised });
+        let (free, promised, promised_to) = (AtomicU64::new(u64::MAX), AtomicU64::new(0), Mutex::default());
+        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, outlook, free, promised, promised_to });
         room.look();
         room
     }
 
     /// Reserves room for the bytes of a request until the promise is dropped; `None` if that would use the disk's reserve.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DiskPromise> {
+    pub fn take(self: &Arc<Self>, tenant: TenantId, bytes: u64) -> Option<DiskPromise> {
         let promised = self.promised.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let earlier = {
+            let mut promised_to = self.promised_to();
+            let of_tenant = promised_to.entry(tenant).or_default();
+            std::mem::replace(of_tenant, of_tenant.wrapping_add(bytes))
+        };
+        let promise = DiskPromise { room: self.clone(), tenant, bytes, earlier, is_kept: true };
         if self.reserve == 0 || self.has_room_for(promised) {
-            return Some(DiskPromise { room: self.clone(), bytes });
+            return Some(promise);
         }
         self.look();
         if self.has_room_for(promised) {
-            return Some(DiskPromise { room: self.clone(), bytes });
+            return Some(promise);
         }
-        self.promised.fetch_sub(bytes, Ordering::Relaxed);
+        promise.give_back();
         None
+    }
+
+    fn promised_to(&self) -> MutexGuard<'_, HashMap<TenantId, u64>> {
+        self.promised_to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the reserve stays when these bytes of requests are stored. Free pages of the database count, because nothing but
@@ -171,12 +185,39 @@ impl DiskRoom {
 #[derive(Debug)]
 pub struct DiskPromise {
     room: Arc<DiskRoom>,
+    tenant: TenantId,
     bytes: u64,
+    earlier: u64,
+    /// Whether the request may have stored its bytes.
+    is_kept: bool,
+}
+
+impl DiskPromise {
+    /// Bytes that requests of the same tenant were about to store when this one came.
+    pub fn earlier(&self) -> u64 {
+        self.earlier
+    }
+
+    /// Ends the promise of a request that has stored nothing.
+    pub fn give_back(mut self) {
+        self.is_kept = false;
+    }
 }
 
 impl Drop for DiskPromise {
     fn drop(&mut self) {
         self.room.promised.fetch_sub(self.bytes, Ordering::Relaxed);
+        let mut promised_to = self.room.promised_to();
+        if let Some(of_tenant) = promised_to.get_mut(&self.tenant) {
+            *of_tenant = of_tenant.wrapping_sub(self.bytes);
+            if *of_tenant == 0 {
+                promised_to.remove(&self.tenant);
+            }
+        }
+        drop(promised_to);
+        if !self.is_kept {
+            return;
+        }
         let written = self.bytes.saturating_mul(WRITTEN_PER_BYTE);
         let less = |free: u64| Some(free.saturating_sub(written));
         // A look in between may make it too small, until the next one.
@@ -270,6 +311,9 @@ fn free_bytes(path: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const ONE: TenantId = TenantId(1);
+    const OTHER: TenantId = TenantId(2);
+
     #[test]
     fn room_is_promised_once_and_never_from_the_reserve() {
         let dir = tempfile::tempdir().unwrap();
@@ -278,16 +322,28 @@ mod tests {
         let slack = (free / 2).min(1 << 30);
         let room = DiskRoom::new(dir.path(), free / 4, Arc::default());
         let most = (free - free / 4 - slack) / WRITTEN_PER_BYTE;
-        let promise = room.take(most).unwrap();
-        assert!(room.take(most).is_none(), "the room is promised to another");
+        let promise = room.take(ONE, most).unwrap();
+        assert!(room.take(OTHER, most).is_none(), "the room is promised to another");
         drop(promise);
-        assert!(room.take(most).is_some(), "it was not used: a look at the disk finds it again");
-        assert!(room.take(u64::MAX).is_none());
-        assert!(room.take(free).is_none());
-        assert!(
-            DiskRoom::new(dir.path(), 0, Arc::default()).take(u64::MAX).is_some(),
-            "without a reserve nothing is refused"
-        );
+        assert!(room.take(ONE, most).is_some(), "it was not used: a look at the disk finds it again");
+        assert!(room.take(ONE, u64::MAX).is_none());
+        assert!(room.take(ONE, free).is_none());
+        let without_reserve = DiskRoom::new(dir.path(), 0, Arc::default());
+        assert!(without_reserve.take(ONE, u64::MAX).is_some(), "without a reserve nothing is refused");
+        assert!(room.promised_to().is_empty() && without_reserve.promised_to().is_empty());
+    }
+
+    #[test]
+    fn requests_of_a_tenant_see_the_bytes_of_its_earlier_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = DiskRoom::new(dir.path(), 0, Arc::default());
+        let take = |tenant, bytes| room.take(tenant, bytes).unwrap();
+        let (first, second, other) = (take(ONE, 5), take(ONE, 7), take(OTHER, 9));
+        assert_eq!([first.earlier(), second.earlier(), other.earlier()], [0, 5, 0]);
+        first.give_back();
+        assert_eq!(take(ONE, 1).earlier(), 7);
+        drop(second);
+        assert_eq!(take(ONE, 1).earlier(), 0);
     }
 
     #[test]
@@ -296,7 +352,8 @@ mod tests {
         let room = |free: u64, reusable: u64| {
             let outlook = Arc::new(DiskOutlook { reusable: reusable.into(), ..DiskOutlook::default() });
             let (path, promised) = (dir.path().to_owned(), AtomicU64::new(0));
-            DiskRoom { path, reserve: 100, outlook, free: free.into(), promised }
+            let promised_to = Mutex::default();
+            DiskRoom { path, reserve: 100, outlook, free: free.into(), promised, promised_to }
         };
         assert!(room(100, 0).has_room_for(0) && !room(99, 0).has_room_for(0));
         assert!(room(50, 50).has_room_for(0) && !room(50, 49).has_room_for(0));

@@ -13,23 +13,26 @@ const SETTINGS_BYTES: usize = 16 * 1024 * 1024;
 /// Admits a request that stores this many bytes, or returns the error of the bound that it exceeds. Keep the promise until the
 /// bytes are stored.
 pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
-    let adding = bytes as u64;
+    let promise = promise(app, tenant, bytes)?;
     if let Some(limit) = app.config.quotas.stored_bytes {
-        let stored = app.store.stored_bytes(tenant);
+        let adding = bytes as u64;
+        // Those of requests that came earlier and are not stored yet count, or many requests at once would exceed the quota.
+        let stored = app.store.stored_bytes(tenant).saturating_add(promise.earlier());
         if stored.saturating_add(adding) > limit {
+            promise.give_back();
             return Err(ApiError::quota(format!(
                 "quota {STORED_BYTES_QUOTA} exceeded, current limit: {limit}; {stored} bytes are stored and the request adds \
                  {adding}: delete dead letters and schedules, or wait until logs expire"
             )));
         }
     }
-    promise(app, bytes)
+    Ok(promise)
 }
 
 /// Admits a request without the quota of its tenant: for steps of a run, which has bounds of its own.
-pub(super) fn promise(app: &App, bytes: usize) -> Result<DiskPromise, ApiError> {
+pub(super) fn promise(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
     check_request(app, bytes)?;
-    app.disk_room.take(bytes as u64).ok_or_else(ApiError::disk_low)
+    app.disk_room.take(tenant, bytes as u64).ok_or_else(ApiError::disk_low)
 }
 
 /// Refuses a request that would store more than one request may.

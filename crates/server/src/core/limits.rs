@@ -37,10 +37,11 @@ impl Core {
         self.check_room_of(tenant, stored_bytes(messages))
     }
 
-    /// Refuses to store this much more than a tenant has stored, if that exceeds its quota.
+    /// Refuses to store this much more than a tenant has stored and its events will store, if that exceeds its quota.
     pub(super) fn check_room_of(&self, tenant: TenantId, adding: usize) -> Result<(), QuotaExceeded> {
+        let adding = (adding + self.tasks.event_bytes(tenant)) as u64;
         match self.quotas.stored_bytes {
-            Some(limit) if self.store.stored_bytes(tenant) + adding as u64 > limit => {
+            Some(limit) if self.store.stored_bytes(tenant) + adding > limit => {
                 Err(QuotaExceeded { quota: STORED_BYTES_QUOTA, limit })
             }
             _ => Ok(()),

@@ -91,6 +91,11 @@ pub(super) struct DropFailed {
 }
 
 impl Notify {
+    /// Bytes that it has yet to store: each run that waits gets a copy.
+    fn bytes_left(&self) -> usize {
+        self.waiters.len() * self.data.len()
+    }
+
     /// Where this wait is among those who have yet to hear of the event.
     pub(super) fn place_of(&self, timer: MessageId) -> Option<usize> {
         let place = self.waiters.binary_search_by_key(&timer.seq, |(timer, _)| timer.seq).ok()?;
@@ -154,6 +159,14 @@ impl<T> Tasks<T> {
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.tenants.iter_mut().flat_map(|(_, tasks)| tasks)
+    }
+}
+
+impl Tasks {
+    /// Bytes that the events of a tenant have yet to store in runs.
+    pub(super) fn event_bytes(&self, tenant: TenantId) -> usize {
+        let tasks = self.tenants.iter().filter(|(other, _)| *other == tenant).flat_map(|(_, tasks)| tasks);
+        tasks.map(|task| if let Task::Notify(notify) = task { notify.bytes_left() } else { 0 }).sum()
     }
 }
 

@@ -6,6 +6,7 @@ use posthaste::core::{Room, StartRun};
 use posthaste_engine::workflow::NewEntry;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 const NOWHERE: &str = "http://nowhere.example/";
 const MIB: usize = 1024 * 1024;
@@ -66,6 +67,23 @@ async fn a_tenant_that_has_used_up_its_bytes_is_refused_alone() {
         server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]).expect(412).await;
         server.finish_with_pending().await;
     }
+}
+
+#[tokio::test]
+async fn requests_at_the_same_time_do_not_exceed_the_quota_together() {
+    let mut setup = Setup::dev();
+    setup.settings.max_stored_bytes = Some(4 * MIB as u64);
+    let server = TestServer::with(setup).await;
+    let mut publishes = JoinSet::new();
+    for _ in 0..24 {
+        publishes.spawn(server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]).send());
+    }
+    let statuses: Vec<u16> = publishes.join_all().await.iter().map(|answer| answer.status).collect();
+    let accepted = statuses.iter().filter(|status| **status == 200).count();
+    assert!(statuses.iter().all(|status| [200, 412].contains(status)), "{statuses:?}");
+    assert_eq!((accepted, server.counts().live), (3, 3), "three of these fit");
+    server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB / 2]).expect(200).await;
+    server.finish_with_pending().await;
 }
 
 #[tokio::test]
