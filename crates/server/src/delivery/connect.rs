@@ -103,7 +103,8 @@ impl Connector {
         phases: &mut Phases,
     ) -> Result<Connection, AttemptError> {
         let origin = target.origin.as_str();
-        if !self.probes.may_try(tenant, addresses, Instant::now()) {
+        let addresses = self.probes.permitted(tenant, addresses, Instant::now());
+        if addresses.is_empty() {
             tracing::warn!(
                 tenant = tenant.0,
                 origin,
@@ -111,8 +112,8 @@ impl Connector {
             );
             return Err(failure(ErrorClass::Connect, failure::TOO_MANY_UNREACHED));
         }
-        let connected = self.connect(target, addresses, phases).await;
-        self.probes.tried(tenant, addresses, phases.address.filter(|_| connected.is_ok()), Instant::now());
+        let connected = self.connect(target, &addresses, phases).await;
+        self.probes.tried(tenant, &addresses, phases.address.filter(|_| connected.is_ok()), Instant::now());
         connected.map_err(|error| {
             tracing::info!(tenant = tenant.0, origin, error = error.message, "no connection to a private address");
             *phases = Phases::default();

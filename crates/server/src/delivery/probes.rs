@@ -31,13 +31,15 @@ struct Tried {
 }
 
 impl Probes {
-    /// Whether a tenant may connect to one of these addresses.
-    pub(super) fn may_try(&self, tenant: TenantId, addresses: &[SocketAddr], now: Instant) -> bool {
+    /// Those of these addresses that a tenant may connect to: all, or after too many failures those that it has tried before.
+    /// A name of the tenant's own may have one of these and new ones, so that each is looked at.
+    pub(super) fn permitted(&self, tenant: TenantId, addresses: &[SocketAddr], now: Instant) -> Vec<SocketAddr> {
         let mut tenants = self.lock();
-        let Some(tried) = tenants.get_mut(&tenant) else { return true };
+        let Some(tried) = tenants.get_mut(&tenant) else { return addresses.to_vec() };
         tried.begin_anew(now);
+        let is_free = tried.unreached.len() < UNREACHED_MAX;
         let is_known = |address: &SocketAddr| tried.reached.contains(address) || tried.unreached.contains(address);
-        tried.unreached.len() < UNREACHED_MAX || addresses.iter().any(is_known)
+        addresses.iter().copied().filter(|address| is_free || is_known(address)).collect()
     }
 
     /// One of the addresses has answered, or none has.
@@ -80,19 +82,35 @@ mod tests {
         [SocketAddr::from(([10, 0, 0, 1], u16::try_from(port).unwrap()))]
     }
 
+    fn may_try(probes: &Probes, tenant: TenantId, port: usize, now: Instant) -> bool {
+        probes.permitted(tenant, &at(port), now) == at(port)
+    }
+
     #[test]
     fn a_tenant_that_has_failed_too_often_may_go_only_where_it_has_been() {
         let (probes, now, (a, b)) = (Probes::default(), Instant::now(), (TenantId(1), TenantId(2)));
         probes.tried(a, &at(80), Some(at(80)[0]), now);
         for port in 1_000..1_000 + UNREACHED_MAX {
-            assert!(probes.may_try(a, &at(port), now), "{port}");
+            assert!(may_try(&probes, a, port, now), "{port}");
             probes.tried(a, &at(port), None, now);
         }
-        assert!(!probes.may_try(a, &at(2_000), now));
-        assert!(probes.may_try(a, &at(80), now), "it has answered");
-        assert!(probes.may_try(a, &at(1_000), now), "nothing new can be learnt");
-        assert!(probes.may_try(b, &at(2_000), now), "another tenant");
-        assert!(probes.may_try(a, &at(2_000), now + UNREACHED_WINDOW), "later");
+        assert!(!may_try(&probes, a, 2_000, now));
+        assert!(may_try(&probes, a, 80, now), "it has answered");
+        assert!(may_try(&probes, a, 1_000, now), "nothing new can be learnt");
+        assert!(may_try(&probes, b, 2_000, now), "another tenant");
+        assert!(may_try(&probes, a, 2_000, now + UNREACHED_WINDOW), "later");
+    }
+
+    #[test]
+    fn of_a_name_with_known_and_new_addresses_only_the_known_ones_are_dialled() {
+        let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
+        let (known, new) = (at(1_000)[0], at(2_000)[0]);
+        assert_eq!(probes.permitted(tenant, &[known, new], now), [known, new]);
+        for port in 1_000..1_000 + UNREACHED_MAX {
+            probes.tried(tenant, &at(port), None, now);
+        }
+        assert_eq!(probes.permitted(tenant, &[new, known], now), [known]);
+        assert!(probes.permitted(tenant, &[new], now).is_empty());
     }
 
     #[test]
@@ -102,7 +120,7 @@ mod tests {
             probes.tried(tenant, &at(port), None, now);
         }
         probes.tried(tenant, &at(1_000), Some(at(1_000)[0]), now);
-        assert!(probes.may_try(tenant, &at(2_000), now));
+        assert!(may_try(&probes, tenant, 2_000, now));
         for port in 3_000..3_000 + 2 * REACHED_MAX {
             probes.tried(tenant, &at(port), Some(at(port)[0]), now);
         }
