@@ -109,7 +109,7 @@ test("a header is changed before a dead letter is sent again; another is deleted
   await visitor.open("/dlq/entries");
   await page.getByLabel(`Tick ${deleted}`).check();
   await visitor.confirm(page.getByRole("button", { name: "Delete ticked" }));
-  await visitor.said("Deleted 1.");
+  await visitor.said("Deleted 1 dead letter.");
   assert.equal(await row(gone).count(), 0);
   const { messages } = await it.client.dlq.listMessages({ filter: { url: it.receiver.url(gone) } });
   assert.deepEqual(messages, []);

@@ -77,6 +77,11 @@ impl Filters {
         self.chosen().next().is_none()
     }
 
+    /// Whether a time is chosen.
+    pub(super) fn has_dates(&self) -> bool {
+        self.chosen().any(|(name, _)| is_date(name))
+    }
+
     /// As they stand in the URL.
     pub(super) fn pairs(&self) -> Vec<(&str, &str)> {
         self.pairs.iter().map(|(name, value)| (*name, value.as_str())).collect()
@@ -187,6 +192,7 @@ mod tests {
         assert_eq!(filters.without_page(), "state=BAD&label=a%2Cb&fromDate=2026-11-16T12%3A00&host=x");
         assert_eq!(filters.told(), "State: BAD · Label: a,b · From (UTC): 2026-11-16T12:00 · Host: x");
         assert!(Filters::read(&THINGS, "toDate=soon").for_api(&[]).is_err());
+        assert!(filters.has_dates() && !Filters::read(&THINGS, "label=a&toDate=").has_dates());
         assert!(!filters.is_empty() && Filters::read(&THINGS, "cursor=1-2&order=x&other=1").is_empty());
     }
 

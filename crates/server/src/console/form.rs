@@ -49,6 +49,11 @@ impl Fields {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// The boxes of a name that are ticked. One without a value names nothing, and the API would take that for everything.
+    pub(super) fn ticked<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
+        self.all(name).map(str::trim).filter(|value| !value.is_empty()).collect()
+    }
+
     /// The first value of a name; empty if it is not there.
     pub(super) fn one(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
@@ -117,6 +122,7 @@ mod tests {
     fn a_name_may_stand_in_a_form_several_times() {
         let fields = Fields::parse(b"id=1&next=%2Fa&id=+2+&id=&x=y+z");
         assert_eq!(fields.all("id").collect::<Vec<_>>(), ["1", " 2 ", ""]);
+        assert_eq!((fields.ticked("id"), fields.ticked("none")), (vec!["1", "2"], vec![]));
         assert_eq!((fields.one("id"), fields.last("id"), fields.one("none"), fields.last("none")), ("1", "", "", ""));
         assert_eq!((fields.one("next"), fields.one("x")), ("/a", "y z"));
         let known = fields.known(|name| ["id", "next"].into_iter().find(|known| *known == name));

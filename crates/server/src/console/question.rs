@@ -41,11 +41,16 @@ pub(super) fn how_many(counted: Counted, what: &str) -> Result<String, Problem> 
 /// The same for those that are ticked on a page.
 pub(super) fn ticked(count: usize, what: &str) -> Result<String, Problem> {
     match count {
-        0 => Err(Problem { status: StatusCode::NOT_FOUND, text: format!("No {what} is ticked. Nothing was changed.") }),
+        0 => Err(Problem { status: StatusCode::NOT_FOUND, text: none_ticked(what) }),
         count => {
             Ok(format!("the {} that {} ticked", view::counted(count, what), if count == 1 { "is" } else { "are" }))
         }
     }
+}
+
+/// What is said to whoever acts on what is ticked, when nothing is.
+pub(super) fn none_ticked(what: &str) -> String {
+    format!("No {what} is ticked. Nothing was changed.")
 }
 
 #[cfg(test)]

@@ -76,13 +76,24 @@ async function refresh(element) {
   }
   const open = new Map([...element.querySelectorAll("details")].map((details) => [keyOf(details), details.open]));
   const typed = [...element.querySelectorAll(TYPED)].filter((field) => field.value !== field.defaultValue);
+  const ticked = new Map(boxesOf(element).filter((box) => box.checked !== box.defaultChecked).map((box) => [boxKey(box), box.checked]));
   element.replaceChildren(...fresh.childNodes);
   for (const { name, value } of typed) {
     for (const field of element.querySelectorAll(TYPED)) if (field.name === name) field.value = value;
   }
+  for (const box of boxesOf(element)) box.checked = ticked.get(boxKey(box)) ?? box.checked;
   for (const details of element.querySelectorAll("details")) details.open = open.get(keyOf(details)) ?? details.open;
   settle(element);
   return true;
+}
+
+// Boxes that say something: the one that ticks all others does not.
+function boxesOf(element) {
+  return [...element.querySelectorAll("input[type=checkbox][name]")];
+}
+
+function boxKey(box) {
+  return `${box.name} ${box.value}`;
 }
 
 // What tells one piece of folded text from the others: what it belongs to, and how it is called.

@@ -37,13 +37,13 @@ pub(super) enum What {
 /// A form that means no dead letters.
 pub(super) struct Nothing {
     next: String,
-    said: &'static str,
+    said: String,
 }
 
 impl Nothing {
     /// Back to where the form was.
     pub(super) fn back(&self) -> Response {
-        back_to(&self.next, self.said)
+        back_to(&self.next, &self.said)
     }
 }
 
@@ -51,20 +51,17 @@ impl Order {
     /// From the fields of a form. A form in which nothing is ticked means nothing, never everything.
     pub(super) fn read(bytes: &[u8]) -> Result<Order, Nothing> {
         let fields = Fields::parse(bytes);
-        let all = |wanted: &str| -> Vec<String> {
-            let values = fields.all(wanted).map(str::trim).filter(|value| !value.is_empty());
-            values.map(str::to_owned).collect()
-        };
+        let all = |wanted: &str| -> Vec<String> { fields.ticked(wanted).into_iter().map(str::to_owned).collect() };
         let last = |wanted: &str| all(wanted).pop();
         let next = last("next").unwrap_or_else(|| super::PATH.to_owned());
         let what = match (last("what").as_deref(), last("id"), all("dlqIds")) {
             (Some("one"), Some(id), _) => What::One(id),
             (Some("ticked"), _, ids) if !ids.is_empty() => What::Ticked(ids),
-            (Some("ticked"), ..) => return Err(Nothing { next, said: "Nothing is ticked, and nothing was done." }),
+            (Some("ticked"), ..) => return Err(Nothing { next, said: question::none_ticked("dead letter") }),
             (Some("all"), ..) => What::All(Selection::from_fields(Fields::parse(bytes))),
             _ => {
-                let said = "The form did not say which dead letters are meant: nothing was done.";
-                return Err(Nothing { next, said });
+                let said = "The form names no dead letter. Nothing was changed.";
+                return Err(Nothing { next, said: said.to_owned() });
             }
         };
         Ok(Order { what, rate: last("rate").unwrap_or_default(), next, fields })
@@ -130,7 +127,7 @@ async fn resend(visitor: &Visitor, order: &Order) -> Result<Response, Problem> {
         What::Ticked(ids) if order.rate.is_empty() => {
             let answer = post(format!("/v2/dlq/retry?{}", query(&[("dlqIds", &ids.join(","))]))).await?;
             let count = answer["responses"].as_array().map_or(0, Vec::len);
-            Ok(back_to(&order.next, &format!("Sent {count} again.")))
+            Ok(back_to(&order.next, &format!("Retried {}.", view::counted(count, "dead letter"))))
         }
         What::Ticked(_) | What::All(_) => {
             let answer = post(format!("/v2/dlq/retry?{}", order.in_background())).await?;
@@ -152,7 +149,8 @@ pub(super) async fn delete(visitor: Visitor, body: Bytes) -> Result<Response, Pr
         }
         What::Ticked(ids) if order.rate.is_empty() => {
             let answer = delete(format!("/v2/dlq?{}", query(&[("dlqIds", &ids.join(","))]))).await?;
-            Ok(back_to(&order.next, &format!("Deleted {}.", answer["deleted"])))
+            let count = answer["deleted"].as_u64().unwrap_or_default() as usize;
+            Ok(back_to(&order.next, &format!("Deleted {}.", view::counted(count, "dead letter"))))
         }
         What::Ticked(_) | What::All(_) => {
             let answer = delete(format!("/v2/dlq?{}", order.in_background())).await?;
@@ -167,24 +165,23 @@ pub(super) async fn ask(visitor: Visitor, Path(action): Path<String>, RawQuery(q
 }
 
 async fn question_of(visitor: &Visitor, action: &str, fields: &[u8]) -> Result<String, Problem> {
-    let (before, after) = match action {
-        "retry" => ("Send", "again"),
-        "delete" => ("Delete", "for good"),
+    let (verb, meaning) = match action {
+        "retry" => ("Retry", ""),
+        "delete" => ("Delete", " They cannot be retried after that."),
         _ => return Err(Problem { status: StatusCode::NOT_FOUND, text: "There is no such question.".to_owned() }),
     };
-    let order = Order::read(fields)
-        .map_err(|nothing| Problem { status: StatusCode::NOT_FOUND, text: nothing.said.to_owned() })?;
+    let order = Order::read(fields).map_err(|nothing| Problem { status: StatusCode::NOT_FOUND, text: nothing.said })?;
     Ok(match &order.what {
-        What::One(id) => format!("{before} the dead letter {id} {after}?"),
-        What::Ticked(ids) => format!("{before} {} {after}?", question::ticked(ids.len(), "dead letter")?),
+        What::One(id) => format!("{verb} the dead letter {id}?"),
+        What::Ticked(ids) => format!("{verb} {}?{meaning}", question::ticked(ids.len(), "dead letter")?),
         What::All(selection) => {
             let counted = visitor.count(Countable::DeadLetters, &selection.of_api()).await?;
             let how_many = question::how_many(counted, "dead letter")?;
             match selection.is_empty() {
                 true => format!(
-                    "{before} EVERY dead letter of this tenant {after}? There is no filter: this is about {how_many}."
+                    "{verb} EVERY dead letter of this tenant? There is no filter: this is about {how_many}.{meaning}"
                 ),
-                false => format!("{before} {how_many} {after}: {}?", selection.in_words()),
+                false => format!("{verb} {how_many} with {}?{meaning}", selection.in_words()),
             }
         }
     })

@@ -94,10 +94,11 @@ async fn page(visitor: &Visitor, selection: &Selection, cursor: &str) -> Result<
 }
 
 fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
-    let button = |what, action, name| {
+    let button = |what, action, name: &str| {
         let is_danger = action == DELETE;
         act::button(visitor, &act::Button { action, name, field: Some(("what", what)), is_danger })
     };
+    let matching = if selection.is_empty() { "" } else { " that match" };
     html! {
         form.selection #entries method="post" action="/console/dlq/retry" {
             (selection.hidden(&[]))
@@ -108,9 +109,9 @@ fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
                 (button("ticked", RETRY, "Retry ticked"))
                 (button("ticked", DELETE, "Delete ticked"))
                 (act::pace(""))
-                button formmethod="get" name="what" value="all" { "Edit and retry all" }
-                (button("all", RETRY, "Retry all"))
-                (button("all", DELETE, "Delete all"))
+                button formmethod="get" name="what" value="all" { "Edit and retry all" (matching) }
+                (button("all", RETRY, &format!("Retry all{matching}")))
+                (button("all", DELETE, &format!("Delete all{matching}")))
             }
             div.scroll tabindex="0" role="region" aria-label="Dead letters" {
                 table {

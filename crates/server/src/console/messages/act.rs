@@ -21,35 +21,35 @@ pub(super) async fn cancel(visitor: Visitor, Path(id): Path<String>, form: RawFo
     visitor.send(Method::DELETE, &format!("/v2/messages/{}", segment(&id)), &[], Vec::new()).await?;
     let fields = Fields::read(&form);
     let next = fields.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
-    Ok(back_to(&next, &format!("Cancelled {id}")))
+    Ok(back_to(&next, &format!("Cancelled {id}.")))
 }
 
 pub(super) async fn retry(visitor: Visitor, Path(id): Path<String>, form: RawForm) -> Result<Response, Problem> {
     visitor.send(Method::POST, &format!("/v2/messages/{}/retry", segment(&id)), &[], Vec::new()).await?;
     let fields = Fields::read(&form);
     let next = fields.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
-    Ok(back_to(&next, &format!("{id} is due now")))
+    Ok(back_to(&next, &format!("{id} is due now.")))
 }
 
 pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
     let fields = Fields::read(&form);
     // Without an id the API would be asked to cancel everything.
-    let ids = ticked(&fields);
+    let ids = fields.ticked("id");
     if ids.is_empty() {
-        return Ok(back_to(next(&fields), "No message is ticked, so nothing was cancelled"));
+        return Ok(back_to(next(&fields), &question::none_ticked("message")));
     }
     let path = format!("/v2/messages?{}", query(&[("messageIds", &ids.join(","))]));
     let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
     let cancelled = answer["cancelled"].as_u64().unwrap_or(0);
-    let said = format!("Cancelled {cancelled} of {}; the others had ended", view::counted(ids.len(), "message"));
-    let all = || format!("Cancelled {}", view::counted(ids.len(), "message"));
+    let said = format!("Cancelled {cancelled} of {}. The others had ended.", view::counted(ids.len(), "message"));
+    let all = || format!("Cancelled {}.", view::counted(ids.len(), "message"));
     let said = if cancelled as usize == ids.len() { all() } else { said };
     Ok(back_to(next(&fields), &said))
 }
 
 /// The question before those that are ticked are cancelled.
 pub(super) async fn ask_ticked(_visitor: Visitor, RawQuery(query): RawQuery) -> Question {
-    let count = ticked(&Fields::parse(query.unwrap_or_default().as_bytes())).len();
+    let count = Fields::parse(query.unwrap_or_default().as_bytes()).ticked("id").len();
     let ask = |ticked| format!("Cancel {ticked}? Running attempts will finish; there will be no retries.");
     Question::of(question::ticked(count, "message").map(ask))
 }
@@ -69,16 +69,11 @@ async fn question_matching(visitor: &Visitor, query: &str) -> Result<String, Pro
              {how_many}."
         ),
         false => format!(
-            "Cancel every message that has not ended and matches {}? This cancels {how_many}. Dates are compared with \
-             when a message was published.",
-            filters.told()
+            "Cancel every message that has not ended and matches {}? This cancels {how_many}.{}",
+            filters.told(),
+            if filters.has_dates() { " Dates are compared with when a message was published." } else { "" }
         ),
     })
-}
-
-/// The messages that are ticked in a form.
-fn ticked(fields: &Fields) -> Vec<&str> {
-    fields.all("id").filter(|id| !id.trim().is_empty()).collect()
 }
 
 pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
@@ -89,6 +84,6 @@ pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<R
     let (matching, action) = (answer["cancelled"].as_u64().unwrap_or(0), answer["actionId"].as_str().unwrap_or(""));
     Ok(back_to(
         next(&fields),
-        &format!("Cancelling {} in the background ({action})", view::counted(matching as usize, "message")),
+        &format!("Cancelling {} in the background ({action}).", view::counted(matching as usize, "message")),
     ))
 }

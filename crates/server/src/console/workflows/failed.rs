@@ -30,9 +30,9 @@ enum Action {
     Resume,
     Restart,
     Delete,
-    /// Tells of the failure once more.
+    /// Calls the failure callback once more.
     Callback,
-    /// Stops telling of it.
+    /// Stops calling it.
     CancelCallback,
 }
 
@@ -54,19 +54,39 @@ impl Action {
             Action::Resume => "Resumed",
             Action::Restart => "Restarted",
             Action::Delete => "Deleted",
-            Action::Callback => "Told again of",
-            Action::CancelCallback => "Stopped telling of",
+            Action::Callback => "Retried the failure callback of",
+            Action::CancelCallback => "Cancelled the failure callback of",
         }
     }
 }
 
-/// What each action means, for buttons about many: its path, its name, what it does.
-const MANY: [(&str, &str, &str); 4] = [
-    ("resume", "Resume", "Each continues, as a new run, with the step that failed."),
-    ("restart", "Restart", "Each begins anew: its steps are executed again."),
-    ("callback", "Retry failure callback", "Failure callbacks are called again where they have failed."),
-    ("delete", "Delete", "They cannot be resumed any more; their logs stay."),
+/// What each action means, for buttons about many: its path, its name, the question before how many, what it does.
+const MANY: [(&str, &str, &str, &str); 4] = [
+    ("resume", "Resume", "Resume", "Each continues, as a new run, with the step that failed."),
+    ("restart", "Restart", "Restart", "Each begins anew, as a new run: all its steps are executed again."),
+    (
+        "callback",
+        "Retry failure callback",
+        "Retry the failure callback of",
+        "Only callbacks that have failed are called again.",
+    ),
+    ("delete", "Delete", "Delete", "Deleted runs cannot be resumed or restarted; their logs stay."),
 ];
+/// The filter that means those whose failure callback is called again.
+const CALLBACK_FAILED: (&str, &str) = ("failureFunctionState", "CALLBACK_FAIL");
+
+/// What narrows the filters to the failed runs that an action is about; `None` if the filters mean none of those.
+fn meant(action: Option<Action>, filters: &Filters) -> Option<&'static [(&'static str, &'static str)]> {
+    let (name, failed) = CALLBACK_FAILED;
+    let asked = filters.value(name);
+    match action {
+        Some(Action::Callback) if asked.is_empty() || asked.split(',').any(|state| state.trim() == failed) => {
+            Some(&[CALLBACK_FAILED])
+        }
+        Some(Action::Callback) => None,
+        _ => Some(&[]),
+    }
+}
 
 async fn page(visitor: &Visitor, filters: &Filters, more: &[(&str, &str)]) -> Result<FailedPage, Problem> {
     let mut asked = vec![("trimBody", "0")];
@@ -81,7 +101,11 @@ pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<
         div.title {
             h1 { "Failed runs" }
             (tabs(FAILED_PATH))
-            div.actions { a.button href={ (FAILED_PATH) "/all?" (filters.without_page()) } { "Act on all that match…" } }
+            div.actions {
+                a.button href={ (FAILED_PATH) "/all?" (filters.without_page()) } {
+                    @if filters.is_empty() { "Act on all…" } @else { "Act on all that match…" }
+                }
+            }
         }
         section.card aria-label="Filters" { (filters.form()) }
         @match &found {
@@ -102,7 +126,7 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
                 input type="hidden" name="next" value=(visitor.here);
                 (again::settings(None, &html! {}))
                 div.actions {
-                    span.quiet { "With those that are ticked:" }
+                    span.quiet { "Ticked runs:" }
                     (many_buttons(visitor, false))
                 }
             }
@@ -114,7 +138,7 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
 /// Buttons of one form, each with its own action.
 fn many_buttons(visitor: &Visitor, are_disabled: bool) -> Markup {
     html! {
-        @for (path, name, _) in MANY {
+        @for (path, name, ..) in MANY {
             button.danger[path == "delete"] type="submit" formaction={ (FAILED_PATH) "/" (path) }
                 data-ask={ (FAILED_PATH) "/question/" (path) }
                 disabled[!visitor.may_act() || are_disabled] title=[view::refusal(visitor)] { (name) }
@@ -153,7 +177,7 @@ fn nothing(filters: &Filters, has_more: bool) -> Markup {
         return view::empty("No failed run matches", &html! { p { a href=(FAILED_PATH) { "Show all failed runs" } } });
     }
     let hint = html! {
-        p { "A run whose step fails in every attempt lies here until it is resumed, restarted or deleted. " a href=(PATH) { "All runs" } }
+        p { "A run whose step fails in every attempt stays here until you resume, restart or delete it. " a href=(PATH) { "All runs" } }
     };
     view::empty("No run has failed", &hint)
 }
@@ -206,7 +230,7 @@ pub(super) fn actions(visitor: &Visitor, dlq_id: &str) -> Markup {
     }
 }
 
-/// What can be done about telling of a failure.
+/// What can be done about a failure callback.
 pub(super) fn callback_actions(visitor: &Visitor, dlq_id: &str, state: &str) -> Markup {
     let (path, name) = match state {
         "CALLBACK_FAIL" => ("callback", "Retry callback"),
@@ -217,13 +241,13 @@ pub(super) fn callback_actions(visitor: &Visitor, dlq_id: &str, state: &str) -> 
 }
 
 /// The failed runs that match, as many as are counted.
-async fn first_pages(visitor: &Visitor, filters: &Filters) -> Result<FailedPage, Problem> {
-    let mut found = page(visitor, filters, &[("cursor", "")]).await?;
+async fn first_pages(visitor: &Visitor, filters: &Filters, more: &[(&str, &str)]) -> Result<FailedPage, Problem> {
+    let mut found = page(visitor, filters, &[more, &[("cursor", "")]].concat()).await?;
     for _ in 1..PAGES_COUNTED {
         let Some(cursor) = found.cursor.take() else { break };
-        let more = page(visitor, filters, &[("cursor", &cursor)]).await?;
-        found.messages.extend(more.messages);
-        found.cursor = more.cursor;
+        let next = page(visitor, filters, &[more, &[("cursor", &*cursor)]].concat()).await?;
+        found.messages.extend(next.messages);
+        found.cursor = next.cursor;
     }
     Ok(found)
 }
@@ -234,24 +258,30 @@ pub(super) async fn question(visitor: Visitor, Path(path): Path<String>, RawQuer
 }
 
 async fn question_of(visitor: &Visitor, path: &str, asked: &str) -> Result<String, Problem> {
-    let Some((_, name, meaning)) = MANY.into_iter().find(|(known, ..)| *known == path) else {
+    let Some((_, _, ask, meaning)) = MANY.into_iter().find(|(known, ..)| *known == path) else {
         return Err(Problem { status: StatusCode::NOT_FOUND, text: "There is no such question.".to_owned() });
     };
     let fields = Fields::parse(asked.as_bytes());
     let which = if fields.one("matching").is_empty() {
-        question::ticked(fields.all("dlqId").count(), "failed run")?
+        question::ticked(fields.ticked("dlqId").len(), "failed run")?
     } else {
-        let found = first_pages(visitor, &Filters::read(&FAILED, asked)).await?;
-        let counted = Counted { count: found.messages.len(), has_more: found.cursor.is_some() };
+        let filters = Filters::read(&FAILED, asked);
+        let counted = match meant(Action::named(path), &filters) {
+            Some(more) => {
+                let found = first_pages(visitor, &filters, more).await?;
+                Counted { count: found.messages.len(), has_more: found.cursor.is_some() }
+            }
+            None => Counted { count: 0, has_more: false },
+        };
         question::how_many(counted, "failed run")?
     };
-    Ok(format!("{name}: {which}? {meaning}"))
+    Ok(format!("{ask} {which}? {meaning}"))
 }
 
 /// Before something is done to many: to which.
 pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<Markup, Problem> {
     let filters = Filters::read(&FAILED, &asked.unwrap_or_default());
-    let found = first_pages(&visitor, &filters).await?;
+    let found = first_pages(&visitor, &filters, &[]).await?;
     let count = found.messages.len();
     let back = format!("{FAILED_PATH}?{}", filters.without_page());
     let body = html! {
@@ -262,8 +292,11 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
             } @else {
                 p { "Failed runs with " strong { (filters.told()) } }
             }
-            p #hit { (if found.cursor.is_some() { "At least " } else { "" }) (counted(count, "failed run"))
-                (if count == 1 { " matches." } else { " match." }) }
+            p #hit {
+                @if found.cursor.is_some() { "More than " }
+                @if count == 0 { "No failed run matches." }
+                @else { (counted(count, "failed run")) (if count == 1 { " matches." } else { " match." }) }
+            }
             form.fields method="post" action={ (FAILED_PATH) "/resume" } {
                 (filters.hidden())
                 input type="hidden" name="matching" value="true";
@@ -315,12 +348,13 @@ impl Order<'_> {
         if !fields.one("matching").is_empty() {
             let filters = Filters::read(&FAILED, &String::from_utf8_lossy(&form.0));
             let (count, is_all) = self.on_matching(visitor, &filters).await?;
-            let rest = if is_all { "" } else { " There are more: do it again." };
+            let rest = if is_all { "" } else { " There are more. Repeat it to continue." };
             return Ok(back_to(next, &format!("{} {}.{rest}", action.done(), counted(count, "failed run"))));
         }
-        let ids: Vec<&str> = fields.all("dlqId").collect();
+        // Without an id the API would be asked to act on everything.
+        let ids = fields.ticked("dlqId");
         if ids.is_empty() {
-            return Ok(back_to(next, "No failed run is ticked, so nothing was done."));
+            return Ok(back_to(next, &question::none_ticked("failed run")));
         }
         let begun = self.on(visitor, &ids).await?;
         match (&begun[..], &ids[..]) {
@@ -375,12 +409,10 @@ impl Order<'_> {
     /// Acts on what matches, a page at a time: how many, and whether that was all. The list goes from new to old, so what
     /// fails again meanwhile is not met again.
     async fn on_matching(&self, visitor: &Visitor, filters: &Filters) -> Result<(usize, bool), Problem> {
+        let Some(narrowed) = meant(Some(self.action), filters) else { return Ok((0, true)) };
         let (mut count, mut cursor) = (0, String::new());
         for _ in 0..ROUNDS_MAX {
-            let mut more = vec![("cursor", cursor.as_str()), ("count", COUNT)];
-            if self.action == Action::Callback {
-                more.push(("failureFunctionState", "CALLBACK_FAIL"));
-            }
+            let more = [narrowed, &[("cursor", cursor.as_str()), ("count", COUNT)]].concat();
             let found = page(visitor, filters, &more).await?;
             let ids: Vec<&str> = found.messages.iter().map(|run| run.dlq_id.as_str()).collect();
             if !ids.is_empty() {

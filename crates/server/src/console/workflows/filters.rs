@@ -7,7 +7,7 @@ pub(super) use crate::console::filters::Filters;
 
 const STATES: &[(&str, &str)] = &[
     ("", "any"),
-    ("RUN_STARTED", "goes on"),
+    ("RUN_STARTED", "in progress"),
     ("RUN_SUCCESS", "succeeded"),
     ("RUN_FAILED", "failed"),
     ("RUN_CANCELED", "cancelled"),
@@ -62,7 +62,7 @@ pub(super) const FAILED: Form = Form {
 /// As a bulk cancel wants them; says why there can be none.
 pub(super) fn for_cancel(filters: &Filters, count: &str) -> Result<String, Problem> {
     if !matches!(filters.value("state"), "" | "RUN_STARTED") {
-        let text = "runs are cancelled in whatever state their steps are: take that filter away";
+        let text = "runs cannot be cancelled by state: take that filter away, or choose “in progress”";
         return Err(Problem::refused(text));
     }
     let exact = if filters.value("workflowUrl").is_empty() { "" } else { "true" };

@@ -49,7 +49,11 @@ pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<
         div.title {
             h1 { "Workflows" }
             (tabs(PATH))
-            div.actions { a.button href={ (PATH) "/cancel?" (filters.without_page()) } { "Cancel all that match…" } }
+            div.actions {
+                a.button href={ (PATH) "/cancel?" (filters.without_page()) } {
+                    @if filters.is_empty() { "Cancel all…" } @else { "Cancel all that match…" }
+                }
+            }
         }
         section.card aria-label="Filters" { (filters.form()) }
         @match &found {
@@ -139,8 +143,8 @@ fn shortened(text: &str) -> Markup {
 
 /// The question before those that are ticked are cancelled.
 pub(super) async fn ask_ticked(_visitor: Visitor, RawQuery(query): RawQuery) -> Question {
-    let count = Fields::parse(query.unwrap_or_default().as_bytes()).all("id").count();
-    let ask = |ticked| format!("Cancel {ticked}? Running steps will finish, and their results are dropped.");
+    let count = Fields::parse(query.unwrap_or_default().as_bytes()).ticked("id").len();
+    let ask = |ticked| format!("Cancel {ticked}? Running steps will finish, but their results will be dropped.");
     Question::of(question::ticked(count, "run").map(ask))
 }
 
@@ -171,17 +175,20 @@ async fn count_and_list(visitor: &Visitor, filters: &Filters, wanted: &str) -> R
 }
 
 fn asked_for(visitor: &Visitor, filters: &Filters, counted: Counted, found: &RunPage, back: &str) -> Markup {
-    let how_many = question::how_many(counted, "run").unwrap_or_else(|_| "0 runs".to_owned());
+    let how_many = question::how_many(counted, "run").ok();
     let (is_none, are_some_hidden) = (counted.count == 0, found.runs.len() < counted.count);
     html! {
         section.card {
             @if filters.is_empty() {
-                p { strong { "There is no filter: this is about every run that goes on." } }
+                p { strong { "There is no filter: this is about every run in progress." } }
             } @else {
-                p { "Runs that go on, with " strong { (filters.told()) } }
+                p { "Runs in progress with " strong { (filters.told()) } }
             }
-            p #hit { (how_many) " will be cancelled. "
-                "What is being executed finishes, and its result is dropped; no failure function is called." }
+            @match how_many {
+                Some(how_many) => p #hit { (how_many) " will be cancelled. "
+                    "Running steps will finish, but their results will be dropped. Failure functions will not be called." },
+                None => p #hit { "No run matches. There is nothing to cancel." },
+            }
             div.actions {
                 form.inline method="post" action={ (PATH) "/cancel-matching" } {
                     (filters.hidden())
@@ -198,9 +205,10 @@ fn asked_for(visitor: &Visitor, filters: &Filters, counted: Counted, found: &Run
 
 pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
     let fields = Fields::read(&form);
-    let ids: Vec<(&str, &str)> = fields.all("id").map(|id| ("workflowRunIds", id)).collect();
+    // Without an id the API would be asked to cancel everything.
+    let ids: Vec<(&str, &str)> = fields.ticked("id").into_iter().map(|id| ("workflowRunIds", id)).collect();
     if ids.is_empty() {
-        return Ok(back_to(fields.one("next"), "No run is ticked, so nothing was cancelled."));
+        return Ok(back_to(fields.one("next"), &question::none_ticked("run")));
     }
     let cancelled = cancel(&visitor, &query(&ids)).await?;
     let others = if cancelled == ids.len() { "" } else { " The others had ended." };
@@ -219,7 +227,7 @@ pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<R
             break;
         }
         if round == CANCEL_ROUNDS_MAX {
-            let said = format!("Cancelled {}; there may be more: do it again.", counted(all, "run"));
+            let said = format!("Cancelled {}; there may be more. Cancel again to continue.", counted(all, "run"));
             return Ok(back_to(fields.one("next"), &said));
         }
     }

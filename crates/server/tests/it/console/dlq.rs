@@ -83,21 +83,21 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
         (
             "delete",
             format!("what=all&cause={cause}&cursor=1-1"),
-            format!("Delete 3 dead letters for good: cause {cause}?"),
+            format!("Delete 3 dead letters with cause {cause}? They cannot be retried after that."),
         ),
-        ("retry", format!("what=all&cause={cause}"), format!("Send 3 dead letters again: cause {cause}?")),
+        ("retry", format!("what=all&cause={cause}"), format!("Retry 3 dead letters with cause {cause}?")),
         ("delete", "what=all".to_owned(), "There is no filter: this is about 4 dead letters.".to_owned()),
         (
             "delete",
             format!("what=ticked&dlqIds={}&dlqIds={}", letters[0], letters[1]),
-            "Delete the 2 dead letters that are ticked for good?".to_owned(),
+            "Delete the 2 dead letters that are ticked?".to_owned(),
         ),
     ] {
         let asked = browser.see(&format!("/console/dlq/question/{action}?{query}")).await;
         assert!(asked.contains(&expected), "{query}: {asked}");
     }
     for (query, expected) in [
-        ("delete?what=ticked", "Nothing is ticked, and nothing was done."),
+        ("delete?what=ticked", "No dead letter is ticked. Nothing was changed."),
         ("delete?what=all&label=none", "No dead letter matches. Nothing was changed."),
         ("burn?what=all", "There is no such question."),
     ] {
@@ -158,16 +158,16 @@ async fn ticked_ones_are_sent_or_deleted_and_nothing_ticked_is_nothing() {
     let letters = fail(&server, &receiver).await;
     for path in ["/console/dlq/retry", "/console/dlq/delete"] {
         for fields in [vec![("what", "ticked"), ("label", "red")], vec![], vec![("what", "one")]] {
-            assert!(browser.press(path, &fields).await.contains("nothing was done"), "{path} {fields:?}");
+            assert!(browser.press(path, &fields).await.contains("Nothing was changed"), "{path} {fields:?}");
         }
     }
     assert_eq!(browser.look("/console/dlq/retry?what=ticked").await.status, 303);
     assert_eq!(server.dead_letters("").await.len(), 4);
     let two = [("what", "ticked"), ("dlqIds", &letters[0]), ("dlqIds", &letters[3]), ("next", "/console/dlq/entries")];
-    assert_eq!(browser.press("/console/dlq/delete", &two).await, "Deleted 2.");
+    assert_eq!(browser.press("/console/dlq/delete", &two).await, "Deleted 2 dead letters.");
     receiver.script("/pay/1002", [Reply::status(200)]);
     let one = [("what", "ticked"), ("dlqIds", letters[1].as_str())];
-    assert_eq!(browser.press("/console/dlq/retry", &one).await, "Sent 1 again.");
+    assert_eq!(browser.press("/console/dlq/retry", &one).await, "Retried 1 dead letter.");
     assert_eq!(receiver.next().await.target, "/pay/1002");
     let rest = [("what", "one"), ("id", letters[2].as_str())];
     assert_eq!(browser.press("/console/dlq/delete", &rest).await, format!("Deleted {}.", letters[2]));

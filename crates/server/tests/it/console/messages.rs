@@ -101,13 +101,13 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     let ids = [publish("a").await, publish("a").await, publish("a").await, publish("b").await, publish("c").await];
     let next = format!("{PAGE}?label=a");
     let said = browser.press(&format!("{}/cancel", page_of(&ids[0])), &[("next", &next)]).await;
-    assert_eq!(said, format!("Cancelled {}", ids[0]));
+    assert_eq!(said, format!("Cancelled {}.", ids[0]));
     server.reaches(&ids[0], &["CREATED", "CANCEL_REQUESTED", "CANCELED"]).await;
     let said = browser.press(&format!("{PAGE}/cancel"), &[("id", &ids[0]), ("id", &ids[1]), ("next", &next)]).await;
-    assert_eq!(said, "Cancelled 1 of 2 messages; the others had ended");
+    assert_eq!(said, "Cancelled 1 of 2 messages. The others had ended.");
     for nothing in [&[("next", next.as_str())][..], &[("id", ""), ("next", &next)], &[("id", " "), ("next", &next)]] {
         let said = browser.press(&format!("{PAGE}/cancel"), nothing).await;
-        assert_eq!(said, "No message is ticked, so nothing was cancelled", "and not everything");
+        assert_eq!(said, "No message is ticked. Nothing was changed.", "and not everything");
     }
     assert_eq!(server.counts().live, 3);
 
@@ -117,8 +117,9 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
         &[&format!("data-ask=\"{PAGE}/question/matching\""), "data-ask=\"/console/messages/question/ticked\""],
     );
     for (query, expected) in [
-        ("label=a", "matches Label: a? This cancels 1 message. Dates are compared"),
-        ("label=a,b&cursor=1-1", "matches Label: a,b? This cancels 2 messages. Dates are compared"),
+        ("label=a&toDate=", "matches Label: a? This cancels 1 message."),
+        ("label=a,b&cursor=1-1", "matches Label: a,b? This cancels 2 messages."),
+        ("label=a&fromDate=1", "This cancels 1 message. Dates are compared with when a message was published."),
         ("", "There is no filter: this cancels 3 messages."),
     ] {
         expect_texts(&browser.see(&format!("{PAGE}/question/matching?{query}")).await, &[expected]);
@@ -145,7 +146,7 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     let page = browser.see(&page_of(&ids[3])).await;
     expect_texts(&page, &["Send now", "Cancel this message?"]);
     let said = browser.press(&format!("{}/retry", page_of(&ids[3])), &[]).await;
-    assert_eq!(said, format!("{} is due now", ids[3]));
+    assert_eq!(said, format!("{} is due now.", ids[3]));
     receiver.next().await;
     eventually("it is delivered", || async { (server.counts().live == 1).then_some(()) }).await;
     let asked = browser.see(&format!("{PAGE}/question/matching")).await;
@@ -356,7 +357,7 @@ async fn only_who_may_act_acts_and_strangers_see_nothing() {
     assert_eq!(stranger.look(&format!("{}/body", page_of(&id))).await.status, 404);
     stranger.refused(&format!("{}/cancel", page_of(&id)), &[], 404).await;
     let said = stranger.press(&format!("{PAGE}/cancel"), &[("id", &id)]).await;
-    assert_eq!(said, "Cancelled 0 of 1 message; the others had ended");
+    assert_eq!(said, "Cancelled 0 of 1 message. The others had ended.");
     assert_eq!(server.states_of(&id).await, ["CREATED"]);
 
     let owner = Browser::log_in(&server, TOKEN).await;

@@ -177,8 +177,10 @@ async fn runs_are_cancelled_one_by_one_ticked_or_by_a_filter_that_says_what_it_h
     let browser = Browser::open(&server);
     let next = ("next", "/console/workflows");
     assert_eq!(browser.press("/console/workflows/runs/wfr_e/cancel", &[next]).await, "Cancelled wfr_e.");
-    let none = browser.press("/console/workflows/cancel", &[next]).await;
-    assert_eq!(none, "No run is ticked, so nothing was cancelled.");
+    for nothing in [&[next][..], &[("id", ""), next], &[("id", " "), next]] {
+        let said = browser.press("/console/workflows/cancel", nothing).await;
+        assert_eq!(said, "No run is ticked. Nothing was changed.", "and not everything");
+    }
     let answer = browser.look("/console/workflows/question/ticked").await;
     assert_eq!((answer.status, answer.text().as_str()), (404, "No run is ticked. Nothing was changed."));
     let asked = browser.see("/console/workflows/question/ticked?id=wfr_a&id=wfr_b").await;
@@ -201,7 +203,7 @@ async fn runs_are_cancelled_one_by_one_ticked_or_by_a_filter_that_says_what_it_h
     let fields = [("messageId", "msg_1"), next];
     browser.refused("/console/workflows/cancel-matching", &fields, 400).await;
     let all = browser.see("/console/workflows/cancel").await;
-    expect_texts(&all, &["There is no filter: this is about every run that goes on.", "1 run will be cancelled"]);
+    expect_texts(&all, &["There is no filter: this is about every run in progress.", "1 run will be cancelled"]);
     assert_eq!(browser.press("/console/workflows/cancel-matching", &[next]).await, "Cancelled 1 run.");
     server.finish().await;
 }
@@ -227,15 +229,17 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     assert!(new.starts_with("/console/workflows/runs/wfr_") && !new.contains("wfr_4?"), "{new}");
     expect_texts(&browser.see(&new).await, &["<span class=\"state busy\">started</span>"]);
     let next = ("next", "/console/workflows/failed");
-    let none = browser.press("/console/workflows/failed/restart", &[next]).await;
-    assert_eq!(none, "No failed run is ticked, so nothing was done.");
+    for nothing in [&[next][..], &[("dlqId", ""), next]] {
+        let said = browser.press("/console/workflows/failed/delete", nothing).await;
+        assert_eq!(said, "No failed run is ticked. Nothing was changed.", "and not everything");
+    }
     let question = "/console/workflows/failed/question";
     let answer = browser.look(&format!("{question}/delete")).await;
     assert_eq!((answer.status, answer.text().as_str()), (404, "No failed run is ticked. Nothing was changed."));
     let asked = browser.see(&format!("{question}/delete?dlqId={}", ids[2])).await;
-    assert!(asked.starts_with("Delete: the 1 failed run that is ticked?"), "{asked}");
+    assert!(asked.starts_with("Delete the 1 failed run that is ticked?"), "{asked}");
     let asked = browser.see(&format!("{question}/restart?matching=true")).await;
-    assert!(asked.starts_with(&format!("Restart: {} failed runs?", ids.len() - 1)), "{asked}");
+    assert!(asked.starts_with(&format!("Restart {} failed runs?", ids.len() - 1)), "{asked}");
     let ticked = [("dlqId", ids[2].as_str()), ("dlqId", ids[3].as_str()), next];
     assert_eq!(browser.press("/console/workflows/failed/restart", &ticked).await, "Restarted 2 failed runs.");
     let asked = browser.see("/console/workflows/failed/all?label=x").await;
@@ -373,9 +377,18 @@ async fn a_failure_that_could_not_be_told_is_told_again() {
     let browser = Browser::open(&server);
     expect_texts(&browser.see("/console/workflows/failed").await, &["Retry callback", ">failed</span>"]);
     expect_texts(&browser.see("/console/workflows/runs/wfr_1").await, &["Failure callback", "503", "not now"]);
+    // Those without a failure callback, and those that a filter leaves out, are not meant.
+    server.failed_run(&receiver, "wfr_2", "/bad", labelled("x")).await;
+    let ask = "/console/workflows/failed/question/callback?matching=true";
+    let asked = browser.see(ask).await;
+    assert!(asked.starts_with("Retry the failure callback of 1 failed run?"), "{asked}");
+    let succeeded = ("failureFunctionState", "CALLBACK_SUCCESS");
+    assert_eq!(browser.look(&format!("{ask}&{}={}", succeeded.0, succeeded.1)).await.status, 404);
+    let said = browser.press("/console/workflows/failed/callback", &[("matching", "true"), succeeded]).await;
+    assert_eq!(said, "Retried the failure callback of 0 failed runs.");
     let fields = [("dlqId", failed["dlqId"].as_str().expect("an id")), ("next", "/console/workflows/failed")];
     let said = browser.press("/console/workflows/failed/callback", &fields).await;
-    assert_eq!(said, "Told again of 1 failed run.");
+    assert_eq!(said, "Retried the failure callback of 1 failed run.");
     told("CALLBACK_SUCCESS").await;
     expect_texts(&browser.see("/console/workflows/runs/wfr_1").await, &["What it answered", "heard"]);
     browser.refused("/console/workflows/failed/callback", &fields, 400).await;

@@ -1,0 +1,393 @@
+// What is done to many at once: a question counts what a button will change, "no" changes nothing, and "yes" changes exactly
+// that. Every list has more entries than a page holds, and others beside them that no filter here means. What has changed is
+// read from the API, not from the console.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { unique } from "../../js/support/story.js";
+import { eventually } from "../../js/support/wait.js";
+import { story } from "../../workflow/js/support/story.js";
+import { watched } from "../support/story.js";
+
+const it = watched(story());
+
+/** Entries of a page of each list, and more than that. */
+const MESSAGES = { page: 50, many: 57 };
+const DEAD_LETTERS = { page: 100, many: 104 };
+const RUNS = { page: 30, many: 34 };
+const FAILED_RUNS = { page: 50, many: 53 };
+/** Entries with another label. */
+const FEW = 3;
+
+const times = (count, make) => Array.from({ length: count }, (_, n) => make(n));
+const sorted = (list) => [...list].sort();
+
+/** Everything in a list of the API, over all its pages. */
+async function listed(path, query = {}) {
+  const found = [];
+  let cursor;
+  do {
+    const answer = await it.server.fetch(`${path}?${new URLSearchParams({ ...query, ...(cursor ? { cursor } : {}) })}`);
+    assert.equal(answer.status, 200);
+    const page = await answer.json();
+    found.push(...(page.messages ?? page.runs ?? page.logs));
+    cursor = page.cursor;
+  } while (cursor);
+  return found;
+}
+
+/** Ids of the messages with these labels that were cancelled. */
+async function cancelled(...labels) {
+  const logs = await listed("/v2/logs", { state: "CANCELED", label: labels.join(","), count: 1_000 });
+  return sorted(logs.map(({ messageId }) => messageId));
+}
+
+/** Ids of what is in the DLQ with these labels. */
+async function dead(...labels) {
+  return sorted((await listed("/v2/dlq", { label: labels.join(",") })).map(({ dlqId }) => dlqId));
+}
+
+/** Ids of the runs with these labels in a state. */
+async function runsIn(state, ...labels) {
+  return sorted((await listed("/v2/workflows/logs", { state, label: labels.join(","), trimBody: 0 })).map(({ workflowRunId }) => workflowRunId));
+}
+
+/** Ids of the failed runs with these labels. */
+async function failed(...labels) {
+  return sorted((await listed("/v2/workflows/dlq", { label: labels.join(",") })).map(({ workflowRunId }) => workflowRunId));
+}
+
+/** Publishes messages with a label; gives their ids. */
+async function publish(count, label, options) {
+  const published = await it.qstash.batch(times(count, (n) => ({ label, body: `${n}`, ...options })));
+  return sorted(published.map(({ messageId }) => messageId));
+}
+
+/** Messages that wait for tomorrow. */
+async function pending(count, label) {
+  return await publish(count, label, { url: it.third.url("/tomorrow"), delay: "1d" });
+}
+
+/** Dead letters; gives their ids. */
+async function deadLetters(count, label) {
+  it.third.script("/down", { status: 500, body: "down" });
+  await publish(count, label, { url: it.third.url("/down"), retries: 0 });
+  return await eventually(`${count} dead letters`, async () => {
+    const found = await dead(label);
+    return found.length === count ? found : undefined;
+  });
+}
+
+/** Runs of a workflow; gives their ids. */
+async function trigger(count, label, options = {}) {
+  const begun = await it.client.trigger(times(count, (n) => ({ url: it.third.url("/workflow"), body: { n }, label, ...options })));
+  return sorted(begun.map(({ workflowRunId }) => workflowRunId));
+}
+
+/** Runs that begin tomorrow. */
+async function sleeping(count, label) {
+  return await trigger(count, label, { delay: "1d" });
+}
+
+/** Runs that have failed, and whose failure callback has. */
+async function failing(count, label) {
+  it.third.script("/workflow", 500);
+  const runs = await trigger(count, label, { retries: 0 });
+  await eventually(`${count} failed runs`, async () => {
+    const found = await listed("/v2/workflows/dlq", { label, failureFunctionState: "CALLBACK_FAIL" });
+    return found.length === count;
+  });
+  return runs;
+}
+
+const button = (name) => it.page.getByRole("button", { name, exact: true });
+const found = (pressed) => (typeof pressed === "string" ? button(pressed) : pressed);
+const dialog = () => it.page.getByRole("dialog");
+const boxes = () => it.page.getByRole("checkbox", { name: /^Tick (?!all)/ });
+/** Ids of some that the page shows, from the middle of it. */
+const shown = async (count) => {
+  const names = await boxes().evaluateAll((found) => found.map((box) => box.ariaLabel.replace("Tick ", "")));
+  return names.slice(5, 5 + count);
+};
+const tick = async (...ids) => {
+  for (const id of ids) await it.page.getByLabel(`Tick ${id}`).check();
+};
+
+/** Opens a list that has more than one page of entries. */
+async function openFull(path, { page }) {
+  await it.visitor.open(path);
+  assert.equal(await boxes().count(), page, "a page is full");
+  assert.equal(await it.page.getByRole("link", { name: "Next page" }).count(), 1, "there are more");
+}
+
+/** Presses a button, given by its name or itself, and expects a question that says this. */
+async function asks(pressed, how) {
+  await found(pressed).click();
+  await dialog().getByRole("button", { name: /^Yes, / }).waitFor();
+  const question = await dialog().innerText();
+  assert.match(question, how);
+}
+
+/** Goes back to the list without doing it. */
+async function no() {
+  await dialog().getByRole("button", { name: "No", exact: true }).click();
+  await dialog().waitFor({ state: "detached" });
+}
+
+async function yes() {
+  await dialog().getByRole("button", { name: /^Yes, / }).click();
+}
+
+/** Presses a button that would act on what is ticked while nothing is: it says so, and offers nothing but to close that. */
+async function refusesNothing(pressed, said) {
+  await found(pressed).click();
+  await dialog().getByText(said, { exact: true }).waitFor();
+  assert.deepEqual(await dialog().getByRole("button").allInnerTexts(), ["OK"]);
+  await dialog().getByRole("button", { name: "OK" }).click();
+  await dialog().waitFor({ state: "detached" });
+}
+
+/** The same in a browser without scripts, where the next page says it. */
+async function refusesNothingWithoutScripts(path, form, name, said) {
+  const visitor = await it.browser.visitor(it.server.url, { javaScriptEnabled: false });
+  try {
+    await visitor.open(path);
+    await visitor.page.locator(form).getByRole("button", { name, exact: true }).click();
+    await visitor.said(said);
+    await visitor.page.waitForURL(`**/console${path}`);
+    visitor.innocent();
+  } finally {
+    await visitor.leave();
+  }
+}
+
+test("all messages: the question counts them all, and a filter those that match", async () => {
+  const [label, other] = [unique("many"), unique("few")];
+  const [many, few] = [await pending(MESSAGES.many, label), await pending(FEW, other)];
+  await openFull("/messages", MESSAGES);
+  await asks("Cancel all…", new RegExp(`\\b${many.length + few.length} messages\\b`));
+  await no();
+  await openFull(`/messages?label=${label}`, MESSAGES);
+  await asks("Cancel all that match…", new RegExp(`${label}.*\\b${many.length} messages\\b`));
+  await no();
+  assert.deepEqual(await cancelled(label, other), []);
+
+  await asks("Cancel all that match…", new RegExp(`\\b${many.length} messages\\b`));
+  await yes();
+  await it.visitor.said(`Cancelling ${many.length} messages`);
+  await eventually("all are cancelled", async () => (await cancelled(label)).length === many.length);
+  assert.deepEqual(await cancelled(label, other), many, "those and no others");
+  // There is nothing left to ask about.
+  await refusesNothing("Cancel all that match…", "No message matches. Nothing was changed.");
+});
+
+test("ticked messages: those and no others", async () => {
+  const label = unique("ticked");
+  const many = await pending(MESSAGES.many, label);
+  const path = `/messages?label=${label}`;
+  await openFull(path, MESSAGES);
+  await refusesNothing("Cancel ticked messages", "No message is ticked. Nothing was changed.");
+  await refusesNothingWithoutScripts(path, "#selection", "Cancel ticked messages", "No message is ticked. Nothing was changed.");
+  // All boxes are those of the page.
+  await it.page.getByLabel("Tick all").check();
+  await asks("Cancel ticked messages", new RegExp(`\\b${MESSAGES.page} messages\\b`));
+  await no();
+  await it.page.getByLabel("Tick all").uncheck();
+  assert.deepEqual(await cancelled(label), []);
+
+  const two = sorted(await shown(2));
+  await tick(...two);
+  await asks("Cancel ticked messages", /\b2 messages\b/);
+  await yes();
+  await it.visitor.said("Cancelled 2 messages");
+  assert.deepEqual(await cancelled(label), two);
+  assert.ok(two.every((id) => many.includes(id)));
+});
+
+test("all dead letters: the question counts them all, and a filter those that match", async () => {
+  const [label, other] = [unique("many"), unique("few")];
+  const [many, few] = [await deadLetters(DEAD_LETTERS.many, label), await deadLetters(FEW, other)];
+  await openFull("/dlq/entries", DEAD_LETTERS);
+  for (const name of ["Retry all", "Delete all"]) {
+    await asks(name, new RegExp(`\\b${many.length + few.length} dead letters\\b`));
+    await no();
+  }
+  await openFull(`/dlq/entries?label=${label}`, DEAD_LETTERS);
+  await asks("Delete all that match", new RegExp(`\\b${many.length} dead letters\\b.*${label}`));
+  await no();
+  assert.deepEqual(await dead(label, other), sorted([...many, ...few]));
+
+  // The page of causes asks the same.
+  await it.visitor.open(`/dlq?label=${other}`);
+  await asks("Retry all that match", new RegExp(`\\b${few.length} dead letters\\b.*${other}`));
+  await yes();
+  await it.visitor.said(`Retry of ${few.length} dead letters has begun.`);
+  await it.third.arrivals("/down", many.length + 2 * few.length);
+  await it.visitor.open(`/dlq?label=${label}`);
+  await asks("Delete all that match", new RegExp(`\\b${many.length} dead letters\\b.*${label}`));
+  await yes();
+  await it.visitor.said(`Delete of ${many.length} dead letters has begun.`);
+  await eventually("all are deleted", async () => (await dead(label)).length === 0);
+  // Those that were retried have failed again.
+  const again = await eventually("they fail again", async () => {
+    const found = await dead(other);
+    return found.length === few.length && found.every((id) => !few.includes(id)) ? found : undefined;
+  });
+  await it.qstash.dlq.deleteMany({ dlqIds: again });
+});
+
+test("ticked dead letters: those and no others", async () => {
+  const label = unique("ticked");
+  const many = await deadLetters(DEAD_LETTERS.many, label);
+  const path = `/dlq/entries?label=${label}`;
+  await openFull(path, DEAD_LETTERS);
+  const nothing = "No dead letter is ticked. Nothing was changed.";
+  for (const name of ["Retry ticked", "Delete ticked"]) {
+    await refusesNothing(name, nothing);
+    await refusesNothingWithoutScripts(path, "#entries", name, nothing);
+  }
+  // A page to look at, without a question: it says it there.
+  await button("Edit and retry ticked").click();
+  await it.visitor.said(nothing);
+  assert.deepEqual(await dead(label), many);
+
+  const [first, second, third] = await shown(3);
+  it.third.script("/down", 200);
+  const before = it.third.at("/down").length;
+  await tick(first, second);
+  await asks("Retry ticked", /\b2 dead letters\b/);
+  await no();
+  await asks("Retry ticked", /\b2 dead letters\b/);
+  await yes();
+  await it.visitor.said("Retried 2 dead letters.");
+  await tick(third);
+  await asks("Delete ticked", /\b1 dead letter\b/);
+  await yes();
+  await it.visitor.said("Deleted 1 dead letter.");
+  await it.third.arrivals("/down", before + 2);
+  const rest = many.filter((id) => ![first, second, third].includes(id));
+  assert.deepEqual(await dead(label), rest);
+});
+
+test("all runs: the page counts them all, and a filter those that match", async () => {
+  const { page, visitor } = it;
+  const [label, other] = [unique("many"), unique("few")];
+  const [many, few] = [await sleeping(RUNS.many, label), await sleeping(FEW, other)];
+  await openFull("/workflows", RUNS);
+  await page.getByRole("link", { name: "Cancel all…" }).click();
+  await visitor.isAt("/workflows/cancel");
+  await page.getByText(`${many.length + few.length} runs will be cancelled`).waitFor();
+  await page.getByRole("link", { name: "Keep them" }).click();
+  await visitor.isAt("/workflows");
+
+  await openFull(`/workflows?label=${label}`, RUNS);
+  await page.getByRole("link", { name: "Cancel all that match…" }).click();
+  await page.getByText(`${many.length} runs will be cancelled`).waitFor();
+  await page.getByRole("link", { name: "Keep them" }).click();
+  await page.waitForURL(`**/console/workflows?label=${label}`);
+  assert.deepEqual(await runsIn("RUN_CANCELED", label, other), []);
+
+  await page.getByRole("link", { name: "Cancel all that match…" }).click();
+  await page.getByText(`${many.length} runs will be cancelled`).waitFor();
+  await button("Cancel them").click();
+  await visitor.said(`Cancelled ${many.length} runs.`);
+  await page.waitForURL(`**/console/workflows?label=${label}`);
+  assert.deepEqual(await runsIn("RUN_CANCELED", label, other), many);
+  assert.deepEqual(await runsIn("RUN_STARTED", label, other), few);
+  // There is nothing left to cancel.
+  await page.getByRole("link", { name: "Cancel all that match…" }).click();
+  await page.getByText("No run matches. There is nothing to cancel.").waitFor();
+  assert.ok(await button("Cancel them").isDisabled());
+});
+
+test("ticked runs: those and no others, also when the list is fetched anew in between", async () => {
+  const { page } = it;
+  const label = unique("ticked");
+  const many = await sleeping(RUNS.many, label);
+  const path = `/workflows?label=${label}`;
+  await page.clock.install();
+  await openFull(path, RUNS);
+  await refusesNothing("Cancel ticked runs", "No run is ticked. Nothing was changed.");
+  await refusesNothingWithoutScripts(path, "#selection", "Cancel ticked runs", "No run is ticked. Nothing was changed.");
+  await it.page.getByLabel("Tick all").check();
+  await asks("Cancel ticked runs", new RegExp(`\\b${RUNS.page} runs\\b`));
+  await no();
+  await it.page.getByLabel("Tick all").uncheck();
+  assert.deepEqual(await runsIn("RUN_CANCELED", label), []);
+
+  const two = sorted(await shown(2));
+  await tick(...two);
+  const [newest] = await sleeping(1, label);
+  // Nobody is in the list: it comes anew.
+  await page.getByRole("heading", { level: 1 }).click();
+  await page.evaluate(() => document.activeElement.blur());
+  await eventually("the new run is listed", async () => {
+    await page.clock.fastForward(6_000);
+    return (await it.row(newest).count()) > 0;
+  });
+  assert.deepEqual(sorted(await boxes().and(page.locator(":checked")).evaluateAll((found) => found.map(({ value }) => value))), two);
+  await asks("Cancel ticked runs", /\b2 runs\b/);
+  await yes();
+  await it.visitor.said("Cancelled 2 runs.");
+  assert.deepEqual(await runsIn("RUN_CANCELED", label), two);
+  assert.equal((await runsIn("RUN_STARTED", label)).length, many.length - 1);
+});
+
+test("all failed runs: the page and the question count them all, and a filter those that match", async () => {
+  const { page, visitor } = it;
+  const [label, other] = [unique("many"), unique("few")];
+  const [many, few] = [await failing(FAILED_RUNS.many, label), await failing(FEW, other)];
+  await openFull("/workflows/failed", FAILED_RUNS);
+  await page.getByRole("link", { name: "Act on all…" }).click();
+  await page.getByText(`${many.length + few.length} failed runs match.`).waitFor();
+  for (const name of ["Resume", "Restart", "Retry failure callback", "Delete"]) {
+    await asks(name, new RegExp(`\\b${many.length + few.length} failed runs\\b`));
+    await no();
+  }
+  await page.getByRole("link", { name: "Leave them" }).click();
+  await visitor.isAt("/workflows/failed");
+
+  await openFull(`/workflows/failed?label=${label}`, FAILED_RUNS);
+  await page.getByRole("link", { name: "Act on all that match…" }).click();
+  await page.getByText(`${many.length} failed runs match.`).waitFor();
+  await asks("Delete", new RegExp(`\\b${many.length} failed runs\\b`));
+  await no();
+  assert.deepEqual(await failed(label, other), sorted([...many, ...few]));
+  await asks("Delete", new RegExp(`\\b${many.length} failed runs\\b`));
+  await yes();
+  await visitor.said(`Deleted ${many.length} failed runs.`);
+  assert.deepEqual(await failed(label, other), few);
+});
+
+test("ticked failed runs: those and no others", async () => {
+  const { page, visitor } = it;
+  const label = unique("ticked");
+  const many = await failing(FAILED_RUNS.many, label);
+  const path = `/workflows/failed?label=${label}`;
+  await openFull(path, FAILED_RUNS);
+  // Rows have buttons of the same names.
+  const inForm = (name) => page.locator("#selection").getByRole("button", { name, exact: true });
+  const nothing = "No failed run is ticked. Nothing was changed.";
+  for (const name of ["Resume", "Restart", "Retry failure callback", "Delete"]) await refusesNothing(inForm(name), nothing);
+  await refusesNothingWithoutScripts(path, "#selection", "Delete", nothing);
+  assert.deepEqual(await failed(label), many);
+
+  const chosen = await shown(3);
+  await tick(chosen[0], chosen[1]);
+  await asks(inForm("Restart"), /\b2 failed runs\b/);
+  await no();
+  await asks(inForm("Restart"), /\b2 failed runs\b/);
+  await yes();
+  await visitor.said("Restarted 2 failed runs.");
+  await tick(chosen[2]);
+  await asks(inForm("Delete"), /\b1 failed run\b/);
+  await yes();
+  await visitor.said("Deleted 1 failed run.");
+  // What was restarted fails again, as a new run.
+  const rest = many.filter((run) => !chosen.includes(run));
+  const now = await eventually("both fail again", async () => {
+    const runs = await failed(label);
+    return runs.length === rest.length + 2 ? runs : undefined;
+  });
+  assert.deepEqual(now.filter((run) => many.includes(run)), rest);
+});
