@@ -7,17 +7,24 @@
 use super::{HEAD_BYTES_MAX, HEAD_FREE_BYTES};
 use memchr::memchr;
 
-/// How much of a line is kept when it arrives in several pieces: enough for the headers that frame a body.
-const LINE_KEPT: usize = 128;
+/// How much of a line is kept when it arrives in several pieces: enough for the headers that frame a body. A `Content-Length`
+/// in a longer line is refused, however it arrives.
+pub(super) const LINE_KEPT: usize = 128;
 
 /// Why a request is refused before the API sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
+    /// A line of the head ends with LF alone.
     BareLf,
+    /// Both `Transfer-Encoding` and `Content-Length`.
     TwoFramings,
+    /// A `Content-Length` that is no number, is another one than before, or stands in too long a line.
     InvalidLength,
+    /// A chunked body that is malformed.
     InvalidChunk,
+    /// More bytes than a head may have.
     TooLarge,
+    /// No room for a large head.
     NoRoom,
 }
 
@@ -132,7 +139,7 @@ impl Heads {
             return Err((end, Refusal::BareLf));
         }
         if self.line.is_empty() {
-            self.line_ended(&bytes[..end - 1], false).map_err(|why| (end, why))?;
+            self.line_ended(&bytes[..end - 1], end > LINE_KEPT).map_err(|why| (end, why))?;
         } else {
             self.keep(&bytes[..end]);
             let mut line = std::mem::take(&mut self.line);
@@ -333,13 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_hidden_beyond_what_is_kept_of_a_line_is_refused() {
-        let line = format!("Content-Length: {}5\r\n", " ".repeat(LINE_KEPT));
-        let pieces = [b"POST / HTTP/1.1\r\n".as_slice(), &line.as_bytes()[..20], &line.as_bytes()[20..]];
-        assert!(matches!(read(&pieces), Err((_, Refusal::InvalidLength))));
-        // In one piece it is read whole.
-        let whole = format!("POST / HTTP/1.1\r\n{line}\r\n12345");
-        assert_eq!(read(&[whole.as_bytes()]), Ok((1, true)));
+    fn a_length_beyond_what_is_kept_of_a_line_is_refused_however_it_arrives() {
+        let room = LINE_KEPT - "Content-Length: 5\r".len();
+        for (spaces, is_kept) in [(room, true), (room + 1, false)] {
+            let text = format!("POST / HTTP/1.1\r\nContent-Length: {}5\r\n\r\n12345", " ".repeat(spaces));
+            let (one, other) = text.as_bytes().split_at(40);
+            for pieces in [&[text.as_bytes()][..], &[one, other]] {
+                match read(pieces) {
+                    Ok(read) => assert!(is_kept && read == (1, true), "{read:?}"),
+                    Err((_, why)) => assert!(!is_kept && why == Refusal::InvalidLength, "{why:?}"),
+                }
+            }
+        }
     }
 
     #[test]
