@@ -22,7 +22,8 @@ pub struct Target {
 }
 
 /// All targets. A new reader of foreign bytes gets a line here and a file in `targets/`.
-pub const TARGETS: [Target; 28] = [
+pub const TARGETS: [Target; 29] = [
+    Target { name: "heads", run: targets::heads::run, seeds: seeds::heads },
     Target { name: "publish-headers", run: targets::publish_headers::run, seeds: seeds::publish_headers },
     Target { name: "destination", run: targets::destination::run, seeds: seeds::destination },
     Target { name: "duration", run: targets::duration::run, seeds: seeds::duration },

@@ -1,5 +1,9 @@
 //! The inputs that targets begin with: the vectors of the specification, and a few of our own that get far.
 
+mod heads;
+
+pub use heads::heads;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;

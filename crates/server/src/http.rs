@@ -2,6 +2,7 @@
 
 mod connections;
 mod exchange;
+pub mod fuzzing;
 mod guarded;
 mod heads;
 mod refusal;
@@ -123,14 +124,7 @@ impl Terms {
 
 /// Serves until `stop`, then lets open requests finish for the grace time.
 pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, terms: Terms, stop: CancellationToken) {
-    // HTTP/1.1 only: every official client speaks it, and the head timeout holds from the first byte on.
-    let mut builder = Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEADERS_MAX)
-        .half_close(S::HALF_CLOSE);
+    let builder = builder(S::HALF_CLOSE);
     bound_send_queues(&listener);
     let door = Door {
         listener,
@@ -178,6 +172,18 @@ pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, terms: 
     if tokio::time::timeout(terms.grace, graceful.shutdown()).await.is_err() {
         tracing::warn!("some requests were still open at the end of the grace time");
     }
+}
+
+/// How hyper reads: HTTP/1.1 only, because every official client speaks it, and the head timeout holds from the first byte on.
+fn builder(half_close: bool) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .half_close(half_close);
+    builder
 }
 
 /// Every connection has these options from its listener. Without them the kernel keeps megabytes for each client that does

@@ -16,6 +16,9 @@ pub mod app;
 
 mod http;
 
+#[doc(hidden)]
+pub use http::fuzzing as http_fuzzing;
+
 mod sse;
 
 pub mod api;

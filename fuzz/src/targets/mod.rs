@@ -10,6 +10,8 @@ pub(crate) mod duration;
 pub(crate) mod egress;
 pub(crate) mod filters;
 pub(crate) mod flow_control;
+pub(crate) mod heads;
+mod heads_again;
 pub(crate) mod ids;
 pub(crate) mod journal;
 pub(crate) mod publish_headers;

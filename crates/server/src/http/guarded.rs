@@ -255,10 +255,6 @@ mod tests {
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    impl Transport for DuplexStream {
-        fn abandon(&self) {}
-    }
-
     fn guarded(client_bytes: usize) -> (DuplexStream, Guarded<DuplexStream>) {
         let (client, server) = duplex(client_bytes);
         (client, Guarded::new(server, Arc::new(Exchange::new(Arc::new(HeadBudget::new(0)), None))))
