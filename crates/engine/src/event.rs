@@ -174,6 +174,9 @@ pub struct Response {
     pub truncated: bool,
 }
 
+/// Bytes of the value of a header that is kept without the rest of its response; without a longer one.
+const KEPT_VALUE_BYTES_MAX: usize = 1024;
+
 impl Response {
     /// The same with at most so many bytes of its body.
     pub fn kept(&self, bytes: usize) -> Response {
@@ -182,10 +185,14 @@ impl Response {
         Response { status: self.status, headers: self.headers.clone(), body, truncated }
     }
 
-    /// Its status, without headers and body.
-    pub fn status_alone(&self) -> Response {
+    /// Its status with the headers of these names, without the others and the body.
+    pub fn status_and(&self, names: &[&str]) -> Response {
         let truncated = self.truncated || !self.body.is_empty();
-        Response { status: self.status, headers: Vec::new(), body: Vec::new(), truncated }
+        let is_kept = |(name, value): &&(String, String)| {
+            value.len() <= KEPT_VALUE_BYTES_MAX && names.iter().any(|kept| name.eq_ignore_ascii_case(kept))
+        };
+        let headers = self.headers.iter().filter(is_kept).cloned().collect();
+        Response { status: self.status, headers, body: Vec::new(), truncated }
     }
 }
 

@@ -39,3 +39,4 @@ pub use outbox::{Change, Consequences, Notice, Outbox, Rebound, Waiter};
 pub use record::{Record, Undecodable};
 pub use request::{Attempt, Limits, NewEntry, NewRun, Refusal, Resolved, WaitFor, Waited};
 pub use resume::Overrides;
+pub use room::ERROR_STEP_NAME;

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// What an event, a wait or an invoke takes besides its bytes, more or less.
 const ITEM_BYTES: u64 = 256;
+/// The header in which an endpoint names the step that failed.
+pub const ERROR_STEP_NAME: &str = "Upstash-Error-Step-Name";
 /// Entries of a run.
 const ENTRIES_QUOTA: &str = "maxWorkflowSteps";
 /// Bytes of a run.
@@ -48,7 +50,7 @@ impl Sums {
     /// Keeps an error of a delivery; without the response, but for its status, if the run has kept enough of them.
     pub(super) fn push_error(&mut self, errors: &mut Vec<StepError>, mut error: StepError) {
         if self.errors >= WORKFLOW_ERROR_BYTES_MAX {
-            error.response = error.response.map(|response| Arc::new(response.status_alone()));
+            error.response = error.response.map(|response| Arc::new(response.status_and(&[ERROR_STEP_NAME])));
         }
         let others = self.errors.saturating_sub(error_bytes(errors));
         push_error(errors, error);

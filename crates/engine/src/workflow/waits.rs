@@ -102,6 +102,9 @@ impl Workflow {
         if self.run.state != RunState::Started {
             return Err(Refusal::Ended);
         }
+        if self.bytes() + data.len() as u64 > limits.bytes {
+            return Err(Refusal::Exceeded { quota: BYTES_QUOTA, limit: limits.bytes });
+        }
         if let Some(resolved) = self.notify(event, data, out) {
             return Ok(Some(resolved));
         }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use posthaste_engine::event::Response;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
-use posthaste_engine::workflow::{Limits, Record, Workflow};
+use posthaste_engine::workflow::{ERROR_STEP_NAME, Limits, Record, Workflow};
 use posthaste_wire::encoding::{from_base64, header_shown};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -20,8 +20,6 @@ use serde_json::{Value, json};
 
 /// The back-off that holds when nobody chose another, as the expression that would choose it.
 const DEFAULT_RETRY_DELAY: &str = "min(86400000, 1000 * exp(2.5 * (retried + 1)))";
-/// What the header is called in which an endpoint names the step that failed.
-const ERROR_STEP_NAME: &str = "Upstash-Error-Step-Name";
 /// What stands for the status of an answer when there was none.
 const NO_ANSWER: u16 = 503;
 
