@@ -2,6 +2,7 @@
 //! watched for room.
 
 use crate::config::Config;
+use crate::store::journal::CHECKPOINT_BYTES;
 use crate::store::{DiskOutlook, Store};
 use posthaste_wire::id::TenantId;
 use rustix::fs::{FlockOperation, flock};
@@ -91,6 +92,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const WRITTEN_PER_BYTE: u64 = 3;
 /// Of these, the bytes that the file system must have room for even if the database has free pages: the journal and the WAL.
 const WRITTEN_BESIDES: u64 = 2;
+/// How long the WAL may get. With less room than this besides the reserve, the store keeps it short.
+const WAL_BYTES_MAX: u64 = 2 * CHECKPOINT_BYTES;
 
 /// The room on the disk, as requests take it: what was promised to those that are being stored is not there for others.
 #[derive(Debug)]
@@ -175,6 +178,8 @@ impl DiskRoom {
     /// Asks the file system what is free, besides what the store has yet to write. Without an answer the last one counts.
     fn look(&self) {
         if let Some(free) = free_bytes(&self.path) {
+            let is_tight = self.reserve > 0 && free < self.reserve.saturating_add(WAL_BYTES_MAX);
+            self.outlook.is_tight.store(is_tight, Ordering::Relaxed);
             let backlog = self.outlook.backlog.load(Ordering::Relaxed);
             self.free.store(free.saturating_sub(backlog), Ordering::Relaxed);
         }
@@ -201,6 +206,13 @@ impl DiskPromise {
     /// Ends the promise of a request that has stored nothing.
     pub fn give_back(mut self) {
         self.is_kept = false;
+    }
+
+    /// A promise of its own for some of the bytes, which are stored earlier than the others.
+    pub fn split(&mut self, bytes: u64) -> DiskPromise {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        DiskPromise { room: self.room.clone(), bytes, ..*self }
     }
 }
 
@@ -342,6 +354,9 @@ mod tests {
         assert_eq!([first.earlier(), second.earlier(), other.earlier()], [0, 5, 0]);
         first.give_back();
         assert_eq!(take(ONE, 1).earlier(), 7);
+        let mut second = second;
+        drop(second.split(4));
+        assert_eq!(take(ONE, 1).earlier(), 3);
         drop(second);
         assert_eq!(take(ONE, 1).earlier(), 0);
     }

@@ -4,7 +4,7 @@ use super::lock;
 use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Bytes that a row counts for besides its texts and bodies: keys, indexes and the live row, more or less.
 pub(super) const ROW_BYTES: u64 = 100;
@@ -16,6 +16,8 @@ pub struct DiskOutlook {
     pub backlog: AtomicU64,
     /// Bytes of free pages inside the files: what is written next takes their room before a file grows.
     pub reusable: AtomicU64,
+    /// Whether the disk has little room: then the store keeps its own files short. Whoever watches the disk sets it.
+    pub is_tight: AtomicBool,
 }
 
 /// The stored bytes of each tenant.

@@ -607,5 +607,6 @@ fn the_wal_stays_short_although_every_commit_is_small() {
         assert!(store.message(rig.tenant, message.id, Part::Head).unwrap().is_some(), "a question settles");
         longest = longest.max(wal());
     }
-    assert!(longest < 160 * 1024 * 1024, "{longest} bytes");
+    // Twice `CHECKPOINT_BYTES`, and what one commit writes. Both ways to get there have tests beside the journal.
+    assert!(longest < 132 * 1024 * 1024, "{longest} bytes");
 }

@@ -190,7 +190,7 @@ pub(crate) fn bulk_action(tenant: TenantId, id: Seq) -> BulkAction {
         until: id,
         after: Seq::MIN,
         count: Some(7),
-        rate: None,
+        rate: Some(50),
         total: 9,
         processed: 0,
         refused: 0,

@@ -55,7 +55,11 @@ pub const SEGMENT_BYTES: u64 = if crash_point::ENABLED { 64 * 1024 } else { 16 *
 const APPLY_BYTES: usize = 8 * 1024 * 1024;
 /// The database's WAL is moved into its file when this much of it is not there yet. Pages that change often are then moved once
 /// for many changes: at 4 MiB a publish cost a tenth more CPU.
-const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
+pub(crate) const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
+/// The same while the disk has little room, where a long WAL could use up the reserve.
+const TIGHT_CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
+/// How often the thread looks whether the disk has little room.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most bytes of a frame. A batch that is longer goes straight to the database.
 const JOURNAL_FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
@@ -325,12 +329,17 @@ impl Shared {
         self.recount()
     }
 
+    /// How long the WAL may get before it is moved.
+    fn checkpoint_bytes(&self) -> u64 {
+        if self.disk.is_tight.load(Ordering::Relaxed) { TIGHT_CHECKPOINT_BYTES } else { CHECKPOINT_BYTES }
+    }
+
     /// Something went into the database's WAL; the thread moves it when it is long enough. Where the thread does not get to it,
     /// because others write all the time, whoever writes does so at twice that length.
     fn measure_wal(&self) -> Result<(), StoreError> {
         let measure = || self.database.unmoved_bytes().map_err(|error| self.fail(error.into()));
         let mut unmoved_bytes = measure()?;
-        if unmoved_bytes >= 2 * CHECKPOINT_BYTES {
+        if unmoved_bytes >= 2 * self.checkpoint_bytes() {
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
             unmoved_bytes = measure()?;
         }
@@ -415,7 +424,7 @@ impl Shared {
             let is_time_to_apply = loop {
                 let patience = match state.since {
                     _ if state.stopping || state.failure.is_some() => return,
-                    _ if state.applied > released || state.unmoved_bytes >= CHECKPOINT_BYTES => break false,
+                    _ if state.applied > released || state.unmoved_bytes >= self.checkpoint_bytes() => break false,
                     Some(_) if state.gathering.bytes >= APPLY_BYTES => break true,
                     Some(since) => self.apply_after.saturating_sub(since.elapsed()),
                     None => Duration::MAX,
@@ -423,8 +432,7 @@ impl Shared {
                 if patience.is_zero() {
                     break true;
                 }
-                // Waits for ever if nothing is pending.
-                state = match self.changed.wait_timeout(state, patience.min(Duration::from_secs(3_600))) {
+                state = match self.changed.wait_timeout(state, patience.min(LOOK_EVERY)) {
                     Ok((state, _)) => state,
                     Err(poisoned) => poisoned.into_inner().0,
                 };
@@ -446,10 +454,11 @@ impl Shared {
             crash_point("journal_flushed");
             lock(&self.log).release(applied).map_err(|error| self.fail(error.into()))?;
         }
-        if self.state().unmoved_bytes >= CHECKPOINT_BYTES {
+        if self.state().unmoved_bytes >= self.checkpoint_bytes() {
             self.state().unmoved_bytes = 0;
             crash_point("journal_before_checkpoint");
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
+            self.disk.backlog.store(self.state().backlog_bytes(), Ordering::Relaxed);
             crash_point("journal_checkpointed");
         }
         Ok(())
@@ -577,3 +586,6 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,6 +81,7 @@ claims! {
     waiting:
         callbacks_in_queues_are_loaded_by_position
         what_waits_for_a_key_is_due_and_not_under_way
+        what_ends_while_a_key_is_looked_at_never_seems_to_wait
         the_rows_of_a_queue_are_loaded_by_turn
         what_is_in_a_queue_is_not_loaded_by_due_time
         a_lane_has_the_rows_of_its_tenant_only

@@ -181,6 +181,23 @@ pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
     assert_eq!(waiting(&rows[..2]), [1, 1], "one that was under way and has ended since is not taken off once more");
 }
 
+/// All that is due is under way, and ends one by one while somebody looks: at no moment does anything wait.
+pub(super) fn what_ends_while_a_key_is_looked_at_never_seems_to_wait(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let rows: Vec<Live> = (0..300).map(|_| put(&rig, 0, None, Some("key"))).collect();
+    let keys = [(FlowKey::of(rig.tenant, "key"), rows.iter().map(|row| row.id).collect::<Vec<MessageId>>())];
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| {
+            for row in &rows {
+                rig.commit(&[Op::Remove { id: row.id }]).unwrap();
+            }
+        });
+        while !ending.is_finished() {
+            assert_eq!(store.flow_waiting(rig.tenant, &keys, T0).unwrap(), [0]);
+        }
+    });
+}
+
 pub(super) fn live_messages_are_matched_by_queue_and_key(store: &dyn Store) {
     let rig = Rig::new(store);
     let late = put(&rig, HOUR, Some("q"), Some("a"));
