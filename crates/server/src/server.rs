@@ -6,7 +6,7 @@ use crate::bulk::{self, BulkActions};
 use crate::clock::{Clock, random};
 use crate::config::Config;
 use crate::console::Console;
-use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
+use crate::core::{Attempts, Core, CoreFailure, CoreHandle, Disk};
 use crate::crash_point::crash_point;
 use crate::data_dir::{DiskWatch, half_of_disk};
 use crate::delivery::loop_mark::LoopMark;
@@ -103,13 +103,13 @@ impl Server {
             abandon: CancellationToken::new(),
         });
         config.quotas.stored_bytes = config.quotas.stored_bytes.or_else(|| half_of_disk(&config.data_dir));
-        let mut core =
-            Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas)?;
         let (disk_low, core_running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-        core.heed_low_disk(disk_low.clone());
+        let (disk_room, disk_watch) = DiskWatch::start(&config, store.as_ref(), disk_low.clone());
+        let disk = Disk { low: disk_low.clone(), room: disk_room.clone() };
+        let core =
+            Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas, disk)?;
         let core_ended = spawn_core(core, core_running.clone())?;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
-        let (disk_room, disk_watch) = DiskWatch::start(&config, store.as_ref(), disk_low.clone());
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
         let stop_listening = CancellationToken::new();
         let inboxes = receiver.as_ref().map(|(_, address)| Arc::new(Inboxes::new(*address, tenants())));

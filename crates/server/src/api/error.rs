@@ -203,6 +203,7 @@ impl From<CoreError> for ApiError {
                 "the server is stopping: it is not known whether this request took effect, try again with the same deduplication id",
             ),
             CoreError::Quota(quota) => ApiError::quota(quota.to_string()),
+            CoreError::DiskLow => ApiError::disk_low(),
         }
     }
 }

@@ -194,7 +194,7 @@ pub(super) async fn store(
         Ok(accepted) => accepted.iter().filter(|accepted| !accepted.deduplicated).count() as u64,
         // It may have been stored just before.
         Err(CoreError::Stopped) => count,
-        Err(CoreError::Overloaded | CoreError::Late | CoreError::Quota(_)) => 0,
+        Err(CoreError::Overloaded | CoreError::Late | CoreError::Quota(_) | CoreError::DiskLow) => 0,
     };
     app.allowances.messages.give_back(tenant, count - stored, now);
     let accepted = accepted?;

@@ -21,8 +21,8 @@ pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPro
         if stored.saturating_add(adding) > limit {
             promise.give_back();
             return Err(ApiError::quota(format!(
-                "quota {STORED_BYTES_QUOTA} exceeded, current limit: {limit}; {stored} bytes are stored and the request adds \
-                 {adding}: delete dead letters and schedules, or wait until logs expire"
+                "quota {STORED_BYTES_QUOTA} exceeded, current limit: {limit}; {stored} bytes are stored or being \
+                 stored, and the request adds {adding}: delete dead letters and schedules, or wait until logs expire"
             )));
         }
     }

@@ -89,6 +89,9 @@ pub(super) async fn advance(
                 }
             };
             let (letters, after) = load(app, tenant, filter, *range, PIECE.min(max)).await?;
+            let bytes = letters.iter().map(|letter| letter.message.body.len()).sum::<usize>() as u64;
+            // What the piece is about to store is not there for others.
+            drop(app.disk_room.take(tenant, bytes).ok_or(BulkError::DiskLow)?);
             range.after = after;
             let has_more = !range.is_done();
             let replays = replays(app, action, &letters, &changes);

@@ -2,8 +2,8 @@
 
 use super::run::Core;
 use super::tasks::{BeginAgain, DropFailed, Task};
-use super::workflow::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
-use super::{CoreFailure, QuotaExceeded, Reply};
+use super::workflow::{Again, BegunAgain, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
+use super::{CoreFailure, NoRoom, Reply};
 use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::Op;
@@ -18,17 +18,17 @@ impl Core {
         dlq_ids: &[DlqId],
         again: Again,
         overrides: Box<Overrides>,
-        reply: Reply<Result<Vec<Option<Started>>, QuotaExceeded>>,
+        reply: Reply<BegunAgain>,
     ) -> Result<(), CoreFailure> {
         let failed = self.find_failed_runs(tenant, dlq_ids)?;
         let begun = Vec::with_capacity(failed.len());
-        let task = BeginAgain { tenant, failed: failed.into(), again, overrides, begun, exceeded: None, reply };
+        let task = BeginAgain { tenant, failed: failed.into(), again, overrides, begun, stopped: None, reply };
         self.tasks.push(tenant, Task::BeginAgain(task));
         Ok(())
     }
 
-    /// The next one begins again; says how many bytes that were. One for which its tenant has no room stays in the DLQ, and so
-    /// do those after it.
+    /// The next one begins again; says how many bytes that were. One for which there is no room stays in the DLQ, and so do those
+    /// after it.
     pub(super) fn begin_next(&mut self, task: &mut BeginAgain) -> Result<usize, CoreFailure> {
         let Some(failed) = task.failed.pop_front() else { return Ok(0) };
         let (begun, bytes) = match failed {
@@ -37,8 +37,8 @@ impl Core {
         };
         match begun {
             Ok(begun) => task.begun.push(begun),
-            Err(exceeded) => {
-                task.exceeded = Some(exceeded);
+            Err(no_room) => {
+                task.stopped = Some(no_room);
                 task.failed.clear();
             }
         }
@@ -51,19 +51,23 @@ impl Core {
         failed: Seq,
         again: Again,
         overrides: &Overrides,
-    ) -> Result<(Result<Option<Started>, QuotaExceeded>, usize), CoreFailure> {
+    ) -> Result<(Result<Option<Started>, NoRoom>, usize), CoreFailure> {
         if self.batch.out.ops.iter().any(|op| is_about(op, failed)) {
             // The store must have all of it.
             self.commit()?;
         }
         let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok((Ok(None), 0)) };
         let (now, bytes) = (self.clock.now(), old.bytes() as usize);
+        if !old.workflow.run.failure.as_deref().is_some_and(|failure| failure.is_in_dlq) {
+            return Ok((Ok(None), bytes));
+        }
         let copied = match again {
             Again::Resume => bytes,
             Again::Restart => old.bodies.first().map_or(0, Bytes::len),
         };
-        if let Err(exceeded) = self.check_room_of(tenant, copied) {
-            return Ok((Err(exceeded), bytes));
+        match self.take_room(tenant, copied) {
+            Ok(room) => self.keep_until_committed(room),
+            Err(no_room) => return Ok((Err(no_room), bytes)),
         }
         if self.decide(tenant, failed, now, |workflow, out| workflow.leave_dlq(out))? != Some(true) {
             return Ok((Ok(None), bytes));

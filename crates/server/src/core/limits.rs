@@ -1,8 +1,9 @@
 //! Queues, flow-control keys and quotas: what the core does about what limits deliveries.
 
 use super::run::Core;
-use super::{CoreFailure, NewMessage, Parallelism, QueueSettings, QuotaExceeded, Reply, stored_bytes};
+use super::{CoreFailure, NewMessage, NoRoom, Parallelism, QueueSettings, QuotaExceeded, Reply};
 use crate::crash_point::crash_point;
+use crate::data_dir::DiskPromise;
 use crate::quotas::STORED_BYTES_QUOTA;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::message::FlowSpec;
@@ -31,21 +32,24 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses messages that would store more than their tenant may have.
-    pub(super) fn check_stored_bytes(&self, messages: &[NewMessage]) -> Result<(), QuotaExceeded> {
-        let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(()) };
-        self.check_room_of(tenant, stored_bytes(messages))
+    /// Room for bytes that the core itself is about to store for a tenant, on the disk and in its quota. Keep the promise until
+    /// they are committed.
+    pub(super) fn take_room(&self, tenant: TenantId, adding: usize) -> Result<DiskPromise, NoRoom> {
+        let adding = adding as u64;
+        let promise = self.disk.room.take(tenant, adding).ok_or(NoRoom::DiskLow)?;
+        let stored = self.store.stored_bytes(tenant).saturating_add(promise.earlier());
+        match self.quotas.stored_bytes {
+            Some(limit) if stored.saturating_add(adding) > limit => {
+                promise.give_back();
+                Err(QuotaExceeded { quota: STORED_BYTES_QUOTA, limit }.into())
+            }
+            _ => Ok(promise),
+        }
     }
 
-    /// Refuses to store this much more than a tenant has stored and its events will store, if that exceeds its quota.
-    pub(super) fn check_room_of(&self, tenant: TenantId, adding: usize) -> Result<(), QuotaExceeded> {
-        let adding = (adding + self.tasks.event_bytes(tenant)) as u64;
-        match self.quotas.stored_bytes {
-            Some(limit) if self.store.stored_bytes(tenant) + adding > limit => {
-                Err(QuotaExceeded { quota: STORED_BYTES_QUOTA, limit })
-            }
-            _ => Ok(()),
-        }
+    /// Ends a promise when what the batch holds is committed.
+    pub(super) fn keep_until_committed(&mut self, promise: DiskPromise) {
+        self.batch.answers.push(Box::new(move || drop(promise)));
     }
 
     /// The same for the keys of a run.

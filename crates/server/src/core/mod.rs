@@ -26,6 +26,7 @@ mod workflow;
 
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
+pub(crate) use run::Disk;
 pub use run::{Core, CoreFailure};
 pub(crate) use schedules::messages_of;
 pub use stats::CoreStats;
@@ -33,7 +34,7 @@ pub(crate) use tail::Tail;
 pub(crate) use workflow::DEPTH_QUOTA;
 pub(crate) use workflow::fresh_run_id;
 pub use workflow::{
-    Again, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
+    Again, BegunAgain, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
 };
 
 use crate::data_dir::DiskPromise;
@@ -239,7 +240,7 @@ pub(crate) enum Command {
         tenant: TenantId,
         event: String,
         data: Vec<u8>,
-        reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
+        reply: Reply<Result<Vec<Notified>, NoRoom>>,
     },
     NotifyRun {
         tenant: TenantId,
@@ -269,7 +270,7 @@ pub(crate) enum Command {
         dlq_ids: Vec<DlqId>,
         again: Again,
         overrides: Box<Overrides>,
-        reply: Reply<Result<Vec<Option<Started>>, QuotaExceeded>>,
+        reply: Reply<BegunAgain>,
     },
     DropFailedRuns {
         tenant: TenantId,
@@ -320,6 +321,17 @@ pub struct QuotaExceeded {
     pub limit: u64,
 }
 
+/// Why nothing more is stored for a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// Of its quota.
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
+    /// On the disk, besides the reserve; trying again later may help.
+    #[error("the disk is nearly full")]
+    DiskLow,
+}
+
 /// Why a message is not sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HastenRefused {
@@ -363,11 +375,11 @@ pub enum BulkPiece {
     Replay(Vec<Replay>),
 }
 
-/// A way to answer, and the place in the waiting line that is freed with it.
+/// A way to answer, with the place in the waiting line and the room that the request has until then.
 pub(crate) struct Reply<T> {
     sender: oneshot::Sender<T>,
-    _place: Place,
-    _room: Option<Room>,
+    place: Place,
+    room: Option<Room>,
 }
 
 /// Room for the bodies of a request in RAM, given back when this is dropped.
@@ -384,8 +396,10 @@ pub struct Room {
 pub type Permits = Vec<OwnedSemaphorePermit>;
 
 impl<T> Reply<T> {
-    /// Answers; a caller who has gone away is nobody's loss.
+    /// Answers, unless the caller has gone away. The room is free before that: the bytes are stored by now, and the caller's
+    /// next request would find them counted twice.
     fn send(self, value: T) {
+        drop((self.place, self.room));
         drop(self.sender.send(value));
     }
 }
@@ -412,6 +426,18 @@ pub enum CoreError {
     /// A publish would make a queue or a flow-control key that the tenant may not have; nothing was stored.
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
+    /// The disk has no room for it besides the reserve. Nothing was stored.
+    #[error("the disk is nearly full")]
+    DiskLow,
+}
+
+impl From<NoRoom> for CoreError {
+    fn from(no_room: NoRoom) -> CoreError {
+        match no_room {
+            NoRoom::Quota(exceeded) => CoreError::Quota(exceeded),
+            NoRoom::DiskLow => CoreError::DiskLow,
+        }
+    }
 }
 
 impl CoreHandle {
@@ -568,7 +594,7 @@ impl CoreHandle {
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, CoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(command(Reply { sender, _place: place, _room: room }))?;
+        self.commands.send(command(Reply { sender, place, room }))?;
         receiver.await.map_err(|_| CoreError::Stopped)
     }
 }

@@ -10,6 +10,7 @@ use super::tasks::{PublishMany, Task, Tasks};
 use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, stored_bytes};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
+use crate::data_dir::DiskRoom;
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
@@ -20,6 +21,7 @@ use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Setting
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The embedded store has one shard.
@@ -53,6 +55,7 @@ pub struct Core {
     pub(super) retention: Retention,
     pub(super) settings: Settings,
     pub(super) quotas: Quotas,
+    pub(super) disk: Disk,
     pub(super) firing: Firing,
     pub(super) runs: RunCache,
     pub(super) activity: Activity,
@@ -86,6 +89,13 @@ impl Batch {
     }
 }
 
+/// The disk that the store is on.
+pub(crate) struct Disk {
+    /// Set while it has less room than it must keep.
+    pub(crate) low: Arc<AtomicBool>,
+    pub(crate) room: Arc<DiskRoom>,
+}
+
 /// Why the core ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreFailure {
@@ -111,6 +121,7 @@ impl Core {
         attempts: Arc<Attempts>,
         retention: Retention,
         quotas: Quotas,
+        disk: Disk,
     ) -> Result<Core, StoreError> {
         let (clock, metrics) = (attempts.clock.clone(), attempts.metrics.clone());
         let now = clock.now();
@@ -134,6 +145,7 @@ impl Core {
             clock,
             metrics,
             retention,
+            disk,
             firing,
             runs: RunCache::default(),
             activity,
@@ -189,7 +201,7 @@ impl Core {
         if self.shard.wants_load(now).is_some() || !self.tasks.is_empty() {
             return None;
         }
-        let next_due = self.shard.next_wake().min(self.firing.next_wake());
+        let next_due = self.shard.next_wake().min(self.firing.next_wake(&self.disk));
         let until_due = Duration::from_millis(next_due.millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());

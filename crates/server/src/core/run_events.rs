@@ -4,7 +4,7 @@ use super::run::Core;
 use super::runs::refused;
 use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
-use super::{CoreFailure, QuotaExceeded, Reply};
+use super::{CoreFailure, NoRoom, QuotaExceeded, Reply};
 use crate::crash_point::crash_point;
 use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, REQUEST_STORED_BYTES_MAX};
 use posthaste_engine::workflow::run::Run;
@@ -52,22 +52,25 @@ impl Core {
         tenant: TenantId,
         event: &str,
         data: Vec<u8>,
-        reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
+        reply: Reply<Result<Vec<Notified>, NoRoom>>,
     ) -> Result<(), CoreFailure> {
         self.commit()?;
         let waiters = self.store.waiters(tenant, event)?;
         let limit = REQUEST_STORED_BYTES_MAX as u64;
         if waiters.len() as u64 * data.len() as u64 > limit {
-            reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }));
+            reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }.into()));
             return Ok(());
         }
-        if let Err(exceeded) = self.check_room_of(tenant, waiters.len() * data.len()) {
-            reply.send(Err(exceeded));
-            return Ok(());
-        }
+        let room = match self.take_room(tenant, waiters.len() * data.len()) {
+            Ok(room) => room,
+            Err(no_room) => {
+                reply.send(Err(no_room));
+                return Ok(());
+            }
+        };
         let waiters = waiters.into_iter().map(|waiter| (waiter.timer, waiter.run)).collect();
         let (notified, listed_bytes) = (Vec::new(), 0);
-        self.tasks.push(tenant, Task::Notify(Notify { tenant, data, waiters, notified, listed_bytes, reply }));
+        self.tasks.push(tenant, Task::Notify(Notify { tenant, data, waiters, notified, listed_bytes, room, reply }));
         Ok(())
     }
 
@@ -92,6 +95,7 @@ impl Core {
     }
 
     fn tell(&mut self, notify: &mut Notify, timer: MessageId, run: Seq, now: Timestamp) -> Result<(), CoreFailure> {
+        self.keep_until_committed(notify.room.split(notify.data.len() as u64));
         let (tenant, data) = (notify.tenant, &notify.data);
         let resolved = self.decide(tenant, run, now, |workflow, out| {
             let resolved = workflow.notify_wait(timer, data, out);

@@ -3,8 +3,8 @@
 //! What fires, and when, is decided in `posthaste_engine::schedule`. The messages of a firing and the new state
 //! of its schedule are one transaction, so that a crash repeats both or neither.
 
-use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
-use super::{FirstDue, NewMessage, QuotaExceeded, Reply, stored_bytes};
+use super::run::{BATCH_BYTES_MAX, Core, CoreFailure, Disk};
+use super::{FirstDue, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
 use crate::store::{Store, StoreError};
 use posthaste_engine::event::Op;
@@ -15,7 +15,7 @@ use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Schedules that fire in one round of the core; the others wait for the next, so that commands go on.
 const FIRED_MAX: usize = 256;
@@ -23,13 +23,15 @@ const FIRED_MAX: usize = 256;
 const FIRED_MESSAGES_MAX: usize = 1_024;
 /// Bytes of bodies of schedules after which a round ends: every other command waits for it.
 const FIRED_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long schedules wait when the disk has no room for their messages.
+const DISK_WAIT_MS: u64 = 1_000;
 
 /// The schedules as the core knows them.
 #[derive(Default)]
 pub(super) struct Firing {
     schedules: Schedules,
-    /// While this is set nothing fires; what is missed is caught up with, once.
-    disk_low: Arc<AtomicBool>,
+    /// The disk had no room for what was due: nothing fires before this time.
+    not_before: Timestamp,
 }
 
 impl Firing {
@@ -52,18 +54,17 @@ impl Firing {
         self.schedules.next(tenant, max)
     }
 
-    /// When [`Core::fire_schedules`] has something to do.
-    pub(super) fn next_wake(&self) -> Timestamp {
-        if self.disk_low.load(Ordering::Relaxed) { Timestamp::MAX } else { self.schedules.next_wake() }
+    /// When [`Core::fire_schedules`] has something to do. While the disk is low nothing fires; what is missed is caught up with,
+    /// once.
+    pub(super) fn next_wake(&self, disk: &Disk) -> Timestamp {
+        match disk.low.load(Ordering::Relaxed) {
+            true => Timestamp::MAX,
+            false => self.schedules.next_wake().max(self.not_before),
+        }
     }
 }
 
 impl Core {
-    /// Lets no schedule fire while the disk has less room than it must keep.
-    pub(crate) fn heed_low_disk(&mut self, disk_low: Arc<AtomicBool>) {
-        self.firing.disk_low = disk_low;
-    }
-
     /// Makes a schedule, or replaces the one of its id.
     pub(super) fn put_schedule(
         &mut self,
@@ -145,7 +146,7 @@ impl Core {
     /// Fires a bounded number of the schedules whose time has come. Nothing may be uncommitted.
     pub(super) fn fire_schedules(&mut self) -> Result<(), CoreFailure> {
         let now = self.clock.now();
-        if self.firing.next_wake() > now {
+        if self.firing.next_wake(&self.disk) > now {
             return Ok(());
         }
         let (mut messages, mut bytes) = (0, 0);
@@ -155,7 +156,11 @@ impl Core {
                 self.firing.schedules.remove(tenant, &id);
                 continue;
             };
-            messages += self.fire(&schedule, self.clock.now())?;
+            let Some(made) = self.fire(&schedule, self.clock.now())? else {
+                self.firing.not_before = self.clock.now().plus_millis(DISK_WAIT_MS);
+                break;
+            };
+            messages += made;
             bytes += schedule.body.len();
             crash_point("schedule_fired");
             if messages >= FIRED_MESSAGES_MAX || bytes >= FIRED_BYTES_MAX {
@@ -170,15 +175,23 @@ impl Core {
         Ok(())
     }
 
-    /// Fires one schedule; says how many messages it made.
-    fn fire(&mut self, schedule: &Schedule, now: Timestamp) -> Result<usize, CoreFailure> {
+    /// Fires one schedule; says how many messages it made. `None` if the disk has no room for them: it stays due.
+    fn fire(&mut self, schedule: &Schedule, now: Timestamp) -> Result<Option<usize>, CoreFailure> {
         let state = match schedule.tick(now) {
             Tick::Wait => schedule.state.clone(),
             Tick::Broken(state) => state,
             Tick::Fire { state, .. } => {
-                match messages_of(&*self.store, schedule)?.and_then(|new| self.accept_fired(new, now)) {
+                let accepted = match messages_of(&*self.store, schedule)? {
+                    Ok(messages) => self.accept_fired(messages, now).map_err(|no_room| match no_room {
+                        NoRoom::Quota(exceeded) => Some(exceeded.to_string()),
+                        NoRoom::DiskLow => None,
+                    }),
+                    Err(error) => Err(Some(error)),
+                };
+                match accepted {
                     Ok(last_messages) => ScheduleState { last_messages, ..state },
-                    Err(error) => ScheduleState { error: Some(error), ..state },
+                    Err(Some(error)) => ScheduleState { error: Some(error), ..state },
+                    Err(None) => return Ok(None),
                 }
             }
         };
@@ -188,13 +201,16 @@ impl Core {
         let made = state.last_messages.len();
         self.firing.schedules.put(schedule.tenant, &schedule.id, &state);
         self.batch.out.ops.push(Op::SetSchedule { tenant: schedule.tenant, id: schedule.id.clone(), state });
-        Ok(made)
+        Ok(Some(made))
     }
 
-    fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, String> {
-        self.check_quotas(messages.iter()).map_err(|exceeded| exceeded.to_string())?;
-        self.check_stored_bytes(&messages).map_err(|exceeded| exceeded.to_string())?;
-        self.batch.body_bytes += stored_bytes(&messages);
+    fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, NoRoom> {
+        let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
+        self.check_quotas(messages.iter())?;
+        let bytes = stored_bytes(&messages);
+        let room = self.take_room(tenant, bytes)?;
+        self.keep_until_committed(room);
+        self.batch.body_bytes += bytes;
         let accepted: Vec<_> = messages.into_iter().map(|message| self.accept(message, None, None, now)).collect();
         self.metrics.published(&accepted);
         Ok(accepted.into_iter().map(|accepted| accepted.id).collect())

@@ -2,9 +2,10 @@
 //! piece. Whoever asked is answered when all of it is committed.
 
 use super::run::{BATCH_BYTES_MAX, Core, Flow};
-use super::workflow::{Again, Notified, Started};
-use super::{CoreFailure, NewMessage, QuotaExceeded, Reply, stored_bytes};
+use super::workflow::{Again, BegunAgain, Notified, Started};
+use super::{CoreFailure, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
+use crate::data_dir::DiskPromise;
 use crate::store::is_same_body;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
@@ -65,7 +66,9 @@ pub(super) struct Notify {
     pub(super) notified: Vec<Notified>,
     /// Bytes of those.
     pub(super) listed_bytes: usize,
-    pub(super) reply: Reply<Result<Vec<Notified>, QuotaExceeded>>,
+    /// Room for the copies that are not stored yet.
+    pub(super) room: DiskPromise,
+    pub(super) reply: Reply<Result<Vec<Notified>, NoRoom>>,
 }
 
 /// Failed runs begin again.
@@ -77,8 +80,8 @@ pub(super) struct BeginAgain {
     pub(super) overrides: Box<Overrides>,
     pub(super) begun: Vec<Option<Started>>,
     /// Why the rest stays in the DLQ.
-    pub(super) exceeded: Option<QuotaExceeded>,
-    pub(super) reply: Reply<Result<Vec<Option<Started>>, QuotaExceeded>>,
+    pub(super) stopped: Option<NoRoom>,
+    pub(super) reply: Reply<BegunAgain>,
 }
 
 /// Failed runs leave the DLQ.
@@ -91,11 +94,6 @@ pub(super) struct DropFailed {
 }
 
 impl Notify {
-    /// Bytes that it has yet to store: each run that waits gets a copy.
-    fn bytes_left(&self) -> usize {
-        self.waiters.len() * self.data.len()
-    }
-
     /// Where this wait is among those who have yet to hear of the event.
     pub(super) fn place_of(&self, timer: MessageId) -> Option<usize> {
         let place = self.waiters.binary_search_by_key(&timer.seq, |(timer, _)| timer.seq).ok()?;
@@ -162,14 +160,6 @@ impl<T> Tasks<T> {
     }
 }
 
-impl Tasks {
-    /// Bytes that the events of a tenant have yet to store in runs.
-    pub(super) fn event_bytes(&self, tenant: TenantId) -> usize {
-        let tasks = self.tenants.iter().filter(|(other, _)| *other == tenant).flat_map(|(_, tasks)| tasks);
-        tasks.map(|task| if let Task::Notify(notify) = task { notify.bytes_left() } else { 0 }).sum()
-    }
-}
-
 impl Core {
     /// One turn of what is not done yet, or all of it when the core is to stop. Everything is committed before and behind
     /// it.
@@ -217,13 +207,12 @@ impl Core {
     fn answer_task(&mut self, task: Task) {
         match task {
             Task::Publish(PublishMany { accepted, reply, .. }) => self.answer(move || reply.send(Ok(accepted))),
-            Task::Notify(Notify { notified, reply, .. }) => self.answer(move || reply.send(Ok(notified))),
-            Task::BeginAgain(BeginAgain { begun, exceeded, reply, .. }) => {
-                let answer = match exceeded {
-                    Some(exceeded) if begun.iter().all(Option::is_none) => Err(exceeded),
-                    _ => Ok(begun),
-                };
-                self.answer(move || reply.send(answer))
+            Task::Notify(Notify { notified, room, reply, .. }) => {
+                self.keep_until_committed(room);
+                self.answer(move || reply.send(Ok(notified)))
+            }
+            Task::BeginAgain(BeginAgain { begun, stopped, reply, .. }) => {
+                self.answer(move || reply.send(BegunAgain { begun, stopped }))
             }
             Task::Drop(DropFailed { dropped, reply, .. }) => self.answer(move || reply.send(dropped)),
         }

@@ -1,6 +1,6 @@
 //! What the core can be asked to do with runs of workflows.
 
-use super::{Command, CoreError, CoreHandle, QuotaExceeded, Room};
+use super::{Command, CoreError, CoreHandle, NoRoom, QuotaExceeded, Room};
 use crate::clock::random;
 use posthaste_engine::message::DedupKey;
 use posthaste_engine::shard::Accepted;
@@ -113,6 +113,15 @@ pub enum Again {
     Restart,
 }
 
+/// Failed runs that have begun again.
+#[derive(Debug)]
+pub struct BegunAgain {
+    /// In the order asked; `None` for one that is not in the DLQ.
+    pub begun: Vec<Option<Started>>,
+    /// Why the others stay in the DLQ.
+    pub stopped: Option<NoRoom>,
+}
+
 /// Why a run did not take what was meant for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunRefused {
@@ -216,17 +225,16 @@ impl CoreHandle {
         self.ask(None, |reply| Command::CancelRuns { tenant, runs, reply }).await
     }
 
-    /// Begins failed runs again, each as a new run; `None` for one that is not in the DLQ. Those for which the tenant has no room
-    /// are left out; if that is all of them, the error names the quota.
+    /// Begins failed runs again, each as a new run, until there is no room for the next one.
     pub async fn begin_again(
         &self,
         tenant: TenantId,
         dlq_ids: Vec<DlqId>,
         again: Again,
         overrides: Overrides,
-    ) -> Result<Vec<Option<Started>>, CoreError> {
+    ) -> Result<BegunAgain, CoreError> {
         let overrides = Box::new(overrides);
-        Ok(self.ask(None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await??)
+        self.ask(None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await
     }
 
     /// Takes failed runs out of the DLQ; says how many were in it.

@@ -1,5 +1,6 @@
 //! What requests may store, at once and in all.
 
+use crate::api::workflow_runs::Runs;
 use crate::support::server::TOKEN_B;
 use crate::support::{Backend, Receiver, Setup, TestServer, runs};
 use posthaste::core::{Room, StartRun};
@@ -81,7 +82,12 @@ async fn requests_at_the_same_time_do_not_exceed_the_quota_together() {
     let statuses: Vec<u16> = publishes.join_all().await.iter().map(|answer| answer.status).collect();
     let accepted = statuses.iter().filter(|status| **status == 200).count();
     assert!(statuses.iter().all(|status| [200, 412].contains(status)), "{statuses:?}");
-    assert_eq!((accepted, server.counts().live), (3, 3), "three of these fit");
+    assert!(accepted <= 3 && server.counts().live == accepted as u64, "three of these fit, not {accepted}");
+    // One that is stored and not answered yet counts twice for a moment, so that fewer may be accepted.
+    for _ in accepted..3 {
+        server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]).expect(200).await;
+    }
+    server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]).expect(412).await;
     server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB / 2]).expect(200).await;
     server.finish_with_pending().await;
 }
@@ -111,10 +117,10 @@ async fn a_large_batch_is_stored_in_pieces_and_in_its_order() {
     }
 }
 
-#[tokio::test]
-async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
+/// Two failed runs of a MiB each, in a tenant that may store this much.
+async fn two_failed_runs(max_stored_bytes: usize) -> TestServer {
     let mut setup = Setup::dev();
-    setup.settings.max_stored_bytes = Some(5 * MIB as u64 / 2);
+    setup.settings.max_stored_bytes = Some(max_stored_bytes as u64);
     let server = TestServer::with(setup).await;
     for id in ["wfr_1", "wfr_2"] {
         let start = StartRun {
@@ -130,6 +136,29 @@ async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
         started.expect("the core answers").expect("it is accepted");
         server.run_in(id, "RUN_FAILED").await;
     }
+    server
+}
+
+#[tokio::test]
+async fn a_resume_that_has_room_for_some_runs_says_that_the_others_stay() {
+    let server = two_failed_runs(7 * MIB / 2).await;
+    let failed = server.failed_runs("").await;
+    let [first, second] = [0, 1].map(|n| failed[n]["dlqId"].as_str().expect("an id"));
+    let path = format!("/v2/workflows/dlq/resume?dlqIds={first}&dlqIds={second}");
+    let answer = server.post(&path).expect(200).await.json();
+    assert_eq!(answer["workflowRuns"].as_array().map(Vec::len), Some(1), "{answer}");
+    let error = answer["error"].as_str().unwrap_or_default();
+    assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 3670016; 1 of 2 runs"), "{error}");
+    let status = |id: &str| server.get(&format!("/v2/workflows/dlq/{id}")).send();
+    assert_eq!([status(first).await.status, status(second).await.status], [404, 200]);
+    // Room is not looked for where there is no run.
+    server.post(&format!("/v2/workflows/dlq/resume/{first}")).expect(404).await;
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
+    let server = two_failed_runs(5 * MIB / 2).await;
     let failed = server.failed_runs("").await;
     for how in ["resume", "restart"] {
         let dlq_id = failed[0]["dlqId"].as_str().expect("an id");
@@ -140,4 +169,24 @@ async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
     }
     assert_eq!(server.failed_runs("").await, failed, "they are where they were");
     server.finish().await;
+}
+
+#[tokio::test]
+async fn an_event_for_which_there_is_no_room_reaches_no_run() {
+    let mut setup = Setup::dev();
+    setup.settings.max_stored_bytes = Some(3 * MIB as u64);
+    let server = TestServer::with(setup).await;
+    let waiting = ["wfr_1", "wfr_2"];
+    server.started(&waiting).await;
+    for id in waiting {
+        server.wait(id, "event", 1).expect(200).await;
+    }
+    let notify = |bytes: usize| server.post("/v2/notify/event").body(vec![b'x'; bytes]);
+    let error = notify(2 * MIB).expect(412).await.error();
+    assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 3145728"), "{error}");
+    let waiters = server.get("/v2/waiters/event").expect(200).await.json();
+    assert_eq!(waiters.as_array().map(Vec::len), Some(waiting.len()), "both still wait");
+    let notified = notify(MIB).expect(200).await.json();
+    assert_eq!(notified.as_array().map(Vec::len), Some(waiting.len()));
+    server.finish_with_pending().await;
 }

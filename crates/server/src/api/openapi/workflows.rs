@@ -65,12 +65,12 @@ fn dlq() -> Vec<Endpoint> {
 
 fn begin_again() -> Vec<Endpoint> {
     let many = |path, summary| {
-        let begun = [("workflowRuns", list_of("BegunRun")), ("cursor", text())];
+        let begun = [("workflowRuns", list_of("BegunRun")), ("cursor", text()), ("error", text())];
         Endpoint::new("POST", path, Access::Write, TAG, summary)
             .with(&failed_run_filters())
             .with(RUN_OVERRIDES)
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "The new runs.", object(&["workflowRuns"], &begun))
+            .answers(200, "The new runs; an error says why others stay in the DLQ.", object(&["workflowRuns"], &begun))
             .errors(&[404, 412])
     };
     let one = |path, summary| {

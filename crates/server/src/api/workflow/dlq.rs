@@ -12,7 +12,7 @@ use crate::api::publish::{flow_spec, refuse_when_disk_is_low, refused_destinatio
 use crate::api::response::answer;
 use crate::api::viewer::Viewer;
 use crate::app::App;
-use crate::core::{Again, FailureCallEdit, FailureCallRefused, RunKey, Started};
+use crate::core::{Again, BegunAgain, CoreError, FailureCallEdit, FailureCallRefused, RunKey, Started};
 use crate::store::{Asker, FailedRun, Page, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -203,9 +203,10 @@ async fn begin_one(app: &Arc<App>, id: &str, request: Request, again: Again) -> 
     drop(request);
     let dlq_id: DlqId = id.parse().map_err(|_| absent(id))?;
     let begun = app.core.begin_again(tenant, vec![dlq_id], again, overrides).await?;
-    match begun.into_iter().flatten().next() {
-        Some(run) => Ok(Json(begun_json(&run))),
-        None => Err(missing(app, tenant, dlq_id).await?),
+    match (begun.begun.into_iter().flatten().next(), begun.stopped) {
+        (Some(run), _) => Ok(Json(begun_json(&run))),
+        (None, Some(no_room)) => Err(CoreError::from(no_room).into()),
+        (None, None) => Err(missing(app, tenant, dlq_id).await?),
     }
 }
 
@@ -222,9 +223,19 @@ async fn begin_many(app: &Arc<App>, request: Request, again: Again) -> Result<Js
         Some(Named { ids, .. }) => (all_present(app, tenant, ids).await?, None),
         None => ids_of(page(app, tenant, &params, RUNS_AGAIN_MAX).await?),
     };
-    let begun = app.core.begin_again(tenant, ids, again, overrides).await?;
+    let asked = ids.len();
+    let BegunAgain { begun, stopped } = app.core.begin_again(tenant, ids, again, overrides).await?;
     let runs: Vec<Value> = begun.iter().flatten().map(begun_json).collect();
-    Ok(Json(with_cursor(json!({ "workflowRuns": runs }), next)))
+    match stopped {
+        None => Ok(Json(with_cursor(json!({ "workflowRuns": runs }), next))),
+        Some(no_room) if runs.is_empty() => Err(CoreError::from(no_room).into()),
+        // Without a cursor: those behind it are not the next ones.
+        Some(no_room) => {
+            let rest = asked - begun.len();
+            let error = format!("{no_room}; {} of {asked} runs have begun again, {rest} stay in the DLQ", runs.len());
+            Ok(Json(json!({ "workflowRuns": runs, "error": error })))
+        }
+    }
 }
 
 fn begun_json(run: &Started) -> Value {

@@ -11,6 +11,7 @@ use crate::api::caller::{caller, peer_is_trusted};
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
 use crate::api::publish::refuse_when_disk_is_low;
+use crate::api::storing;
 use crate::app::App;
 use crate::core::RunKey;
 use crate::store::Asker;
@@ -66,6 +67,7 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
     let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let payload = payload(&parts, scheme(&app, &parts), &body.bytes);
+    let _promise = storing::admit(&app, tenant, payload.len())?;
     let notified = app.core.notify_run(tenant, run, event, payload).await?.map_err(refused_event)?;
     Ok(Json(match notified {
         Some(notified) => json!({ "messageId": notified.message_id.to_string() }),

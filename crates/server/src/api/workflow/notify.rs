@@ -34,11 +34,12 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let (run, event) = addressee(&app, tenant, rest_of(parts.uri.path())).await?;
     let event = checked_name("the event id", &event)?;
-    let _promise = storing::admit(&app, tenant, body.bytes.len())?;
     let data = body.bytes.to_vec();
     let notified = match run {
+        // Only the core knows how many runs wait, and takes room for their copies.
         None => app.core.notify(tenant, event, data).await?,
         Some(id) => {
+            let _promise = storing::admit(&app, tenant, data.len())?;
             let run = RunKey { id: checked_name("the run id", &id)?, created_at: None };
             let notified = app.core.notify_run(tenant, run, event, data).await?;
             notified.map_err(refused_event)?.into_iter().collect()

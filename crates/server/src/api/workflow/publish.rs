@@ -246,7 +246,7 @@ async fn within_quota<T>(
         Ok(Ok(stored)) => stored.iter().filter(|it| is_new(it)).count() as u64,
         // It may have been stored just before.
         Err(CoreError::Stopped) => count,
-        Ok(Err(_)) | Err(CoreError::Overloaded | CoreError::Late | CoreError::Quota(_)) => 0,
+        Ok(Err(_)) | Err(CoreError::Overloaded | CoreError::Late | CoreError::Quota(_) | CoreError::DiskLow) => 0,
     };
     app.allowances.messages.give_back(tenant, count.saturating_sub(new), now);
     stored?.map_err(refused_append)

@@ -342,22 +342,31 @@ struct Order<'a> {
     settings: Vec<(&'a str, &'a str)>,
 }
 
+/// What an order has done.
+#[derive(Default)]
+struct Done {
+    /// Something for each run on which it has acted.
+    each: Vec<Value>,
+    /// Why it has not acted on the others.
+    stopped: Option<String>,
+}
+
 impl Order<'_> {
     async fn carry_out(&self, visitor: &Visitor, fields: &Fields, form: &RawForm) -> Result<Response, Problem> {
         let (action, next) = (self.action, fields.one("next"));
         if !fields.one("matching").is_empty() {
             let filters = Filters::read(&FAILED, &String::from_utf8_lossy(&form.0));
-            let (count, is_all) = self.on_matching(visitor, &filters).await?;
-            let rest = if is_all { "" } else { " There are more. Repeat it to continue." };
-            return Ok(back_to(next, &format!("{} {}.{rest}", action.done(), counted(count, "failed run"))));
+            let (done, is_all) = self.on_matching(visitor, &filters).await?;
+            let rest = if is_all || done.stopped.is_some() { "" } else { " There are more. Repeat it to continue." };
+            return Ok(back_to(next, &format!("{}{rest}", self.said(&done))));
         }
         // Without an id the API would be asked to act on everything.
         let ids = fields.ticked("dlqId");
         if ids.is_empty() {
             return Ok(back_to(next, &question::none_ticked("failed run")));
         }
-        let begun = self.on(visitor, &ids).await?;
-        match (&begun[..], &ids[..]) {
+        let done = self.on(visitor, &ids).await?;
+        match (&done.each[..], &ids[..]) {
             // There is one new run to look at.
             ([run], [_]) if matches!(action, Action::Resume | Action::Restart) => {
                 let id = run["workflowRunId"].as_str().unwrap_or_default();
@@ -367,13 +376,21 @@ impl Order<'_> {
             ([_], [_]) if action == Action::Delete && next.starts_with(&format!("{PATH}/runs/")) => {
                 Ok(back_to(FAILED_PATH, "Deleted 1 failed run."))
             }
-            _ => Ok(back_to(next, &format!("{} {}.", action.done(), counted(begun.len(), "failed run")))),
+            _ => Ok(back_to(next, &self.said(&done))),
         }
     }
 
-    /// Acts on these failed runs, and gives something for each on which it has acted.
-    async fn on(&self, visitor: &Visitor, ids: &[&str]) -> Result<Vec<Value>, Problem> {
-        let mut done = Vec::new();
+    fn said(&self, done: &Done) -> String {
+        let said = format!("{} {}.", self.action.done(), counted(done.each.len(), "failed run"));
+        match &done.stopped {
+            Some(why) => format!("{said} It stopped: {why}."),
+            None => said,
+        }
+    }
+
+    /// Acts on these failed runs.
+    async fn on(&self, visitor: &Visitor, ids: &[&str]) -> Result<Done, Problem> {
+        let (mut done, mut stopped) = (Vec::new(), None);
         match self.action {
             Action::Resume | Action::Restart => {
                 let verb = if self.action == Action::Resume { "resume" } else { "restart" };
@@ -381,6 +398,10 @@ impl Order<'_> {
                     let path = format!("/v2/workflows/dlq/{verb}?{}", named(some));
                     let answer = visitor.send(Method::POST, &path, &self.settings, Vec::new()).await?;
                     done.extend(answer["workflowRuns"].as_array().cloned().unwrap_or_default());
+                    stopped = answer["error"].as_str().map(str::to_owned);
+                    if stopped.is_some() {
+                        break;
+                    }
                 }
             }
             Action::Delete => {
@@ -403,27 +424,33 @@ impl Order<'_> {
                 }
             }
         }
-        Ok(done)
+        Ok(Done { each: done, stopped })
     }
 
-    /// Acts on what matches, a page at a time: how many, and whether that was all. The list goes from new to old, so what
+    /// Acts on what matches, a page at a time, and says whether that was all. The list goes from new to old, so what
     /// fails again meanwhile is not met again.
-    async fn on_matching(&self, visitor: &Visitor, filters: &Filters) -> Result<(usize, bool), Problem> {
-        let Some(narrowed) = meant(Some(self.action), filters) else { return Ok((0, true)) };
-        let (mut count, mut cursor) = (0, String::new());
+    async fn on_matching(&self, visitor: &Visitor, filters: &Filters) -> Result<(Done, bool), Problem> {
+        let mut done = Done::default();
+        let Some(narrowed) = meant(Some(self.action), filters) else { return Ok((done, true)) };
+        let mut cursor = String::new();
         for _ in 0..ROUNDS_MAX {
             let more = [narrowed, &[("cursor", cursor.as_str()), ("count", COUNT)]].concat();
             let found = page(visitor, filters, &more).await?;
             let ids: Vec<&str> = found.messages.iter().map(|run| run.dlq_id.as_str()).collect();
             if !ids.is_empty() {
-                count += self.on(visitor, &ids).await?.len();
+                let Done { each, stopped } = self.on(visitor, &ids).await?;
+                done.each.extend(each);
+                done.stopped = stopped;
+            }
+            if done.stopped.is_some() {
+                return Ok((done, false));
             }
             match found.cursor {
                 Some(next) => cursor = next,
-                None => return Ok((count, true)),
+                None => return Ok((done, true)),
             }
         }
-        Ok((count, false))
+        Ok((done, false))
     }
 }
 

@@ -34,5 +34,5 @@ mod workflow_dlq;
 mod workflow_events;
 mod workflow_invokes;
 mod workflow_logs;
-mod workflow_runs;
+pub(crate) mod workflow_runs;
 mod workflow_turns;

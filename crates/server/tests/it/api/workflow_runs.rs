@@ -34,7 +34,7 @@ pub(super) fn step(id: &str, body: &str) -> Value {
     json!({ "destination": APP, "body": body, "headers": headers })
 }
 
-pub(super) trait Runs {
+pub(crate) trait Runs {
     fn batch(&self, items: Value) -> Request;
     fn wait(&self, run: &str, event: &str, step: u32) -> Request;
     async fn started(&self, ids: &[&str]);

@@ -139,7 +139,7 @@ async fn failed_runs_that_begin_again_or_are_dropped_hold_nobody_up() {
     let (tenant, overrides) = (server.tenant(), Overrides { delay_ms: 3_600_000, ..Overrides::default() });
     let begin = server.core().begin_again(tenant, again.to_vec(), Again::Resume, overrides);
     let begun = overtaken(&server, begin).await.expect("the core answers");
-    assert_eq!((begun.len(), begun.iter().flatten().count()), (MANY, MANY));
+    assert_eq!((begun.begun.len(), begun.begun.iter().flatten().count()), (MANY, MANY));
     let before = commits(&server);
     let drop_all = server.core().drop_failed_runs(tenant, failed.clone());
     assert_eq!(overtaken(&server, drop_all).await.expect("the core answers") as usize, dropped.len());
