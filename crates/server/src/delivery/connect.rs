@@ -25,6 +25,7 @@ use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -89,7 +90,7 @@ impl Connector {
         };
         let is_public = |address: &SocketAddr| address::kind(address.ip()).is_none();
         if self.policy.explain || addresses.iter().all(is_public) {
-            return self.connect(target, &addresses, phases).await;
+            return self.connect(target, &addresses, &AtomicUsize::new(0), phases).await;
         }
         self.connect_inside(tenant, target, &addresses, phases).await
     }
@@ -103,8 +104,8 @@ impl Connector {
         phases: &mut Phases,
     ) -> Result<Connection, AttemptError> {
         let origin = target.origin.as_str();
-        let addresses = self.probes.permitted(tenant, addresses, Instant::now());
-        if addresses.is_empty() {
+        let permit = self.probes.permit(tenant, addresses, Instant::now());
+        if permit.addresses.is_empty() {
             tracing::warn!(
                 tenant = tenant.0,
                 origin,
@@ -112,8 +113,10 @@ impl Connector {
             );
             return Err(failure(ErrorClass::Connect, failure::TOO_MANY_UNREACHED));
         }
-        let connected = self.connect(target, &addresses, phases).await;
-        self.probes.tried(tenant, &addresses, phases.address.filter(|_| connected.is_ok()), Instant::now());
+        let dialled = AtomicUsize::new(0);
+        let connected = self.connect(target, &permit.addresses, &dialled, phases).await;
+        let reached = phases.address.filter(|_| connected.is_ok());
+        self.probes.tried(tenant, &permit, dialled.into_inner(), reached);
         connected.map_err(|error| {
             tracing::info!(tenant = tenant.0, origin, error = error.message, "no connection to a private address");
             *phases = Phases::default();
@@ -125,9 +128,10 @@ impl Connector {
         &self,
         target: &Target,
         addresses: &[SocketAddr],
+        dialled: &AtomicUsize,
         phases: &mut Phases,
     ) -> Result<Connection, AttemptError> {
-        let connecting = timed(&mut phases.connect_us, timeout(self.connect_timeout, dial(addresses)));
+        let connecting = timed(&mut phases.connect_us, timeout(self.connect_timeout, dial(addresses, dialled)));
         let stream = match connecting.await {
             Ok(connected) => connected.map_err(|error| failure::not_connected(&error))?,
             Err(_) => return Err(failure::phase_timed_out(ErrorClass::Connect, "connecting", self.connect_timeout)),
@@ -272,9 +276,11 @@ fn in_turns(found: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     ordered.into_iter()
 }
 
-/// Connects to the first address that answers; each gets a head start before the next is tried as well.
-async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+/// Connects to the first address that answers; each gets a head start before the next is tried as well. Counts those that were
+/// tried.
+async fn dial(addresses: &[SocketAddr], dialled: &AtomicUsize) -> io::Result<TcpStream> {
     if let [only] = addresses {
+        dialled.store(1, Ordering::Relaxed);
         return TcpStream::connect(only).await;
     }
     let mut rest = addresses.iter().copied();
@@ -282,6 +288,7 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
         if let Some(address) = rest.next() {
+            dialled.fetch_add(1, Ordering::Relaxed);
             tries.spawn(TcpStream::connect(address));
         }
         tokio::select! {

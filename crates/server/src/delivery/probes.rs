@@ -2,6 +2,7 @@
 //!
 //! Only for private addresses that the operator has allowed; the public internet can be looked at without this server.
 
+use super::address;
 use posthaste_wire::id::TenantId;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -30,34 +31,51 @@ struct Tried {
     reached: HashSet<SocketAddr>,
 }
 
-impl Probes {
-    /// Those of these addresses that a tenant may connect to: all, or after too many failures those that it has tried before.
-    /// A name of the tenant's own may have one of these and new ones, so that each is looked at.
-    pub(super) fn permitted(&self, tenant: TenantId, addresses: &[SocketAddr], now: Instant) -> Vec<SocketAddr> {
-        let mut tenants = self.lock();
-        let Some(tried) = tenants.get_mut(&tenant) else { return addresses.to_vec() };
-        tried.begin_anew(now);
-        let is_free = tried.unreached.len() < UNREACHED_MAX;
-        let is_known = |address: &SocketAddr| tried.reached.contains(address) || tried.unreached.contains(address);
-        addresses.iter().copied().filter(|address| is_free || is_known(address)).collect()
-    }
+/// The addresses that an attempt may dial.
+#[derive(Debug)]
+pub(super) struct Permit {
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Those of them that count as failures until they have answered, or were not dialled.
+    new: Vec<SocketAddr>,
+}
 
-    /// One of the addresses has answered, or none has.
-    pub(super) fn tried(&self, tenant: TenantId, addresses: &[SocketAddr], reached: Option<SocketAddr>, now: Instant) {
+impl Probes {
+    /// Those of these addresses that a tenant may dial. New private ones count as failures from here on, so that attempts at the
+    /// same time cannot exceed the limit; over it, only public and known ones are dialled.
+    pub(super) fn permit(&self, tenant: TenantId, addresses: &[SocketAddr], now: Instant) -> Permit {
         let mut tenants = self.lock();
         let fresh = || Tried { begun: now, unreached: HashSet::new(), reached: HashSet::new() };
         let tried = tenants.entry(tenant).or_insert_with(fresh);
         tried.begin_anew(now);
-        match reached {
-            Some(address) => {
-                tried.unreached.remove(&address);
-                if tried.reached.len() >= REACHED_MAX && !tried.reached.contains(&address) {
-                    tried.reached.clear();
-                }
-                tried.reached.insert(address);
+        let mut new = Vec::new();
+        let mut may_dial = |address: &SocketAddr| {
+            if address::kind(address.ip()).is_none() || tried.is_known(address) {
+                return true;
             }
-            None => tried.unreached.extend(addresses),
+            let is_free = tried.unreached.len() < UNREACHED_MAX;
+            if is_free {
+                tried.unreached.insert(*address);
+                new.push(*address);
+            }
+            is_free
+        };
+        let addresses = addresses.iter().copied().filter(|address| may_dial(address)).collect();
+        Permit { addresses, new }
+    }
+
+    /// The first `dialled` addresses were dialled, and one of them has answered or none has.
+    pub(super) fn tried(&self, tenant: TenantId, permit: &Permit, dialled: usize, reached: Option<SocketAddr>) {
+        let mut tenants = self.lock();
+        let Some(tried) = tenants.get_mut(&tenant) else { return };
+        for address in permit.addresses.iter().skip(dialled).filter(|address| permit.new.contains(address)) {
+            tried.unreached.remove(address);
         }
+        let Some(reached) = reached.filter(|reached| address::kind(reached.ip()).is_some()) else { return };
+        tried.unreached.remove(&reached);
+        if tried.reached.len() >= REACHED_MAX && !tried.reached.contains(&reached) {
+            tried.reached.clear();
+        }
+        tried.reached.insert(reached);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Tried>> {
@@ -66,6 +84,10 @@ impl Probes {
 }
 
 impl Tried {
+    fn is_known(&self, address: &SocketAddr) -> bool {
+        self.reached.contains(address) || self.unreached.contains(address)
+    }
+
     fn begin_anew(&mut self, now: Instant) {
         if now.duration_since(self.begun) >= UNREACHED_WINDOW {
             self.begun = now;
@@ -78,51 +100,71 @@ impl Tried {
 mod tests {
     use super::*;
 
-    fn at(port: usize) -> [SocketAddr; 1] {
-        [SocketAddr::from(([10, 0, 0, 1], u16::try_from(port).unwrap()))]
+    fn at(port: usize) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], u16::try_from(port).unwrap()))
     }
 
-    fn may_try(probes: &Probes, tenant: TenantId, port: usize, now: Instant) -> bool {
-        probes.permitted(tenant, &at(port), now) == at(port)
+    fn may_dial(probes: &Probes, tenant: TenantId, port: usize, now: Instant) -> bool {
+        let permit = probes.permit(tenant, &[at(port)], now);
+        probes.tried(tenant, &permit, 0, None);
+        permit.addresses == [at(port)]
+    }
+
+    /// Dials all of these, of which one answers or none.
+    fn dial(probes: &Probes, tenant: TenantId, ports: &[usize], reached: Option<usize>, now: Instant) {
+        let addresses: Vec<_> = ports.iter().copied().map(at).collect();
+        let permit = probes.permit(tenant, &addresses, now);
+        assert_eq!(permit.addresses, addresses);
+        probes.tried(tenant, &permit, addresses.len(), reached.map(at));
     }
 
     #[test]
     fn a_tenant_that_has_failed_too_often_may_go_only_where_it_has_been() {
         let (probes, now, (a, b)) = (Probes::default(), Instant::now(), (TenantId(1), TenantId(2)));
-        probes.tried(a, &at(80), Some(at(80)[0]), now);
+        dial(&probes, a, &[80], Some(80), now);
         for port in 1_000..1_000 + UNREACHED_MAX {
-            assert!(may_try(&probes, a, port, now), "{port}");
-            probes.tried(a, &at(port), None, now);
+            assert!(may_dial(&probes, a, port, now), "{port}");
+            dial(&probes, a, &[port], None, now);
         }
-        assert!(!may_try(&probes, a, 2_000, now));
-        assert!(may_try(&probes, a, 80, now), "it has answered");
-        assert!(may_try(&probes, a, 1_000, now), "nothing new can be learnt");
-        assert!(may_try(&probes, b, 2_000, now), "another tenant");
-        assert!(may_try(&probes, a, 2_000, now + UNREACHED_WINDOW), "later");
+        assert!(!may_dial(&probes, a, 2_000, now));
+        assert!(may_dial(&probes, a, 80, now), "it has answered");
+        assert!(may_dial(&probes, a, 1_000, now), "nothing new can be learnt");
+        assert!(may_dial(&probes, b, 2_000, now), "another tenant");
+        assert!(may_dial(&probes, a, 2_000, now + UNREACHED_WINDOW), "later");
     }
 
     #[test]
-    fn of_a_name_with_known_and_new_addresses_only_the_known_ones_are_dialled() {
+    fn an_address_that_answers_does_not_hide_those_that_failed_before_it() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
-        let (known, new) = (at(1_000)[0], at(2_000)[0]);
-        assert_eq!(probes.permitted(tenant, &[known, new], now), [known, new]);
         for port in 1_000..1_000 + UNREACHED_MAX {
-            probes.tried(tenant, &at(port), None, now);
+            dial(&probes, tenant, &[port, 80], Some(80), now);
         }
-        assert_eq!(probes.permitted(tenant, &[new, known], now), [known]);
-        assert!(probes.permitted(tenant, &[new], now).is_empty());
+        let permit = probes.permit(tenant, &[at(2_000), at(80)], now);
+        assert_eq!(permit.addresses, [at(80)], "only the known one is dialled");
+        assert!(probes.permit(tenant, &[at(2_000)], now).addresses.is_empty());
+        let public = SocketAddr::from(([1, 1, 1, 1], 80));
+        assert_eq!(probes.permit(tenant, &[at(2_000), public], now).addresses, [public]);
+    }
+
+    #[test]
+    fn attempts_at_the_same_time_share_the_limit() {
+        let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
+        let permits: Vec<_> = (0..2 * UNREACHED_MAX).map(|n| probes.permit(tenant, &[at(1_000 + n)], now)).collect();
+        assert_eq!(permits.iter().filter(|permit| !permit.addresses.is_empty()).count(), UNREACHED_MAX);
+        probes.tried(tenant, &permits[0], 0, None);
+        assert!(may_dial(&probes, tenant, 5_000, now), "one that was not dialled does not count");
     }
 
     #[test]
     fn one_that_answers_again_does_not_count() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         for port in 1_000..1_000 + UNREACHED_MAX {
-            probes.tried(tenant, &at(port), None, now);
+            dial(&probes, tenant, &[port], None, now);
         }
-        probes.tried(tenant, &at(1_000), Some(at(1_000)[0]), now);
-        assert!(may_try(&probes, tenant, 2_000, now));
+        dial(&probes, tenant, &[1_000], Some(1_000), now);
+        assert!(may_dial(&probes, tenant, 2_000, now));
         for port in 3_000..3_000 + 2 * REACHED_MAX {
-            probes.tried(tenant, &at(port), Some(at(port)[0]), now);
+            dial(&probes, tenant, &[port], Some(port), now);
         }
         assert!(probes.lock()[&tenant].reached.len() <= REACHED_MAX);
     }

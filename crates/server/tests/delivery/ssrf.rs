@@ -7,8 +7,9 @@ use posthaste::delivery::target::{Target, TargetHost};
 use posthaste::delivery::{Deliverer, DeliveryConfig};
 use posthaste_engine::outcome::{ErrorClass, Outcome};
 use serde_json::Value;
+use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -107,6 +108,20 @@ async fn one_refused_answer_refuses_the_name() {
         let deliverer = Deliverer::new(outside_is_127_0_0_2(), dns).unwrap();
         let outcome = attempt(&deliverer, &message(&format!("http://split.example:{}/", outside.address.port()))).await;
         assert!(blocked(&outcome), "{answers:?} {outcome:?}");
+        assert_eq!(outside.connections(), 0);
+        assert_untouched(&inside);
+    }
+}
+
+#[tokio::test]
+async fn an_address_behind_those_that_would_be_tried_refuses_the_name_too() {
+    for (count, last) in [(17, "127.0.0.1"), (200, "::ffff:127.0.0.1")] {
+        let (outside, inside) = outside_and_inside(vec![answer(OK)]).await;
+        let answers = [vec!["127.0.0.2"; count - 1], vec![last]].concat();
+        let deliverer =
+            Deliverer::new(outside_is_127_0_0_2(), ScriptedDns::of("long.example", [&answers])).expect("deliverer");
+        let outcome = attempt(&deliverer, &message(&format!("http://long.example:{}/", outside.address.port()))).await;
+        assert!(blocked(&outcome), "{count} {outcome:?}");
         assert_eq!(outside.connections(), 0);
         assert_untouched(&inside);
     }
@@ -232,6 +247,42 @@ async fn all_failures_to_connect_to_a_private_address_look_alike() {
         let outcome = attempt(&deliverer, &message(&url)).await;
         assert_eq!(outcome.phases, None, "{url}");
         assert_eq!(outcome.result.unwrap_err().message, "could not connect", "{url}");
+    }
+}
+
+/// The lines of a log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("lock").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_operators_log_has_the_reason_that_tenants_do_not_see() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    // The whole test runs on this thread.
+    let _installed = tracing::subscriber::set_default(subscriber);
+    let deliverer = Deliverer::new(unexplained(), ScriptedDns::of("inside.example", [&["127.0.0.1"]])).unwrap();
+    let closed = closed_port();
+    let closed = format!("http://{}/", closed.local_addr().unwrap());
+    for (url, reason) in [
+        (closed.as_str(), "connection refused"),
+        ("http://inside.example/", "endpoint resolves to a loopback address: 127.0.0.1"),
+    ] {
+        let seen = attempt(&deliverer, &message(url)).await.result.unwrap_err().message;
+        assert!(!seen.contains(reason), "{seen}");
+        let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(log.contains(reason), "{url}: {log}");
     }
 }
 
