@@ -249,6 +249,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
     use tokio::sync::mpsc;
 
     /// Hangs up on `/leave`, and never answers anything else; says when a request is dropped.
@@ -284,6 +285,72 @@ mod tests {
             self.1.send(self.0.load(Ordering::Relaxed)).unwrap();
             Ok(Response::new(Body::from("ok")))
         }
+    }
+
+    /// Says when a request has come, and never answers it.
+    struct Holding(mpsc::UnboundedSender<()>);
+
+    impl Serve for Holding {
+        const HALF_CLOSE: bool = false;
+
+        async fn serve(&self, _: Request<Body>) -> Result<Response, HungUp> {
+            self.0.send(()).unwrap();
+            std::future::pending().await
+        }
+    }
+
+    async fn send_from(last: u8, server: SocketAddr, bytes: &[u8]) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        let mut stream = socket.connect(server).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream
+    }
+
+    /// Complete heads hold their room until they are answered, so no time limit ends this.
+    #[tokio::test]
+    async fn each_address_has_its_share_of_the_room_for_large_heads_and_all_share_the_whole() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "a".repeat(150 * 1024));
+        let taken = head.len() - HEAD_FREE_BYTES;
+        let per_address = HEADS_BYTES_PER_ADDRESS / taken;
+        let addresses = 2..2 + u8::try_from(HEADS_BYTES_MAX / HEADS_BYTES_PER_ADDRESS).unwrap();
+        let left = HEADS_BYTES_MAX - addresses.len() * per_address * taken;
+        assert!(left < taken, "the addresses leave no room for one more head");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (server, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let (sender, mut arrived) = mpsc::unbounded_channel();
+        let terms = Terms { connections_per_address: 100, uncounted: Vec::new(), grace: Duration::ZERO };
+        let serving = tokio::spawn(serve(listener, Arc::new(Holding(sender)), terms, stop.clone()));
+        let is_refused = async |last: u8| {
+            let mut stream = send_from(last, server, head.as_bytes()).await;
+            let mut status = [0; 12];
+            tokio::time::timeout(PATIENCE, stream.read_exact(&mut status)).await.expect("an answer").unwrap();
+            assert_eq!(status.as_slice(), b"HTTP/1.1 503");
+        };
+        let mut held = Vec::new();
+        for address in addresses.clone() {
+            for _ in 0..per_address {
+                held.push(send_from(address, server, head.as_bytes()).await);
+                tokio::time::timeout(PATIENCE, arrived.recv()).await.expect("there is room").unwrap();
+            }
+            is_refused(address).await;
+        }
+        is_refused(addresses.end).await;
+        drop(held);
+        // Room comes back as the server notices that its clients are gone.
+        let room_again = async {
+            loop {
+                let mut stream = send_from(2, server, head.as_bytes()).await;
+                tokio::select! {
+                    _ = arrived.recv() => break,
+                    refused = stream.read_u8() => drop(refused),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, room_again).await.expect("there is room again");
+        stop.cancel();
+        serving.await.unwrap();
     }
 
     #[tokio::test]

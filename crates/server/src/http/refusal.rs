@@ -24,12 +24,12 @@ impl Refusal {
                 "the request has both Transfer-Encoding and Content-Length; send only one of them".to_owned()
             }
             Refusal::InvalidLength => {
-                "Content-Length: not a decimal number, or two different ones; send it once".to_owned()
+                "Content-Length: not a decimal number, too long, or two different ones; send it once".to_owned()
             }
             Refusal::InvalidChunk => "the chunked body is malformed; nothing was stored".to_owned(),
             Refusal::TooLarge => too_large(),
             Refusal::NoRoom => {
-                "the server is overloaded: too many large request heads at once; try again, or send fewer headers"
+                "too many large request heads at once, from this address or from all; try again, or send fewer headers"
                     .to_owned()
             }
         }

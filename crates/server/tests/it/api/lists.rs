@@ -2,7 +2,7 @@
 
 use super::workflow_runs::{APP, Runs, start, step};
 use crate::support::server::{READ_ONLY, TOKEN_B};
-use crate::support::{Answer, Backend, Receiver, Reply, Setup, TestServer};
+use crate::support::{Answer, Backend, Receiver, Reply, Setup, TestServer, eventually};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use posthaste_engine::limits::PAGE_BYTES_MAX;
@@ -240,6 +240,38 @@ async fn who_may_only_read_sees_no_credentials() {
     assert_eq!(read_only["header"]["Authorization"], json!([server.mark("Bearer s3cret")]));
     assert_eq!(read_only["body"], "body");
     server.finish().await;
+}
+
+#[tokio::test]
+async fn who_may_only_read_sees_no_credentials_in_the_response_to_a_call_of_a_run() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver
+        .script("/called", [Reply::status(200).with_header("Set-Cookie", "s3cret").with_header("X-Plain", "plain")]);
+    server.started(&["wfr_a"]).await;
+    let headers = json!({
+        "Upstash-Workflow-Init": "false", "Upstash-Workflow-RunId": "wfr_a", "Upstash-Method": "POST",
+        "Upstash-Workflow-CallType": "toCallback", "Upstash-Feature-Set": "WF_NoDelete,InitialBody",
+        "Upstash-Callback": APP, "Upstash-Callback-Workflow-CallType": "fromCallback",
+        "Upstash-Callback-Workflow-RunId": "wfr_a", "Upstash-Callback-Workflow-Init": "false",
+        "Upstash-Callback-Forward-Upstash-Workflow-Callback": "true",
+        "Upstash-Callback-Forward-Upstash-Workflow-StepId": "1",
+        "Upstash-Callback-Forward-Upstash-Workflow-StepName": "c",
+        "Upstash-Callback-Forward-Upstash-Workflow-StepType": "Call",
+        "Upstash-Callback-Forward-Upstash-Workflow-Concurrent": "1",
+    });
+    let call = json!({ "destination": receiver.url("/called"), "body": "x", "headers": headers });
+    server.batch(json!([call])).expect(200).await;
+    let path = "/v2/workflows/logs";
+    eventually("the call is answered", || async {
+        server.get(path).expect(200).await.text().contains("s3cret").then_some(())
+    })
+    .await;
+    let shown = server.get(path).token(READ_ONLY).expect(200).await.json();
+    let texts = texts_in(&shown);
+    assert!(!texts.iter().any(|text| text.contains("s3cret")), "{shown}");
+    assert!(texts.contains(&server.mark("s3cret")) && texts.iter().any(|text| text == "plain"), "{shown}");
+    server.finish_with_pending().await;
 }
 
 /// All texts in a value, those in base64 as well.

@@ -1,8 +1,8 @@
 //! The operator's language model: `api/llm` as a destination, and requests that are passed on to it.
 
 use crate::support::jwt;
-use crate::support::server::{CURRENT_KEY, READ_ONLY};
-use crate::support::{Receiver, Reply, Request, Setup, TestServer, within};
+use crate::support::server::{CURRENT_KEY, READ_ONLY, TOKEN_B};
+use crate::support::{Receiver, Reply, Request, Setup, TestServer, eventually, within};
 use posthaste::config::Mode;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -209,6 +209,31 @@ async fn an_answer_in_pieces_is_passed_back_as_it_comes() {
     }
     model.write_all(b"0\r\n\r\n").await.expect("the end is sent");
     read_until(&mut client, "0\r\n\r\n").await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_tenant_that_keeps_the_model_busy_leaves_places_to_another() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+    let server = TestServer::with(with_model(listener.local_addr().expect("it has an address"))).await;
+    // A model that never answers.
+    let pass = async |request: Request| {
+        let mut client = TcpStream::connect(server.address).await.expect("the server listens");
+        client.write_all(&request.bytes()).await.expect("the request is sent");
+        let (model, _) = within("the request is passed on", listener.accept()).await.expect("a connection");
+        (client, model)
+    };
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(pass(complete(&server)).await);
+    }
+    let error = complete(&server).expect(429).await.error();
+    assert!(error.contains("100 of your requests"), "{error}");
+    held.push(pass(complete(&server).token(TOKEN_B)).await);
+    drop((held, listener));
+    // Whoever has a place finds that there is no model any more.
+    let again = || async { (complete(&server).try_send().await.ok()?.status == 502).then_some(()) };
+    eventually("places are free again", again).await;
     server.finish().await;
 }
 
