@@ -512,6 +512,15 @@ pub fn workflow_publish() -> Vec<Vec<u8>> {
                      "workflowUrl":"https://app.example/flow","step":{"stepId":3,"stepType":"Invoke","concurrent":1}}"#;
     let wait = r#"{"url":"u","timeout":"10s","timeoutHeaders":{"Upstash-Workflow-RunId":["wfr_1"],"Upstash-Forward-X":"1"},
                    "step":{"stepId":4,"stepType":"Wait","stepName":"w","concurrent":1}}"#;
+    // No client may have these sent.
+    const FORGED: &str = "Upstash-Forward-Upstash-Signature: s\nUpstash-Forward-Upstash-Message-Id: msg_1\n\
+                          Upstash-Forward-Connection: close\nUpstash-Forward-Proxy-X: p\nUpstash-Forward-Posthaste-Hops: 1\n\
+                          Upstash-Callback-Forward-Upstash-Retried: 1\nUpstash-Forward-Transfer-Encoding: chunked";
+    let forged_invoke = r#"{"headers":{"Upstash-Forward-Upstash-Signature":["1"],"Upstash-Forward-Upstash-Caller-Ip":"::1",
+                            "Upstash-Forward-Host":"h","Upstash-Forward-Proxy-A":"b","Upstash-Forward-Posthaste-Hops":"1"},"workflowRunId":"wfr_1",
+                            "workflowUrl":"https://app.example/flow","step":{"stepId":3}}"#;
+    let forged_wait = r#"{"timeout":"1s","timeoutHeaders":{"Upstash-Workflow-RunId":["wfr_1"],"Upstash-Forward-Upstash-Region":"r",
+                          "Upstash-Forward-Upstash-Topic-Name":["t"],"Upstash-Forward-Te":"t"},"step":{"stepId":4}}"#;
     let mut seeds = Vec::new();
     for (kind, head, body) in [
         ("0", STEP.to_owned(), step),
@@ -524,9 +533,13 @@ pub fn workflow_publish() -> Vec<Vec<u8>> {
             invoke,
         ),
         ("0", format!("{start}\nUpstash-Workflow-Trigger-By-Sdk: true\nUpstash-Workflow-CreatedAt: 5"), "x"),
+        ("0", format!("{STEP}\n{FORGED}"), step),
+        ("0", format!("{STEP}\n{call}\n{FORGED}"), "{}"),
+        ("0", format!("{start}\nUpstash-Workflow-Invoke: true"), forged_invoke),
         ("1", failure.to_owned(), "{}"),
         ("1", "Upstash-Workflow-Unknown-Sdk: true\nUpstash-Forward-Host: h".to_owned(), ""),
         ("2", "Upstash-Workflow-RunId: wfr_1\nUpstash-Workflow-CallType: step".to_owned(), wait),
+        ("2", "Upstash-Workflow-RunId: wfr_1".to_owned(), forged_wait),
         ("2", String::new(), r#"{"timeout":7,"timeoutHeaders":{"Upstash-Workflow-RunId":"r"},"step":{"stepId":1}}"#),
     ] {
         // The digits are the remainders that choose.
@@ -546,7 +559,12 @@ pub fn workflow_steps() -> Vec<Vec<u8>> {
     const PLAN: &str = r#"{"stepId":0,"stepName":"a","stepType":"Run","concurrent":2,"targetStep":2}"#;
     const WAIT: &str = r#"{"stepId":3,"stepName":"w","stepType":"Wait","concurrent":1}"#;
     let line = |kind: u8, text: &str| [&[b'\n', kind], text.as_bytes()].concat();
-    let inputs: [&[(u8, &str)]; 7] = [
+    let inputs: [&[(u8, &str)]; 10] = [
+        // A number that changes if it is not read exactly.
+        &[(3, r#"{"stepId":1,"concurrent":118446744073709570000.0}"#)],
+        // Results for a step that has one, by whoever says so.
+        &[(0, r#"{"stepId":4,"out":"1"}"#), (6, r#"{"stepId":4,"stepType":"Invoke"}"#), (3, r#"{"stepId":4}"#)],
+        &[(6, r#"{"stepId":4}"#), (6, r#"{"stepId":4,"stepName":"b"}"#), (5, "early"), (3, r#"{"stepId":4}"#)],
         &[(0, RUN), (7, "0"), (7, "1")],
         &[
             (0, PLAN),

@@ -9,10 +9,10 @@ pub fn heads() -> Vec<Vec<u8>> {
     seeds.extend(behind(&[200, 0], own(&REQUESTS)));
     // Two bytes stand for more: a byte that is repeated some KiB, and some lines of headers.
     let large: [&[u8]; 8] = [
-        b"\x40\x00GET /\xfe\x20 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-        b"\x00\x00GET / HTTP/1.1\r\nA: b\xfe\x9f\r\n\r\n",
-        b"\xc0\x00GET / HTTP/1.1\r\nA: b\xfe\xa0\r\n\r\n",
-        b"\x7f\x05GET / HTTP/1.1\r\nA: b\xfe\x14\r\nB: c\xfe\x02\r\n\r\n",
+        b"\x40\x80GET /\xfe\x20 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"\x00\x80GET / HTTP/1.1\r\nA: b\xfe\x9f\r\n\r\n",
+        b"\xc0\x80GET / HTTP/1.1\r\nA: b\xfe\xa0\r\n\r\n",
+        b"\x7f\x02GET / HTTP/1.1\r\nA: b\xfe\x10\r\nB: c\xfe\x02\r\n\r\n",
         b"\x00\x00GET / HTTP/1.1\r\n\xfd\x80\r\nGET / HTTP/1.1\r\n\r\n",
         b"\x40\x00GET / HTTP/1.1\r\n\xfd\x80Host: a\r\n\r\n",
         b"\x40\x00POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;e\xfe\x14\r\nab\r\n0\r\nT: t\xfe\x14\r\n\r\n",

@@ -8,15 +8,19 @@ use super::choice;
 use super::heads_again::{Again, read_again};
 use crate::mutate::Random;
 use http::Uri;
-use posthaste::http_fuzzing::{HEAD_BYTES_MAX, HEADERS_MAX, Place, Refusal, Scanner, Served, served};
+use posthaste::http_fuzzing::{HEAD_BYTES_MAX, HEAD_FREE_BYTES, HEADERS_MAX, Place, Refusal, Scanner, Served, served};
 use tokio::runtime::Runtime;
 
 /// Repeats the byte before it, so many KiB.
 const REPEAT: u8 = 0xfe;
 /// So many times eight lines of a header.
 const LINES: u8 = 0xfd;
-/// Most bytes that are sent: a few more than a head may have.
-const SENT_BYTES_MAX: usize = HEAD_BYTES_MAX + 6 * 1024;
+/// Most bytes that are sent in most inputs: a few more than a head may have without room.
+const SENT_BYTES_MAX: usize = HEAD_FREE_BYTES + 4 * 1024;
+/// Most bytes in the others, which cost much time: a few more than any head may have.
+const SENT_BYTES_MAX_OF_LARGE: usize = HEAD_BYTES_MAX + 6 * 1024;
+/// Set in the second byte of these.
+const LARGE: u8 = 0x80;
 /// Most pieces that hyper reads.
 const PIECES_MAX: usize = 16;
 
@@ -28,8 +32,8 @@ thread_local! {
 pub(crate) fn run(data: &[u8]) {
     let (split, data) = choice(data);
     let (room, data) = choice(data);
-    let room = if room == 0 { HEAD_BYTES_MAX } else { usize::from(room) * 1024 };
-    let bytes = sent(data);
+    let bytes = sent(data, if room & LARGE == 0 { SENT_BYTES_MAX } else { SENT_BYTES_MAX_OF_LARGE });
+    let room = if room & !LARGE == 0 { HEAD_BYTES_MAX } else { usize::from(room & !LARGE) * 1024 };
     let followed = Followed::of(&bytes, room);
     check_pieces(&followed, &[&bytes], room);
     check_pieces(&followed, &pieces(&bytes, split, 1), room);
@@ -40,7 +44,7 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 /// What the client sends: two bytes stand for more than themselves.
-fn sent(data: &[u8]) -> Vec<u8> {
+fn sent(data: &[u8], bytes_max: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::with_capacity(data.len());
     let mut data = data.iter();
     while let Some(byte) = data.next() {
@@ -55,7 +59,7 @@ fn sent(data: &[u8]) -> Vec<u8> {
             }
             byte => bytes.push(byte),
         }
-        bytes.truncate(SENT_BYTES_MAX);
+        bytes.truncate(bytes_max);
     }
     bytes
 }
@@ -161,7 +165,7 @@ fn check_served(again: &Again, served: &[Served], written: &[u8]) {
 
 #[test]
 fn seeds_are_sent_in_full() {
-    assert_eq!(sent(b"ab\xfe\x02c").len(), 2 + 2 * 1024 + 1);
-    assert_eq!(sent(b"\xfd\x01"), b"a:b\r\n".repeat(8));
-    assert_eq!(sent(&[REPEAT, 255, REPEAT, 255]).len(), SENT_BYTES_MAX);
+    assert_eq!(sent(b"ab\xfe\x02c", SENT_BYTES_MAX).len(), 2 + 2 * 1024 + 1);
+    assert_eq!(sent(b"\xfd\x01", SENT_BYTES_MAX), b"a:b\r\n".repeat(8));
+    assert_eq!(sent(&[REPEAT, 255, REPEAT, 255], SENT_BYTES_MAX).len(), SENT_BYTES_MAX);
 }

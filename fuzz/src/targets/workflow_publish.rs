@@ -55,6 +55,7 @@ fn check(asked: Asked) {
             check_name(&id);
             if let Some(invoker) = &invoker {
                 check_name(&invoker.run_id);
+                invoker.headers.iter().for_each(|(name, _)| check_may_travel(name));
             }
             let body = first.body.clone();
             let (kept, outcome) = Kept::start(id, *config, *first, invoker.map(|invoker| *invoker));
@@ -112,8 +113,27 @@ pub(crate) fn check_messages(messages: &[std::sync::Arc<Message>]) {
     for (name, value) in messages.iter().flat_map(|message| &message.spec.headers) {
         assert!(HeaderName::from_bytes(name.as_bytes()).is_ok(), "{name:?} cannot be sent");
         assert!(HeaderValue::from_bytes(&header_bytes(value)).is_ok(), "{name}: {value:?} cannot be sent");
-        assert!(!header::is_hop_by_hop_or_framing(name), "{name:?} is sent on");
+        check_may_travel(name);
     }
+}
+
+/// Names that only the server may set: signatures, ids, counts, where a message comes from.
+const OF_SERVER: [&str; 8] = [
+    "Upstash-Signature",
+    "Upstash-Message-Id",
+    "Upstash-Retried",
+    "Upstash-Schedule-Id",
+    "Upstash-Topic-Name",
+    "Upstash-Caller-Ip",
+    "Upstash-Region",
+    "Posthaste-Hops",
+];
+
+/// No client makes the server send these.
+fn check_may_travel(name: &str) {
+    let is_of_proxy = name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("proxy-"));
+    let is_of_server = OF_SERVER.iter().any(|known| known.eq_ignore_ascii_case(name));
+    assert!(!header::is_hop_by_hop_or_framing(name) && !is_of_proxy && !is_of_server, "{name:?} is sent on");
 }
 
 #[test]
