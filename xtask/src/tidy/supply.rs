@@ -1,6 +1,6 @@
 //! What the workspace is built from: licences, banned crates and sources, by `deny.toml`.
 //!
-//! `cargo deny` reads the same file and knows more, but takes many minutes to install; this check runs everywhere.
+//! `cargo deny` reads the same file and knows more, but has to be installed first; this check takes a second.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
