@@ -28,9 +28,11 @@ export async function barriers(page) {
   return grave.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 160)).slice(0, 3).join(" ")}`);
 }
 
-/** Whether the page is wider than its window: then people have to scroll in two directions. */
+/** Whether the page, or a question on it, is wider than its window: then people have to scroll in two directions. */
 export async function isTooWide(page) {
-  return await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth + 1);
+  return await page.evaluate(() =>
+    [document.documentElement, ...document.querySelectorAll("dialog")].some(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth + 1),
+  );
 }
 
 /** Leaves a picture of the page. */

@@ -93,6 +93,7 @@ const QUESTIONS = [
   ["cancel", ([[, waits]]) => waits, async (page) => await page.getByRole("button", { name: "Cancel", exact: true }).click()],
   ["cancel-all", () => "/messages", async (page) => await page.getByRole("button", { name: "Cancel all…" }).click()],
   ["delete", () => "/queues", async (page) => await page.getByRole("row").filter({ hasText: "invoices-eu" }).getByRole("button", { name: "Delete" }).click()],
+  ["delete-cause", () => "/dlq", async (page) => await page.getByRole("row").getByRole("button", { name: "Delete" }).first().click()],
   ["rotate", () => "/settings", async (page) => {
     await page.getByLabel("All my receivers know the next key.").check();
     await page.getByRole("button", { name: "Rotate the keys" }).click();
