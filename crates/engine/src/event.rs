@@ -174,8 +174,8 @@ pub struct Response {
     pub truncated: bool,
 }
 
-/// Bytes of the value of a header that is kept without the rest of its response; without a longer one.
-const KEPT_VALUE_BYTES_MAX: usize = 1024;
+/// Longest value of a header that is kept without the rest of its response. A longer one is left out.
+const KEPT_VALUE_BYTES_MAX: usize = 256;
 
 impl Response {
     /// The same with at most so many bytes of its body.
@@ -185,13 +185,11 @@ impl Response {
         Response { status: self.status, headers: self.headers.clone(), body, truncated }
     }
 
-    /// Its status with the headers of these names, without the others and the body.
-    pub fn status_and(&self, names: &[&str]) -> Response {
+    /// Its status with the first header of this name, without the other headers and the body.
+    pub fn status_and(&self, name: &str) -> Response {
         let truncated = self.truncated || !self.body.is_empty();
-        let is_kept = |(name, value): &&(String, String)| {
-            value.len() <= KEPT_VALUE_BYTES_MAX && names.iter().any(|kept| name.eq_ignore_ascii_case(kept))
-        };
-        let headers = self.headers.iter().filter(is_kept).cloned().collect();
+        let named = self.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+        let headers = named.filter(|(_, value)| value.len() <= KEPT_VALUE_BYTES_MAX).cloned().into_iter().collect();
         Response { status: self.status, headers, body: Vec::new(), truncated }
     }
 }

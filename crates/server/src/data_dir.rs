@@ -99,6 +99,7 @@ const WAL_BYTES_MAX: u64 = 2 * CHECKPOINT_BYTES;
 #[derive(Debug)]
 pub struct DiskRoom {
     path: PathBuf,
+    measure: FreeBytes,
     reserve: u64,
     outlook: Arc<DiskOutlook>,
     /// What was free at the last look, less what was stored since.
@@ -112,9 +113,9 @@ pub struct DiskRoom {
 impl DiskRoom {
     /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
     /// refused.
-    pub fn new(path: &Path, reserve: u64, outlook: Arc<DiskOutlook>) -> Arc<DiskRoom> {
+    pub fn new(path: &Path, reserve: u64, outlook: Arc<DiskOutlook>, measure: FreeBytes) -> Arc<DiskRoom> {
         let (free, promised, promised_to) = (AtomicU64::new(u64::MAX), AtomicU64::new(0), Mutex::default());
-        let room = Arc::new(DiskRoom { path: path.to_owned(), reserve, outlook, free, promised, promised_to });
+        let room = Arc::new(DiskRoom { path: path.to_owned(), measure, reserve, outlook, free, promised, promised_to });
         room.look();
         room
     }
@@ -177,7 +178,7 @@ impl DiskRoom {
 
     /// Asks the file system what is free, besides what the store has yet to write. Without an answer the last one counts.
     fn look(&self) {
-        if let Some(free) = free_bytes(&self.path) {
+        if let Some(free) = (self.measure)(&self.path) {
             let is_tight = self.reserve > 0 && free < self.reserve.saturating_add(WAL_BYTES_MAX);
             self.outlook.is_tight.store(is_tight, Ordering::Relaxed);
             let backlog = self.outlook.backlog.load(Ordering::Relaxed);
@@ -249,10 +250,15 @@ pub struct DiskWatch(Option<JoinHandle<()>>);
 
 impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
-    pub fn start(config: &Config, store: &dyn Store, low: Arc<AtomicBool>) -> (Arc<DiskRoom>, DiskWatch) {
+    pub fn start(
+        config: &Config,
+        store: &dyn Store,
+        measure: FreeBytes,
+        low: Arc<AtomicBool>,
+    ) -> (Arc<DiskRoom>, DiskWatch) {
         let reserve = config.disk_reserve_bytes;
-        let room = DiskRoom::new(&config.data_dir, reserve, store.disk_outlook());
-        if reserve == 0 || free_bytes(&room.path).is_none() {
+        let room = DiskRoom::new(&config.data_dir, reserve, store.disk_outlook(), measure);
+        if reserve == 0 || measure(&room.path).is_none() {
             return (room, DiskWatch(None));
         }
         // Before anything is accepted, or fires.
@@ -313,8 +319,11 @@ fn bytes_of(path: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// What an unprivileged process may still write; `None` if the file system does not say.
-fn free_bytes(path: &Path) -> Option<u64> {
+/// How the free bytes of a file system are found; `None` if it does not say.
+pub type FreeBytes = fn(&Path) -> Option<u64>;
+
+/// The bytes that an unprivileged process may still write.
+pub fn free_bytes(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(path).ok()?;
     stat.f_bavail.checked_mul(stat.f_frsize)
 }
@@ -332,7 +341,7 @@ mod tests {
         let free = free_bytes(dir.path()).unwrap();
         // Others write to this disk: the figures leave them a gigabyte, or half of what there is.
         let slack = (free / 2).min(1 << 30);
-        let room = DiskRoom::new(dir.path(), free / 4, Arc::default());
+        let room = DiskRoom::new(dir.path(), free / 4, Arc::default(), free_bytes);
         let most = (free - free / 4 - slack) / WRITTEN_PER_BYTE;
         let promise = room.take(ONE, most).unwrap();
         assert!(room.take(OTHER, most).is_none(), "the room is promised to another");
@@ -340,7 +349,7 @@ mod tests {
         assert!(room.take(ONE, most).is_some(), "it was not used: a look at the disk finds it again");
         assert!(room.take(ONE, u64::MAX).is_none());
         assert!(room.take(ONE, free).is_none());
-        let without_reserve = DiskRoom::new(dir.path(), 0, Arc::default());
+        let without_reserve = DiskRoom::new(dir.path(), 0, Arc::default(), free_bytes);
         assert!(without_reserve.take(ONE, u64::MAX).is_some(), "without a reserve nothing is refused");
         assert!(room.promised_to().is_empty() && without_reserve.promised_to().is_empty());
     }
@@ -348,7 +357,7 @@ mod tests {
     #[test]
     fn requests_of_a_tenant_see_the_bytes_of_its_earlier_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let room = DiskRoom::new(dir.path(), 0, Arc::default());
+        let room = DiskRoom::new(dir.path(), 0, Arc::default(), free_bytes);
         let take = |tenant, bytes| room.take(tenant, bytes).unwrap();
         let (first, second, other) = (take(ONE, 5), take(ONE, 7), take(OTHER, 9));
         assert_eq!([first.earlier(), second.earlier(), other.earlier()], [0, 5, 0]);
@@ -368,7 +377,7 @@ mod tests {
             let outlook = Arc::new(DiskOutlook { reusable: reusable.into(), ..DiskOutlook::default() });
             let (path, promised) = (dir.path().to_owned(), AtomicU64::new(0));
             let promised_to = Mutex::default();
-            DiskRoom { path, reserve: 100, outlook, free: free.into(), promised, promised_to }
+            DiskRoom { path, measure: free_bytes, reserve: 100, outlook, free: free.into(), promised, promised_to }
         };
         assert!(room(100, 0).has_room_for(0) && !room(99, 0).has_room_for(0));
         assert!(room(50, 50).has_room_for(0) && !room(50, 49).has_room_for(0));

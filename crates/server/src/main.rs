@@ -7,7 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use posthaste::clock::Clock;
 use posthaste::config::{Config, Mode, Settings, Source};
 use posthaste::crash_point::crash_point;
-use posthaste::data_dir::DataDir;
+use posthaste::data_dir::{DataDir, free_bytes};
 use posthaste::delivery::resolve::SystemResolver;
 use posthaste::panics;
 use posthaste::server::{Parts, Server};
@@ -218,7 +218,8 @@ async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool) -> 
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mode = config.mode;
-    let parts = Parts { store, clock: Clock::default(), resolver: Arc::new(SystemResolver::default()) };
+    let resolver = Arc::new(SystemResolver::default());
+    let parts = Parts { store, clock: Clock::default(), resolver, free_bytes };
     let mut server = Server::start_on(config, parts, listeners).await?;
     crash_point("start_serving");
     announce(mode, &server);

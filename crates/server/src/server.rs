@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::console::Console;
 use crate::core::{Attempts, Core, CoreFailure, CoreHandle, Disk};
 use crate::crash_point::crash_point;
-use crate::data_dir::{DiskWatch, half_of_disk};
+use crate::data_dir::{DiskWatch, FreeBytes, half_of_disk};
 use crate::delivery::loop_mark::LoopMark;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
@@ -69,6 +69,8 @@ pub struct Parts {
     pub clock: Clock,
     /// How names become addresses.
     pub resolver: Arc<dyn Resolve>,
+    /// How much room the disk has.
+    pub free_bytes: FreeBytes,
 }
 
 impl Server {
@@ -79,7 +81,7 @@ impl Server {
 
     /// Starts serving the same on several listeners; the first is the server's address.
     pub async fn start_on(mut config: Config, parts: Parts, listeners: Vec<TcpListener>) -> anyhow::Result<Server> {
-        let Parts { store, clock, resolver } = parts;
+        let Parts { store, clock, resolver, free_bytes } = parts;
         let address = find_own_addresses(&mut config, &listeners, resolver.as_ref()).await?;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = load_tokens(store.as_ref(), &config)?;
@@ -104,7 +106,7 @@ impl Server {
         });
         config.quotas.stored_bytes = config.quotas.stored_bytes.or_else(|| half_of_disk(&config.data_dir));
         let (disk_low, core_running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-        let (disk_room, disk_watch) = DiskWatch::start(&config, store.as_ref(), disk_low.clone());
+        let (disk_room, disk_watch) = DiskWatch::start(&config, store.as_ref(), free_bytes, disk_low.clone());
         let disk = Disk { low: disk_low.clone(), room: disk_room.clone() };
         let core =
             Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas, disk)?;

@@ -109,8 +109,8 @@ impl TryFrom<String> for Digest {
     }
 }
 
-/// How long so many bytes are as base64.
-pub(super) fn base64_len(bytes: u64) -> u64 {
+/// The length of this many bytes as base64.
+pub fn base64_len(bytes: u64) -> u64 {
     bytes.div_ceil(3) * 4
 }
 

@@ -50,7 +50,7 @@ impl Sums {
     /// Keeps an error of a delivery; without the response, but for its status, if the run has kept enough of them.
     pub(super) fn push_error(&mut self, errors: &mut Vec<StepError>, mut error: StepError) {
         if self.errors >= WORKFLOW_ERROR_BYTES_MAX {
-            error.response = error.response.map(|response| Arc::new(response.status_and(&[ERROR_STEP_NAME])));
+            error.response = error.response.map(|response| Arc::new(response.status_and(ERROR_STEP_NAME)));
         }
         let others = self.errors.saturating_sub(error_bytes(errors));
         push_error(errors, error);

@@ -1,6 +1,6 @@
 //! Events that steps of a run wait for: they come, came before, or never do.
 
-use super::entry::Source;
+use super::entry::{Source, base64_len};
 use super::machine::{Workflow, text_of};
 use super::message;
 use super::note::{Note, NoteKey};
@@ -102,7 +102,7 @@ impl Workflow {
         if self.run.state != RunState::Started {
             return Err(Refusal::Ended);
         }
-        if self.bytes() + data.len() as u64 > limits.bytes {
+        if self.bytes() + base64_len(data.len() as u64) > limits.bytes {
             return Err(Refusal::Exceeded { quota: BYTES_QUOTA, limit: limits.bytes });
         }
         if let Some(resolved) = self.notify(event, data, out) {

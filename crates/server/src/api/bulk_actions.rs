@@ -5,6 +5,7 @@ use super::error::ApiError;
 use super::params::Params;
 use crate::app::App;
 use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
+use crate::core::Room;
 use crate::store::{Filter, Store, StoreError, UnfinishedAction};
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -94,7 +95,7 @@ fn draft(app: &App, tenant: TenantId, params: &Params, count: usize) -> BulkActi
 async fn store(app: &Arc<App>, action: BulkAction) -> Result<BulkAction, ApiError> {
     let _alone = app.bulk_actions.beginning.lock().await;
     check_room(&app.look_up(|store| store.unfinished_bulk_actions()).await?, action.tenant)?;
-    let action = app.core.put_bulk_action(action, None).await?.action;
+    let action = app.core.put_bulk_action(action, None, Room::default()).await?.action;
     app.bulk_actions.begun.notify_one();
     Ok(action)
 }

@@ -85,6 +85,11 @@ impl ApiError {
         ApiError::new(StatusCode::PRECONDITION_FAILED, message)
     }
 
+    /// Whether a quota is exceeded.
+    pub(super) fn is_quota(&self) -> bool {
+        self.status == StatusCode::PRECONDITION_FAILED
+    }
+
     /// 413.
     pub(super) fn too_large(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)

@@ -36,7 +36,7 @@ pub(super) async fn advance(
     let ids = next_ids(app, filter, range, max).await?;
     let Some(last) = ids.last().map(|id| id.seq) else { return Ok(Advance::default()) };
     action.after = last;
-    Ok(Advance { piece: Some(BulkPiece::Cancel(ids)), has_more: true })
+    Ok(Advance { piece: Some(BulkPiece::Cancel(ids)), has_more: true, disk: None })
 }
 
 /// Cancels the first messages of the range that match, at most `count`; `None` when there are none left.

@@ -72,7 +72,7 @@ pub(super) async fn advance(
             let found = find(app, tenant, filter, *range, PIECE.min(max)).await?;
             range.after = found.after;
             let piece = (!found.ids.is_empty()).then_some(BulkPiece::Delete(found.ids));
-            Ok(Advance { piece, has_more: !range.is_done() })
+            Ok(Advance { piece, has_more: !range.is_done(), disk: None })
         }
         Task::DlqRetry { range, changes } => {
             let is_full = app.config.quotas.stored_bytes.is_some_and(|limit| app.store.stored_bytes(tenant) >= limit);
@@ -90,12 +90,12 @@ pub(super) async fn advance(
             };
             let (letters, after) = load(app, tenant, filter, *range, PIECE.min(max)).await?;
             let bytes = letters.iter().map(|letter| letter.message.body.len()).sum::<usize>() as u64;
-            // What the piece is about to store is not there for others.
-            drop(app.disk_room.take(tenant, bytes).ok_or(BulkError::DiskLow)?);
+            let disk = Some(app.disk_room.take(tenant, bytes).ok_or(BulkError::DiskLow)?);
             range.after = after;
             let has_more = !range.is_done();
             let replays = replays(app, action, &letters, &changes);
-            Ok(Advance { piece: (!replays.is_empty()).then_some(BulkPiece::Replay(replays)), has_more })
+            let piece = (!replays.is_empty()).then_some(BulkPiece::Replay(replays));
+            Ok(Advance { piece, has_more, disk })
         }
     }
 }

@@ -10,8 +10,9 @@ mod pace;
 
 use crate::api::stored_filter;
 use crate::app::App;
-use crate::core::{BulkPiece, CoreError};
+use crate::core::{BulkPiece, CoreError, Room};
 use crate::crash_point::crash_point;
+use crate::data_dir::DiskPromise;
 use crate::panics::{Panicked, caught};
 use crate::store::{StoreError, UnfinishedAction};
 use pace::Pace;
@@ -62,8 +63,10 @@ pub(crate) enum BulkError {
 struct Advance {
     /// What is to be done.
     piece: Option<BulkPiece>,
-    /// There may be more behind it.
+    /// There may be more after it.
     has_more: bool,
+    /// Room on the disk for the messages of the piece.
+    disk: Option<DiskPromise>,
 }
 
 /// What the worker does next.
@@ -144,19 +147,15 @@ async fn do_piece(app: &Arc<App>, tenant: TenantId, id: Seq, max: usize) -> Resu
     let _alone = app.bulk_actions.working.lock().await;
     let action = app.look_up(move |store| store.bulk_action(tenant, id)).await?;
     let Some(action) = action.filter(|action| action.completed_at.is_none()) else { return Ok(()) };
-    let (next, piece) = advance(app, action, max).await?;
-    let done = app.core.put_bulk_action(next, piece).await?;
+    let (next, Advance { piece, disk, .. }) = advance(app, action, max).await?;
+    let done = app.core.put_bulk_action(next, piece, Room { disk, ..Room::default() }).await?;
     app.duplicates.add(&done.duplicates, app.clock.now());
     crash_point("bulk_progress_stored");
     Ok(())
 }
 
 /// The next piece of a bulk action, and how far it is then. The core counts what it has done.
-async fn advance(
-    app: &Arc<App>,
-    mut action: BulkAction,
-    max: usize,
-) -> Result<(BulkAction, Option<BulkPiece>), BulkError> {
+async fn advance(app: &Arc<App>, mut action: BulkAction, max: usize) -> Result<(BulkAction, Advance), BulkError> {
     let left = action.count.map_or(u64::MAX, |count| count.saturating_sub(action.processed));
     let max = usize::try_from(left).unwrap_or(usize::MAX).min(max);
     let filter = match stored_filter(&action.filter) {
@@ -165,7 +164,7 @@ async fn advance(
             let id = BulkActionId(action.id);
             tracing::error!(bulk_action.id = %id, problem, "a stored bulk action is not understood: it is ended");
             action.completed_at = Some(app.clock.now());
-            return Ok((action, None));
+            return Ok((action, Advance::default()));
         }
     };
     let advance = match action.task {
@@ -176,7 +175,7 @@ async fn advance(
     if !advance.has_more {
         action.completed_at = Some(app.clock.now());
     }
-    Ok((action, advance.piece))
+    Ok((action, advance))
 }
 
 /// Ends a bulk action where it is, and gives it as it is then; `None` if there is none. One that has ended stays so.
@@ -186,7 +185,7 @@ pub(crate) async fn stop(app: &Arc<App>, tenant: TenantId, id: Seq) -> Result<Op
     if action.completed_at.is_none() {
         action.completed_at = Some(app.clock.now());
         action.stopped = true;
-        action = app.core.put_bulk_action(action, None).await?.action;
+        action = app.core.put_bulk_action(action, None, Room::default()).await?.action;
         app.bulk_actions.begun.notify_one();
     }
     Ok(Some(action))

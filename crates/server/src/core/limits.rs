@@ -47,6 +47,12 @@ impl Core {
         }
     }
 
+    /// Whether a tenant may store this many bytes besides those that are stored, leaving out requests that are being stored.
+    pub(super) fn fits_quota(&self, tenant: TenantId, adding: u64) -> bool {
+        let stored = self.store.stored_bytes(tenant).saturating_add(adding);
+        self.quotas.stored_bytes.is_none_or(|limit| stored <= limit)
+    }
+
     /// Ends a promise when what the batch holds is committed.
     pub(super) fn keep_until_committed(&mut self, promise: DiskPromise) {
         self.batch.answers.push(Box::new(move || drop(promise)));

@@ -553,9 +553,14 @@ impl CoreHandle {
 
     /// Stores a bulk action or its progress, together with its next piece, and answers with what it is then. One with
     /// the id `Seq::MIN` is new and gets an id.
-    pub async fn put_bulk_action(&self, action: BulkAction, piece: Option<BulkPiece>) -> Result<BulkDone, CoreError> {
+    pub async fn put_bulk_action(
+        &self,
+        action: BulkAction,
+        piece: Option<BulkPiece>,
+        room: Room,
+    ) -> Result<BulkDone, CoreError> {
         let action = Box::new(action);
-        self.ask(None, |reply| Command::PutBulkAction { action, piece, reply }).await
+        self.ask(Some(room), |reply| Command::PutBulkAction { action, piece, reply }).await
     }
 
     /// Makes the core look at the clock.

@@ -201,7 +201,7 @@ impl Core {
         if self.shard.wants_load(now).is_some() || !self.tasks.is_empty() {
             return None;
         }
-        let next_due = self.shard.next_wake().min(self.firing.next_wake(&self.disk));
+        let next_due = self.shard.next_wake().min(self.firing.next_wake(&self.disk, now));
         let until_due = Duration::from_millis(next_due.millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());

@@ -7,6 +7,7 @@ use super::workflow::{Notified, RunKey, RunRefused};
 use super::{CoreFailure, NoRoom, QuotaExceeded, Reply};
 use crate::crash_point::crash_point;
 use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, REQUEST_STORED_BYTES_MAX};
+use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
@@ -57,11 +58,12 @@ impl Core {
         self.commit()?;
         let waiters = self.store.waiters(tenant, event)?;
         let limit = REQUEST_STORED_BYTES_MAX as u64;
-        if waiters.len() as u64 * data.len() as u64 > limit {
+        let stored = waiters.len() as u64 * base64_len(data.len() as u64);
+        if stored > limit {
             reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }.into()));
             return Ok(());
         }
-        let room = match self.take_room(tenant, waiters.len() * data.len()) {
+        let room = match self.take_room(tenant, stored as usize) {
             Ok(room) => room,
             Err(no_room) => {
                 reply.send(Err(no_room));
@@ -95,7 +97,7 @@ impl Core {
     }
 
     fn tell(&mut self, notify: &mut Notify, timer: MessageId, run: Seq, now: Timestamp) -> Result<(), CoreFailure> {
-        self.keep_until_committed(notify.room.split(notify.data.len() as u64));
+        self.keep_until_committed(notify.room.split(base64_len(notify.data.len() as u64)));
         let (tenant, data) = (notify.tenant, &notify.data);
         let resolved = self.decide(tenant, run, now, |workflow, out| {
             let resolved = workflow.notify_wait(timer, data, out);

@@ -14,6 +14,7 @@ use posthaste_engine::url_group::Endpoint;
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,14 +24,14 @@ const FIRED_MAX: usize = 256;
 const FIRED_MESSAGES_MAX: usize = 1_024;
 /// Bytes of bodies of schedules after which a round ends: every other command waits for it.
 const FIRED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How long schedules wait when the disk has no room for their messages.
-const DISK_WAIT_MS: u64 = 1_000;
+/// How long schedules wait when there is no room for the messages of some of them.
+const ROOM_WAIT_MS: u64 = 1_000;
 
 /// The schedules as the core knows them.
 #[derive(Default)]
 pub(super) struct Firing {
     schedules: Schedules,
-    /// The disk had no room for what was due: nothing fires before this time.
+    /// There was no room for some of what was due: nothing fires before this time.
     not_before: Timestamp,
 }
 
@@ -56,11 +57,13 @@ impl Firing {
 
     /// When [`Core::fire_schedules`] has something to do. While the disk is low nothing fires; what is missed is caught up with,
     /// once.
-    pub(super) fn next_wake(&self, disk: &Disk) -> Timestamp {
-        match disk.low.load(Ordering::Relaxed) {
-            true => Timestamp::MAX,
-            false => self.schedules.next_wake().max(self.not_before),
+    pub(super) fn next_wake(&self, disk: &Disk, now: Timestamp) -> Timestamp {
+        if disk.low.load(Ordering::Relaxed) {
+            return Timestamp::MAX;
         }
+        // A clock that was set back does not make the wait longer.
+        let is_waiting = self.not_before.millis_since(now) <= ROOM_WAIT_MS;
+        if is_waiting { self.schedules.next_wake().max(self.not_before) } else { self.schedules.next_wake() }
     }
 }
 
@@ -146,22 +149,29 @@ impl Core {
     /// Fires a bounded number of the schedules whose time has come. Nothing may be uncommitted.
     pub(super) fn fire_schedules(&mut self) -> Result<(), CoreFailure> {
         let now = self.clock.now();
-        if self.firing.next_wake(&self.disk) > now {
+        if self.firing.next_wake(&self.disk, now) > now {
             return Ok(());
         }
         let (mut messages, mut bytes) = (0, 0);
+        let mut without_room = HashSet::new();
         for (tenant, id) in self.firing.schedules.due(now, FIRED_MAX) {
+            // Its schedules keep their order; those of others need not wait for them.
+            if without_room.contains(&tenant) {
+                continue;
+            }
             let Some(schedule) = self.store.schedule(tenant, &id)? else {
                 tracing::error!(tenant = tenant.0, schedule.id = %id, "a schedule has vanished from the store");
                 self.firing.schedules.remove(tenant, &id);
                 continue;
             };
-            let Some(made) = self.fire(&schedule, self.clock.now())? else {
-                self.firing.not_before = self.clock.now().plus_millis(DISK_WAIT_MS);
-                break;
-            };
-            messages += made;
             bytes += schedule.body.len();
+            match self.fire(&schedule, self.clock.now())? {
+                Some(made) => messages += made,
+                None => {
+                    self.firing.not_before = self.clock.now().plus_millis(ROOM_WAIT_MS);
+                    without_room.insert(tenant);
+                }
+            }
             crash_point("schedule_fired");
             if messages >= FIRED_MESSAGES_MAX || bytes >= FIRED_BYTES_MAX {
                 break;
@@ -175,23 +185,20 @@ impl Core {
         Ok(())
     }
 
-    /// Fires one schedule; says how many messages it made. `None` if the disk has no room for them: it stays due.
+    /// Fires one schedule and returns how many messages it made. `None` if there is no room for them now: it stays due.
     fn fire(&mut self, schedule: &Schedule, now: Timestamp) -> Result<Option<usize>, CoreFailure> {
         let state = match schedule.tick(now) {
             Tick::Wait => schedule.state.clone(),
             Tick::Broken(state) => state,
             Tick::Fire { state, .. } => {
                 let accepted = match messages_of(&*self.store, schedule)? {
-                    Ok(messages) => self.accept_fired(messages, now).map_err(|no_room| match no_room {
-                        NoRoom::Quota(exceeded) => Some(exceeded.to_string()),
-                        NoRoom::DiskLow => None,
-                    }),
-                    Err(error) => Err(Some(error)),
+                    Ok(messages) => self.accept_fired(messages, now),
+                    Err(error) => Err(Unfired::Failed(error)),
                 };
                 match accepted {
                     Ok(last_messages) => ScheduleState { last_messages, ..state },
-                    Err(Some(error)) => ScheduleState { error: Some(error), ..state },
-                    Err(None) => return Ok(None),
+                    Err(Unfired::Failed(error)) => ScheduleState { error: Some(error), ..state },
+                    Err(Unfired::NoRoomNow) => return Ok(None),
                 }
             }
         };
@@ -204,11 +211,16 @@ impl Core {
         Ok(Some(made))
     }
 
-    fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, NoRoom> {
+    fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, Unfired> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
-        self.check_quotas(messages.iter())?;
+        let failed = |exceeded: QuotaExceeded| Unfired::Failed(exceeded.to_string());
+        self.check_quotas(messages.iter()).map_err(failed)?;
         let bytes = stored_bytes(&messages);
-        let room = self.take_room(tenant, bytes)?;
+        let room = self.take_room(tenant, bytes).map_err(|no_room| match no_room {
+            NoRoom::Quota(exceeded) if !self.fits_quota(tenant, bytes as u64) => failed(exceeded),
+            // Requests that are being stored take the rest of the quota, and may count twice for a moment.
+            NoRoom::Quota(_) | NoRoom::DiskLow => Unfired::NoRoomNow,
+        })?;
         self.keep_until_committed(room);
         self.batch.body_bytes += bytes;
         let accepted: Vec<_> = messages.into_iter().map(|message| self.accept(message, None, None, now)).collect();
@@ -230,6 +242,14 @@ impl Core {
         self.batch.out.ops.push(op);
         self.batch.out.synced = true;
     }
+}
+
+/// Why a schedule made no messages.
+enum Unfired {
+    /// This firing is over.
+    Failed(String),
+    /// It stays due.
+    NoRoomNow,
 }
 
 /// The messages of one firing, as a publish would make them; or why there are none.

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -104,19 +104,17 @@ impl Connector {
         phases: &mut Phases,
     ) -> Result<Connection, AttemptError> {
         let origin = target.origin.as_str();
-        let permit = self.probes.permit(tenant, addresses, Instant::now());
-        if permit.addresses.is_empty() {
+        let permit = timeout(self.connect_timeout, self.probes.permit(tenant, addresses)).await;
+        let Some(permit) = permit.ok().filter(|permit| !permit.addresses.is_empty()) else {
             tracing::warn!(
                 tenant = tenant.0,
                 origin,
                 "not connected: the tenant has failed to connect to too many private addresses"
             );
             return Err(failure(ErrorClass::Connect, failure::TOO_MANY_UNREACHED));
-        }
-        let dialled = AtomicUsize::new(0);
-        let connected = self.connect(target, &permit.addresses, &dialled, phases).await;
-        let reached = phases.address.filter(|_| connected.is_ok());
-        self.probes.tried(tenant, &permit, dialled.into_inner(), reached);
+        };
+        let connected = self.connect(target, &permit.addresses, &permit.dialled, phases).await;
+        permit.end(phases.address.filter(|_| connected.is_ok()));
         connected.map_err(|error| {
             tracing::info!(tenant = tenant.0, origin, error = error.message, "no connection to a private address");
             *phases = Phases::default();

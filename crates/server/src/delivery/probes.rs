@@ -6,8 +6,10 @@ use super::address;
 use posthaste_wire::id::TenantId;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Different private addresses and ports that a tenant may fail to connect to in a window; then others that it has not tried
@@ -22,60 +24,72 @@ const REACHED_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     tenants: Mutex<HashMap<TenantId, Tried>>,
+    /// An attempt has ended, so that another may dial.
+    ended: Notify,
 }
 
 #[derive(Debug)]
 struct Tried {
     begun: Instant,
-    unreached: HashSet<SocketAddr>,
+    unreached: HashMap<SocketAddr, Unreached>,
     reached: HashSet<SocketAddr>,
 }
 
-/// The addresses that an attempt may dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unreached {
+    /// An attempt may be dialling it.
+    Reserved,
+    Failed,
+}
+
+/// The addresses that an attempt may dial. When it is dropped, those that were dialled and did not answer have failed.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(super) struct Permit<'a> {
     pub(super) addresses: Vec<SocketAddr>,
-    /// Those of them that count as failures until they have answered, or were not dialled.
-    new: Vec<SocketAddr>,
+    /// How many of them were dialled, from the first one on.
+    pub(super) dialled: AtomicUsize,
+    probes: &'a Probes,
+    tenant: TenantId,
+    /// Those that it has reserved.
+    reserved: Vec<SocketAddr>,
+    reached: Option<SocketAddr>,
 }
 
 impl Probes {
-    /// Those of these addresses that a tenant may dial. New private ones count as failures from here on, so that attempts at the
-    /// same time cannot exceed the limit; over it, only public and known ones are dialled.
-    pub(super) fn permit(&self, tenant: TenantId, addresses: &[SocketAddr], now: Instant) -> Permit {
+    /// Those of these addresses that a tenant may dial: public ones, known ones and, up to the limit, new ones. Waits while
+    /// other attempts, which have not failed yet, use up the limit.
+    pub(super) async fn permit(&self, tenant: TenantId, addresses: &[SocketAddr]) -> Permit<'_> {
+        loop {
+            let ended = self.ended.notified();
+            if let Some(permit) = self.try_permit(tenant, addresses, Instant::now()) {
+                return permit;
+            }
+            ended.await;
+        }
+    }
+
+    fn try_permit(&self, tenant: TenantId, addresses: &[SocketAddr], now: Instant) -> Option<Permit<'_>> {
         let mut tenants = self.lock();
-        let fresh = || Tried { begun: now, unreached: HashSet::new(), reached: HashSet::new() };
+        let fresh = || Tried { begun: now, unreached: HashMap::new(), reached: HashSet::new() };
         let tried = tenants.entry(tenant).or_insert_with(fresh);
         tried.begin_anew(now);
-        let mut new = Vec::new();
+        let mut reserved = Vec::new();
         let mut may_dial = |address: &SocketAddr| {
             if address::kind(address.ip()).is_none() || tried.is_known(address) {
                 return true;
             }
             let is_free = tried.unreached.len() < UNREACHED_MAX;
             if is_free {
-                tried.unreached.insert(*address);
-                new.push(*address);
+                tried.unreached.insert(*address, Unreached::Reserved);
+                reserved.push(*address);
             }
             is_free
         };
-        let addresses = addresses.iter().copied().filter(|address| may_dial(address)).collect();
-        Permit { addresses, new }
-    }
-
-    /// The first `dialled` addresses were dialled, and one of them has answered or none has.
-    pub(super) fn tried(&self, tenant: TenantId, permit: &Permit, dialled: usize, reached: Option<SocketAddr>) {
-        let mut tenants = self.lock();
-        let Some(tried) = tenants.get_mut(&tenant) else { return };
-        for address in permit.addresses.iter().skip(dialled).filter(|address| permit.new.contains(address)) {
-            tried.unreached.remove(address);
+        let addresses: Vec<_> = addresses.iter().copied().filter(|address| may_dial(address)).collect();
+        if addresses.is_empty() && tried.unreached.values().any(|state| *state == Unreached::Reserved) {
+            return None;
         }
-        let Some(reached) = reached.filter(|reached| address::kind(reached.ip()).is_some()) else { return };
-        tried.unreached.remove(&reached);
-        if tried.reached.len() >= REACHED_MAX && !tried.reached.contains(&reached) {
-            tried.reached.clear();
-        }
-        tried.reached.insert(reached);
+        Some(Permit { addresses, dialled: AtomicUsize::new(0), probes: self, tenant, reserved, reached: None })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Tried>> {
@@ -83,15 +97,54 @@ impl Probes {
     }
 }
 
+impl Permit<'_> {
+    /// One of the addresses has answered, or none has.
+    pub(super) fn end(mut self, reached: Option<SocketAddr>) {
+        self.reached = reached;
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut tenants = self.probes.lock();
+        let Some(tried) = tenants.get_mut(&self.tenant) else { return };
+        let is_private = |address: &&SocketAddr| address::kind(address.ip()).is_some();
+        let dialled = self.dialled.load(Ordering::Relaxed);
+        for address in self.addresses.iter().take(dialled).filter(is_private) {
+            if !tried.reached.contains(address) {
+                tried.unreached.insert(*address, Unreached::Failed);
+            }
+        }
+        for address in &self.reserved {
+            if tried.unreached.get(address) == Some(&Unreached::Reserved) {
+                tried.unreached.remove(address);
+            }
+        }
+        if let Some(reached) = self.reached.as_ref().filter(is_private) {
+            tried.reach(*reached);
+        }
+        drop(tenants);
+        self.probes.ended.notify_waiters();
+    }
+}
+
 impl Tried {
     fn is_known(&self, address: &SocketAddr) -> bool {
-        self.reached.contains(address) || self.unreached.contains(address)
+        self.reached.contains(address) || self.unreached.contains_key(address)
+    }
+
+    fn reach(&mut self, address: SocketAddr) {
+        self.unreached.remove(&address);
+        if self.reached.len() >= REACHED_MAX && !self.reached.contains(&address) {
+            self.reached.clear();
+        }
+        self.reached.insert(address);
     }
 
     fn begin_anew(&mut self, now: Instant) {
         if now.duration_since(self.begun) >= UNREACHED_WINDOW {
             self.begun = now;
-            self.unreached.clear();
+            self.unreached.retain(|_, state| *state == Unreached::Reserved);
         }
     }
 }
@@ -105,27 +158,30 @@ mod tests {
     }
 
     fn may_dial(probes: &Probes, tenant: TenantId, port: usize, now: Instant) -> bool {
-        let permit = probes.permit(tenant, &[at(port)], now);
-        probes.tried(tenant, &permit, 0, None);
-        permit.addresses == [at(port)]
+        probes.try_permit(tenant, &[at(port)], now).is_some_and(|permit| permit.addresses == [at(port)])
     }
 
     /// Dials all of these, of which one answers or none.
     fn dial(probes: &Probes, tenant: TenantId, ports: &[usize], reached: Option<usize>, now: Instant) {
         let addresses: Vec<_> = ports.iter().copied().map(at).collect();
-        let permit = probes.permit(tenant, &addresses, now);
+        let permit = probes.try_permit(tenant, &addresses, now).unwrap();
         assert_eq!(permit.addresses, addresses);
-        probes.tried(tenant, &permit, addresses.len(), reached.map(at));
+        permit.dialled.store(addresses.len(), Ordering::Relaxed);
+        permit.end(reached.map(at));
+    }
+
+    fn fail_too_often(probes: &Probes, tenant: TenantId, now: Instant) {
+        for port in 1_000..1_000 + UNREACHED_MAX {
+            assert!(may_dial(probes, tenant, port, now), "{port}");
+            dial(probes, tenant, &[port], None, now);
+        }
     }
 
     #[test]
-    fn a_tenant_that_has_failed_too_often_may_go_only_where_it_has_been() {
+    fn after_too_many_failures_a_tenant_may_dial_known_addresses_only() {
         let (probes, now, (a, b)) = (Probes::default(), Instant::now(), (TenantId(1), TenantId(2)));
         dial(&probes, a, &[80], Some(80), now);
-        for port in 1_000..1_000 + UNREACHED_MAX {
-            assert!(may_dial(&probes, a, port, now), "{port}");
-            dial(&probes, a, &[port], None, now);
-        }
+        fail_too_often(&probes, a, now);
         assert!(!may_dial(&probes, a, 2_000, now));
         assert!(may_dial(&probes, a, 80, now), "it has answered");
         assert!(may_dial(&probes, a, 1_000, now), "nothing new can be learnt");
@@ -139,28 +195,65 @@ mod tests {
         for port in 1_000..1_000 + UNREACHED_MAX {
             dial(&probes, tenant, &[port, 80], Some(80), now);
         }
-        let permit = probes.permit(tenant, &[at(2_000), at(80)], now);
+        let permit = probes.try_permit(tenant, &[at(2_000), at(80)], now).unwrap();
         assert_eq!(permit.addresses, [at(80)], "only the known one is dialled");
-        assert!(probes.permit(tenant, &[at(2_000)], now).addresses.is_empty());
+        assert!(!may_dial(&probes, tenant, 2_000, now));
         let public = SocketAddr::from(([1, 1, 1, 1], 80));
-        assert_eq!(probes.permit(tenant, &[at(2_000), public], now).addresses, [public]);
+        assert_eq!(probes.try_permit(tenant, &[at(2_000), public], now).unwrap().addresses, [public]);
     }
 
     #[test]
-    fn attempts_at_the_same_time_share_the_limit() {
+    fn attempts_at_the_same_time_share_the_limit_and_wait_for_one_another() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
-        let permits: Vec<_> = (0..2 * UNREACHED_MAX).map(|n| probes.permit(tenant, &[at(1_000 + n)], now)).collect();
-        assert_eq!(permits.iter().filter(|permit| !permit.addresses.is_empty()).count(), UNREACHED_MAX);
-        probes.tried(tenant, &permits[0], 0, None);
-        assert!(may_dial(&probes, tenant, 5_000, now), "one that was not dialled does not count");
+        let permits: Vec<_> =
+            (0..2 * UNREACHED_MAX).map(|n| probes.try_permit(tenant, &[at(1_000 + n)], now)).collect();
+        let (first, others) = permits.split_at(UNREACHED_MAX);
+        assert!(first.iter().all(Option::is_some) && others.iter().all(Option::is_none), "the others wait");
+        drop(permits);
+        assert!(may_dial(&probes, tenant, 5_000, now), "those that were not dialled do not count");
+    }
+
+    #[test]
+    fn an_address_counts_that_another_attempt_had_reserved() {
+        let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
+        for port in 1_000..1_000 + UNREACHED_MAX {
+            let slow = probes.try_permit(tenant, &[at(port)], now).unwrap();
+            dial(&probes, tenant, &[port], None, now);
+            drop(slow);
+        }
+        assert!(!may_dial(&probes, tenant, 5_000, now));
+    }
+
+    #[test]
+    fn an_address_that_is_listed_twice_counts_once_it_was_dialled() {
+        let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
+        for port in 1_000..1_000 + UNREACHED_MAX {
+            let permit = probes.try_permit(tenant, &[at(port), at(80), at(port)], now).unwrap();
+            permit.dialled.store(2, Ordering::Relaxed);
+            permit.end(Some(at(80)));
+        }
+        assert!(!may_dial(&probes, tenant, 5_000, now));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_continues_when_an_attempt_ends() {
+        let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
+        let mut permits: Vec<_> =
+            (0..UNREACHED_MAX).map(|n| probes.try_permit(tenant, &[at(1_000 + n)], now)).collect();
+        let addresses = [at(5_000)];
+        let waiting = probes.permit(tenant, &addresses);
+        let end_one = async {
+            tokio::task::yield_now().await;
+            permits.pop();
+        };
+        let (permit, ()) = tokio::join!(waiting, end_one);
+        assert_eq!(permit.addresses, addresses);
     }
 
     #[test]
     fn one_that_answers_again_does_not_count() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
-        for port in 1_000..1_000 + UNREACHED_MAX {
-            dial(&probes, tenant, &[port], None, now);
-        }
+        fail_too_often(&probes, tenant, now);
         dial(&probes, tenant, &[1_000], Some(1_000), now);
         assert!(may_dial(&probes, tenant, 2_000, now));
         for port in 3_000..3_000 + 2 * REACHED_MAX {

@@ -3,7 +3,8 @@
 use crate::support::server::{START_MS, TOKEN_B};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MINUTE: u64 = 60_000;
 const EVERY_MINUTE: (&str, &str) = ("Upstash-Cron", "* * * * *");
@@ -318,6 +319,31 @@ async fn nothing_fires_while_the_disk_is_nearly_full_and_one_is_made_up_for() {
     assert_eq!(server.schedule(&id).await["lastScheduleTime"], START_MS + 3 * MINUTE);
     server.finish().await;
     assert_eq!(receiver.count(), 1);
+}
+
+#[tokio::test]
+async fn a_schedule_without_room_on_the_disk_stays_due_and_does_not_delay_others() {
+    const RESERVE: u64 = 1 << 30;
+    static FREE: AtomicU64 = AtomicU64::new(RESERVE + 20 * 1024 * 1024);
+    // The memory keeps nothing on the disk, so only the figure below counts.
+    let mut setup = Setup::dev().on(Backend::Memory);
+    setup.settings.disk_reserve_bytes = Some(RESERVE);
+    setup.free_bytes = |_| Some(FREE.load(Ordering::Relaxed));
+    let server = TestServer::with(setup).await;
+    let receiver = Receiver::start().await;
+    server.schedule_with(&receiver.url("/large"), &[EVERY_MINUTE], &"x".repeat(5 * 1024 * 1024)).await;
+    let small = server.post(&format!("/v2/schedules/{}", receiver.url("/small"))).token(TOKEN_B);
+    small.header(EVERY_MINUTE.0, EVERY_MINUTE.1).body("x").expect(201).await;
+    FREE.store(RESERVE + 10 * 1024 * 1024, Ordering::Relaxed);
+    for _ in 0..3 {
+        server.advance(MINUTE).await;
+        assert_eq!(receiver.next().await.target, "/small", "the large one has no room");
+    }
+    FREE.store(2 * RESERVE, Ordering::Relaxed);
+    server.advance(MINUTE).await;
+    let paths: BTreeSet<String> = receiver.take(2).await.into_iter().map(|delivery| delivery.target).collect();
+    assert_eq!(paths, BTreeSet::from(["/large".to_owned(), "/small".to_owned()]));
+    server.finish().await;
 }
 
 #[tokio::test]

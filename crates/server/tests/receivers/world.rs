@@ -4,6 +4,7 @@
 use crate::secure_cases::{Authority, HOST, WEAK_AUTHORITY};
 use posthaste::clock::Clock;
 use posthaste::config::{Config, Mode, Settings};
+use posthaste::data_dir::free_bytes;
 use posthaste::delivery::resolve::{Lookup, Resolve};
 use posthaste::server::{Parts, Server};
 use posthaste::store::Store;
@@ -64,7 +65,7 @@ impl World {
         };
         let config = Config::resolve(Mode::Dev, settings).expect("the settings are valid");
         let (store, clock) = (open(backend, dir.path()), Clock::manual(START));
-        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(Names) };
+        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(Names), free_bytes };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let server = Server::start(config, parts, listener).await.expect("the server starts");
         let core = server.app.core.clone();

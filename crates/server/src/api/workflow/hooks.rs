@@ -14,6 +14,7 @@ use crate::api::publish::refuse_when_disk_is_low;
 use crate::api::storing;
 use crate::app::App;
 use crate::core::RunKey;
+use crate::quotas::STORED_BYTES_QUOTA;
 use crate::store::Asker;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -21,6 +22,7 @@ use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::routing::{MethodRouter, get};
+use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::StepText;
 use posthaste_wire::encoding::{base64, utf8_or_latin1};
 use posthaste_wire::header::canonical;
@@ -37,6 +39,11 @@ const X_FORWARDED_PROTO: &str = "x-forwarded-proto";
 /// All methods that webhooks are known to have.
 pub(in crate::api) fn methods() -> MethodRouter<Arc<App>> {
     get(call).post(call).put(call).patch(call).delete(call).options(call)
+}
+
+/// Anonymous callers do not learn how much the tenant has stored.
+fn without_figures(error: ApiError) -> ApiError {
+    if error.is_quota() { ApiError::quota(format!("quota {STORED_BYTES_QUOTA} exceeded")) } else { error }
 }
 
 async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
@@ -67,7 +74,7 @@ async fn call(State(app): State<Arc<App>>, request: Request) -> Result<Json<Valu
     let over = || ApiError::too_large(format!("the body is larger than {max} bytes"));
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let payload = payload(&parts, scheme(&app, &parts), &body.bytes);
-    let _promise = storing::admit(&app, tenant, payload.len())?;
+    let _promise = storing::admit(&app, tenant, base64_len(payload.len() as u64) as usize).map_err(without_figures)?;
     let notified = app.core.notify_run(tenant, run, event, payload).await?.map_err(refused_event)?;
     Ok(Json(match notified {
         Some(notified) => json!({ "messageId": notified.message_id.to_string() }),

@@ -18,6 +18,7 @@ use crate::store::Asker;
 use crate::tenants::Scope;
 use axum::Json;
 use axum::extract::{Request, State};
+use posthaste_engine::workflow::entry::base64_len;
 use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
         // Only the core knows how many runs wait, and takes room for their copies.
         None => app.core.notify(tenant, event, data).await?,
         Some(id) => {
-            let _promise = storing::admit(&app, tenant, data.len())?;
+            let _promise = storing::admit(&app, tenant, base64_len(data.len() as u64) as usize)?;
             let run = RunKey { id: checked_name("the run id", &id)?, created_at: None };
             let notified = app.core.notify_run(tenant, run, event, data).await?;
             notified.map_err(refused_event)?.into_iter().collect()

@@ -396,7 +396,13 @@ impl Order<'_> {
                 let verb = if self.action == Action::Resume { "resume" } else { "restart" };
                 for some in ids.chunks(RUNS_AGAIN_MAX) {
                     let path = format!("/v2/workflows/dlq/{verb}?{}", named(some));
-                    let answer = visitor.send(Method::POST, &path, &self.settings, Vec::new()).await?;
+                    let answer = match visitor.send(Method::POST, &path, &self.settings, Vec::new()).await {
+                        Err(problem) if !done.is_empty() => {
+                            stopped = Some(problem.text);
+                            break;
+                        }
+                        answer => answer?,
+                    };
                     done.extend(answer["workflowRuns"].as_array().cloned().unwrap_or_default());
                     stopped = answer["error"].as_str().map(str::to_owned);
                     if stopped.is_some() {

@@ -458,7 +458,11 @@ impl Shared {
             self.state().unmoved_bytes = 0;
             crash_point("journal_before_checkpoint");
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
-            self.disk.backlog.store(self.state().backlog_bytes(), Ordering::Relaxed);
+            // A reader may have kept part of it from being moved; the next write tries that part again.
+            let unmoved_bytes = self.database.unmoved_bytes().map_err(|error| self.fail(error.into()))?;
+            let state = self.state();
+            self.disk.backlog.store(state.backlog_bytes().max(unmoved_bytes), Ordering::Relaxed);
+            drop(state);
             crash_point("journal_checkpointed");
         }
         Ok(())

@@ -4,6 +4,7 @@ use super::{Answer, Request, eventually};
 use posthaste::clock::Clock;
 use posthaste::config::{Config, Mode, Settings};
 use posthaste::core::CoreHandle;
+use posthaste::data_dir::{FreeBytes, free_bytes};
 use posthaste::delivery::resolve::{Lookup, Resolve};
 use posthaste::server::{Parts, Server};
 use posthaste::store::journal::{JournalOptions, JournalStore};
@@ -59,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) manual_clock: bool,
     /// Knows no name unless a test says otherwise.
     pub(crate) resolver: Arc<dyn Resolve>,
+    /// How much room the disk has.
+    pub(crate) free_bytes: FreeBytes,
 }
 
 impl Setup {
@@ -69,7 +72,14 @@ impl Setup {
             shutdown_grace: Some("1s".to_owned()),
             ..Settings::default()
         };
-        Setup { mode: Mode::Dev, backend: Backend::Journal, settings, manual_clock: true, resolver: Arc::new(NoNames) }
+        Setup {
+            mode: Mode::Dev,
+            backend: Backend::Journal,
+            settings,
+            manual_clock: true,
+            resolver: Arc::new(NoNames),
+            free_bytes,
+        }
     }
 
     /// As `posthaste serve` runs, with loopback allowed as a private network would be.
@@ -143,7 +153,8 @@ impl TestServer {
         settings.data_dir = Some(dir.path().to_owned());
         let config = Config::resolve(setup.mode, settings).expect("the settings are valid");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: setup.resolver.clone() };
+        let (resolver, free_bytes) = (setup.resolver.clone(), setup.free_bytes);
+        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver, free_bytes };
         let server = Server::start(config, parts, listener).await.expect("the server starts");
         TestServer { address: server.address, server: Some(server), setup, store, dir, clock }
     }
