@@ -26,6 +26,8 @@ pub(crate) struct Told<'a> {
     pub outcome: &'a Outcome,
     /// The dead letter, when the message has failed for good.
     pub dlq_id: Option<DlqId>,
+    /// There is no room for the body of the source.
+    pub is_full: bool,
 }
 
 /// The body of a callback, in the order of the contract.
@@ -51,7 +53,7 @@ struct Payload<'a> {
     method: &'a str,
     source_header: Lists<'a>,
     source_body: String,
-    /// Its size, if it is left out because it is large. Not part of QStash's payload.
+    /// Its size, if it is left out because it is large or there is no room for it. Not part of QStash's payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_body_omitted_bytes: Option<usize>,
     not_before: u64,
@@ -101,7 +103,7 @@ pub(crate) fn message(callback: &CallbackSpec, told: Told<'_>, id: MessageId, no
 fn body(told: Told<'_>) -> Bytes {
     let (source, spec) = (told.source, &told.source.spec);
     let response = told.outcome.result.as_ref().ok();
-    let is_large = source.body.len() > SOURCE_BODY_BYTES_MAX;
+    let is_omitted = told.is_full || source.body.len() > SOURCE_BODY_BYTES_MAX;
     let payload = Payload {
         status: response.map_or(0, |response| response.status),
         header: response.map(|response| lists(&response.headers, |value| Cow::Borrowed(value))).unwrap_or_default(),
@@ -116,8 +118,8 @@ fn body(told: Told<'_>) -> Bytes {
         url: &spec.url,
         method: &spec.method,
         source_header: lists(&spec.headers, header_shown),
-        source_body: if is_large { String::new() } else { base64(&source.body) },
-        source_body_omitted_bytes: is_large.then_some(source.body.len()),
+        source_body: if is_omitted { String::new() } else { base64(&source.body) },
+        source_body_omitted_bytes: is_omitted.then_some(source.body.len()),
         not_before: source.not_before.as_millis(),
         created_at: source.created_at.as_millis(),
         schedule_id: spec.schedule_id.as_deref(),

@@ -185,12 +185,17 @@ impl Response {
         Response { status: self.status, headers: self.headers.clone(), body, truncated }
     }
 
+    /// Its status, without headers and body.
+    pub fn status_alone(&self) -> Response {
+        let truncated = self.truncated || !self.body.is_empty();
+        Response { status: self.status, truncated, ..Response::default() }
+    }
+
     /// Its status with the first header of this name, without the other headers and the body.
     pub fn status_and(&self, name: &str) -> Response {
-        let truncated = self.truncated || !self.body.is_empty();
         let named = self.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
         let headers = named.filter(|(_, value)| value.len() <= KEPT_VALUE_BYTES_MAX).cloned().into_iter().collect();
-        Response { status: self.status, headers, body: Vec::new(), truncated }
+        Response { headers, ..self.status_alone() }
     }
 }
 

@@ -31,6 +31,8 @@ pub const RETRY_DELAY_MS_MAX: u64 = 86_400_000;
 pub const RETRY_FLOOR_BYTES_MIN: usize = 1024 * 1024;
 /// See [`RETRY_FLOOR_BYTES_MIN`].
 pub const RETRY_BYTES_PER_SECOND: usize = 1024 * 1024;
+/// The wait before a retry is at least this long while the tenant has stored all that it may, or the disk is nearly full.
+pub const FULL_RETRY_MS_MIN: u64 = 60_000;
 /// Steps that checking the retry-delay expressions of one request may take, each different one once: a number, operator or call
 /// for one retry. A request that needs more is refused with 400.
 pub const RETRY_EXPRESSION_STEPS_MAX: u64 = 10_000_000;

@@ -14,6 +14,13 @@ pub struct Outcome {
     pub phases: Option<Box<Phases>>,
 }
 
+impl Outcome {
+    /// The same, with no more of the response than its status.
+    pub fn without_response(self) -> Outcome {
+        Outcome { result: self.result.map(|response| response.status_alone()), ..self }
+    }
+}
+
 /// Why an attempt brought no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptError {

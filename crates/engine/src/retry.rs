@@ -1,9 +1,12 @@
 //! After a failed attempt: again, and when, or never.
 
-use crate::limits::{RETRY_AFTER_MS_MIN, RETRY_BYTES_PER_SECOND, RETRY_DELAY_MS_MAX, RETRY_FLOOR_BYTES_MIN};
+use crate::limits::{
+    FULL_RETRY_MS_MIN, RETRY_AFTER_MS_MIN, RETRY_BYTES_PER_SECOND, RETRY_DELAY_MS_MAX, RETRY_FLOOR_BYTES_MIN,
+};
 use crate::message::MessageSpec;
 use crate::outcome::{Outcome, Verdict};
 use crate::planted::{self, Bug};
+use crate::shard::Storage;
 use posthaste_wire::retry_after::{retry_after_ms, step_retry_after_ms};
 use posthaste_wire::retry_delay::RetryDelay;
 use posthaste_wire::time::Timestamp;
@@ -39,10 +42,11 @@ pub fn next(spec: &MessageSpec, retried: u32, outcome: &Outcome, now: Timestamp,
 }
 
 impl Next {
-    /// The same, but for a large body not before the least wait for its size is over.
-    pub fn with_floor(self, body_bytes: usize, now: Timestamp) -> Next {
+    /// The same, but not before the least wait for the size of the body, and for storage that is full, is over.
+    pub fn with_floor(self, body_bytes: usize, storage: Storage, now: Timestamp) -> Next {
+        let of_storage = if storage == Storage::Full { FULL_RETRY_MS_MIN } else { 0 };
         match self {
-            Next::RetryAt(at) => Next::RetryAt(at.max(now.plus_millis(floor_ms(body_bytes)))),
+            Next::RetryAt(at) => Next::RetryAt(at.max(now.plus_millis(floor_ms(body_bytes).max(of_storage)))),
             other => other,
         }
     }
@@ -131,13 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn a_large_body_is_not_sent_again_at_once() {
+    fn a_large_body_is_not_sent_again_at_once_nor_any_while_storage_is_full() {
         let retry = |ms| Next::RetryAt(NOW.plus_millis(ms));
-        assert_eq!(retry(0).with_floor(RETRY_FLOOR_BYTES_MIN - 1, NOW), retry(0));
-        assert_eq!(retry(0).with_floor(RETRY_FLOOR_BYTES_MIN, NOW), retry(1_000));
-        assert_eq!(retry(100).with_floor(10 * 1024 * 1024, NOW), retry(10_000));
-        assert_eq!(retry(12_000).with_floor(10 * 1024 * 1024, NOW), retry(12_000), "a longer wait stays as it is");
-        assert_eq!(Next::DeadLetter.with_floor(10 * 1024 * 1024, NOW), Next::DeadLetter);
+        assert_eq!(retry(0).with_floor(RETRY_FLOOR_BYTES_MIN - 1, Storage::Free, NOW), retry(0));
+        assert_eq!(retry(0).with_floor(RETRY_FLOOR_BYTES_MIN, Storage::Free, NOW), retry(1_000));
+        assert_eq!(retry(100).with_floor(10 * 1024 * 1024, Storage::Free, NOW), retry(10_000));
+        assert_eq!(
+            retry(12_000).with_floor(10 * 1024 * 1024, Storage::Free, NOW),
+            retry(12_000),
+            "a longer wait stays as it is"
+        );
+        assert_eq!(Next::DeadLetter.with_floor(10 * 1024 * 1024, Storage::Free, NOW), Next::DeadLetter);
+        assert_eq!(retry(0).with_floor(0, Storage::Full, NOW), retry(FULL_RETRY_MS_MIN));
+        assert_eq!(retry(70_000).with_floor(0, Storage::Full, NOW), retry(70_000));
     }
 
     #[test]

@@ -82,6 +82,16 @@ pub struct Publish {
     pub replaces: Option<DlqId>,
 }
 
+/// Whether there is room for more than the outcome of an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    #[default]
+    Free,
+    /// The tenant has stored all that it may, or the disk is nearly full. Outcomes are stored without the response and the
+    /// message that they are about, and retries wait longer.
+    Full,
+}
+
 /// What the world gives to the end of an attempt: chance, and ids for the callbacks it may cause.
 #[derive(Clone, Copy, Debug)]
 pub struct Chance {
@@ -91,6 +101,8 @@ pub struct Chance {
     pub callback: MessageId,
     /// For the failure callback; made after the other.
     pub failure_callback: MessageId,
+    /// Whether there is room for the response.
+    pub storage: Storage,
 }
 
 /// What a publish came to.
@@ -217,7 +229,7 @@ impl Shard {
     }
 
     /// An attempt has ended.
-    pub fn ended(&mut self, message: &Message, outcome: Outcome, chance: Chance, now: Timestamp, out: &mut Output) {
+    pub fn ended(&mut self, message: &Message, mut outcome: Outcome, chance: Chance, now: Timestamp, out: &mut Output) {
         let held = self.held.remove(&message.id.seq).expect("an attempt ends only if it was started and not ended");
         let Held { live, stage: Stage::InFlight(generation) } = held else {
             panic!("{:?} was not under way", message.id)
@@ -227,10 +239,14 @@ impl Shard {
             None
         } else {
             let next = retry::next(&message.spec, live.retried, &outcome, now, chance.random);
-            Some(next.with_floor(message.body.len(), now))
+            Some(next.with_floor(message.body.len(), chance.storage, now))
         };
+        let is_full = chance.storage == Storage::Full;
+        if is_full {
+            outcome = outcome.without_response();
+        }
         let dlq_id = (next == Some(Next::DeadLetter)).then(|| ending::dlq_id(&live, now));
-        let told = Told { source: message, retried: live.retried, outcome: &outcome, dlq_id: None };
+        let told = Told { source: message, retried: live.retried, outcome: &outcome, dlq_id: None, is_full };
         let mut callbacks = Vec::new();
         if let (Some(spec), Some(_)) = (&message.spec.callback, next) {
             callbacks.push(Arc::new(callback::message(spec, told, chance.callback, now)));

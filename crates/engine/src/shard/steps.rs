@@ -1,7 +1,7 @@
 //! Messages that belong to runs of workflows: they are timed, limited and retried like all others, and what becomes of them
 //! is decided by the run.
 
-use super::{Held, Output, Shard, Stage};
+use super::{Held, Output, Shard, Stage, Storage};
 use crate::event::Op;
 use crate::message::{Live, Message, Origin};
 use crate::outcome::Outcome;
@@ -65,6 +65,7 @@ impl Shard {
         message: &Message,
         outcome: &Outcome,
         random: u64,
+        storage: Storage,
         now: Timestamp,
         out: &mut Output,
     ) -> Option<StepEnd> {
@@ -73,7 +74,7 @@ impl Shard {
             panic!("{:?} was not under way", message.id)
         };
         self.lanes.finish(&live, generation, now);
-        let next = retry::next(&message.spec, live.retried, outcome, now, random);
+        let next = retry::next(&message.spec, live.retried, outcome, now, random).with_floor(0, storage, now);
         match next {
             Next::RetryAt(due) if !live.cancel_requested => {
                 let live = Live { due, retried: live.retried + 1, ..live };

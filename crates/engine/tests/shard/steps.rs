@@ -7,7 +7,7 @@ use posthaste_engine::limits::HORIZON_MS;
 use posthaste_engine::message::{Live, Message, MessageSpec, Origin};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::retry::Next;
-use posthaste_engine::shard::{Effect, Output, Shard, Step, StepEnd};
+use posthaste_engine::shard::{Effect, Output, Shard, Step, StepEnd, Storage};
 use posthaste_engine::workflow::{Part, StepRef};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -43,7 +43,7 @@ impl Rig {
     fn end(&mut self, step: &Step, status: u16, now: Timestamp) -> (Option<StepEnd>, Vec<Op>) {
         let response = Response { status, ..Response::default() };
         let outcome = Outcome { result: Ok(response), duration_ms: 1, phases: None };
-        let end = self.shard.step_ended(&step.message, &outcome, 0, now, &mut self.out);
+        let end = self.shard.step_ended(&step.message, &outcome, 0, Storage::Free, now, &mut self.out);
         (end, self.taken().0)
     }
 }

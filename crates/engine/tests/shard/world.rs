@@ -11,7 +11,7 @@ use posthaste_engine::event::{Event, Op};
 use posthaste_engine::flow::{Flow, FlowEdit};
 use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey};
 use posthaste_engine::queue::Queue;
-use posthaste_engine::shard::{Chance, Effect, Lane, Load, Output, Publish, Settings, Shard, Source};
+use posthaste_engine::shard::{Chance, Effect, Lane, Load, Output, Publish, Settings, Shard, Source, Storage};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -314,7 +314,7 @@ impl World {
             self.last_seq = Seq::next(self.last_seq, self.now);
             MessageId { seq: self.last_seq, tag: 8 }
         };
-        Chance { random: 3, callback: id(), failure_callback: id() }
+        Chance { random: 3, callback: id(), failure_callback: id(), storage: Storage::Free }
     }
 
     /// Commits, carries out the effects, and lets the shard do everything that is due now.

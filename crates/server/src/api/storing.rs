@@ -13,7 +13,8 @@ const SETTINGS_BYTES: usize = 16 * 1024 * 1024;
 /// Admits a request that stores this many bytes, or returns the error of the bound that it exceeds. Keep the promise until the
 /// bytes are stored.
 pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
-    let promise = promise(app, tenant, bytes)?;
+    check_request(app, bytes)?;
+    let promise = app.disk_room.take(tenant, bytes as u64).ok_or_else(ApiError::disk_low)?;
     if let Some(limit) = app.config.quotas.stored_bytes {
         let adding = bytes as u64;
         // Those of requests that came earlier and are not stored yet count, or many requests at once would exceed the quota.
@@ -27,12 +28,6 @@ pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPro
         }
     }
     Ok(promise)
-}
-
-/// Admits a request without the quota of its tenant: for steps of a run, which has bounds of its own.
-pub(super) fn promise(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
-    check_request(app, bytes)?;
-    app.disk_room.take(tenant, bytes as u64).ok_or_else(ApiError::disk_low)
 }
 
 /// Refuses a request that would store more than one request may.

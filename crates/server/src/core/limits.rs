@@ -7,10 +7,12 @@ use crate::data_dir::DiskPromise;
 use crate::quotas::STORED_BYTES_QUOTA;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::message::FlowSpec;
+use posthaste_engine::shard::Storage;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 /// Idle flow-control keys looked at in one round.
 const IDLE_FLOWS_MAX: usize = 1_000;
@@ -51,6 +53,12 @@ impl Core {
     pub(super) fn fits_quota(&self, tenant: TenantId, adding: u64) -> bool {
         let stored = self.store.stored_bytes(tenant).saturating_add(adding);
         self.quotas.stored_bytes.is_none_or(|limit| stored <= limit)
+    }
+
+    /// Whether the outcomes of a tenant's attempts are stored in full.
+    pub(super) fn storage_of(&self, tenant: TenantId) -> Storage {
+        let is_full = self.disk.low.load(Ordering::Relaxed) || !self.fits_quota(tenant, 0);
+        if is_full { Storage::Full } else { Storage::Free }
     }
 
     /// Ends a promise when what the batch holds is committed.

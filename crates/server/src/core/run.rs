@@ -220,13 +220,15 @@ impl Core {
                 }
                 self.batch.body_bytes += told_bytes(&message, &outcome);
                 self.activity.attempted(&message, &outcome, now);
+                let storage = self.storage_of(message.tenant);
                 if let Some(step) = message.spec.workflow {
-                    self.step_ended(&message, step, &outcome, now)?;
+                    self.step_ended(&message, step, outcome, storage, now)?;
                     crash_point("outcome_decided");
                     return Ok(Flow::Go);
                 }
                 let random = self.random.next_u64();
-                let chance = Chance { random, callback: self.next_id(now), failure_callback: self.next_id(now) };
+                let (callback, failure_callback) = (self.next_id(now), self.next_id(now));
+                let chance = Chance { random, callback, failure_callback, storage };
                 self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
                 crash_point("outcome_decided");
                 if ENABLED {

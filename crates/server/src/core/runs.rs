@@ -13,11 +13,11 @@ use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::{DedupKey, Live, Message};
-use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::{Accepted, Step};
+use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
+use posthaste_engine::shard::{Accepted, Step, Storage};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
-    Attempt, Change, Consequences, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
+    Attempt, Change, Consequences, ERROR_STEP_NAME, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
 };
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -291,17 +291,24 @@ impl Core {
         &mut self,
         message: &Message,
         step: StepRef,
-        outcome: &Outcome,
+        mut outcome: Outcome,
+        storage: Storage,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
         if step.part == Part::Deadline {
             self.hear_before_deadline(message.id, now)?;
         }
+        if storage == Storage::Full && self.is_call(message.tenant, step)? {
+            outcome = unstored(outcome);
+        }
         let random = self.random.next_u64();
-        let Some(end) = self.shard.step_ended(message, outcome, random, now, &mut self.batch.out) else {
+        let Some(end) = self.shard.step_ended(message, &outcome, random, storage, now, &mut self.batch.out) else {
             return Ok(());
         };
-        let attempt = Attempt { outcome, retried: end.retried, next: end.next, sent: &message.body };
+        if storage == Storage::Full {
+            outcome.result = outcome.result.map(|response| response.status_and(ERROR_STEP_NAME));
+        }
+        let attempt = Attempt { outcome: &outcome, retried: end.retried, next: end.next, sent: &message.body };
         self.decide(message.tenant, step.run, now, |workflow, out| match step.part {
             Part::Entry(index) => workflow.attempted(index, attempt, out),
             Part::FailureCall => workflow.failure_told(attempt, out),
@@ -309,6 +316,13 @@ impl Core {
         })?;
         crash_point("run_outcome");
         Ok(())
+    }
+
+    /// Whether a message of a run calls another service for it, so that the response is the result of a step.
+    fn is_call(&mut self, tenant: TenantId, step: StepRef) -> Result<bool, CoreFailure> {
+        let Part::Entry(index) = step.part else { return Ok(false) };
+        let entry = self.cached(tenant, step.run)?.and_then(|cached| cached.workflow.entries.get(index as usize));
+        Ok(entry.is_some_and(|entry| entry.terms.call_type == CallType::ToCallback))
     }
 
     /// What a message of a run sends.
@@ -556,6 +570,13 @@ pub(super) fn refused(refusal: Refusal) -> RunRefused {
         Refusal::Ended => RunRefused::Ended,
         Refusal::Exceeded { quota, limit } => RunRefused::Exceeded(QuotaExceeded { quota, limit }),
     }
+}
+
+/// The outcome of a call whose response cannot be stored: the attempt has failed, and is repeated as long as it may be.
+fn unstored(outcome: Outcome) -> Outcome {
+    let message = "the response is not stored: quota maxStoredBytes exceeded, or the disk is nearly full".to_owned();
+    let refused = |_| Err(AttemptError { class: ErrorClass::Protocol, message });
+    Outcome { result: outcome.result.and_then(refused), ..outcome }
 }
 
 /// What a message comes to that had nothing to send.

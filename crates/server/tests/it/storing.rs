@@ -1,8 +1,8 @@
 //! What requests may store, at once and in all.
 
-use crate::api::workflow_runs::Runs;
-use crate::support::server::TOKEN_B;
-use crate::support::{Backend, Receiver, Setup, TestServer, runs};
+use crate::api::workflow_runs::{Runs, call, step};
+use crate::support::server::{START_MS, TOKEN_B};
+use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually, runs};
 use posthaste::core::{Room, StartRun};
 use posthaste_engine::workflow::NewEntry;
 use posthaste_wire::time::Timestamp;
@@ -188,5 +188,60 @@ async fn an_event_for_which_there_is_no_room_reaches_no_run() {
     assert_eq!(waiters.as_array().map(Vec::len), Some(waiting.len()), "both still wait");
     let notified = notify(MIB).expect(200).await.json();
     assert_eq!(notified.as_array().map(Vec::len), Some(waiting.len()));
+    server.finish_with_pending().await;
+}
+
+#[tokio::test]
+async fn over_the_quota_outcomes_have_no_bodies_and_retries_wait() {
+    const HOUR: u64 = 3_600_000;
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let down = || Reply::status(500).with_header("X-Why", "long").with_body("a long answer");
+    receiver.script("/down", [down(), down()]);
+    let callback = receiver.url("/callback");
+    let headers = [
+        ("Upstash-Delay", "1h"),
+        ("Upstash-Retries", "1"),
+        ("Upstash-Retry-Delay", "1"),
+        ("Upstash-Callback", callback.as_str()),
+    ];
+    let id = server.publish_with(&receiver.url("/down"), &headers, "hello").await;
+    let server = server.restart_with(|settings| settings.max_stored_bytes = Some(1)).await;
+    server.advance(HOUR).await;
+    let deliveries = receiver.take(2).await;
+    let callback = deliveries.iter().find(|delivery| delivery.target == "/callback").expect("a callback");
+    let payload: Value = serde_json::from_slice(&callback.body).expect("a callback is JSON");
+    assert_eq!((&payload["status"], &payload["header"], &payload["body"]), (&json!(500), &json!({}), &json!("")));
+    assert_eq!((&payload["sourceBody"], &payload["sourceBodyOmittedBytes"]), (&json!(""), &json!(5)));
+    let retry = server.events_of(&id).await.into_iter().find(|event| event["state"] == "RETRY").expect("a retry");
+    assert_eq!(retry["nextDeliveryTime"], START_MS + HOUR + 60_000);
+    server.advance(60_000).await;
+    let letter = server.dead_letter_of(&id).await;
+    assert_eq!((&letter["responseStatus"], letter.get("responseBody")), (&json!(500), None), "{letter}");
+    receiver.take(2).await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn over_the_quota_runs_get_no_new_steps_and_results_of_calls_are_not_stored() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/called", [Reply::status(200).with_body("a long answer")]);
+    server.started(&["wfr_a"]).await;
+    let mut delayed = call("wfr_a", &receiver.url("/called"));
+    delayed["headers"]["Upstash-Delay"] = json!("30m");
+    delayed["headers"]["Upstash-Retries"] = json!("0");
+    server.batch(json!([delayed])).expect(200).await;
+    let server = server.restart_with(|settings| settings.max_stored_bytes = Some(1)).await;
+    let refused = server.batch(json!([step("wfr_a", r#"{"stepId":2,"out":"1"}"#)])).expect(412).await.error();
+    assert!(refused.starts_with("quota maxStoredBytes exceeded"), "{refused}");
+    server.advance(30 * 60_000).await;
+    receiver.next().await;
+    let log = eventually("the call has ended", || async {
+        let log = server.get("/v2/workflows/logs").expect(200).await.text();
+        log.contains("the response is not stored: quota maxStoredBytes").then_some(log)
+    })
+    .await;
+    assert!(!log.contains("a long answer"), "{log}");
     server.finish_with_pending().await;
 }

@@ -7,7 +7,7 @@ use crate::env::Env;
 use crate::random::Random;
 use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{FlowKey, Live, Message};
-use posthaste_engine::shard::{Accepted, Chance, Publish};
+use posthaste_engine::shard::{Accepted, Chance, Publish, Storage};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ impl Owner {
         let (callback, failure_callback) = (self.next_id(env, now), self.next_id(env, now));
         self.batch.notes.outcomes.push((live, outcome.verdict(), callback, failure_callback));
         env.tell(Some(live.id), || format!("node {} hears {:?}", self.node, outcome.verdict()));
-        let chance = Chance { random, callback, failure_callback };
+        let chance = Chance { random, callback, failure_callback, storage: Storage::Free };
         self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
         Ok(())
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::Step;
+use posthaste_engine::shard::{Step, Storage};
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{EarlyEvent, Invoke, Invoker, RunState};
@@ -292,7 +292,7 @@ impl Owner {
         }
         let random = env.random.next_u64();
         env.tell(Some(message.id), || format!("node {} hears {:?}", self.node, outcome.verdict()));
-        let Some(end) = self.shard.step_ended(message, outcome, random, now, &mut self.batch.out) else {
+        let Some(end) = self.shard.step_ended(message, outcome, random, Storage::Free, now, &mut self.batch.out) else {
             return Ok(());
         };
         let attempt = Attempt { outcome, retried: end.retried, next: end.next, sent: &message.body };

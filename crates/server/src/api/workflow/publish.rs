@@ -225,7 +225,7 @@ async fn append(
     mut room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
     let bytes = entries.iter().map(|entry| entry.body.len()).sum();
-    room.disk = Some(storing::promise(app, tenant, bytes)?);
+    room.disk = Some(storing::admit(app, tenant, bytes)?);
     let count = entries.len();
     within_quota(app, tenant, count, app.core.append(tenant, run, entries, room), |it: &Accepted| !it.deduplicated)
         .await

@@ -1,6 +1,6 @@
 //! How long lists get, whom they make wait, and what they show to those who may only read.
 
-use super::workflow_runs::{APP, Runs, start, step};
+use super::workflow_runs::{APP, Runs, call, start, step};
 use crate::support::server::{READ_ONLY, TOKEN_B};
 use crate::support::{Answer, Backend, Receiver, Reply, Setup, TestServer, eventually};
 use base64::Engine;
@@ -249,18 +249,7 @@ async fn who_may_only_read_sees_no_credentials_in_the_response_to_a_call_of_a_ru
     receiver
         .script("/called", [Reply::status(200).with_header("Set-Cookie", "s3cret").with_header("X-Plain", "plain")]);
     server.started(&["wfr_a"]).await;
-    let headers = json!({
-        "Upstash-Workflow-Init": "false", "Upstash-Workflow-RunId": "wfr_a", "Upstash-Method": "POST",
-        "Upstash-Workflow-CallType": "toCallback", "Upstash-Feature-Set": "WF_NoDelete,InitialBody",
-        "Upstash-Callback": APP, "Upstash-Callback-Workflow-CallType": "fromCallback",
-        "Upstash-Callback-Workflow-RunId": "wfr_a", "Upstash-Callback-Workflow-Init": "false",
-        "Upstash-Callback-Forward-Upstash-Workflow-Callback": "true",
-        "Upstash-Callback-Forward-Upstash-Workflow-StepId": "1",
-        "Upstash-Callback-Forward-Upstash-Workflow-StepName": "c",
-        "Upstash-Callback-Forward-Upstash-Workflow-StepType": "Call",
-        "Upstash-Callback-Forward-Upstash-Workflow-Concurrent": "1",
-    });
-    let call = json!({ "destination": receiver.url("/called"), "body": "x", "headers": headers });
+    let call = call("wfr_a", &receiver.url("/called"));
     server.batch(json!([call])).expect(200).await;
     let path = "/v2/workflows/logs";
     eventually("the call is answered", || async {

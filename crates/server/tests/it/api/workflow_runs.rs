@@ -29,9 +29,25 @@ pub(super) fn start_at(url: &str, id: &str, more: Value) -> Value {
 }
 
 /// An item that appends a step to a run.
-pub(super) fn step(id: &str, body: &str) -> Value {
+pub(crate) fn step(id: &str, body: &str) -> Value {
     let headers = json!({ "upstash-workflow-init": "false", "upstash-workflow-runid": id, "upstash-delay": "1h" });
     json!({ "destination": APP, "body": body, "headers": headers })
+}
+
+/// An item that calls another service for a run, whose response is the result of its first step.
+pub(crate) fn call(id: &str, url: &str) -> Value {
+    let headers = json!({
+        "Upstash-Workflow-Init": "false", "Upstash-Workflow-RunId": id, "Upstash-Method": "POST",
+        "Upstash-Workflow-CallType": "toCallback", "Upstash-Feature-Set": "WF_NoDelete,InitialBody",
+        "Upstash-Callback": APP, "Upstash-Callback-Workflow-CallType": "fromCallback",
+        "Upstash-Callback-Workflow-RunId": id, "Upstash-Callback-Workflow-Init": "false",
+        "Upstash-Callback-Forward-Upstash-Workflow-Callback": "true",
+        "Upstash-Callback-Forward-Upstash-Workflow-StepId": "1",
+        "Upstash-Callback-Forward-Upstash-Workflow-StepName": "c",
+        "Upstash-Callback-Forward-Upstash-Workflow-StepType": "Call",
+        "Upstash-Callback-Forward-Upstash-Workflow-Concurrent": "1",
+    });
+    json!({ "destination": url, "body": "x", "headers": headers })
 }
 
 pub(crate) trait Runs {
