@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn told<'a>(source: &'a Message, outcome: &'a Outcome, dlq_id: Option<DlqId>) -> Told<'a> {
-        Told { source, retried: 2, outcome, dlq_id }
+        Told { source, retried: 2, outcome, dlq_id, is_full: false }
     }
 
     #[test]

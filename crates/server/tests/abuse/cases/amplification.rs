@@ -14,6 +14,11 @@ const CALLBACK_RETRIES: usize = 30;
 /// Most bytes that may be written meanwhile: the body three times (journal, WAL, database), as much for its callbacks, and
 /// what the neighbour publishes. They were 660 MB.
 const CALLBACK_WRITTEN_MAX: u64 = 60_000_000;
+/// A body that is just small enough to be in each callback and to be sent again at once.
+const SMALL_BODY_BYTES: usize = 1024 * 1024 - 1;
+/// Most bytes that a tenant with a quota of 20 MB may write: three times the quota, some callbacks that were in flight, and
+/// what the neighbour publishes.
+const QUOTA_WRITTEN_MAX: u64 = 120_000_000;
 /// How long it is watched.
 const CALLBACK_WATCHED: Duration = Duration::from_secs(8);
 /// Items of the largest batch.
@@ -26,8 +31,13 @@ const EXPRESSION_SLACK: Duration = Duration::from_millis(200);
 
 pub(super) fn cases() -> Vec<Case> {
     let few_bytes = Limits { written: Some(CALLBACK_WRITTEN_MAX), ..Limits::default() };
+    let over_quota = Limits { written: Some(QUOTA_WRITTEN_MAX), ..Limits::default() };
     vec![
         Case::new("callback amplification", |stage| Box::pin(callbacks(stage))).limited(few_bytes),
+        Case {
+            settings: "max_stored_bytes = 20000000\n",
+            ..Case::new("callbacks over the quota", |stage| Box::pin(quick_retries(stage))).limited(over_quota)
+        },
         Case::new("one costly expression", |stage| Box::pin(one_expression(stage))),
         Case::new("distinct costly expressions", |stage| Box::pin(distinct_expressions(stage))),
         Case::new("batch of 10,000 items", |stage| Box::pin(large_batch(stage))),
@@ -49,6 +59,20 @@ async fn callbacks(stage: &Stage) -> Attack {
     while stage.sink.succeeded() <= CALLBACK_RETRIES && Instant::now() < until {
         elapse(Duration::from_millis(50)).await;
     }
+    attack.note(format!("{} attempts, {} callbacks", stage.sink.failed(), stage.sink.succeeded()));
+    attack
+}
+
+/// Every attempt fails at once and is repeated at once, until the callbacks have used up the quota.
+async fn quick_retries(stage: &Stage) -> Attack {
+    let mut attack = Attack::default();
+    let target = format!("/v2/publish/{}", stage.sink.url("/fail"));
+    let headers =
+        format!("Upstash-Retries: 1000\r\nUpstash-Retry-Delay: 1\r\nUpstash-Callback: {}\r\n", stage.sink.url("/ok"));
+    let (sent, reply) = stage.attack("POST", &target, &headers, &vec![b'x'; SMALL_BODY_BYTES]).await;
+    attack.bytes = sent;
+    expect_success_or_limit(&mut attack, "publish", &reply);
+    elapse(CALLBACK_WATCHED).await;
     attack.note(format!("{} attempts, {} callbacks", stage.sink.failed(), stage.sink.succeeded()));
     attack
 }
