@@ -175,7 +175,7 @@ async fn a_panic_of_the_core_or_the_journal_ends_the_process_and_loses_nothing()
 
         let mut server = Launch::on(&dir.path().join("data")).spawn();
         let (client, address) = (Client::new(), server.address());
-        assert!(acknowledged.len() >= 2, "{place}: only {} were acknowledged", acknowledged.len());
+        assert!(!acknowledged.is_empty(), "{place}: nothing was acknowledged");
         for id in &acknowledged {
             assert_eq!(client.get(address, &format!("/v2/messages/{id}")).await.status, 200, "{place}: {id} is lost");
         }
