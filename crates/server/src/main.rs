@@ -30,6 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Every message is allocated on one thread and freed on another; the system's allocator takes 15 % of the time for
 /// it. mimalloc is as fast, with half as much memory again under load.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -2,16 +2,20 @@
 
 use crate::config::LogFormat;
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
-/// Sends log lines to stderr. The filter is an `EnvFilter` expression such as `info`.
+/// Sends log lines to stderr. The filter is a level such as `info`, or levels of modules such as `warn,posthaste=debug`.
 pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| anyhow::anyhow!("log: {filter:?}: {error}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    let builder = builder.with_ansi(std::io::stderr().is_terminal());
-    let installed = match format {
-        LogFormat::Pretty => builder.compact().try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+    let targets: Targets = filter.parse().map_err(|error| anyhow::anyhow!("log: {filter:?}: {error}"))?;
+    let is_terminal = std::io::stderr().is_terminal();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(is_terminal);
+    let lines = match format {
+        LogFormat::Pretty => lines.compact().boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
     };
+    let installed = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
     installed.map_err(|error| anyhow::anyhow!("logging cannot be set up: {error}"))
 }
