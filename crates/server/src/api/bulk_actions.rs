@@ -3,10 +3,13 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::Params;
+use super::publish::refuse_when_disk_is_low;
+use super::storing;
 use crate::app::App;
 use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
 use crate::core::Room;
-use crate::store::{Filter, Store, StoreError, UnfinishedAction};
+use crate::data_dir::DiskPromise;
+use crate::store::{Filter, Store, StoreError, UnfinishedAction, json_row_bytes};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -22,6 +25,10 @@ use std::sync::Arc;
 const TERMS: [&str; 3] = ["async", "count", "rate"];
 /// Bulk actions of a page that are read at once.
 const READ_AT_ONCE: usize = 16;
+/// Bytes of a bulk action that is short.
+const SHORT_BYTES_MAX: usize = 8 * 1024;
+/// So many bulk actions are not few any more.
+const FEW: usize = 100;
 
 /// Stores a bulk cancel and wakes the worker; `count` is `usize::MAX` when there is no such bound.
 pub(super) async fn begin_cancel(
@@ -93,11 +100,39 @@ fn draft(app: &App, tenant: TenantId, params: &Params, count: usize) -> BulkActi
 
 /// Counting may take long, so others may begin theirs meanwhile: looked at once more, now alone.
 async fn store(app: &Arc<App>, action: BulkAction) -> Result<BulkAction, ApiError> {
+    let room = Room { disk: take_room(app, &action).await?, ..Room::default() };
     let _alone = app.bulk_actions.beginning.lock().await;
     check_room(&app.look_up(|store| store.unfinished_bulk_actions()).await?, action.tenant)?;
-    let action = app.core.put_bulk_action(action, None, Room::default()).await?.action;
+    let action = app.core.put_bulk_action(action, None, room).await?.action;
     app.bulk_actions.begun.notify_one();
     Ok(action)
+}
+
+/// Room for a bulk action. A tenant that has none left must be able to make some, so that a few short ones which only cancel or
+/// delete need none.
+async fn take_room(app: &Arc<App>, action: &BulkAction) -> Result<Option<DiskPromise>, ApiError> {
+    let bytes = usize::try_from(json_row_bytes(action)).unwrap_or(usize::MAX);
+    let admitted = refuse_when_disk_is_low(app).and_then(|()| storing::admit(app, action.tenant, bytes));
+    let makes_room = bytes <= SHORT_BYTES_MAX && !matches!(action.task, Task::DlqRetry { .. });
+    if admitted.is_err() && makes_room && has_few(app, action.tenant).await? {
+        return Ok(None);
+    }
+    admitted.map(Some)
+}
+
+/// Whether the tenant has few bulk actions, those that have ended included. A filter may be long, so one is read at a time.
+async fn has_few(app: &Arc<App>, tenant: TenantId) -> Result<bool, ApiError> {
+    let look = move |store: &dyn Store| {
+        let mut before = None;
+        for _ in 0..FEW {
+            match store.bulk_actions(tenant, before, 1)?.pop() {
+                None => return Ok(true),
+                Some(action) => before = Some(action.id),
+            }
+        }
+        Ok(false)
+    };
+    Ok(app.read(tenant, look).await?)
 }
 
 /// Refuses one more than a tenant may have under way at once.

@@ -23,7 +23,7 @@ pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPro
             promise.give_back();
             return Err(ApiError::quota(format!(
                 "quota {STORED_BYTES_QUOTA} exceeded, current limit: {limit}; {stored} bytes are stored or being \
-                 stored, and the request adds {adding}: delete dead letters and schedules, or wait until logs expire"
+                 stored, and the request adds {adding}: delete dead letters, schedules and URL groups, or wait until logs expire"
             )));
         }
     }

@@ -4,13 +4,14 @@ use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
 use super::pieces::Pieces;
-use super::publish::{no_group, publish_limits, refused_destination};
+use super::publish::{no_group, publish_limits, refuse_when_disk_is_low, refused_destination};
 use super::response::{Answer, answer};
 use super::shape::{Object, put};
+use super::storing;
 use super::viewer::Viewer;
 use crate::app::App;
-use crate::quotas::Quotas;
-use crate::store::{Names, Store, StoreError};
+use crate::data_dir::DiskPromise;
+use crate::store::{Names, Store, StoreError, json_row_bytes};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -146,10 +147,9 @@ async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Res
     let guard = app.clone();
     let edited = app.read(tenant, move |store| {
         let _alone = guard.group_edits.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = over_quota(store, tenant, &group, &edit, &quotas, now)?;
-        match over {
-            Some(over) => Ok(Err(over)),
-            None => Ok(Ok(store.edit_url_group(tenant, &group, &edit, now)?)),
+        match admit(&guard, store, tenant, &group, &edit, now)? {
+            Err(over) => Ok(Err(over)),
+            Ok(_promise) => Ok(Ok(store.edit_url_group(tenant, &group, &edit, now)?)),
         }
     });
     match edited.await?? {
@@ -159,27 +159,39 @@ async fn edit(app: &Arc<App>, tenant: TenantId, name: String, edit: Edit) -> Res
     }
 }
 
-/// What speaks against an edit; the store itself knows only the largest group that may be.
-fn over_quota(
+/// Room for what an edit adds, or what speaks against it; the store itself knows only the largest group that may be. What makes
+/// no group longer needs no room: it is never refused.
+fn admit(
+    app: &App,
     store: &dyn Store,
     tenant: TenantId,
     name: &str,
     edit: &Edit,
-    quotas: &Quotas,
     now: Timestamp,
-) -> Result<Option<ApiError>, StoreError> {
-    if !matches!(edit, Edit::Add(_)) {
-        return Ok(None);
+) -> Result<Result<Option<DiskPromise>, ApiError>, StoreError> {
+    if matches!(edit, Edit::Remove(_) | Edit::Delete) {
+        return Ok(Ok(None));
     }
-    let group = store.url_group(tenant, name)?;
+    let (group, quotas) = (store.url_group(tenant, name)?, &app.config.quotas);
     if let Some(max) = quotas.url_groups
         && group.is_none()
+        && matches!(edit, Edit::Add(_))
         && store.url_group_count(tenant)? >= max
     {
-        return Ok(Some(quota("maxTopics", max)));
+        return Ok(Err(quota("maxTopics", max)));
     }
-    let edited = UrlGroup::edited(group, name, edit, quotas.group_endpoints, now);
-    Ok((edited == Err(Refused::TooMany)).then(|| quota("maxEndpointsPerTopic", quotas.group_endpoints)))
+    let before = group.as_ref().map_or(0, json_row_bytes);
+    let after = match UrlGroup::edited(group, name, edit, quotas.group_endpoints, now) {
+        Err(Refused::TooMany) => return Ok(Err(quota("maxEndpointsPerTopic", quotas.group_endpoints))),
+        // The store says so too.
+        Err(Refused::Absent) => return Ok(Ok(None)),
+        Ok(after) => after.as_ref().map_or(0, json_row_bytes),
+    };
+    if after <= before {
+        return Ok(Ok(None));
+    }
+    let adding = usize::try_from(after - before).unwrap_or(usize::MAX);
+    Ok(refuse_when_disk_is_low(app).and_then(|()| storing::admit(app, tenant, adding)).map(Some))
 }
 
 fn quota(name: &str, limit: usize) -> ApiError {

@@ -21,6 +21,7 @@ pub use filter::{EventFilter, Filter, Order};
 pub use names::{ListedSchedule, NamePage, Names};
 pub use run_filter::{RunFilter, UrlFilter};
 pub use usage::DiskOutlook;
+pub(crate) use usage::json_row_bytes;
 
 use crate::panics::end_process;
 use bytes::Bytes;
@@ -281,8 +282,8 @@ pub trait Store: Send + Sync {
         Arc::default()
     }
 
-    /// How many bytes a tenant has stored: bodies, settings and log lines of messages, dead letters, schedules and runs. Cheap
-    /// enough for every publish.
+    /// How many bytes a tenant has stored: bodies, settings and log lines of messages, dead letters, schedules and runs, URL
+    /// groups and bulk actions. Cheap enough for every publish.
     fn stored_bytes(&self, tenant: TenantId) -> u64;
 
     /// An error if writing has failed behind the back of its callers: stop.

@@ -2,12 +2,19 @@
 
 use super::lock;
 use posthaste_wire::id::TenantId;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Bytes that a row counts for besides its texts and bodies: keys, indexes and the live row, more or less.
 pub(super) const ROW_BYTES: u64 = 100;
+
+/// Bytes that a row counts for which holds this as JSON: a URL group, a bulk action, a run. A value that has no JSON is never
+/// stored.
+pub(crate) fn json_row_bytes(value: &impl Serialize) -> u64 {
+    serde_json::to_vec(value).map_or(0, |json| ROW_BYTES + json.len() as u64)
+}
 
 /// How the room on the disk will change.
 #[derive(Debug, Default)]

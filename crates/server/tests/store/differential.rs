@@ -23,6 +23,7 @@ use posthaste_engine::message::{DedupKey, DueKey, FlowKey, Live, Message, Origin
 use posthaste_engine::queue::Queue;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_engine::shard::{Lane, Load};
+use posthaste_engine::url_group::{Edit, Endpoint};
 use posthaste_engine::workflow::{Waiter, Workflow};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -131,6 +132,7 @@ enum What {
     ScheduleState,
     NewBulkAction,
     BulkAction,
+    Group,
 }
 
 /// A filter before the messages of the history are known.
@@ -192,8 +194,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn named() -> impl Strategy<Value = Named> {
-    use What::{BulkAction, Flow, NewBulkAction, Queue, Schedule, ScheduleState};
-    let what = select(vec![Queue, Flow, Schedule, ScheduleState, NewBulkAction, BulkAction]);
+    use What::{BulkAction, Flow, Group, NewBulkAction, Queue, Schedule, ScheduleState};
+    let what = select(vec![Queue, Flow, Schedule, ScheduleState, NewBulkAction, BulkAction, Group]);
     (what, 1..3_u32, 0..NAMES.len(), prop::option::weighted(0.7, 0..9_u32))
         .prop_map(|(what, tenant, name, value)| Named { what, tenant, name, value })
 }
@@ -409,6 +411,7 @@ impl Pair {
                 let completed_at = value.map(|value| self.now.plus_millis(value.into()));
                 Op::PutBulkAction(BulkAction { tenant, completed_at, ..known.clone() })
             }
+            (What::Group, value) => return self.edit_group(tenant, name, value),
         };
         self.commit(&[op]);
     }
@@ -440,6 +443,17 @@ impl Pair {
                 self.commit(&self.delivered(message));
             }
         }
+    }
+
+    fn edit_group(&self, tenant: TenantId, name: &str, value: Option<u32>) {
+        let endpoint = |n: u32| Endpoint { url: URLS[n as usize % URLS.len()].to_owned(), name: Some(n.to_string()) };
+        let edit = match value {
+            Some(n) if n < 6 => Edit::Add((0..=n).map(endpoint).collect()),
+            Some(n) => Edit::SetHeaders(vec![("A".to_owned(), "b".repeat(n as usize))]),
+            None => Edit::Delete,
+        };
+        let _ = self.both(|store| store.edit_url_group(tenant, name, &edit, self.now)).unwrap();
+        self.both(|store| store.url_group(tenant, name)).unwrap();
     }
 
     fn delivered(&self, message: &Message) -> [Op; 2] {

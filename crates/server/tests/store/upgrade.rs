@@ -10,7 +10,7 @@ use posthaste_engine::event::{Op, Response, State};
 use posthaste_engine::message::{DedupKey, DueKey, Live, Message, Origin};
 use posthaste_engine::retry::Next;
 use posthaste_engine::shard::Lane;
-use posthaste_engine::url_group::{Endpoint, UrlGroup};
+use posthaste_engine::url_group::{Edit, Endpoint, UrlGroup};
 use posthaste_engine::workflow::Attempt;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::Run;
@@ -417,4 +417,37 @@ fn an_upgrade_that_fails_changes_nothing() {
     assert!(SqliteStore::open(&path, SqliteOptions::default()).is_err());
     assert_eq!(query::<Option<String>>(&path, contents), before);
     assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [4]);
+}
+
+/// A release that did not count URL groups, bulk actions and settings of runs: it left other sums, and no word about them.
+#[test]
+fn sums_of_an_earlier_release_are_made_anew_once() {
+    const COUNTED: &str = "SELECT bytes FROM usage";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("posthaste.db");
+    let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+    let execute = |sql| Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    let store = open();
+    let rig = Rig::new(&store);
+    rig.start_with("run", T0, rich_run);
+    let endpoints = vec![Endpoint { url: "https://example.org".to_owned(), name: None }];
+    store.edit_url_group(TENANT, "group", &Edit::Add(endpoints), T0).unwrap().unwrap();
+    rig.commit(&[Op::PutBulkAction(bulk_action(TENANT, Seq::first_at(T0.plus_millis(9))))]).unwrap();
+    let stored = store.stored_bytes(TENANT);
+    store.close();
+    for earlier in [
+        "DELETE FROM meta WHERE key GLOB 'counted*'; UPDATE usage SET bytes = 7",
+        // It came between two of this release.
+        "UPDATE meta SET value = value + 1 WHERE key = 'opens'; UPDATE usage SET bytes = 7",
+    ] {
+        execute(earlier);
+        let store = open();
+        assert_eq!(store.stored_bytes(TENANT), stored);
+        store.close();
+        let [counted, walked] = usage_and_recount(&path).unwrap();
+        assert_eq!(counted, walked);
+    }
+    execute("UPDATE usage SET bytes = 7");
+    open().close();
+    assert_eq!(query::<i64>(&path, COUNTED), [7], "a start of the same release counts nothing");
 }

@@ -7,10 +7,12 @@ use crate::api::body::{self, SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::{Params, decoded};
 use crate::api::pieces::Pieces;
-use crate::api::publish::Line;
+use crate::api::publish::{Line, refuse_when_disk_is_low};
 use crate::api::response::answer;
+use crate::api::storing;
 use crate::app::App;
 use crate::core::RunKey;
+use crate::data_dir::DiskPromise;
 use crate::store::{RunFilter, Store, UrlFilter};
 use crate::tenants::{Grant, Scope};
 use axum::Json;
@@ -40,6 +42,8 @@ const SELECTORS: [&str; 11] = [
 ];
 /// What else it may be told.
 const OTHERS: [&str; 2] = ["workflowUrlExactMatch", "count"];
+/// Bytes of a result that is short.
+const SHORT_RESULT_BYTES: usize = 16 * 1024;
 /// Runs that one transaction cancels.
 const PIECE: usize = 100;
 
@@ -98,8 +102,20 @@ pub(in crate::api) async fn end(State(app): State<Arc<App>>, request: Request) -
     let max = app.config.message_bytes_max;
     let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
-    app.core.finish_run(tenant, run, result(&body.bytes)).await?;
+    let result = result(&body.bytes);
+    let _promise = result.as_ref().map(|result| room_for_result(&app, tenant, result.len())).transpose()?;
+    app.core.finish_run(tenant, run, result).await?;
     Ok(Json(json!({})))
+}
+
+/// Room for what the function of a run returned. A short result needs room on the disk alone, as the steps of the run did: a
+/// tenant without room can still finish its runs.
+fn room_for_result(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
+    refuse_when_disk_is_low(app)?;
+    match bytes <= SHORT_RESULT_BYTES {
+        true => storing::promise(app, tenant, bytes),
+        false => storing::admit(app, tenant, bytes),
+    }
 }
 
 /// Cancels many.

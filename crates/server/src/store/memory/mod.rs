@@ -9,7 +9,6 @@ mod runs;
 
 use super::names::NamesBuilder;
 use super::page::{Bounds, PageBuilder};
-use super::usage::ROW_BYTES;
 use super::{
     Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
     ListedWait, MessageRecord, NamePage, Names, Order, Page, PageRequest, Part, Retained, Retention, RunFilter,
@@ -510,9 +509,7 @@ impl Store for MemoryStore {
     }
 
     fn stored_bytes(&self, tenant: TenantId) -> u64 {
-        let model = self.model();
-        let own = model.messages.values().filter(|message| message.tenant == tenant);
-        own.map(|message| ROW_BYTES + message.body.len() as u64).sum()
+        self.model().stored_bytes(tenant)
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {

@@ -1,6 +1,7 @@
 //! What the reference model holds, and how each op changes it.
 
 use crate::store::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of, is_over};
+use crate::store::usage::{ROW_BYTES, json_row_bytes};
 use crate::store::{DeadLetterRecord, Retention, ShardId, SigningKeys, StoreError, absent};
 use bytes::Bytes;
 use posthaste_engine::bulk_action::BulkAction;
@@ -121,6 +122,17 @@ impl Model {
         }
         self.last_seq = self.last_seq.max(Some(action.id));
         Ok(())
+    }
+
+    /// What a tenant has stored, more or less: of messages only bodies count, and not once for all that share one.
+    pub(super) fn stored_bytes(&self, tenant: TenantId) -> u64 {
+        let messages = self.messages.values().filter(|message| message.tenant == tenant);
+        let groups = self.url_groups.iter().filter(|((owner, _), _)| *owner == tenant);
+        let actions = self.bulk_actions.values().filter(|action| action.tenant == tenant);
+        messages.map(|message| ROW_BYTES + message.body.len() as u64).sum::<u64>()
+            + groups.map(|(_, group)| json_row_bytes(group)).sum::<u64>()
+            + actions.map(json_row_bytes).sum::<u64>()
+            + self.stored_bytes_of_runs(tenant)
     }
 
     fn take_live(&mut self, shard: ShardId, id: MessageId) -> Result<(), StoreError> {

@@ -3,6 +3,7 @@
 use super::model::{Model, broken};
 use crate::store::page::{Bounds, PageBuilder};
 use crate::store::run::{Body, Parts, StoredNote, dlq_place_of, is_expired, is_same_run};
+use crate::store::usage::{ROW_BYTES, json_row_bytes};
 use crate::store::{BoxError, FailedRun, ListedWait, Order, Page, PageRequest, Retention, RunFilter, StoreError};
 use bytes::Bytes;
 use posthaste_engine::workflow::entry::Entry;
@@ -189,6 +190,16 @@ impl Model {
             }
             !is_over
         });
+    }
+
+    /// What a tenant has stored of runs, as every store counts it.
+    pub(super) fn stored_bytes_of_runs(&self, tenant: TenantId) -> u64 {
+        let is_own = |run: &Seq| self.runs.get(run).is_some_and(|run| run.tenant == tenant);
+        let entries = self.entries.iter().filter(|((run, _), _)| is_own(run));
+        let notes = self.notes.iter().filter(|((run, _), _)| is_own(run));
+        self.runs_of(tenant).map(json_row_bytes).sum::<u64>()
+            + entries.map(|(_, (entry, body))| json_row_bytes(&entry.terms) + body.len() as u64).sum::<u64>()
+            + notes.map(|(_, note)| ROW_BYTES + (note.data.len() + note.body.len()) as u64).sum::<u64>()
     }
 
     fn runs_of(&self, tenant: TenantId) -> impl Iterator<Item = &Arc<Run>> {

@@ -3,6 +3,7 @@
 use super::codec::{self, int, to_json};
 use super::error::{Failure, Outcome};
 use super::read::Snapshot;
+use super::usage::{DATA_BYTES, row_bytes};
 use super::write::Writer;
 use crate::store::UnfinishedAction;
 use posthaste_engine::bulk_action::BulkAction;
@@ -50,6 +51,8 @@ impl Writer {
             ON CONFLICT(id) DO UPDATE SET completed = excluded.completed, data = excluded.data
             WHERE tenant = excluded.tenant";
         let (completed, data) = (action.completed_at.is_some(), to_json("bulk action", action)?);
+        let replaced = format!("SELECT {DATA_BYTES} FROM bulk_action WHERE id = ?1");
+        self.count_replaced(action.tenant, &replaced, [int(action.id.0)], row_bytes(&[data.len()]))?;
         let mut statement = self.connection.prepare_cached(SQL)?;
         match statement.execute(params![int(action.id.0), action.tenant.0, completed, data])? {
             1 => Ok(()),

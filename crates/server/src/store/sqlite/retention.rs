@@ -9,7 +9,7 @@ use super::codec::int;
 use super::error::Outcome;
 use super::schema::Kind;
 use super::shared_body::SHARED_ID;
-use super::usage::{ENTRY_BYTES, EVENT_BYTES, LETTER_BYTES, MESSAGE_BYTES, NOTE_BYTES};
+use super::usage::{DATA_BYTES, ENTRY_BYTES, EVENT_BYTES, LETTER_BYTES, MESSAGE_BYTES, NOTE_BYTES};
 use super::write::{Delta, Writer};
 use crate::crash_point::crash_point;
 use crate::store::bucket::is_over;
@@ -212,10 +212,12 @@ impl Writer {
         if !self.drop_notes(run, room)? {
             return Ok(false);
         }
-        let mut size = self.connection.prepare_cached("SELECT length(data) FROM run WHERE no = ?1")?;
-        if !room.take(size.query_row([run], |row| row.get(0))?) {
+        let mut size = self.connection.prepare_cached(&format!("SELECT {DATA_BYTES} FROM run WHERE no = ?1"))?;
+        let size = size.query_row([run], |row| row.get(0))?;
+        if !room.take(size) {
             return Ok(false);
         }
+        self.count_bytes(tenant, -size);
         self.connection.prepare_cached("DELETE FROM run WHERE no = ?1")?.execute([run])?;
         Ok(true)
     }
@@ -227,6 +229,8 @@ impl Writer {
     fn drop_bulk_actions(&self, now: Timestamp) -> Outcome<()> {
         let old = old_bulk_actions(now);
         let piece = self.next_piece(&old, "id", "length(data)")?;
+        let sql = format!("SELECT tenant, sum({DATA_BYTES}) FROM {old} AND id <= ?1 GROUP BY tenant");
+        self.count_dropped(&sql, [piece.last])?;
         if self.connection.execute(&format!("DELETE FROM {old} AND id <= ?1"), [piece.last])? > 0 {
             self.raise_last_seq(Some(Seq(piece.last.cast_unsigned())))?;
         }

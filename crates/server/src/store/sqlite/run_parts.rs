@@ -222,10 +222,7 @@ impl Writer {
         let mut tenant = self.connection.prepare_cached("SELECT tenant FROM run WHERE no = ?1")?;
         let tenant = tenant.query_row([int(run.0)], |row| row.get(0).map(TenantId)).optional()?;
         let Some(tenant) = tenant else { return Ok(()) };
-        let mut before = self.connection.prepare_cached(before)?;
-        let before: Option<i64> = before.query_row(key, |row| row.get(0)).optional()?;
-        self.count_bytes(tenant, bytes - before.unwrap_or(0));
-        Ok(())
+        self.count_replaced(tenant, before, key, bytes)
     }
 
     fn count_note(&self, run: Seq, key: NoteKey, bytes: i64) -> Outcome<()> {

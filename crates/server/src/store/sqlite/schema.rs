@@ -262,7 +262,7 @@ fn upgrade(connection: &Connection, found: i64) -> Outcome<()> {
     if found == 4 {
         runs_4::move_all(connection)?;
     }
-    usage::write_recount(connection)?;
+    usage::forget(connection)?;
     Ok(connection.execute_batch(&format!("PRAGMA user_version = {VERSION}; COMMIT;"))?)
 }
 

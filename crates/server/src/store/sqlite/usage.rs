@@ -6,7 +6,7 @@ use super::schema::{Buckets, Kind};
 use super::write::Writer;
 use crate::store::usage::{ROW_BYTES, UsageChange};
 use posthaste_wire::id::TenantId;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, params};
 
 /// Bytes of a row of messages. A shared body counts once, where it is.
 pub(super) const MESSAGE_BYTES: &str =
@@ -20,6 +20,8 @@ pub(super) const EVENT_BYTES: &str = "100 + coalesce(octet_length(detail), 0)";
 pub(super) const SHARED_BYTES: &str = "100 + octet_length(body)";
 /// Bytes of a schedule.
 pub(super) const SCHEDULE_BYTES: &str = "100 + octet_length(plan) + octet_length(body)";
+/// Bytes of a URL group, a bulk action, or a run without its entries and notes.
+pub(super) const DATA_BYTES: &str = "100 + octet_length(data)";
 /// Bytes of an entry of a run.
 pub(super) const ENTRY_BYTES: &str = "100 + octet_length(terms) + octet_length(body)";
 /// Bytes of a note of a run.
@@ -33,6 +35,20 @@ pub(super) fn row_bytes(parts: &[usize]) -> i64 {
 }
 
 impl Writer {
+    /// Counts a row of JSON that is about to be written, or dropped with no bytes; `before` selects the bytes that it has had.
+    pub(super) fn count_replaced(
+        &self,
+        tenant: TenantId,
+        before: &str,
+        key: impl rusqlite::Params,
+        bytes: i64,
+    ) -> Outcome<()> {
+        let mut statement = self.connection.prepare_cached(before)?;
+        let before: Option<i64> = statement.query_row(key, |row| row.get(0)).optional()?;
+        self.count_bytes(tenant, bytes - before.unwrap_or(0));
+        Ok(())
+    }
+
     /// Counts what this transaction stores for a tenant, or drops.
     pub(super) fn count_bytes(&self, tenant: TenantId, bytes: i64) {
         *self.usage_change.borrow_mut().entry(tenant).or_default() += bytes;
@@ -74,12 +90,15 @@ fn sums(connection: &Connection, sql: &str) -> Outcome<UsageChange> {
     Ok(found)
 }
 
-/// What each tenant has stored, by walking all tables: for a file of a format that did not count it, and for tests.
+/// What each tenant has stored, by walking all tables: for a file of a release that counted otherwise, and for tests.
 pub(super) fn recount(connection: &Connection) -> Outcome<UsageChange> {
     let buckets = Buckets::load(connection)?;
     let mut tables = vec![
         ("shared_body".to_owned(), SHARED_BYTES),
         ("schedule".to_owned(), SCHEDULE_BYTES),
+        ("url_group".to_owned(), DATA_BYTES),
+        ("bulk_action".to_owned(), DATA_BYTES),
+        ("run".to_owned(), DATA_BYTES),
         ("run_entry AS part JOIN run ON run.no = part.run".to_owned(), ENTRY_BYTES),
         ("run_note AS part JOIN run ON run.no = part.run".to_owned(), RUN_NOTE_BYTES),
     ];
@@ -100,8 +119,29 @@ pub(super) fn recount(connection: &Connection) -> Outcome<UsageChange> {
 /// [`NOTE_BYTES`] beside the run, which has `data` too.
 const RUN_NOTE_BYTES: &str = "100 + octet_length(part.data) + octet_length(part.body)";
 
+/// Where `meta` says at which opening of the file the sums were last right. Another name belongs to each change of what counts.
+const COUNTED: &str = "counted_2";
+
+/// The sums are not right any more, or there are none yet: they are made anew when the file is opened.
+pub(super) fn forget(connection: &Connection) -> Outcome<()> {
+    connection.execute("DELETE FROM meta WHERE key = ?1", [COUNTED])?;
+    Ok(())
+}
+
+/// Counts everything anew if the opening before this one was by a release that counts otherwise, or not at all.
+pub(super) fn update(connection: &Connection, opens: i64) -> Outcome<()> {
+    const READ: &str = "SELECT value FROM meta WHERE key = ?1";
+    const WRITE: &str = "INSERT OR REPLACE INTO meta(key, value) VALUES (?1, ?2)";
+    let counted: Option<i64> = connection.query_row(READ, [COUNTED], |row| row.get(0)).optional()?;
+    if counted != Some(opens - 1) {
+        write_recount(connection)?;
+    }
+    connection.execute(WRITE, params![COUNTED, opens])?;
+    Ok(())
+}
+
 /// Counts everything anew and writes it down.
-pub(super) fn write_recount(connection: &Connection) -> Outcome<()> {
+fn write_recount(connection: &Connection) -> Outcome<()> {
     connection.execute("DELETE FROM usage", [])?;
     for (tenant, bytes) in recount(connection)? {
         connection.execute("INSERT INTO usage(tenant, bytes) VALUES (?1, ?2)", [i64::from(tenant.0), bytes])?;

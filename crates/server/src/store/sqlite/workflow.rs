@@ -7,6 +7,7 @@
 use super::codec::{self, bits, int, to_json};
 use super::error::{Failure, Outcome};
 use super::read::{Snapshot, only_ids};
+use super::usage::{DATA_BYTES, row_bytes};
 use super::write::{Writer, absent};
 use crate::store::page::{Bounds, PageBuilder};
 use crate::store::run::dlq_place_of;
@@ -261,7 +262,9 @@ impl Writer {
             ON CONFLICT(no) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at,
                 dlq_at = excluded.dlq_at, dlq_n = excluded.dlq_n, data = excluded.data
             WHERE tenant = excluded.tenant AND id = excluded.id AND created_at = excluded.created_at";
-        let place = dlq_place_of(run);
+        let (place, data) = (dlq_place_of(run), to_json("run", run)?);
+        let replaced = format!("SELECT {DATA_BYTES} FROM run WHERE no = ?1");
+        self.count_replaced(run.tenant, &replaced, [int(run.no.0)], row_bytes(&[data.len()]))?;
         let written = self.connection.prepare_cached(SQL)?.execute(params![
             int(run.no.0),
             run.tenant.0,
@@ -271,7 +274,7 @@ impl Writer {
             run.ended_at.map(|at| int(at.0)),
             place.map(|place| int(place.at.0)),
             place.map(|place| int(place.n)),
-            to_json("run", run)?,
+            data,
         ])?;
         if written == 1 { Ok(()) } else { Err(taken("run")) }
     }

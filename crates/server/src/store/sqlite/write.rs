@@ -9,7 +9,7 @@ use super::error::{Failure, Outcome};
 use super::read::Snapshot;
 use super::schema::{Buckets, Kind};
 use super::shared_body::SHARED_ID;
-use super::usage::{self, LETTER_BYTES, row_bytes};
+use super::usage::{self, DATA_BYTES, LETTER_BYTES, row_bytes};
 use crate::crash_point::{ANSWER_BEFORE_SYNC, crash_point, is_planted};
 use crate::store::usage::{Usage, UsageChange};
 use crate::store::{Durability, Epoch, ShardId, StoreError};
@@ -78,6 +78,7 @@ impl Writer {
         // A commit of its own, so that its failure is seen: what `query_row` leaves to be committed fails silently.
         let transaction = connection.unchecked_transaction()?;
         let opens: i64 = transaction.query_row(SQL, [], |row| row.get(0))?;
+        usage::update(&transaction, opens)?;
         transaction.commit()?;
         Ok(Writer {
             buckets: Buckets::load(&connection)?,
@@ -430,13 +431,19 @@ impl Writer {
     ) -> Outcome<Result<(), Refused>> {
         let snapshot = Snapshot { connection: &self.connection, buckets: &self.buckets };
         let before = snapshot.url_group(tenant, name)?;
-        match UrlGroup::edited(before, name, edit, GROUP_ENDPOINTS_MAX, now) {
+        let after = match UrlGroup::edited(before, name, edit, GROUP_ENDPOINTS_MAX, now) {
             Err(refused) => return Ok(Err(refused)),
-            Ok(Some(group)) => self.connection.execute(
+            Ok(after) => after.map(|group| to_json("URL group", &group)).transpose()?,
+        };
+        let replaced = format!("SELECT {DATA_BYTES} FROM url_group WHERE tenant = ?1 AND name = ?2");
+        let bytes = after.as_ref().map_or(0, |data| row_bytes(&[data.len()]));
+        self.count_replaced(tenant, &replaced, params![tenant.0, name], bytes)?;
+        match after {
+            Some(data) => self.connection.execute(
                 "INSERT OR REPLACE INTO url_group(tenant, name, data) VALUES (?1, ?2, ?3)",
-                params![tenant.0, name, to_json("URL group", &group)?],
+                params![tenant.0, name, data],
             )?,
-            Ok(None) => self
+            None => self
                 .connection
                 .execute("DELETE FROM url_group WHERE tenant = ?1 AND name = ?2", params![tenant.0, name])?,
         };

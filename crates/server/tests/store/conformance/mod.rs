@@ -77,6 +77,7 @@ claims! {
         a_schedule_changes_its_state_only
         bulk_actions_are_listed_newest_first
         a_bulk_action_is_unfinished_until_it_is_completed
+        url_groups_and_bulk_actions_count_in_what_a_tenant_has_stored
     ;
     waiting:
         callbacks_in_queues_are_loaded_by_position
@@ -106,6 +107,7 @@ claims! {
     ;
     runs:
         a_run_is_read_back_as_it_was_written
+        the_settings_of_a_run_count_in_what_a_tenant_has_stored
         the_first_entry_can_be_replaced
         a_name_finds_its_newest_run
         waiters_are_found_in_the_order_of_asking

@@ -171,3 +171,32 @@ pub(super) fn a_bulk_action_is_unfinished_until_it_is_completed(store: &dyn Stor
     assert_eq!(store.unfinished_bulk_actions().unwrap(), [(&second).into()]);
     assert_eq!(store.bulk_action(rig.tenant, done.id).unwrap(), Some(done));
 }
+
+pub(super) fn url_groups_and_bulk_actions_count_in_what_a_tenant_has_stored(store: &dyn Store) {
+    let rig = Rig::new(store);
+    let other = store.tenant("other").unwrap();
+    let row = |json: String| 100 + json.len() as u64;
+    let group_bytes = || {
+        let group = store.url_group(rig.tenant, "g").unwrap();
+        group.map_or(0, |group| row(serde_json::to_string(&group).unwrap()))
+    };
+    let endpoint = Endpoint { url: format!("https://example.org/{}", "x".repeat(5_000)), name: None };
+    let headers = vec![("Upstash-Forward-A".to_owned(), "\u{e4}\"".repeat(2_000))];
+    let edits = [Edit::Add(vec![endpoint]), Edit::SetHeaders(headers), Edit::SetHeaders(Vec::new()), Edit::Delete];
+    for (edit, least) in edits.into_iter().zip([5_000, 11_000, 5_000, 0]) {
+        store.edit_url_group(rig.tenant, "g", &edit, T0).unwrap().unwrap();
+        let stored = store.stored_bytes(rig.tenant);
+        assert!((least..least + 2_500).contains(&stored), "{stored} bytes after {edit:?}");
+        assert_eq!(stored, group_bytes());
+    }
+
+    let under_way = BulkAction { problem: Some("x".repeat(5_000)), ..bulk_action(rig.tenant, Seq::first_at(T0)) };
+    let done = BulkAction { problem: None, completed_at: Some(T0), ..under_way.clone() };
+    for action in [under_way, done] {
+        rig.commit(&[Op::PutBulkAction(action.clone())]).unwrap();
+        assert_eq!(store.stored_bytes(rig.tenant), row(serde_json::to_string(&action).unwrap()));
+    }
+    assert_eq!(store.stored_bytes(other), 0);
+    retain_all(store, DAY, DAY, T0.plus_millis(8 * DAY));
+    assert_eq!(store.stored_bytes(rig.tenant), 0);
+}

@@ -4,7 +4,7 @@ use crate::run_support::*;
 use crate::support::*;
 use posthaste::store::{Asker, ListedWait, Order, PageRequest, Part, RunFilter, Store, StoreError, Tally};
 use posthaste_engine::event::{Op, Response};
-use posthaste_engine::message::Message;
+use posthaste_engine::message::{DueKey, Message};
 use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::Delivery;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
@@ -367,4 +367,25 @@ pub(super) fn a_message_of_a_run_lives_and_ends_like_others(store: &dyn Store) {
     assert_eq!((rig.live_ids(), store.counts().unwrap().live), (vec![], 0));
     assert_eq!(store.last_seq().unwrap(), run.entries[1].id.seq);
     assert_eq!(rig.story(), []);
+}
+
+pub(super) fn the_settings_of_a_run_count_in_what_a_tenant_has_stored(store: &dyn Store) {
+    let rig = Rig::new(store);
+    // What is pending in a journal is counted only roughly; to load everything, it must be in the database.
+    let stored = || {
+        store.load(SHARD, &due(None, DueKey::MIN, Timestamp::MAX, 9)).unwrap();
+        store.stored_bytes(rig.tenant)
+    };
+    let mut run = rig.start("run", T0);
+    let before = stored();
+    let longer = Run { url: run.run.url.clone() + &"x".repeat(50_000), ..run.run.clone() };
+    // An id is 21 bytes shorter than the URL.
+    for (url, bytes) in [(longer.url, before + 50_000), (longer.id, before - 21)] {
+        rig.commit(&[Op::Workflow(Change::Run(Arc::new(Run { url, ..run.run.clone() })))]).unwrap();
+        assert_eq!(stored(), bytes);
+    }
+    rig.finish(&mut run, T0);
+    assert!(stored() > 0);
+    retain_all(store, DAY, DAY, T0.plus_millis(3 * DAY));
+    assert_eq!(stored(), 0);
 }
