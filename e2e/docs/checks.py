@@ -112,7 +112,7 @@ BOUNDS = {
     "server/src/api/event_stream.rs": r"const",
     "server/src/api/llm.rs": r"const",
     "server/src/api/pages.rs": r"const",
-    "server/src/api/response.rs": r"const",
+    "server/src/api/response.rs": r"(?:pub\(super\) )?const",
     "server/src/api/stats.rs": r"const",
     "server/src/api/token_guesses.rs": r"const",
     "server/src/core/admission.rs": r"pub const",

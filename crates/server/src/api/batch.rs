@@ -7,20 +7,20 @@ use super::body;
 use super::caller::caller_ip;
 use super::error::ApiError;
 use super::publish::{
-    Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, expression_checks, parse_options, prepare,
+    ANSWER_BYTES, Answer, AnsweredPlaces, Line, Places, Publisher, Refusal, expression_checks, parse_options, prepare,
     refuse_when_disk_is_low, status_of, store,
 };
 use super::queues;
+use super::response::{room_before_storing, stored};
 use super::storing;
 use super::workflow::publish::Asked;
 use super::workflow::{self, Wanted};
 use crate::app::App;
 use crate::core::{NewMessage, stored_bytes};
 use crate::panics::passed_on;
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::Destination;
@@ -127,6 +127,16 @@ enum Fate {
     Refused(String),
 }
 
+impl Fate {
+    /// How long the answer to the item will be, more or less.
+    fn answer_bytes(&self) -> usize {
+        match self {
+            Fate::Accepted(places) => places.answer_bytes(),
+            Fate::Refused(error) => error.len() + ANSWER_BYTES,
+        }
+    }
+}
+
 /// A batch about runs that is not longer is taken apart at once: every step of a run is one.
 const STEP_BYTES_MAX: usize = 64 * 1024;
 
@@ -135,7 +145,7 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
-    let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
+    let mut body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
     let publisher = Publisher { tenant, caller_ip: caller_ip(&app, &parts) };
     let lines = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let (bytes, preparing, hops) = (body.bytes, app.clone(), hops(lines));
@@ -159,6 +169,8 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
         return Err(ApiError::invalid(error.as_str()).at(0));
     }
     let any_refused = first_refused.is_some();
+    let bytes = fates.iter().map(Fate::answer_bytes).sum();
+    let answer_room = room_before_storing(&app, tenant, bytes, &mut body.room.waited).await?;
     let accepted = if messages.is_empty() { Vec::new() } else { store(&app, tenant, messages, body.room).await? };
     let status = if any_refused { StatusCode::OK } else { status_of(&accepted) };
     let mut accepted = accepted.into_iter();
@@ -167,7 +179,7 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
         Fate::Accepted(places) => Answer::new(places, &mut accepted).map(ItemAnswer::Published),
     };
     let answers: Vec<ItemAnswer> = fates.into_iter().filter_map(answer).collect();
-    Ok((status, Json(answers)).into_response())
+    Ok(stored(status, answers, answer_room).await)
 }
 
 /// A batch taken apart: the messages to store and what became of each item; or what is to be done with runs.

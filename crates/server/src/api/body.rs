@@ -28,7 +28,7 @@ const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 1024;
 /// How long a client may take to send a body; then the answer is 408.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a body over its bound that are read and forgotten.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a body over its bound is read and forgotten.

@@ -3,7 +3,9 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::Params;
+use super::pieces::Pieces;
 use super::publish::refuse_when_disk_is_low;
+use super::response::{answer, room_before_storing, stored};
 use super::storing;
 use crate::app::App;
 use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
@@ -13,6 +15,7 @@ use crate::store::{Filter, Store, StoreError, UnfinishedAction, json_row_bytes};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
 use posthaste_engine::limits::{
     BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX, BULK_RATE_MAX, PAGE_BYTES_MAX,
@@ -20,9 +23,12 @@ use posthaste_engine::limits::{
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Parameters that say how a bulk action is to be done, not to what.
 const TERMS: [&str; 3] = ["async", "count", "rate"];
+/// Room for the response that shows one: its filter came in the body of a request.
+const ACTION_BYTES: usize = 2 * 1024 * 1024;
 /// Bulk actions of a page that are read at once.
 const READ_AT_ONCE: usize = 16;
 /// Bytes of a bulk action that is short.
@@ -145,7 +151,7 @@ fn check_room(unfinished: &[UnfinishedAction], tenant: TenantId) -> Result<(), A
 }
 
 /// Newest first. The state selects from a page, as on the hosted service: a page may be short and not the last.
-pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let params = Params::from_query(request.uri().query());
     params.only(&["cursor", "count", "state"])?;
@@ -160,14 +166,21 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
         Some(_) => return Err(ApiError::invalid("state must be IN_PROGRESS or FINISHED")),
     };
     let before = cursor(&params)?;
-    let (page, more) = app.read(tenant, move |store| listed(store, tenant, before, count)).await?;
-    let next = page.last().filter(|_| more).map(|last| BulkActionId(last.id).to_string());
-    let wanted = |action: &&BulkAction| finished.is_none_or(|finished| action.completed_at.is_some() == finished);
-    let mut answer = json!({ "bulkActions": page.iter().filter(wanted).map(shape).collect::<Vec<_>>() });
-    if let Some(next) = next {
-        answer["cursor"] = next.into();
-    }
-    Ok(Json(answer))
+    let make = move |store: &dyn Store| {
+        let (page, more) = listed(store, tenant, before, count)?;
+        let next = page.last().filter(|_| more).map(|last| BulkActionId(last.id).to_string());
+        let wanted = |action: &&BulkAction| finished.is_none_or(|finished| action.completed_at.is_some() == finished);
+        let mut pieces = Pieces::default();
+        pieces.raw("{\"bulkActions\":");
+        pieces.values(page.iter().filter(wanted).map(shape));
+        if let Some(next) = next {
+            pieces.raw(",\"cursor\":");
+            pieces.value(&next);
+        }
+        pieces.raw("}");
+        Ok(Ok(pieces.into()))
+    };
+    answer(&app, tenant, make).await
 }
 
 /// At most `count` bulk actions and what a page has room for, and whether there are more. A filter may be long, so a few are
@@ -202,12 +215,16 @@ pub(super) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let absent = || ApiError::not_found(format!("bulk action {id} not found"));
-    let BulkActionId(seq) = id.parse().map_err(|_| absent())?;
-    let action = app.look_up(move |store| store.bulk_action(tenant, seq)).await?.ok_or_else(absent)?;
-    Ok(Json(shape(&action)))
+    let parsed = id.parse();
+    let absent = move || ApiError::not_found(format!("bulk action {id} not found"));
+    let Ok(BulkActionId(seq)) = parsed else { return Err(absent()) };
+    let make = move |store: &dyn Store| {
+        let action = store.bulk_action(tenant, seq)?;
+        Ok(action.map(|action| Pieces::of(&shape(&action)).into()).ok_or_else(absent))
+    };
+    answer(&app, tenant, make).await
 }
 
 /// Ends one where it is. When this is answered it does nothing more; one that has ended stays as it is.
@@ -215,12 +232,13 @@ pub(super) async fn stop(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     let absent = || ApiError::not_found(format!("bulk action {id} not found"));
     let BulkActionId(seq) = id.parse().map_err(|_| absent())?;
+    let room = room_before_storing(&app, tenant, ACTION_BYTES, &mut Duration::default()).await?;
     let action = bulk::stop(&app, tenant, seq).await?.ok_or_else(absent)?;
-    Ok(Json(shape(&action)))
+    Ok(stored(StatusCode::OK, shape(&action), room).await)
 }
 
 /// Which messages a stored bulk action means; the text says what is wrong with it.

@@ -9,7 +9,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DE
 /// What scripts may read besides the usual headers.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Burst-RateLimit-Limit, Burst-RateLimit-Remaining, \
-     Burst-RateLimit-Reset, Retry-After, Allow",
+     Burst-RateLimit-Reset, Retry-After, Allow, Upstash-Cursor",
 );
 /// Seconds for which a browser may remember the answer to a preflight.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");

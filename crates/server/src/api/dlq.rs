@@ -1,7 +1,7 @@
 //! `/v2/dlq`: look at dead letters, delete them, publish them again.
 
 use super::auth::{Access, authorize};
-use super::body::{SmallRequest, read_small};
+use super::body::{self, SmallRequest, read_small};
 use super::bulk_actions::begin_on_dead_letters;
 use super::error::ApiError;
 use super::params::Params;
@@ -14,7 +14,7 @@ use super::response::answer;
 use super::viewer::Viewer;
 use super::{shape, storing, workflow};
 use crate::app::App;
-use crate::core::{NewMessage, Replay, stored_bytes};
+use crate::core::{NewMessage, Replay, Room, stored_bytes};
 use crate::store::{DeadLetterRecord, Filter, Order, Page, PageRequest, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -218,8 +218,10 @@ fn replays(
 }
 
 async fn replay_all(app: &App, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, ApiError> {
-    let _promise = storing::admit(app, tenant, stored_bytes(replays.iter().map(|replay| &replay.message)))?;
-    let accepted = app.core.replay(tenant, replays).await?;
+    let bytes = stored_bytes(replays.iter().map(|replay| &replay.message));
+    let mut room = Room { disk: Some(storing::admit(app, tenant, bytes)?), ..Room::default() };
+    app.body_budget.take(tenant, bytes, &mut room).await.ok_or_else(body::no_room)?;
+    let accepted = app.core.replay(tenant, replays, room).await?;
     let there: Vec<Accepted> = accepted.iter().copied().flatten().collect();
     app.duplicates.add(&there, app.clock.now());
     Ok(accepted)

@@ -5,18 +5,20 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::params::{Params, decoded};
+use super::pieces::Pieces;
 use super::publish::rest_of;
-use super::response::put_cursor;
+use super::response::{Answer, begin, finish, from_core, turn};
 use crate::app::App;
-use crate::store::NamePage;
+use crate::store::{NamePage, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::limits::KEY_BYTES_MAX;
 use posthaste_engine::message::FlowKey;
 use posthaste_wire::flow_control::FlowControl;
 use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -26,22 +28,35 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     let params = Params::from_query(request.uri().query());
     let search = params.one("search")?.unwrap_or_default().to_owned();
     let NamePage { after, count, .. } = params.name_page()?;
+    // The core looks at every key and what it tells is long, so both wait for the turn and the room.
+    let beginning = begin(&app, tenant).await?;
     // One more than asked for says whether there is a next page.
-    let mut flows = app.core.flows(tenant, FlowPage { search, after, max: count + 1 }).await?;
+    let mut flows = from_core(app.core.flows(tenant, FlowPage { search, after, max: count + 1 })).await?;
     let has_more = flows.len() > count;
     flows.truncate(count);
-    let next = flows.last().filter(|_| has_more).map(|last| last.flow.key.clone());
-    let mut response = Json(shapes(&app, tenant, flows).await?).into_response();
-    put_cursor(&mut response, next.as_deref());
-    Ok(response)
+    let cursor = flows.last().filter(|_| has_more).map(|last| last.flow.key.clone());
+    let now = app.clock.now();
+    let make = move |store: &dyn Store| {
+        let waiting = waiting(store, tenant, &mut flows, now)?;
+        let mut pieces = Pieces::default();
+        pieces.values(flows.iter().zip(waiting).map(|(info, waiting)| shape(info, waiting)));
+        Ok(Ok(Answer { json: pieces.finish(), cursor }))
+    };
+    finish(&app, beginning, make).await
 }
 
 pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
     let rest = rest_of(request.uri().path());
     let key = checked_key(rest.strip_suffix('/').unwrap_or(rest))?;
-    let known = app.core.flow(tenant, key.clone()).await?.into_iter().collect();
-    Ok(Json(shapes(&app, tenant, known).await?.pop().ok_or_else(|| absent(&key))?))
+    let turn = turn(&app, tenant).await?;
+    let mut known = from_core(app.core.flow(tenant, key.clone())).await?.ok_or_else(|| absent(&key))?;
+    let now = app.clock.now();
+    let make = move |store: &dyn Store| {
+        let waiting = waiting(store, tenant, std::slice::from_mut(&mut known), now)?;
+        Ok(shape(&known, waiting.first().copied().unwrap_or(0)))
+    };
+    Ok(Json(app.read_with(turn, make).await?))
 }
 
 /// `POST /v2/flowControl/{key}/{edit}`.
@@ -61,7 +76,8 @@ pub(super) async fn edit(State(app): State<Arc<App>>, request: Request) -> Resul
 
 pub(super) async fn global(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let parallelism = app.core.parallelism(tenant).await?;
+    let _turn = turn(&app, tenant).await?;
+    let parallelism = from_core(app.core.parallelism(tenant)).await?;
     Ok(Json(json!({ "parallelismMax": parallelism.max, "parallelismCount": parallelism.count })))
 }
 
@@ -113,14 +129,17 @@ fn absent(key: &str) -> ApiError {
     ApiError::not_found(format!("flow-control key {key} not found"))
 }
 
-/// The keys as the API shows them. A message that is due and was not under way when the core was asked waits. The store takes
-/// off what is under way in the same look in which it counts, so a message that ends meanwhile is not taken off.
-async fn shapes(app: &Arc<App>, tenant: TenantId, mut flows: Vec<FlowInfo>) -> Result<Vec<Value>, ApiError> {
+/// How many messages of each key wait: those that are due and were not under way when the core was asked. The store takes off
+/// what is under way in the same look in which it counts, so a message that ends meanwhile is not taken off.
+fn waiting(
+    store: &dyn Store,
+    tenant: TenantId,
+    flows: &mut [FlowInfo],
+    now: Timestamp,
+) -> Result<Vec<u64>, StoreError> {
     let key = |info: &mut FlowInfo| (FlowKey::of(tenant, &info.flow.key), std::mem::take(&mut info.under_way));
     let keys: Vec<_> = flows.iter_mut().map(key).collect();
-    let now = app.clock.now();
-    let waiting = app.read(tenant, move |store| store.flow_waiting(tenant, &keys, now)).await?;
-    Ok(flows.iter().zip(waiting).map(|(info, waiting)| shape(info, waiting)).collect())
+    store.flow_waiting(tenant, &keys, now)
 }
 
 /// A.7: a flow-control key. What is not limited is 0.

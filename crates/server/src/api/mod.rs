@@ -47,7 +47,7 @@ mod why;
 mod workflow;
 
 pub(crate) use allowance::{Allowances, Exhausted};
-pub(crate) use body::{BodyBudget, read_form};
+pub(crate) use body::{BodyBudget, READ_TIMEOUT, read_form};
 pub(crate) use bulk_actions::stored_filter;
 pub(crate) use caller::{Peer, caller as address_of_caller};
 pub(crate) use counts::{Countable, Counted, count};

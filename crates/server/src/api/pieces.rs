@@ -124,6 +124,18 @@ impl Pieces {
         self.raw("]");
     }
 
+    /// Writes a list of values, each made when it is its turn.
+    pub(super) fn values(&mut self, values: impl IntoIterator<Item = impl Serialize>) {
+        self.raw("[");
+        for (place, value) in values.into_iter().enumerate() {
+            if place > 0 {
+                self.raw(",");
+            }
+            self.value(&value);
+        }
+        self.raw("]");
+    }
+
     /// Writes what was written elsewhere, perhaps once more; it is in RAM once.
     pub(super) fn again(&mut self, other: &Finished) {
         self.close();

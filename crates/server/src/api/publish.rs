@@ -7,18 +7,18 @@ use super::caller::caller_ip;
 use super::error::ApiError;
 use super::llm;
 use super::params::decoded;
+use super::response::{room_before_storing, stored};
 use super::{queues, schedules, storing, workflow};
 use crate::app::App;
 use crate::core::{API_LLM, CoreError, FirstDue, NewMessage, Room, stored_bytes};
 use crate::delivery::address::AddressKind;
 use crate::delivery::egress;
 use crate::store::Store;
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use posthaste_engine::dedup;
 use posthaste_engine::limits;
@@ -117,14 +117,16 @@ async fn accept(
     if sent.options.cron.is_some() {
         return Box::pin(schedules::make(app, sent)).await;
     }
-    let Sent { publisher, places, options, body } = sent;
+    let Sent { publisher, places, options, mut body } = sent;
     let messages = prepare(app, &publisher, &places, &options, (&expression_checks(), &body.bytes));
     let messages = messages.map_err(Refusal::into_error)?;
+    let places = places.answered();
+    let answer_room = room_before_storing(app, tenant, places.answer_bytes(), &mut body.room.waited).await?;
     let accepted = store(app, tenant, messages, body.room).await?;
     let status = status_of(&accepted);
-    let answer = Answer::new(places.answered(), &mut accepted.into_iter());
+    let answer = Answer::new(places, &mut accepted.into_iter());
     let answer = if is_v1 { answer.and_then(Answer::first) } else { answer };
-    Ok((status, Json(answer)).into_response())
+    Ok(stored(status, answer, answer_room).await)
 }
 
 /// The header that makes a publish a schedule.
@@ -256,6 +258,19 @@ pub(super) struct Places {
 pub(super) enum AnsweredPlaces {
     One,
     Group(Vec<String>),
+}
+
+/// Bytes of an answer for one message, besides its URL.
+pub(super) const ANSWER_BYTES: usize = 96;
+
+impl AnsweredPlaces {
+    /// How long the answer will be, more or less.
+    pub(super) fn answer_bytes(&self) -> usize {
+        match self {
+            AnsweredPlaces::One => ANSWER_BYTES,
+            AnsweredPlaces::Group(urls) => urls.iter().map(|url| url.len() + ANSWER_BYTES).sum(),
+        }
+    }
 }
 
 impl Places {

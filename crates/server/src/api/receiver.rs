@@ -2,22 +2,29 @@
 
 use super::auth::{Access, authorize};
 use super::error::ApiError;
+use super::pieces::Pieces;
+use super::response::answer;
 use super::shape::{Object, put, put_text_or_base64};
 use super::viewer::Viewer;
 use crate::app::App;
 use crate::receiver::{Received, SignatureCheck};
+use crate::store::Store;
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::response::Response;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let viewer = Viewer::of(&app, &request)?;
-    let inboxes = app.inboxes.as_deref().ok_or_else(off)?;
+    let inboxes = app.inboxes.clone().ok_or_else(off)?;
     let url = inboxes.url(viewer.tenant).ok_or_else(off)?;
-    let received = inboxes.received(viewer.tenant);
-    let deliveries: Vec<Object> = received.iter().map(|received| shape(received, &viewer)).collect();
-    Ok(Json(json!({ "url": url, "deliveries": deliveries })))
+    let make = move |_: &dyn Store| {
+        let received = inboxes.received(viewer.tenant);
+        let deliveries: Vec<Object> = received.iter().map(|received| shape(received, &viewer)).collect();
+        Ok(Ok(Pieces::of(&json!({ "url": url, "deliveries": deliveries })).into()))
+    };
+    answer(&app, viewer.tenant, make).await
 }
 
 pub(super) async fn forget(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {

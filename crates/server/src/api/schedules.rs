@@ -5,8 +5,10 @@ use super::body::{SmallRequest, read_small};
 use super::error::ApiError;
 use super::params::Params;
 use super::pieces::Pieces;
-use super::publish::{CRON, Refusal, Sent, checked_spec, expression_checks, refuse_when_disk_is_low, rest_of, store};
-use super::response::{Answer, answer};
+use super::publish::{
+    ANSWER_BYTES, CRON, Refusal, Sent, checked_spec, expression_checks, refuse_when_disk_is_low, rest_of, store,
+};
+use super::response::{Answer, answer, room_before_storing, stored};
 use super::shape::{Shaped, put};
 use super::viewer::Viewer;
 use super::{cron, shape, storing};
@@ -125,10 +127,13 @@ async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, Api
     let taken = app.body_budget.take(tenant, bytes, &mut room).await;
     taken.ok_or_else(|| ApiError::overloaded("too many bytes are waiting to be stored; try again later"))?;
     let urls: Vec<String> = messages.iter().map(|message| shape::url_of(&message.spec).into_owned()).collect();
+    let bytes = urls.iter().map(|url| url.len() + ANSWER_BYTES).sum();
+    let answer_room = room_before_storing(app, tenant, bytes, &mut room.waited).await?;
     let accepted = store(app, tenant, messages, room).await?;
     let made =
         accepted.iter().zip(urls).map(|(accepted, url)| json!({ "messageId": accepted.id.to_string(), "url": url }));
-    Ok((StatusCode::CREATED, Json(json!({ "scheduleId": id, "messages": made.collect::<Vec<_>>() }))).into_response())
+    let made = json!({ "scheduleId": id, "messages": made.collect::<Vec<_>>() });
+    Ok(stored(StatusCode::CREATED, made, answer_room).await)
 }
 
 pub(super) async fn delete(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {

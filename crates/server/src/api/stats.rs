@@ -3,6 +3,7 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use super::health::store_takes_writes;
+use super::response::{from_core, turn};
 use super::shape::{Object, put};
 use crate::app::App;
 use crate::core::CoreStats;
@@ -14,23 +15,19 @@ use axum::extract::{Request, State};
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Dead letters, runs, and messages that have not ended are counted up to here; of more it is told that there are at least
 /// so many.
 const COUNTED_MAX: u64 = 10_000;
-/// How long the core may take to answer; then the answer is 503.
-const CORE_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let core = tokio::time::timeout(CORE_PATIENCE, app.core.stats(tenant)).await;
-    let core =
-        core.map_err(|_| ApiError::overloaded("the core does not answer: it is busy, or waits for the disk"))??;
+    let turn = turn(&app, tenant).await?;
+    let core = from_core(app.core.stats(tenant)).await?;
     let data_dir = app.config.data_dir.clone();
     let read =
         move |store: &dyn crate::store::Store| Ok((store.tally(tenant, COUNTED_MAX)?, data_dir::usage(&data_dir)));
-    let (tally, usage) = app.read(tenant, read).await?;
+    let (tally, usage) = app.read_with(turn, read).await?;
     let now = app.clock.now();
     let mut storage = Object::new();
     put_some(&mut storage, "bytes", usage.bytes);

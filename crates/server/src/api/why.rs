@@ -3,6 +3,7 @@
 use super::auth::{Access, authorize};
 use super::duplicates::Count;
 use super::error::ApiError;
+use super::response::{from_core, turn};
 use super::shape::{Object, put, url_of};
 use crate::app::App;
 use crate::store::{self, EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
@@ -43,7 +44,10 @@ pub(super) async fn get(
 /// What is told of a message; `None` if it has gone meanwhile.
 async fn told(app: &Arc<App>, tenant: TenantId, record: Known) -> Result<Option<Value>, ApiError> {
     let Some(live) = record.live else { return Ok(Some(of_ended(&record, app.clock.now()))) };
-    let waiting = app.core.why(live).await?;
+    let waiting = {
+        let _turn = turn(app, tenant).await?;
+        from_core(app.core.why(live)).await?
+    };
     if matches!(waiting.obstacle, Obstacle::Nothing | Obstacle::Room(Room::Memory)) {
         // It may have ended since it was read.
         let id = record.message.id;

@@ -476,9 +476,15 @@ impl CoreHandle {
         self.ask(None, |reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
     }
 
-    /// Publishes dead letters again; `None` for one that no longer exists.
-    pub async fn replay(&self, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, CoreError> {
-        self.ask(None, |reply| Command::Replay { tenant, replays, reply }).await
+    /// Publishes dead letters again; `None` for one that no longer exists. `room` is what their bodies take.
+    pub async fn replay(
+        &self,
+        tenant: TenantId,
+        replays: Vec<Replay>,
+        room: Room,
+    ) -> Result<Vec<Option<Accepted>>, CoreError> {
+        let place = self.admission.wait(tenant, room.waited).await?;
+        self.ask_from(place, Some(room), |reply| Command::Replay { tenant, replays, reply }).await
     }
 
     /// Makes a queue or changes it.
@@ -531,8 +537,9 @@ impl CoreHandle {
     /// Makes a schedule, or replaces the one of the same id; its time of creation and its state are made here.
     /// `room` is what the body takes.
     pub async fn put_schedule(&self, schedule: Schedule, room: Room) -> Result<(), CoreError> {
+        let place = self.admission.wait(schedule.tenant, room.waited).await?;
         let schedule = Box::new(schedule);
-        Ok(self.ask(Some(room), |reply| Command::PutSchedule { schedule, reply }).await??)
+        Ok(self.ask_from(place, Some(room), |reply| Command::PutSchedule { schedule, reply }).await??)
     }
 
     /// Pauses or resumes a schedule; false if there is none of this id.

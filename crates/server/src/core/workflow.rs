@@ -233,8 +233,9 @@ impl CoreHandle {
         again: Again,
         overrides: Overrides,
     ) -> Result<BegunAgain, CoreError> {
+        let place = self.admission.wait(tenant, Duration::ZERO).await?;
         let overrides = Box::new(overrides);
-        self.ask(None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await
+        self.ask_from(place, None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await
     }
 
     /// Takes failed runs out of the DLQ; says how many were in it.
@@ -249,7 +250,8 @@ impl CoreHandle {
         dlq_id: DlqId,
         edit: FailureCallEdit,
     ) -> Result<Result<RunKey, FailureCallRefused>, CoreError> {
-        self.ask(None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply }).await
+        let place = self.admission.wait(tenant, Duration::ZERO).await?;
+        self.ask_from(place, None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply }).await
     }
 }
 

@@ -10,6 +10,7 @@ mod signed;
 pub(crate) use script::{InvalidScript, Script};
 pub(crate) use signed::SignatureCheck;
 
+use crate::api::READ_TIMEOUT;
 use crate::app::App;
 use crate::http::{HungUp, Serve};
 use crate::store::Part;
@@ -168,30 +169,22 @@ impl Receiver {
             return closing((StatusCode::SERVICE_UNAVAILABLE, text).into_response());
         };
         match self.receive(tenant, request, &script).await {
-            Some(received) => {
+            Ok(received) => {
                 let (step, attempt) = (received.answer, received.attempt);
                 inbox.put(received);
                 answer(step, attempt).await
             }
-            None => (StatusCode::BAD_REQUEST, "the body ended too early\n").into_response(),
+            Err(unread) => unread.answer(),
         }
     }
 
-    /// Reads a request to its end; `None` if it has none.
-    async fn receive(&self, tenant: TenantId, request: Request<Body>, script: &Script) -> Option<Received> {
+    /// Reads a request to its end.
+    async fn receive(&self, tenant: TenantId, request: Request<Body>, script: &Script) -> Result<Received, Unread> {
         let at = self.app.clock.now();
-        let (parts, mut body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let marks = self.app.marks_of(tenant);
-        let (mut hash, mut mark, mut kept, mut body_bytes) = (Sha256::new(), marks.begin(), Vec::new(), 0);
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.ok()?.into_data() else { continue };
-            hash.update(&data);
-            mark.update(&data);
-            kept.extend_from_slice(&data[..data.len().min(RECEIVED_BODY_BYTES - kept.len())]);
-            body_bytes += data.len() as u64;
-        }
+        let ReadBody { hash, mark, mut kept, body_bytes } = read(body, &marks).await?;
         let url = format!("http://{}{}", self.inboxes.address, parts.uri);
-        let hash = hash.finalize();
         let signature = match self.app.keys.of(tenant) {
             Ok(keys) => {
                 let arrived = signed::Arrived {
@@ -208,7 +201,7 @@ impl Receiver {
         let hidden = self.hidden(tenant, message, &signature).await;
         let retried: u32 = text(&parts.headers, "upstash-retried").and_then(|text| text.parse().ok()).unwrap_or(0);
         if hidden.body && body_bytes > 0 {
-            kept = mark.finish().into_bytes();
+            kept = mark.into_bytes();
         }
         // A character that the cut has torn apart would make the rest look like no text.
         if let Err(torn) = std::str::from_utf8(&kept)
@@ -217,7 +210,7 @@ impl Receiver {
         {
             kept.truncate(torn.valid_up_to());
         }
-        Some(Received {
+        Ok(Received {
             at,
             message,
             attempt: retried.saturating_add(1),
@@ -240,6 +233,53 @@ impl Receiver {
             Ok(None) | Err(_) => all(),
         }
     }
+}
+
+/// What came of a body.
+struct ReadBody {
+    hash: [u8; 32],
+    /// What stands for the body if it is hidden.
+    mark: String,
+    /// The first bytes.
+    kept: Vec<u8>,
+    body_bytes: u64,
+}
+
+/// Why a body was not read to its end.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    Broken,
+    Slow,
+}
+
+impl Unread {
+    fn answer(self) -> Response {
+        let seconds = READ_TIMEOUT.as_secs();
+        closing(match self {
+            Unread::Broken => (StatusCode::BAD_REQUEST, "the body ended too early\n").into_response(),
+            Unread::Slow => {
+                let text = format!("the body took longer than {seconds} s to arrive\n");
+                (StatusCode::REQUEST_TIMEOUT, text).into_response()
+            }
+        })
+    }
+}
+
+/// Reads a body to its end, for as long as the API would.
+async fn read(body: Body, marks: &Marks) -> Result<ReadBody, Unread> {
+    tokio::time::timeout(READ_TIMEOUT, read_all(body, marks)).await.map_err(|_| Unread::Slow)?
+}
+
+async fn read_all(mut body: Body, marks: &Marks) -> Result<ReadBody, Unread> {
+    let (mut hash, mut mark, mut kept, mut body_bytes) = (Sha256::new(), marks.begin(), Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
+        hash.update(&data);
+        mark.update(&data);
+        kept.extend_from_slice(&data[..data.len().min(RECEIVED_BODY_BYTES - kept.len())]);
+        body_bytes += data.len() as u64;
+    }
+    Ok(ReadBody { hash: hash.finalize().into(), mark: mark.finish(), kept, body_bytes })
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -315,6 +355,34 @@ mod tests {
         assert!(inboxes.received(TenantId(2)).is_empty());
         assert_eq!((inboxes.forget(TenantId(2)), inboxes.forget(TenantId(1))), (0, RECEIVED_MAX));
         assert!(inboxes.received(TenantId(1)).is_empty());
+    }
+
+    /// A body of which nothing arrives.
+    struct Silent;
+
+    impl http_body::Body for Silent {
+        type Data = bytes::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_arriving_is_let_go_of_as_by_the_api() {
+        let marks = Marks::of(&[7; 32], TenantId(1));
+        let in_time = tokio::time::timeout(READ_TIMEOUT + Duration::from_secs(1), read(Body::new(Silent), &marks));
+        let unread = in_time.await.expect("it is let go of").err().expect("it is not read");
+        assert_eq!(unread, Unread::Slow);
+        let answer = unread.answer();
+        assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(answer.headers()[header::CONNECTION], "close");
+        let whole = read(Body::from("whole"), &marks).await.map(|read| (read.kept, read.body_bytes));
+        assert_eq!(whole, Ok((b"whole".to_vec(), 5)));
     }
 
     #[tokio::test]

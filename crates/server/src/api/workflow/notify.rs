@@ -9,15 +9,18 @@ use crate::api::auth::{Access, authorize};
 use crate::api::body;
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
+use crate::api::pieces::{Finished, Pieces};
 use crate::api::publish::{refuse_when_disk_is_low, rest_of};
+use crate::api::response::{SMALL_RESPONSE_BYTES, room_after, sent};
 use crate::api::storing;
 use crate::api::viewer::Viewer;
 use crate::app::App;
 use crate::core::{Notified, RunKey};
 use crate::store::Asker;
 use crate::tenants::Scope;
-use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
 use posthaste_engine::workflow::entry::base64_len;
 use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
@@ -26,7 +29,7 @@ use std::sync::Arc;
 /// What the ids of runs begin with that clients or the server have made.
 const RUN_PREFIX: &str = "wfr_";
 
-pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
@@ -46,8 +49,38 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
             notified.map_err(refused_event)?.into_iter().collect()
         }
     };
+    Ok(told(&app, tenant, &notified))
+}
+
+/// The runs that the event has reached; as many as fit a small response, if there is no room for a large one: the event has
+/// reached them, so this is no error.
+fn told(app: &App, tenant: TenantId, notified: &[Notified]) -> Response {
     let viewer = Viewer::with(app.marks_of(tenant), tenant, Scope::Full);
-    Ok(Json(notified.iter().map(|notified| notified_json(notified, &viewer)).collect()))
+    let shown = || notified.iter().map(|notified| notified_json(notified, &viewer));
+    let json = listed(shown(), usize::MAX);
+    match room_after(app, tenant, json.held()) {
+        Ok(room) => sent(StatusCode::OK, json, room),
+        Err(_) => sent(StatusCode::OK, listed(shown(), SMALL_RESPONSE_BYTES), ()),
+    }
+}
+
+/// A list of the first of these, as many as this many bytes have room for.
+fn listed(values: impl Iterator<Item = Value>, bytes_max: usize) -> Finished {
+    let mut left = bytes_max.saturating_sub("[]".len());
+    let fits = |text: &String| {
+        let rest = left.checked_sub(text.len() + ",".len());
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let texts = values.map(|value| value.to_string()).take_while(fits);
+    let mut pieces = Pieces::default();
+    pieces.raw("[");
+    for (place, text) in texts.enumerate() {
+        pieces.raw(if place == 0 { "" } else { "," });
+        pieces.raw(&text);
+    }
+    pieces.raw("]");
+    pieces.finish()
 }
 
 /// The run, if one is named, and the event.
@@ -96,5 +129,20 @@ mod tests {
         ] {
             assert_eq!(split(rest), expected, "{rest}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_may_not_be_long_ends_with_a_whole_run() {
+        let text = async |bytes_max: usize| {
+            let values = ["first", "second", "third"].into_iter().map(Value::from);
+            let body = listed(values, bytes_max).into_body(());
+            let bytes = axum::body::to_bytes(body, 1_000).await.expect("it is short");
+            assert!(bytes.len() <= bytes_max.max("[]".len()));
+            String::from_utf8(bytes.to_vec()).expect("JSON is text")
+        };
+        assert_eq!(text(usize::MAX).await, r#"["first","second","third"]"#);
+        assert_eq!(text(26).await, r#"["first","second"]"#);
+        assert_eq!(text(10).await, r#"["first"]"#);
+        assert_eq!(text(0).await, "[]");
     }
 }

@@ -1,10 +1,10 @@
 //! Reads: lists of large things, and reads without end.
 
 use super::Case;
-use crate::client::{ATTACKER, connect, read_reply, request};
+use crate::client::{ATTACKER, connect, elapse, read_reply, request};
 use crate::proc::tally;
 use crate::server::ATTACKER_TOKEN;
-use crate::stage::{Attack, Stage};
+use crate::stage::{Attack, PATIENCE, Stage};
 use serde_json::json;
 use std::io;
 use std::time::Duration;
@@ -25,10 +25,23 @@ const MESSAGES: usize = 3_000;
 const LOOPS: usize = 32;
 const LOOPING: Duration = Duration::from_secs(3);
 
+/// Flow-control keys, with names as long as they may be, and how many one batch makes.
+const KEYS: usize = 30_000;
+const KEYS_AT_ONCE: usize = 10_000;
+const KEY_BYTES: usize = 256;
+/// Connections that ask for a list and read nothing of it for this long.
+const SILENT: usize = 400;
+const SILENCE: Duration = Duration::from_secs(8);
+/// What they ask for: mostly keys, which the core knows, and some that the store does.
+const SILENT_READS: [&str; 4] =
+    ["/v2/flowControl?count=10000", "/v2/flowControl?count=10000&search=9", "/v2/logs?count=1000", "/v2/stats"];
+
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("large list", |stage| Box::pin(large_list(stage))).prepared(|stage| Box::pin(make_schedules(stage))),
         Case::new("read flood", |stage| Box::pin(read_flood(stage))).prepared(|stage| Box::pin(make_logs(stage))),
+        Case::new("key list flood", |stage| Box::pin(key_list_flood(stage)))
+            .prepared(|stage| Box::pin(make_keys(stage))),
     ]
 }
 
@@ -120,6 +133,60 @@ async fn read_flood(stage: &Stage) -> Attack {
     attack.note(format!("responses: {}", tally(statuses.iter())));
     if let Some(status) = statuses.iter().find(|status| ![200, 429, 503].contains(*status)) {
         attack.complain(format!("a read was answered with {status}"));
+    }
+    attack
+}
+
+async fn make_keys(stage: &Stage) -> Attack {
+    for begin in (0..KEYS).step_by(KEYS_AT_ONCE) {
+        let item = |number: usize| {
+            json!({
+                "destination": "http://127.0.0.1:8099/never",
+                "headers": {
+                    "Upstash-Delay": "1h",
+                    "Upstash-Flow-Control-Key": format!("{number:0>KEY_BYTES$}"),
+                    "Upstash-Flow-Control-Value": "parallelism=1",
+                },
+            })
+        };
+        let items: serde_json::Value = (begin..begin + KEYS_AT_ONCE).map(item).collect();
+        stage.prepare("POST", "/v2/batch", "", items.to_string().as_bytes()).await;
+    }
+    Attack::default()
+}
+
+/// Asks for long lists on many connections at once, reads nothing of them for a while, and then how they begin.
+async fn key_list_flood(stage: &Stage) -> Attack {
+    let mut attack = Attack::default();
+    let server = stage.server.address;
+    let tasks: Vec<_> = (0..SILENT)
+        .map(|number| {
+            let read = request("GET", SILENT_READS[number % SILENT_READS.len()], Some(ATTACKER_TOKEN), "", b"");
+            let sent = read.len() as u64;
+            let status = tokio::spawn(async move {
+                let mut stream = BufReader::new(connect(ATTACKER, server).await?);
+                stream.write_all(&read).await?;
+                elapse(SILENCE).await;
+                io::Result::Ok(read_reply(&mut stream, false).await?.status)
+            });
+            (sent, status)
+        })
+        .collect();
+    let mut statuses = Vec::new();
+    for (sent, status) in tasks {
+        attack.bytes += sent;
+        match timeout(PATIENCE, status).await.map(|status| status.expect("no panic")) {
+            Ok(Ok(status)) => statuses.push(status),
+            Ok(Err(error)) => attack.complain(format!("a connection failed: {error}")),
+            Err(_) => attack.complain("a reader was not answered"),
+        }
+    }
+    attack.note(format!("responses: {}", tally(statuses.iter())));
+    if let Some(status) = statuses.iter().find(|status| ![200, 429, 503].contains(*status)) {
+        attack.complain(format!("a read was answered with {status}"));
+    }
+    if !statuses.contains(&200) {
+        attack.complain("nobody was answered");
     }
     attack
 }

@@ -24,6 +24,31 @@ async fn answers_come_in_the_order_of_the_items() {
     }
 }
 
+/// A long answer takes room of its own, and looks the same.
+#[tokio::test]
+async fn a_long_answer_names_each_message_and_its_url() {
+    let server = TestServer::start().await;
+    let urls: Vec<String> = (0..20).map(|n| format!("http://127.0.0.1:9/{n}/{}", "x".repeat(1_000))).collect();
+    let endpoints: Vec<Value> = urls.iter().map(|url| json!({ "url": url })).collect();
+    server.post("/v2/topics/many/endpoints").json(&json!({ "endpoints": endpoints })).expect(200).await;
+    let item = json!({ "destination": "many", "headers": { "Upstash-Delay": "1h" }, "body": "x" });
+    let refused = json!({ "destination": "http://169.254.169.254/", "headers": { "Upstash-Delay": "1h" } });
+    let answer = server.post("/v2/batch").json(&json!([item, refused, item, item, item])).expect(200).await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert!(answer.text().len() > 64 * 1024, "it is long");
+    let answers = answer.json();
+    assert!(answers[1]["error"].is_string(), "{}", answers[1]);
+    let mut ids = std::collections::HashSet::new();
+    for group in [0, 2, 3, 4] {
+        let group = answers[group].as_array().expect("one for each endpoint");
+        let told: Vec<&str> = group.iter().map(|message| message["url"].as_str().expect("a URL is text")).collect();
+        assert_eq!(told, urls);
+        ids.extend(group.iter().map(|message| message["messageId"].as_str().expect("an id is text").to_owned()));
+    }
+    assert_eq!(ids.len(), 80);
+    server.finish_with_pending().await;
+}
+
 #[tokio::test]
 async fn items_may_look_as_every_sdk_writes_them() {
     let server = TestServer::start().await;

@@ -1,5 +1,6 @@
 //! `/v2/workflows/logs` and `/v2/workflows/events`: runs with their steps, and what happened to them.
 
+use super::workflow_runs::Runs;
 use crate::support::runs::{config, done, result};
 use crate::support::server::{READ_ONLY, START_MS, TOKEN_B};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
@@ -237,6 +238,35 @@ async fn bodies_are_cut_and_hidden_as_asked() {
         server.finish_run(id).await;
     }
     server.finish().await;
+}
+
+#[tokio::test]
+async fn a_plain_step_hides_its_own_result_and_no_other() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let receiver = Receiver::start().await;
+        receiver.script("/wf", [done()]);
+        let url = receiver.url("/wf");
+        server.start_run("wfr_1", &url, config()).await;
+        receiver.next().await;
+        for (number, out, hides) in [(1, "canary", true), (2, "in the open", false)] {
+            let body = json!({ "stepId": number, "stepName": "s", "stepType": "Run", "out": out, "concurrent": 1 });
+            let mut headers = json!({ "upstash-workflow-init": "false", "upstash-workflow-runid": "wfr_1" });
+            if hides {
+                headers["upstash-redact-fields"] = "body".into();
+            }
+            let step = json!({ "destination": url, "body": body.to_string(), "headers": headers });
+            server.batch(json!([step])).expect(200).await;
+            receiver.next().await;
+        }
+        server.finish_run("wfr_1").await;
+        for what in ["logs", "events"] {
+            let text = server.get(&format!("/v2/workflows/{what}")).expect(200).await.text();
+            assert!(!text.contains("canary") && text.contains("REDACTED:"), "{what}: {text}");
+            assert!(text.contains("in the open"), "only the step that asks for it is hidden; {what}: {text}");
+        }
+        server.finish().await;
+    }
 }
 
 #[tokio::test]
