@@ -13,8 +13,7 @@ const SETTINGS_BYTES: usize = 16 * 1024 * 1024;
 /// Admits a request that stores this many bytes, or returns the error of the bound that it exceeds. Keep the promise until the
 /// bytes are stored.
 pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
-    check_request(app, bytes)?;
-    let promise = app.disk_room.take(tenant, bytes as u64).ok_or_else(ApiError::disk_low)?;
+    let promise = promise(app, tenant, bytes)?;
     if let Some(limit) = app.config.quotas.stored_bytes {
         let adding = bytes as u64;
         // Those of requests that came earlier and are not stored yet count, or many requests at once would exceed the quota.
@@ -28,6 +27,12 @@ pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPro
         }
     }
     Ok(promise)
+}
+
+/// Admits a request without the quota of its tenant.
+pub(super) fn promise(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
+    check_request(app, bytes)?;
+    app.disk_room.take(tenant, bytes as u64).ok_or_else(ApiError::disk_low)
 }
 
 /// Refuses a request that would store more than one request may.

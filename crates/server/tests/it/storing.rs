@@ -1,14 +1,8 @@
 //! What requests may store, at once and in all.
 
-<<<<<<< HEAD
 use crate::api::workflow_runs::{Runs, call, step};
 use crate::support::server::{START_MS, TOKEN_B};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually, runs};
-=======
-use crate::api::workflow_runs::Runs;
-use crate::support::server::TOKEN_B;
-use crate::support::{Backend, Receiver, Setup, TestServer, eventually, runs};
->>>>>>> fix-a
 use posthaste::core::{Room, StartRun};
 use posthaste_engine::workflow::NewEntry;
 use posthaste_wire::time::Timestamp;
@@ -197,7 +191,6 @@ async fn an_event_for_which_there_is_no_room_reaches_no_run() {
     server.finish_with_pending().await;
 }
 
-<<<<<<< HEAD
 #[tokio::test]
 async fn over_the_quota_outcomes_have_no_bodies_and_retries_wait() {
     const HOUR: u64 = 3_600_000;
@@ -226,7 +219,33 @@ async fn over_the_quota_outcomes_have_no_bodies_and_retries_wait() {
     let letter = server.dead_letter_of(&id).await;
     assert_eq!((&letter["responseStatus"], letter.get("responseBody")), (&json!(500), None), "{letter}");
     receiver.take(2).await;
-=======
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn over_the_quota_runs_get_no_new_steps_and_results_of_calls_are_not_stored() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    receiver.script("/called", [Reply::status(200).with_body("a long answer")]);
+    server.started(&["wfr_a"]).await;
+    let mut delayed = call("wfr_a", &receiver.url("/called"));
+    delayed["headers"]["Upstash-Delay"] = json!("30m");
+    delayed["headers"]["Upstash-Retries"] = json!("0");
+    server.batch(json!([delayed])).expect(200).await;
+    let server = server.restart_with(|settings| settings.max_stored_bytes = Some(1)).await;
+    let refused = server.batch(json!([step("wfr_a", r#"{"stepId":2,"out":"1"}"#)])).expect(412).await.error();
+    assert!(refused.starts_with("quota maxStoredBytes exceeded"), "{refused}");
+    server.advance(30 * 60_000).await;
+    receiver.next().await;
+    let log = eventually("the call has ended", || async {
+        let log = server.get("/v2/workflows/logs").expect(200).await.text();
+        log.contains("the response is not stored: quota maxStoredBytes").then_some(log)
+    })
+    .await;
+    assert!(!log.contains("a long answer"), "{log}");
+    server.finish_with_pending().await;
+}
+
 /// A tenant that has stored all that it may, with a URL group and two runs.
 async fn full_server() -> TestServer {
     let mut setup = Setup::dev();
@@ -285,33 +304,10 @@ async fn url_groups_of_a_tenant_count_until_they_are_deleted() {
     server.publish(NOWHERE).body(vec![b'x'; 8_000]).expect(412).await;
     server.delete("/v2/topics/a").expect(200).await;
     group("c").expect(200).await;
->>>>>>> fix-a
     server.finish().await;
 }
 
 #[tokio::test]
-<<<<<<< HEAD
-async fn over_the_quota_runs_get_no_new_steps_and_results_of_calls_are_not_stored() {
-    let server = TestServer::start().await;
-    let receiver = Receiver::start().await;
-    receiver.script("/called", [Reply::status(200).with_body("a long answer")]);
-    server.started(&["wfr_a"]).await;
-    let mut delayed = call("wfr_a", &receiver.url("/called"));
-    delayed["headers"]["Upstash-Delay"] = json!("30m");
-    delayed["headers"]["Upstash-Retries"] = json!("0");
-    server.batch(json!([delayed])).expect(200).await;
-    let server = server.restart_with(|settings| settings.max_stored_bytes = Some(1)).await;
-    let refused = server.batch(json!([step("wfr_a", r#"{"stepId":2,"out":"1"}"#)])).expect(412).await.error();
-    assert!(refused.starts_with("quota maxStoredBytes exceeded"), "{refused}");
-    server.advance(30 * 60_000).await;
-    receiver.next().await;
-    let log = eventually("the call has ended", || async {
-        let log = server.get("/v2/workflows/logs").expect(200).await.text();
-        log.contains("the response is not stored: quota maxStoredBytes").then_some(log)
-    })
-    .await;
-    assert!(!log.contains("a long answer"), "{log}");
-=======
 async fn a_tenant_without_room_begins_only_a_few_short_bulk_actions_that_make_some() {
     let server = full_server().await;
     let long = "x".repeat(10_000);
@@ -352,6 +348,5 @@ async fn a_tenant_without_room_finishes_its_runs_unless_a_result_is_large() {
     end("wfr_1").body("short").expect(200).await;
     server.delete("/v2/workflows/runs/wfr_2").expect(200).await;
     assert_eq!(server.runs("state=RUN_STARTED").await.len(), 0);
->>>>>>> fix-a
     server.finish_with_pending().await;
 }

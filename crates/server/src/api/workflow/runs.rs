@@ -108,8 +108,8 @@ pub(in crate::api) async fn end(State(app): State<Arc<App>>, request: Request) -
     Ok(Json(json!({})))
 }
 
-/// Room for what the function of a run returned. A short result needs room on the disk alone, as the steps of the run did: a
-/// tenant without room can still finish its runs.
+/// Room for what the function of a run returned. A short result needs room on the disk alone, so that a tenant
+/// without room can still finish its runs.
 fn room_for_result(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPromise, ApiError> {
     refuse_when_disk_is_low(app)?;
     match bytes <= SHORT_RESULT_BYTES {
