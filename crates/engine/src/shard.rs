@@ -105,6 +105,15 @@ pub struct Chance {
     pub storage: Storage,
 }
 
+/// How an attempt has ended for its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptEnd {
+    /// Retries before this attempt.
+    pub retried: u32,
+    /// What becomes of the message; `None` if it was cancelled meanwhile.
+    pub next: Option<Next>,
+}
+
 /// What a publish came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -228,8 +237,15 @@ impl Shard {
         }
     }
 
-    /// An attempt has ended.
-    pub fn ended(&mut self, message: &Message, mut outcome: Outcome, chance: Chance, now: Timestamp, out: &mut Output) {
+    /// An attempt has ended. Returns what becomes of the message.
+    pub fn ended(
+        &mut self,
+        message: &Message,
+        mut outcome: Outcome,
+        chance: Chance,
+        now: Timestamp,
+        out: &mut Output,
+    ) -> AttemptEnd {
         let held = self.held.remove(&message.id.seq).expect("an attempt ends only if it was started and not ended");
         let Held { live, stage: Stage::InFlight(generation) } = held else {
             panic!("{:?} was not under way", message.id)
@@ -274,6 +290,7 @@ impl Shard {
             self.leave_queue(&live, now, out);
         }
         self.dispatch(&callbacks, now, out);
+        AttemptEnd { retried: live.retried, next }
     }
 
     /// These live messages are cancelled; says how many were not cancelled already.

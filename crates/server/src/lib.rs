@@ -11,6 +11,9 @@ pub mod tenants;
 
 pub mod server;
 pub mod simulate;
+// What `posthaste dev` prints.
+pub mod dev_output;
+pub mod port_holder;
 
 pub mod app;
 

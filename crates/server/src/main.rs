@@ -9,17 +9,19 @@ use posthaste::config::{Config, Mode, Settings, Source};
 use posthaste::crash_point::crash_point;
 use posthaste::data_dir::{DataDir, free_bytes};
 use posthaste::delivery::resolve::SystemResolver;
+use posthaste::dev_output::{attempt_lines, banner, exports};
 use posthaste::panics;
+use posthaste::port_holder::{Holder, holder_of};
 use posthaste::server::{Parts, Server};
 use posthaste::simulate::{self, simulate};
 use posthaste::store::Store;
 use posthaste::store::journal::{JournalOpenError, JournalOptions, JournalStore, open_without_journal};
 use posthaste::telemetry;
-use posthaste::tenants::{DEV_USERS, Scope, new_tenant, new_token};
+use posthaste::tenants::{Scope, new_tenant, new_token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -97,8 +99,22 @@ struct DevArguments {
     /// Accepted for compatibility, without effect: quotas have settings of their own
     #[arg(long, help_heading = "Official development server", env = "QSTASH_DEV_QUOTA", value_name = "PLAN")]
     quota: Option<Plan>,
+    /// Print no line for each delivery
+    #[arg(long)]
+    quiet: bool,
+    /// Print the variables that the SDKs read, for eval, and exit
+    #[arg(long)]
+    print_env: bool,
     #[command(flatten)]
     run: RunArguments,
+}
+
+/// The choices that only `dev` has.
+#[derive(Clone, Copy, Default)]
+struct DevOptions {
+    log_port: Option<u16>,
+    quiet: bool,
+    print_env: bool,
 }
 
 /// The plans that the official development server can imitate.
@@ -130,13 +146,13 @@ fn main() -> ExitCode {
     let sources = sources(&matches);
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     let result = match command {
-        Command::Dev(DevArguments { port, log_port, quota: _, run: mut arguments }) => {
+        Command::Dev(DevArguments { port, log_port, quota: _, quiet, print_env, run: mut arguments }) => {
             let port = port.or_else(|| dev_port(&std::env::var_os("QSTASH_DEV_PORT")?));
             let listen = port.map(|port| format!("127.0.0.1:{port}"));
             arguments.settings.listen = arguments.settings.listen.or(listen);
-            run(Mode::Dev, arguments, sources, log_port)
+            run(Mode::Dev, arguments, sources, DevOptions { log_port, quiet, print_env })
         }
-        Command::Serve(arguments) => run(Mode::Serve, arguments, sources, None),
+        Command::Serve(arguments) => run(Mode::Serve, arguments, sources, DevOptions::default()),
         Command::NewTenant { name } => {
             print!("{}", new_tenant(&name));
             Ok(())
@@ -179,7 +195,7 @@ fn run(
     mode: Mode,
     arguments: RunArguments,
     sources: BTreeMap<String, Source>,
-    log_port: Option<u16>,
+    DevOptions { log_port, quiet, print_env }: DevOptions,
 ) -> anyhow::Result<()> {
     let mut settings = arguments.settings;
     let mut in_file = Vec::new();
@@ -195,17 +211,21 @@ fn run(
         println!("{}", config.describe());
         return Ok(());
     }
+    if print_env {
+        print!("{}", exports(config.listen));
+        return Ok(());
+    }
     telemetry::init(config.log_format, &config.log)?;
     panics::install_hook();
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("api").enable_all().build()?;
-    let result = runtime.block_on(serve(config, log_port, arguments.discard_damaged_journal));
+    let result = runtime.block_on(serve(config, log_port, arguments.discard_damaged_journal, quiet));
     // A query that still runs on a blocking thread must not keep the process from ending.
     runtime.shutdown_timeout(EXIT_PATIENCE);
     result
 }
 
-async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool) -> anyhow::Result<()> {
+async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool, quiet: bool) -> anyhow::Result<()> {
     let data_dir = DataDir::lock(&config.data_dir)?;
     crash_point("start_locked");
     let store = open_store(&data_dir, config.journal, discard_damaged)
@@ -220,10 +240,15 @@ async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool) -> 
     let mut terminated = signal(SignalKind::terminate())?;
     let mode = config.mode;
     let resolver = Arc::new(SystemResolver::default());
-    let parts = Parts { store, clock: Clock::default(), resolver, free_bytes };
+    let (reports, lines) = attempt_lines();
+    let reports = (mode == Mode::Dev && !quiet).then_some(reports);
+    let parts = Parts { store, clock: Clock::default(), resolver, free_bytes, reports };
     let mut server = Server::start_on(config, parts, listeners).await?;
     crash_point("start_serving");
     announce(mode, &server);
+    if mode == Mode::Dev && !quiet {
+        tokio::spawn(lines.print(server.address, has_colours()));
+    }
     tokio::select! {
         failure = server.failed() => {
             server.abandon().await;
@@ -255,7 +280,16 @@ const BACKLOG: u32 = 4_096;
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bind(address).map_err(|error| match error.kind() {
         // The development mode of the JavaScript SDK looks for these words, in lower case.
-        ErrorKind::AddrInUse => anyhow::anyhow!("cannot listen on {address}: address already in use"),
+        ErrorKind::AddrInUse => {
+            let holder = match holder_of(address) {
+                Some(Holder { name, pid }) => format!(" by {name} (process {pid}): stop it"),
+                None => ": stop the program that uses it".to_owned(),
+            };
+            let free = address.port().checked_add(1).unwrap_or(8080);
+            anyhow::anyhow!(
+                "cannot listen on {address}: address already in use{holder}, or choose another port with --port {free}"
+            )
+        }
         _ => anyhow::Error::new(error).context(format!("cannot listen on {address}")),
     })
 }
@@ -279,17 +313,19 @@ fn raise_open_files() {
 
 /// Says where the server is, and in `dev` what a program needs to use it.
 fn announce(mode: Mode, server: &Server) {
-    let address = server.address;
-    tracing::info!(%address, data_dir = %server.app.config.data_dir.display(), "posthaste is running");
-    if mode == Mode::Dev {
-        let user = &DEV_USERS[0];
-        println!("Posthaste is running at http://{address}");
-        println!("Look at it, and try it, at http://{address}/console\n\nPaste into your .env:\n");
-        println!("QSTASH_URL=http://{address}");
-        println!("QSTASH_TOKEN={}", user.token);
-        println!("QSTASH_CURRENT_SIGNING_KEY={}", user.current);
-        println!("QSTASH_NEXT_SIGNING_KEY={}\n", user.next);
+    let (address, data_dir) = (server.address, server.app.config.data_dir.display());
+    match mode {
+        Mode::Dev => {
+            println!("{}", banner(address));
+            tracing::debug!(%address, %data_dir, "posthaste is running");
+        }
+        Mode::Serve => tracing::info!(%address, %data_dir, "posthaste is running"),
     }
+}
+
+/// Colours are for terminals, and for those who want them (<https://no-color.org>).
+fn has_colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::data_dir::{DiskWatch, FreeBytes, half_of_disk};
 use crate::delivery::loop_mark::LoopMark;
 use crate::delivery::resolve::Resolve;
 use crate::delivery::{ConfigError, Deliverer, DeliveryConfig};
+use crate::dev_output::AttemptReports;
 use crate::http::{self, CONNECTIONS_MAX, Site, Terms};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -71,6 +72,8 @@ pub struct Parts {
     pub resolver: Arc<dyn Resolve>,
     /// How much room the disk has.
     pub free_bytes: FreeBytes,
+    /// Where each attempt is reported for the terminal of a developer.
+    pub reports: Option<AttemptReports>,
 }
 
 impl Server {
@@ -81,7 +84,7 @@ impl Server {
 
     /// Starts serving the same on several listeners; the first is the server's address.
     pub async fn start_on(mut config: Config, parts: Parts, listeners: Vec<TcpListener>) -> anyhow::Result<Server> {
-        let Parts { store, clock, resolver, free_bytes } = parts;
+        let Parts { store, clock, resolver, free_bytes, reports } = parts;
         let address = find_own_addresses(&mut config, &listeners, resolver.as_ref()).await?;
         let receiver = if config.console_receiver { Some(listen_for_tests(&mut config).await?) } else { None };
         let (tokens, configured_keys) = load_tokens(store.as_ref(), &config)?;
@@ -103,6 +106,7 @@ impl Server {
             answers: Arc::default(),
             tracker: TaskTracker::new(),
             abandon: CancellationToken::new(),
+            reports,
         });
         config.quotas.stored_bytes = config.quotas.stored_bytes.or_else(|| half_of_disk(&config.data_dir));
         let (disk_low, core_running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));

@@ -5,6 +5,7 @@ use super::runs::nothing_sent;
 use crate::clock::Clock;
 use crate::crash_point::{crash_point, panic_point};
 use crate::delivery::{AnswerBudget, AnswerRoom, Attempt, Deliverer};
+use crate::dev_output::AttemptReports;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::panics::{Panicked, caught, passed_on};
@@ -51,6 +52,8 @@ pub struct Attempts {
     pub tracker: TaskTracker,
     /// Ends them without an outcome: their messages stay live and are attempted again.
     pub abandon: CancellationToken,
+    /// Where each attempt is reported for the terminal of a developer.
+    pub reports: Option<AttemptReports>,
 }
 
 impl Attempts {

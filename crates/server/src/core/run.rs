@@ -11,13 +11,14 @@ use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Rep
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
 use crate::data_dir::DiskRoom;
+use crate::dev_output::AttemptReport;
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
 use crate::store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::{Accepted, Chance, Effect, Output, Publish, Settings, Shard};
+use posthaste_engine::shard::{Accepted, AttemptEnd, Chance, Effect, Output, Publish, Settings, Shard};
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -221,15 +222,18 @@ impl Core {
                 self.batch.body_bytes += told_bytes(&message, &outcome);
                 self.activity.attempted(&message, &outcome, now);
                 let storage = self.storage_of(message.tenant);
+                let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
                 if let Some(step) = message.spec.workflow {
-                    self.step_ended(&message, step, outcome, storage, now)?;
+                    let end = self.step_ended(&message, step, outcome, storage, now)?;
+                    self.report(message, report, end, now);
                     crash_point("outcome_decided");
                     return Ok(Flow::Go);
                 }
                 let random = self.random.next_u64();
                 let (callback, failure_callback) = (self.next_id(now), self.next_id(now));
                 let chance = Chance { random, callback, failure_callback, storage };
-                self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
+                let end = self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
+                self.report(message, report, end, now);
                 crash_point("outcome_decided");
                 if ENABLED {
                     self.batch.answers.push(Box::new(|| crash_point("outcome_committed")));
@@ -290,6 +294,20 @@ impl Core {
             Command::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::Go)
+    }
+
+    /// Reports an attempt to the terminal of a developer once its outcome is stored.
+    fn report(
+        &mut self,
+        message: Arc<Message>,
+        attempted: Option<(Result<u16, String>, u64)>,
+        end: AttemptEnd,
+        at: Timestamp,
+    ) {
+        let (Some(reports), Some((result, duration_ms))) = (self.attempts.reports.clone(), attempted) else { return };
+        let AttemptEnd { retried, next } = end;
+        let report = AttemptReport { message, result, duration_ms, retried, next, at };
+        self.batch.answers.push(Box::new(move || reports.send(report)));
     }
 
     fn publish(
@@ -513,6 +531,15 @@ fn told_bytes(message: &Message, outcome: &Outcome) -> usize {
     let answer = outcome.result.as_ref().map_or(0, |response| response.body.len());
     let is_told = message.spec.callback.is_some() || message.spec.failure_callback.is_some();
     if is_told { 2 * (answer + message.body.len()) } else { answer }
+}
+
+/// What a report says of an attempt; `None` if nothing was sent.
+fn attempted(outcome: &Outcome) -> Option<(Result<u16, String>, u64)> {
+    let result = match &outcome.result {
+        Ok(response) => Ok(response.status),
+        Err(error) => Err(error.message.clone()),
+    };
+    (*outcome != nothing_sent()).then_some((result, outcome.duration_ms))
 }
 
 fn buried(op: &Op) -> Option<&DeadLetter> {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome};
-use posthaste_engine::shard::{Accepted, Step, Storage};
+use posthaste_engine::shard::{Accepted, AttemptEnd, Step, Storage};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
     Attempt, Change, Consequences, ERROR_STEP_NAME, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
@@ -294,7 +294,7 @@ impl Core {
         mut outcome: Outcome,
         storage: Storage,
         now: Timestamp,
-    ) -> Result<(), CoreFailure> {
+    ) -> Result<AttemptEnd, CoreFailure> {
         if step.part == Part::Deadline {
             self.hear_before_deadline(message.id, now)?;
         }
@@ -303,7 +303,7 @@ impl Core {
         }
         let random = self.random.next_u64();
         let Some(end) = self.shard.step_ended(message, &outcome, random, storage, now, &mut self.batch.out) else {
-            return Ok(());
+            return Ok(AttemptEnd { retried: 0, next: None });
         };
         if storage == Storage::Full {
             outcome.result = outcome.result.map(|response| response.status_and(ERROR_STEP_NAME));
@@ -315,7 +315,7 @@ impl Core {
             Part::Deadline => workflow.deadline_reached(message.id, out),
         })?;
         crash_point("run_outcome");
-        Ok(())
+        Ok(AttemptEnd { retried: end.retried, next: Some(end.next) })
     }
 
     /// Whether a message of a run calls another service for it, so that the response is the result of a step.

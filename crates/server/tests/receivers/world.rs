@@ -65,7 +65,8 @@ impl World {
         };
         let config = Config::resolve(Mode::Dev, settings).expect("the settings are valid");
         let (store, clock) = (open(backend, dir.path()), Clock::manual(START));
-        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(Names), free_bytes };
+        let parts =
+            Parts { store: store.clone(), clock: clock.clone(), resolver: Arc::new(Names), free_bytes, reports: None };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let server = Server::start(config, parts, listener).await.expect("the server starts");
         let core = server.app.core.clone();

@@ -154,7 +154,7 @@ impl TestServer {
         let config = Config::resolve(setup.mode, settings).expect("the settings are valid");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let (resolver, free_bytes) = (setup.resolver.clone(), setup.free_bytes);
-        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver, free_bytes };
+        let parts = Parts { store: store.clone(), clock: clock.clone(), resolver, free_bytes, reports: None };
         let server = Server::start(config, parts, listener).await.expect("the server starts");
         TestServer { address: server.address, server: Some(server), setup, store, dir, clock }
     }
