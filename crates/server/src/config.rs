@@ -249,7 +249,7 @@ pub struct Settings {
     /// How log lines look [default: pretty in dev, json in serve]
     #[arg(long, help_heading = "Observing", env = "POSTHASTE_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// Which log lines are written, such as info or posthaste=debug [default: info]
+    /// Which log lines are written, such as info or posthaste=debug [default: warn in dev, info in serve]
     #[arg(long, help_heading = "Observing", env = "POSTHASTE_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
@@ -453,7 +453,7 @@ impl Config {
             bulk_cancel_ignore_count: settings.bulk_cancel_ignore_count.unwrap_or(false),
             shutdown_grace: Duration::from_millis(grace),
             log_format: settings.log_format.unwrap_or(if dev { LogFormat::Pretty } else { LogFormat::Json }),
-            log: settings.log.unwrap_or_else(|| "info".to_owned()),
+            log: settings.log.unwrap_or_else(|| if dev { "warn" } else { "info" }.to_owned()),
             data_dir: settings.data_dir.unwrap_or_else(|| PathBuf::from("posthaste-data")),
         })
     }

@@ -21,6 +21,7 @@ mod events;
 mod flow_control;
 #[doc(hidden)]
 pub mod fuzzing;
+mod header_hints;
 mod health;
 mod keys;
 mod llm;
@@ -59,15 +60,16 @@ pub(crate) use response::{CURSOR, ResponseBudget};
 
 use crate::app::App;
 use crate::browsers::Page;
+use crate::config::Mode;
 use crate::crash_point::panic_point;
 use crate::panics::{Panicked, caught};
 use auth::{Access, authorize};
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::Method;
 use axum::http::uri::PathAndQuery;
+use axum::http::{Method, header};
 use axum::middleware;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use error::ApiError;
 use std::sync::Arc;
@@ -282,8 +284,13 @@ async fn no_id(State(app): State<Arc<App>>, request: Request) -> ApiError {
     }
 }
 
-async fn no_endpoint() -> ApiError {
-    ApiError::not_found("no such endpoint; /openapi.json lists the paths there are")
+/// A browser that opens the bare address is shown the console.
+async fn no_endpoint(request: Request) -> Response {
+    let accepts = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if request.method() == Method::GET && request.uri().path() == "/" && accepts.contains("text/html") {
+        return Redirect::to("/console").into_response();
+    }
+    ApiError::not_found("no such endpoint; /openapi.json lists the paths there are").into_response()
 }
 
 /// The response to a request that ended in a panic.
@@ -324,17 +331,21 @@ impl Api {
         let route = kind_of(request.uri().path());
         let method = request.method().clone();
         let started = Instant::now();
+        let warning = self.warning(&request);
         let refusal = error::refuse_malformed(&request)
             .or_else(|| pages::refusal(&self.app.config, &request, is_foreign))
             .or_else(|| token_guesses::refuse(&self.app, &request))
             .or_else(|| self.refuse_loop(&request));
-        let response = match refusal {
+        let mut response = match refusal {
             Some(refusal) => refusal.into_response(),
             None => match caught(self.route(request)).await {
                 Ok(response) => error::enveloped(response),
                 Err(Panicked) => internal_error(),
             },
         };
+        if let Some(value) = warning.as_deref().and_then(header_hints::value) {
+            response.headers_mut().insert(header_hints::WARNING, value);
+        }
         let (status, took) = (response.status(), started.elapsed());
         self.app.metrics.requested(route, status.as_u16(), took);
         let (status, duration_ms) = (status.as_u16(), took.as_millis() as u64);
@@ -344,6 +355,14 @@ impl Api {
             tracing::debug!(%method, route, status, duration_ms, "request answered");
         }
         response
+    }
+
+    /// In `dev`, names a header of the protocol that does not exist.
+    fn warning(&self, request: &Request) -> Option<String> {
+        let warning =
+            (self.app.config.mode == Mode::Dev).then(|| header_hints::warning(request.headers())).flatten()?;
+        tracing::warn!("{warning}");
+        Some(warning)
     }
 
     /// A delivery of ours that has come back under a name that we did not know as ours.
