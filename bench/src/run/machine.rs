@@ -21,7 +21,7 @@ pub(super) fn describe(work_dir: &Path) -> Result<(String, Vec<String>)> {
         warnings.push(format!("{} is in memory: fsync costs nothing here", dir.display()));
     }
     if cfg!(debug_assertions) {
-        warnings.push("this is a debug build of posthaste-bench: use `cargo run --release`".into());
+        warnings.push("this is a debug build of posthaste-bench: use `cargo run --profile dist`".into());
     }
     Ok((line, warnings))
 }

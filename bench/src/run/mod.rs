@@ -40,7 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The server's executable.
-    #[arg(long, default_value = "target/release/posthaste")]
+    #[arg(long, default_value = "target/dist/posthaste")]
     server: PathBuf,
     /// Start this instead of the server: words split at spaces, with {bench}, {port}, {dir} and {sink} filled in.
     #[arg(long, hide = true)]
@@ -335,11 +335,24 @@ fn server_command(args: &Args) -> Result<Vec<String>> {
         return Ok(command.split_whitespace().map(str::to_owned).collect());
     }
     if !args.server.is_file() {
-        bail!("{} does not exist; build it with `cargo build --release -p posthaste`", args.server.display());
+        bail!("{} does not exist; build it with `cargo xtask dist`", args.server.display());
+    }
+    if !args.smoke {
+        check_profile(&args.server)?;
     }
     let path = std::path::absolute(&args.server)?;
     let path = path.to_str().context("the server's path is not UTF-8")?;
-    Ok([path, "dev", "--listen", "127.0.0.1:{port}", "--data-dir", "{dir}/data"].map(str::to_owned).to_vec())
+    Ok([path, "dev", "--quiet", "--listen", "127.0.0.1:{port}", "--data-dir", "{dir}/data"].map(str::to_owned).to_vec())
+}
+
+/// Refuses builds that are not shipped: their figures say nothing.
+fn check_profile(server: &Path) -> Result<()> {
+    let output = std::process::Command::new(server).arg("--version").output()?;
+    let version = String::from_utf8_lossy(&output.stdout);
+    if !version.contains("(dist)") {
+        bail!("{} is {}, not a dist build; build one with `cargo xtask dist`", server.display(), version.trim());
+    }
+    Ok(())
 }
 
 fn conclude(args: &Args, outcome: &Outcome) -> Result<ExitCode> {
@@ -432,7 +445,7 @@ mod tests {
     #[test]
     fn a_missing_server_is_told_with_the_cure() {
         let error = server_command(&args("--server /nowhere/posthaste")).unwrap_err().to_string();
-        assert!(error.contains("cargo build --release"), "{error}");
+        assert!(error.contains("cargo xtask dist"), "{error}");
     }
 
     #[test]

@@ -36,9 +36,16 @@ use tokio::signal::unix::{SignalKind, signal};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// The version with the profile of the build: benchmarks accept `dist` alone, which `cargo xtask dist` makes.
+const VERSION: &str = match option_env!("POSTHASTE_PROFILE") {
+    Some(_) => concat!(env!("CARGO_PKG_VERSION"), " (dist)"),
+    None if cfg!(debug_assertions) => concat!(env!("CARGO_PKG_VERSION"), " (debug)"),
+    None => concat!(env!("CARGO_PKG_VERSION"), " (release)"),
+};
+
 /// Durable, signed, retried, deduplicated HTTP message delivery that speaks the QStash protocol.
 #[derive(Parser)]
-#[command(name = "posthaste", version, about, max_term_width = 100)]
+#[command(name = "posthaste", version = VERSION, about, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
