@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 
 /// Attempts that may wait to be printed.
 const WAITING_MAX: usize = 1_024;
+/// Where `dev` listens unless it is asked to listen elsewhere.
+const DEFAULT_PORT: u16 = 8080;
 /// Longest path that is printed; a longer one is cut.
 const PATH_CHARS_MAX: usize = 80;
 
@@ -70,9 +72,10 @@ pub fn attempt_lines() -> (AttemptReports, AttemptLines) {
 }
 
 impl AttemptLines {
-    /// Prints a line for each attempt until the server ends, or nobody reads them any more.
-    pub async fn print(mut self, server: SocketAddr, colours: bool) {
-        while let Some(report) = self.reports.recv().await {
+    /// Prints a line for each attempt until the server ends, or nobody reads them any more. Has a thread of its own, because a
+    /// terminal or pipe that is not read blocks it.
+    pub fn print(mut self, server: SocketAddr, colours: bool) {
+        while let Some(report) = self.reports.blocking_recv() {
             let mut text = line(&report, server, colours);
             let missed = self.missed.swap(0, Ordering::Relaxed);
             if missed > 0 {
@@ -87,10 +90,11 @@ impl AttemptLines {
 
 /// The block that `dev` prints when the server is ready.
 pub fn banner(server: SocketAddr) -> String {
-    let variables = variables(server).map(|(name, value)| format!("  {name}={value}\n")).concat();
+    let variables = variables(server).map(|(name, value)| format!("{name}={value}\n")).concat();
+    let port = if server.port() == DEFAULT_PORT { String::new() } else { format!(" --port {}", server.port()) };
     format!(
-        "\n  Posthaste is running at http://{server}\n  Console: http://{server}/console\n\n{variables}\n  \
-         In another shell: eval \"$(posthaste dev --print-env)\"\n"
+        "Posthaste is running at http://{server}\nConsole: http://{server}/console\n\nFor your .env, or in a shell with \
+         eval \"$(posthaste dev --print-env{port})\":\n\n{variables}"
     )
 }
 

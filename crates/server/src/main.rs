@@ -254,7 +254,8 @@ async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool, qui
     crash_point("start_serving");
     announce(mode, &server);
     if mode == Mode::Dev && !quiet {
-        tokio::spawn(lines.print(server.address, has_colours()));
+        let address = server.address;
+        std::thread::Builder::new().name("terminal".to_owned()).spawn(move || lines.print(address, has_colours()))?;
     }
     tokio::select! {
         failure = server.failed() => {
