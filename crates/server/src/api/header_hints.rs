@@ -7,7 +7,7 @@ use posthaste_wire::header::{self, canonical};
 /// Carries the warning in a response.
 pub(super) const WARNING: &str = "posthaste-warning";
 /// A name that is less similar than this is not suggested; 1 is the same name.
-const SIMILARITY_MIN: f64 = 0.8;
+const SIMILARITY_MIN: f64 = 0.5;
 /// Longest name that is repeated in a warning.
 const NAME_BYTES_MAX: usize = 64;
 /// Headers after the prefix of the protocol that a request may have.
@@ -74,7 +74,7 @@ fn split(rest: &str) -> (&str, &str) {
 
 fn nearest(name: &str) -> Option<String> {
     let (subject, setting) = split(name.strip_prefix(header::PREFIX)?);
-    let similar = KNOWN.map(|known| (strsim::jaro_winkler(setting, known), known));
+    let similar = KNOWN.map(|known| (strsim::normalized_damerau_levenshtein(setting, known), known));
     let (similarity, known) = similar.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
     (similarity >= SIMILARITY_MIN).then(|| format!("{}{subject}{known}", header::PREFIX))
 }
