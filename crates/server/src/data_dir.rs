@@ -244,26 +244,31 @@ pub fn half_of_disk(path: &Path) -> Option<u64> {
     Some((bytes.unwrap_or(0) + free_bytes?) / 2)
 }
 
+/// The disk that the store is on.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// Set while it has less room than it must keep.
+    pub low: Arc<AtomicBool>,
+    pub room: Arc<DiskRoom>,
+}
+
 /// Watches the room on the disk, so that publishing stops while outcomes can still be written.
 #[derive(Debug)]
 pub struct DiskWatch(Option<JoinHandle<()>>);
 
 impl DiskWatch {
     /// Sets `low` whenever the disk has less room than it must keep. Ends with this value.
-    pub fn start(
-        config: &Config,
-        store: &dyn Store,
-        measure: FreeBytes,
-        low: Arc<AtomicBool>,
-    ) -> (Arc<DiskRoom>, DiskWatch) {
+    pub fn start(config: &Config, store: &dyn Store, measure: FreeBytes) -> (Disk, DiskWatch) {
         let reserve = config.disk_reserve_bytes;
+        let low = Arc::new(AtomicBool::new(false));
         let room = DiskRoom::new(&config.data_dir, reserve, store.disk_outlook(), measure);
         if reserve == 0 || measure(&room.path).is_none() {
-            return (room, DiskWatch(None));
+            return (Disk { low, room }, DiskWatch(None));
         }
         // Before anything is accepted, or fires.
         room.watch(&low);
-        let watched = room.clone();
+        let disk = Disk { low, room };
+        let Disk { low, room: watched } = disk.clone();
         let watch = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(WATCH_EVERY);
             loop {
@@ -271,7 +276,7 @@ impl DiskWatch {
                 watched.watch(&low);
             }
         });
-        (room, DiskWatch(Some(watch)))
+        (disk, DiskWatch(Some(watch)))
     }
 }
 

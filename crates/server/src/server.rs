@@ -6,7 +6,7 @@ use crate::bulk::{self, BulkActions};
 use crate::clock::{Clock, random};
 use crate::config::Config;
 use crate::console::Console;
-use crate::core::{Attempts, Core, CoreFailure, CoreHandle, Disk};
+use crate::core::{Attempts, Core, CoreFailure, CoreHandle};
 use crate::crash_point::crash_point;
 use crate::data_dir::{DiskWatch, FreeBytes, half_of_disk};
 use crate::delivery::loop_mark::LoopMark;
@@ -109,11 +109,10 @@ impl Server {
             reports,
         });
         config.quotas.stored_bytes = config.quotas.stored_bytes.or_else(|| half_of_disk(&config.data_dir));
-        let (disk_low, core_running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-        let (disk_room, disk_watch) = DiskWatch::start(&config, store.as_ref(), free_bytes, disk_low.clone());
-        let disk = Disk { low: disk_low.clone(), room: disk_room.clone() };
-        let core =
-            Core::new(store.clone(), config.shard, commands, attempts.clone(), config.retention, config.quotas, disk)?;
+        let core_running = Arc::new(AtomicBool::new(true));
+        let (disk, disk_watch) = DiskWatch::start(&config, store.as_ref(), free_bytes);
+        let (shard, retention, quotas) = (config.shard, config.retention, config.quotas);
+        let core = Core::new(store.clone(), shard, commands, attempts.clone(), retention, quotas, disk.clone())?;
         let core_ended = spawn_core(core, core_running.clone())?;
         let tenants = || configured_keys.iter().map(|(tenant, _)| *tenant);
         let allowances = Allowances::new(config.quotas.messages_per_day, config.quotas.requests_per_second);
@@ -141,8 +140,8 @@ impl Server {
             stopping: stop_listening.clone(),
             group_edits: std::sync::Mutex::default(),
             last_probe: tokio::sync::Mutex::new(None),
-            disk_low,
-            disk_room,
+            disk_low: disk.low,
+            disk_room: disk.room,
             core_running,
         });
         let api = Arc::new(Api::new(app.clone()));

@@ -26,7 +26,6 @@ mod workflow;
 
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
-pub(crate) use run::Disk;
 pub use run::{Core, CoreFailure};
 pub(crate) use schedules::messages_of;
 pub use stats::CoreStats;

@@ -10,7 +10,7 @@ use super::tasks::{PublishMany, Task, Tasks};
 use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, stored_bytes};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
-use crate::data_dir::DiskRoom;
+use crate::data_dir::Disk;
 use crate::dev_output::AttemptReport;
 use crate::metrics::Metrics;
 use crate::quotas::Quotas;
@@ -22,7 +22,6 @@ use posthaste_engine::shard::{Accepted, AttemptEnd, Chance, Effect, Output, Publ
 use posthaste_wire::id::{DlqId, MessageId, Seq};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The embedded store has one shard.
@@ -88,13 +87,6 @@ impl Batch {
         self.out.effects.clear();
         Batch { out: Output { synced: false, ..self.out }, answers: self.answers, body_bytes: 0 }
     }
-}
-
-/// The disk that the store is on.
-pub(crate) struct Disk {
-    /// Set while it has less room than it must keep.
-    pub(crate) low: Arc<AtomicBool>,
-    pub(crate) room: Arc<DiskRoom>,
 }
 
 /// Why the core ended before it was told to.
@@ -214,31 +206,7 @@ impl Core {
         let now = self.clock.now();
         match command {
             Command::Publish { messages, reply } => self.publish(messages, reply, now)?,
-            Command::Ended { message, outcome, room } => {
-                crash_point("outcome_arrived");
-                if !room.is_empty() {
-                    self.batch.answers.push(Box::new(move || drop(room)));
-                }
-                self.batch.body_bytes += told_bytes(&message, &outcome);
-                self.activity.attempted(&message, &outcome, now);
-                let storage = self.storage_of(message.tenant);
-                let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
-                if let Some(step) = message.spec.workflow {
-                    let end = self.step_ended(&message, step, outcome, storage, now)?;
-                    self.report(message, report, end, now);
-                    crash_point("outcome_decided");
-                    return Ok(Flow::Go);
-                }
-                let random = self.random.next_u64();
-                let (callback, failure_callback) = (self.next_id(now), self.next_id(now));
-                let chance = Chance { random, callback, failure_callback, storage };
-                let end = self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
-                self.report(message, report, end, now);
-                crash_point("outcome_decided");
-                if ENABLED {
-                    self.batch.answers.push(Box::new(|| crash_point("outcome_committed")));
-                }
-            }
+            Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
             Command::Cancel { tenant, ids, reply } => {
                 let cancelled = self.cancel(tenant, &ids)?;
                 self.batch.answers.push(Box::new(move || reply.send(cancelled)));
@@ -294,6 +262,39 @@ impl Core {
             Command::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::Go)
+    }
+
+    fn attempt_ended(
+        &mut self,
+        message: Arc<Message>,
+        outcome: Outcome,
+        room: Permits,
+        now: Timestamp,
+    ) -> Result<(), CoreFailure> {
+        crash_point("outcome_arrived");
+        if !room.is_empty() {
+            self.batch.answers.push(Box::new(move || drop(room)));
+        }
+        self.batch.body_bytes += told_bytes(&message, &outcome);
+        self.activity.attempted(&message, &outcome, now);
+        let storage = self.storage_of(message.tenant);
+        let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
+        if let Some(step) = message.spec.workflow {
+            let end = self.step_ended(&message, step, outcome, storage, now)?;
+            self.report(message, report, end, now);
+            crash_point("outcome_decided");
+            return Ok(());
+        }
+        let random = self.random.next_u64();
+        let (callback, failure_callback) = (self.next_id(now), self.next_id(now));
+        let chance = Chance { random, callback, failure_callback, storage };
+        let end = self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
+        self.report(message, report, end, now);
+        crash_point("outcome_decided");
+        if ENABLED {
+            self.batch.answers.push(Box::new(|| crash_point("outcome_committed")));
+        }
+        Ok(())
     }
 
     /// Reports an attempt to the terminal of a developer once its outcome is stored.

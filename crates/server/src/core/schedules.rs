@@ -3,9 +3,10 @@
 //! What fires, and when, is decided in `posthaste_engine::schedule`. The messages of a firing and the new state
 //! of its schedule are one transaction, so that a crash repeats both or neither.
 
-use super::run::{BATCH_BYTES_MAX, Core, CoreFailure, Disk};
+use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
 use super::{FirstDue, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
+use crate::data_dir::Disk;
 use crate::store::{Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{MessageSpec, Origin};
