@@ -24,7 +24,7 @@ test("a wrong token is 401, with the words of the hosted service", async () => {
   }
   const none = await fetch(`${it.server.url}/v2/events`);
   assert.equal(none.status, 401);
-  assert.deepEqual(await none.json(), { error: "unable to authenticate: invalid token" });
+  assert.match((await none.json()).error, /^unable to authenticate: invalid token: the request has no Authorization header;/);
 });
 
 test("bad destinations are refused", async () => {

@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod functions;
+mod language;
 mod supply;
 
 use crate::tree::{File, Tree};
@@ -46,6 +47,7 @@ pub(crate) fn run() -> Result<Vec<String>> {
     problems.extend(supply::check(&tree.root)?);
     let ratchet = tree.text(functions::RATCHET).unwrap_or_default();
     problems.extend(functions::check(&tree, ratchet));
+    problems.extend(language::check(&tree, tree.text(language::RATCHET).unwrap_or_default()));
     for rule in [clocks, pauses, headers, map, machine_paths, changelog, lockfiles] {
         problems.extend(rule(&tree));
     }

@@ -35,12 +35,25 @@ pub(super) fn identify(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Gran
         }
         false => None,
     };
-    let grant = known.ok_or_else(ApiError::unauthenticated)?;
+    let grant = known.ok_or_else(|| ApiError::unauthenticated(why_unknown(headers)))?;
     // The console has counted the page that this is asked for.
     if !grant.is_own && !is_publish(uri.path()) {
         app.allowances.requests.take(grant.tenant, 1, now).map_err(ApiError::burst_quota)?;
     }
     Ok(grant)
+}
+
+/// Why no tenant is found for a request. Never repeats the token.
+fn why_unknown(headers: &HeaderMap) -> &'static str {
+    match (headers.contains_key(header::AUTHORIZATION), bearer(headers)) {
+        (false, _) => {
+            "the request has no Authorization header; send Authorization: Bearer followed by your QSTASH_TOKEN"
+        }
+        (true, None) => {
+            "the Authorization header must be the word Bearer, a space and your QSTASH_TOKEN, and be sent once"
+        }
+        (true, Some(_)) => "this server does not know the token; check QSTASH_TOKEN and QSTASH_URL",
+    }
 }
 
 /// Requests that bring messages have their own quota, per day.

@@ -43,9 +43,9 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// 401, with the text of the hosted service.
-    pub(super) fn unauthenticated() -> Self {
-        ApiError::new(StatusCode::UNAUTHORIZED, "unable to authenticate: invalid token")
+    /// 401. The text begins with that of the hosted service, then says what to do.
+    pub(super) fn unauthenticated(why: &str) -> Self {
+        ApiError::new(StatusCode::UNAUTHORIZED, format!("unable to authenticate: invalid token: {why}"))
     }
 
     /// 403: the token may read only.

@@ -58,7 +58,9 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
         MetricsAccess::Off => return Err(ApiError::not_found("metrics are off: set metrics_token to switch them on")),
         MetricsAccess::Token(expected) => {
             if bearer(&headers).map(hash).as_ref() != Some(expected) {
-                return Err(ApiError::unauthenticated());
+                return Err(ApiError::unauthenticated(
+                    "the metrics need the metrics_token of the configuration as a Bearer token",
+                ));
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::support::jwt;
 use crate::support::server::{CURRENT_KEY_B, READ_ONLY, TOKEN, TOKEN_B, message_id};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 /// Every endpoint of this version that wants a token, and whether it only reads.
 const ENDPOINTS: [(&str, &str, bool); 51] = [
@@ -60,6 +61,13 @@ const ENDPOINTS: [(&str, &str, bool); 51] = [
     ("DELETE", "/v2/workflows/runs", false),
 ];
 
+/// What a 401 says after the text of the hosted service.
+const REASONS: [&str; 3] = [
+    "the request has no Authorization header; send Authorization: Bearer followed by your QSTASH_TOKEN",
+    "the Authorization header must be the word Bearer, a space and your QSTASH_TOKEN, and be sent once",
+    "this server does not know the token; check QSTASH_TOKEN and QSTASH_URL",
+];
+
 #[tokio::test]
 async fn without_a_valid_token_nothing_is_done() {
     let server = TestServer::with(Setup::serve()).await;
@@ -77,6 +85,7 @@ async fn without_a_valid_token_nothing_is_done() {
         format!("Bearer {swapped}"),
         format!("Bearer {TOKEN},{TOKEN}"),
     ];
+    let mut reasons = BTreeSet::new();
     for (method, path, _) in ENDPOINTS {
         let request = || server.request(method, path).without("Authorization").body("[]");
         let mut requests = vec![
@@ -86,9 +95,12 @@ async fn without_a_valid_token_nothing_is_done() {
         requests.extend(values.iter().map(|value| request().header("Authorization", value)));
         for request in requests {
             let error = request.expect(401).await.error();
-            assert_eq!(error, "unable to authenticate: invalid token", "{method} {path}");
+            let reason = error.strip_prefix("unable to authenticate: invalid token: ").unwrap_or_default();
+            assert!(REASONS.contains(&reason), "{method} {path}: {error}");
+            reasons.insert(reason.to_owned());
         }
     }
+    assert_eq!(reasons.len(), REASONS.len(), "each mistake has its own text");
     let lower = server.get("/v2/keys").without("Authorization").header("authorization", format!("bearer {TOKEN}"));
     lower.expect(200).await;
     assert_eq!(server.metric("posthaste_published_total{result=\"accepted\"}"), 0.0);

@@ -164,7 +164,11 @@ async fn the_token_may_come_in_the_query_where_it_is_switched_on() {
 
     let off = TestServer::with(Setup::serve()).await;
     let answer = off.post(&target).without("Authorization").expect(401).await;
-    assert_eq!(answer.error(), "unable to authenticate: invalid token");
+    assert_eq!(
+        answer.error(),
+        "unable to authenticate: invalid token: the request has no Authorization header; send Authorization: Bearer followed by \
+         your QSTASH_TOKEN"
+    );
     off.finish().await;
 }
 

@@ -94,6 +94,9 @@ async fn broken_requests_are_refused_and_store_nothing() {
     server.finish_with_pending().await;
 }
 
+const UNKNOWN_TOKEN: &str =
+    "unable to authenticate: invalid token: this server does not know the token; check QSTASH_TOKEN and QSTASH_URL";
+
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_each_on_its_own_authority() {
     let server = hardened(true).await;
@@ -109,7 +112,7 @@ async fn pipelined_requests_are_answered_in_order_each_on_its_own_authority() {
     for n in 0..100 {
         let answer = within("an answer", read_answer(&mut stream, &mut buffer)).await.expect("an answer");
         let (status, text) = match n % 10 {
-            3 => (401, "unable to authenticate: invalid token".to_owned()),
+            3 => (401, UNKNOWN_TOKEN.to_owned()),
             _ => (404, format!("message m{n} not found")),
         };
         assert_eq!((answer.status, answer.error()), (status, text));
