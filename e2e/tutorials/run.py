@@ -10,6 +10,7 @@ explains the other words after a fence. Packages come from the registries of npm
 import argparse
 import io
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -27,6 +28,8 @@ from tutorial import Tutorial
 
 def main():
     arguments = read_arguments()
+    # So that the terminals are closed if the runner is stopped: each has a process group of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     refuse_missing(arguments.binary)
     failed = [] if passes_self_test() else ["self_test.py"]
     tutorials = find_tutorials([ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
@@ -77,7 +80,7 @@ def find_tutorials(pages):
 def follow(name, listed, binary):
     """Follows a tutorial to its end, or to the first block that fails."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="posthaste-tutorial-") as directory:
+    with tempfile.TemporaryDirectory(prefix="posthaste-tutorial-", ignore_cleanup_errors=True) as directory:
         tutorial = Tutorial(Path(directory), binary, listed, in_clone=listed[0].page == ROOT / "README.md")
         at = name
         try:

@@ -35,6 +35,11 @@ class Terminals(unittest.TestCase):
         with self.assertRaises(Failure):
             self.terminal.run("true\n")
 
+    def test_a_command_that_may_fail_leaves_the_terminal_as_it_was(self):
+        self.assertEqual(self.terminal.run("echo one; cd /; false\n", may_fail=True), "one\n")
+        self.assertEqual(self.terminal.directory, self.directory)
+        self.assertEqual(self.terminal.run("echo two\n"), "two\n")
+
     def test_it_shows_stdout_and_stderr(self):
         self.terminal.run("echo one; echo two >&2\n")
         self.assertEqual(self.terminal.printed(), "one\ntwo\n")

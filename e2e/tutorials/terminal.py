@@ -48,9 +48,11 @@ class Terminal:
         """Everything that the terminal has shown, stderr included."""
         return "".join(self._text(number, kind) for number in range(1, self._count + 1) for kind in ("out", "err"))
 
-    def run(self, commands: str) -> str:
-        """Types commands and waits until they have ended; returns what they printed to stdout."""
-        done = self._type(commands)
+    def run(self, commands: str, may_fail: bool = False) -> str:
+        """Types commands and waits until they have ended; returns what they printed to stdout.
+
+        Commands that may fail leave no trace in the shell."""
+        done = self._type(commands, may_fail)
         if not self.wait_until(done.exists):
             report = f"--- printed\n{self._text(self._count, 'out')}--- to stderr\n{self._text(self._count, 'err')}"
             how = "failed" if self._has_ended() else f"took longer than {PATIENCE_SECONDS} s"
@@ -88,16 +90,15 @@ class Terminal:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._shell.pid, signal.SIGKILL)
 
-    def _type(self, commands):
+    def _type(self, commands, may_fail=False):
         if self._is_busy or self._has_ended():
             raise Failure("this terminal takes no commands: a program runs in it, or a command before has failed")
         self._count += 1
         script, out, err, done = (self._records / f"{self._count}.{kind}" for kind in ("sh", "out", "err", "done"))
         script.write_text(commands, encoding="utf-8")
+        reading = f"( . '{script}' || true )" if may_fail else f". '{script}'"
         # `pwd` into a file of another name first: a file that exists must be complete.
-        self._shell.stdin.write(
-            f". '{script}' >'{out}' 2>'{err}' </dev/null\npwd >'{done}.part'\nmv '{done}.part' '{done}'\n"
-        )
+        self._shell.stdin.write(f"{reading} >'{out}' 2>'{err}' </dev/null\npwd >'{done}.part'\nmv '{done}.part' '{done}'\n")
         self._shell.stdin.flush()
         return done
 

@@ -84,13 +84,14 @@ class Tutorial:
             self._run(terminal, block, text)
 
     def _run(self, terminal, block, text):
+        is_repeated = "eventually" in block.flags
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            printed = terminal.run(text)
+            printed = terminal.run(text, may_fail=is_repeated)
             problem = self._problem(block, printed)
             if problem is None:
                 return
-            if "eventually" not in block.flags or time.monotonic() > deadline:
+            if not is_repeated or time.monotonic() > deadline:
                 raise Failure(f"{problem}\n--- printed\n{terminal.printed()}")
 
     def _problem(self, block, printed):
