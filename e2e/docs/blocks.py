@@ -7,8 +7,11 @@ A fence's info string is a language, then flags and `name=value` options:
     background  keeps running until the end of the page; `port=N` says when it is ready
     file=NAME   is saved under this name in the page's directory (and checked, if it is toml), not executed
     seconds=N   may take longer than others
+    tutorial=T  is executed by e2e/tutorials in an empty directory, and not by e2e/docs
+    terminal=N  the terminal of a tutorial that the block belongs to
 
-A block of code may be followed by an `output` or `json` block: what it must print.
+A block of code may be followed by an `output` or `json` block: what it must print. An `output` block of a tutorial names
+the terminal that must show it.
 """
 
 import re
@@ -18,7 +21,7 @@ from pathlib import Path
 CODE = {"bash": "bash", "sh": "bash", "js": "js", "ts": "ts", "python": "python", "toml": "toml"}
 EXPECTATIONS = ("output", "json")
 FLAGS = {"no-run", "eventually", "background"}
-OPTIONS = {"port", "file", "seconds"}
+OPTIONS = {"port", "file", "seconds", "tutorial", "terminal"}
 FENCE = re.compile(r"^```\s*(\S+)?\s*(.*)$")
 REASON = re.compile(r"^<!--\s*no-run:\s*(\S.*?)\s*-->$")
 
@@ -60,7 +63,9 @@ def read(page: Path) -> list[Block]:
             continue
         block = Block(page, number, opening[1] or "", _body(page, number, lines))
         _read_info(block, opening[2])
-        if block.language in EXPECTATIONS:
+        if "tutorial" in block.options and block.language == "output":
+            blocks.append(block)
+        elif block.language in EXPECTATIONS:
             if candidate is not None:
                 candidate.expected = block
             elif block.language == "output":

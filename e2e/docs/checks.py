@@ -57,7 +57,8 @@ def settings(tools):
         flag = re.match(r"(?:-\w, )?--([a-z-]+)", entry)[1]
         variable = re.search(r"\[env: (\w+)", entry)
         default = re.search(r"\[default: ([^\]]+)\]", entry)
-        real[flag] = (variable[1] if variable else "", default[1] if default else "")
+        # A long line of the help is wrapped.
+        real[flag] = (variable[1] if variable else "", " ".join(default[1].split()) if default else "")
     real.pop("help")
     problems, documented = [], set()
     for flag, variable, key, default, _ in blocks.rows(tools.docs / "configuration.md", "Settings"):

@@ -13,6 +13,11 @@ def mismatch(expected: str, language: str, printed: str) -> str | None:
     return None if _text_pattern(expected).fullmatch(printed.strip()) else "the output differs"
 
 
+def is_shown(expected: str, printed: str) -> bool:
+    """Whether these lines are somewhere in what a terminal has printed."""
+    return _text_pattern(expected).search(printed) is not None
+
+
 def parse(expected: str):
     """JSON in which a bare … may stand for a value, the rest of a list or the rest of an object."""
     parts = re.split(r'("(?:[^"\\]|\\.)*")', expected)

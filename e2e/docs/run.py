@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every example of README.md and docs/*.md, and checks their tables against the code.
+"""Runs every example of README.md and docs/*.md but the tutorials, and checks their tables against the code.
 
     e2e/docs/run.py [BINARY] [--python PYTHON] [--only PAGE]
 
@@ -9,7 +9,6 @@ left behind.
 """
 
 import argparse
-import contextlib
 import io
 import shutil
 import subprocess
@@ -24,11 +23,8 @@ sys.dont_write_bytecode = True
 import blocks
 import checks
 from page import Failure, Page
-from receiver import Receiver
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where the examples of README.md send their messages.
-README_PORT = 3000
 #: Pages of other authors, with conventions of their own.
 FOREIGN = {"benchmarks.md", "style.md"}
 
@@ -121,6 +117,7 @@ def run_page(path, tools, score):
         listed = blocks.read(path)
     except blocks.PageError as error:
         return score.wrong(name, str(error))
+    listed = [block for block in listed if "tutorial" not in block.options]
     for block in (block for block in listed if "no-run" in block.flags):
         score.skipped += 1
         if not block.reason:
@@ -128,10 +125,8 @@ def run_page(path, tools, score):
     runnable = [block for block in listed if "no-run" not in block.flags]
     if not runnable:
         return None
-    with tempfile.TemporaryDirectory(prefix="posthaste-docs-") as directory, contextlib.ExitStack() as opened:
+    with tempfile.TemporaryDirectory(prefix="posthaste-docs-") as directory:
         try:
-            if path == ROOT / "README.md":
-                opened.callback(Receiver(README_PORT).stop)
             page = Page(Path(directory), tools)
         except (OSError, RuntimeError) as error:
             return score.wrong(name, f"it cannot be set up: {error}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 import urllib.request
@@ -10,6 +11,7 @@ import urllib.request
 PATIENCE_SECONDS = 60
 #: How often a condition is looked at.
 POLL_SECONDS = 0.02
+ADDRESS = re.compile(r'is running at http://(\S+)\n|"address":"([^"]+)"')
 
 #: The published development user that the SDKs know.
 DEV_USER = {
@@ -32,16 +34,17 @@ class Server:
         self._log = directory / f"posthaste-{mode}.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                command, cwd=directory, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=log
+                command, cwd=directory, env=clean_environment(), stdout=log, stderr=subprocess.STDOUT
             )
         self.url = f"http://{self._address()}"
 
     def _address(self):
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            for line in self._log.read_text().splitlines():
-                if '"posthaste is running"' in line:
-                    return json.loads(line)["address"]
+            # `dev` prints it for people, `serve` logs it.
+            found = ADDRESS.search(self._log.read_text())
+            if found:
+                return found[1] or found[2]
             try:
                 self._process.wait(POLL_SECONDS)
                 break
