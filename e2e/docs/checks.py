@@ -249,8 +249,7 @@ def links(tools):
     """Relative links, and the headings they name."""
     problems = []
     for page in tools.pages:
-        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
             if re.match(r"[a-z]+:", target):
                 continue
             path, _, anchor = target.partition("#")
@@ -262,6 +261,14 @@ def links(tools):
     return problems
 
 
+def _prose(page):
+    """The page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
 def _anchors(page):
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """Anchors of headings, and `<a id="…"></a>`, which keeps an old anchor valid after a heading is renamed."""
+    prose = _prose(page)
+    headings = re.findall(r"^#+ (.+)$", prose, re.M)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'^<a id="([^"]+)"></a>$', prose, re.M))
