@@ -139,7 +139,7 @@ class Server:
         self.url = None
         self._settled = threading.Event()
         self._process = subprocess.Popen(
-            [binary, "dev", "--listen", "127.0.0.1:0", "--data-dir", directory / "data"],
+            [binary, "dev", "--quiet", "--log", "info", "--listen", "127.0.0.1:0", "--data-dir", directory / "data"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=directory,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
