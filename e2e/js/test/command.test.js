@@ -18,7 +18,7 @@ test("--help names every command, and a wrong word is refused", async () => {
   for (const command of ["dev", "serve", "new-tenant", "new-token", "help"]) {
     assert.match(help.stdout, new RegExp(`^  ${command} +\\S`, "m"));
   }
-  assert.match((await run("--version")).stdout, /^posthaste \d+\.\d+\.\d+\s*$/);
+  assert.match((await run("--version")).stdout, /^posthaste \d+\.\d+\.\d+ \((debug|release|dist)\)\s*$/);
   assert.equal((await run("frobnicate")).code, 2);
   assert.equal((await run("dev", "--no-such-flag")).code, 2);
 });
