@@ -31,7 +31,6 @@ def run(tools, directory):
         ("retries.md states the real waits", lambda: retry_delays(tools, server, receiver)),
         # Behind the deliveries: a metric with a label appears when it has counted something.
         ("operations.md names every metric", lambda: metrics(tools, server)),
-        ("links lead somewhere", lambda: links(tools)),
     ]
     try:
         for name, check in listed:
@@ -243,32 +242,3 @@ def _first_wait(server, receiver, expression):
         if events:
             return events[0]["nextDeliveryTime"] - events[0]["time"]
     return None
-
-
-def links(tools):
-    """Relative links, and the headings they name."""
-    problems = []
-    for page in tools.pages:
-        for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
-            if re.match(r"[a-z]+:", target):
-                continue
-            path, _, anchor = target.partition("#")
-            file = (page.parent / path).resolve() if path else page
-            if not file.exists():
-                problems.append(f"{page.name}: {target} does not exist")
-            elif anchor and anchor not in _anchors(file):
-                problems.append(f"{page.name}: {target} names no heading")
-    return problems
-
-
-def _prose(page):
-    """The page without its code blocks."""
-    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-def _anchors(page):
-    """Anchors of headings, and `<a id="…"></a>`, which keeps an old anchor valid after a heading is renamed."""
-    prose = _prose(page)
-    headings = re.findall(r"^#+ (.+)$", prose, re.M)
-    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    return slugs | set(re.findall(r'^<a id="([^"]+)"></a>$', prose, re.M))

@@ -74,29 +74,5 @@ class Reading(unittest.TestCase):
                 written(text)
 
 
-class Links(unittest.TestCase):
-    def test_links_must_lead_to_a_page_and_a_heading(self):
-        other = '# One, two: `three`\n\n<a id="old"></a>\n\n## New\n\n```bash\n# comment\n```\n'
-        cases = [
-            ("[a](other.md)", True),
-            ("[a](missing.md)", False),
-            ("[a](other.md#one-two-three)", True),
-            ("[a](other.md#new)", True),
-            ("[a](other.md#old)", True),
-            ("[a](other.md#comment)", False),
-            ("[a](other.md#missing)", False),
-            ("[a](#here)", True),
-            ("[a](#there)", False),
-            ("[a](https://example.com/#missing)", True),
-            ("```md\n[a](missing.md)\n```", True),
-        ]
-        for text, right in cases:
-            with tempfile.TemporaryDirectory() as directory:
-                page = Path(directory) / "page.md"
-                page.write_text(f"# Here\n\n{text}\n", encoding="utf-8")
-                (Path(directory) / "other.md").write_text(other, encoding="utf-8")
-                self.assertEqual(checks.links(SimpleNamespace(pages=[page])) == [], right, text)
-
-
 if __name__ == "__main__":
     unittest.main()
