@@ -13,7 +13,11 @@ import prose
 COMMAND = re.compile(r"(?:^|(?<!-p)\s|[/(])posthaste ((?:--[a-z]|[a-z])[a-z-]*)((?:\s+\S+)*)")
 FLAG = re.compile(r"--[a-z][a-z-]+")
 #: Flags of other programs that a page names alone.
-FOREIGN_FLAGS = {("docs/benchmarks.md", "--stored"), ("docs/reliability/torture.md", "--out")}
+FOREIGN_FLAGS = {
+    ("docs/benchmarks.md", "--stored"),
+    ("docs/quickstarts/rails.md", "--local"),
+    ("docs/reliability/torture.md", "--out"),
+}
 #: A path of this server, not the rest of a URL of another one.
 PATH = re.compile(r"(/v[12]/[^\s\"'`)\]|,;?&<]+|/llm/v1/[a-z/]+)")
 OTHER_URL = re.compile(r"https?://(?!127\.0\.0\.1|localhost|\$)[^\s\"'`)]+")
@@ -98,7 +102,7 @@ def settings(pages, listed):
 
 #: Page, where its versions are, and whose they are.
 VERSIONS = [
-    ("docs/migrating.md", r"The JavaScript SDK \(([^)]+)\), the Python SDK \(([^)]+)\)", ["@upstash/qstash", "qstash"]),
+    ("docs/migrating.md", r"the JavaScript SDK \(([^)]+)\), the Python SDK \(([^)]+)\)", ["@upstash/qstash", "qstash"]),
     ("docs/logs.md", r"\(Version ([\d.]+) of the Python package", ["qstash"]),
     ("docs/workflows.md", r"^\| `@upstash/workflow` \| (.+) \|$", ["@upstash/workflow"]),
     ("docs/workflows.md", r"^\| `upstash-workflow` \| (.+) \|$", ["upstash-workflow"]),
@@ -116,7 +120,7 @@ def sdk_versions(pages, tested, places=VERSIONS):
     """
     problems = []
     for page, pattern, packages in places:
-        found = re.search(pattern, pages[page], re.M)
+        found = re.search(pattern, pages[page], re.M | re.I)
         if not found:
             problems.append(f"{page}: names no versions of {packages[0]} where e2e/docs/claims.py looks for them")
             continue

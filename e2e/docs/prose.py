@@ -14,14 +14,14 @@ def statements(text):
 
 def items(text, heading):
     """The first sentence of every list item under a heading, without the marks of bold text."""
-    section = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", _without_code(text), re.M | re.S)
-    found = [block for block in _blocks(section[1]) if block.startswith("- ")] if section else []
+    sections = _sections(text, re.escape(heading))
+    found = [block for section in sections for block in _blocks(section) if block.startswith("- ")]
     return [_sentences(item.removeprefix("- "))[0].replace("**", "") for item in found]
 
 
-def rows(text):
-    """The cells of every table row."""
-    tables = re.findall(r"^\|.*\|$", _without_code(text), re.M)
+def rows(text, heading):
+    """The cells of every table row under the headings that match."""
+    tables = [row for section in _sections(text, heading) for row in re.findall(r"^\|.*\|$", section, re.M)]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in tables]
 
 
@@ -34,6 +34,10 @@ def shell(text):
     """The lines of the page's shell blocks; a line that ends with a backslash continues."""
     blocks = re.findall(r"^```(?:bash|sh)\b[^\n]*\n(.*?)^```", text, re.M | re.S)
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+
+
+def _sections(text, heading):
+    return re.findall(rf"^#+ {heading}$(.*?)(?=^#+ |\Z)", _without_code(text), re.M | re.S)
 
 
 def _without_code(text):
