@@ -9,7 +9,9 @@ import re
 import subprocess
 import time
 
+import absences
 import blocks
+import claims
 from receiver import Receiver
 from server import DEV_USER, PATIENCE_SECONDS, Server
 
@@ -21,6 +23,7 @@ def run(tools, directory):
     server_directory.mkdir()
     receiver = Receiver()
     server = Server(tools.binary, server_directory, "--data-dir", "data")
+    pages = texts(tools.root)
     listed = [
         ("configuration.md names every setting", lambda: settings(tools)),
         ("the example posthaste.toml has every setting", lambda: example_settings(tools)),
@@ -31,7 +34,12 @@ def run(tools, directory):
         ("retries.md states the real waits", lambda: retry_delays(tools, server, receiver)),
         # Behind the deliveries: a metric with a label appears when it has counted something.
         ("operations.md names every metric", lambda: metrics(tools, server)),
-        ("links lead somewhere", lambda: links(tools)),
+        ("commands and flags exist", lambda: claims.commands(pages, helps(tools))),
+        ("endpoints exist", lambda: claims.endpoints(pages, openapi(server), ABSENT)),
+        ("metrics exist", lambda: claims.metrics(pages, listed_metrics(tools))),
+        ("settings exist", lambda: claims.settings(pages, listed_settings(tools))),
+        ("the SDKs have the tested versions", lambda: claims.sdk_versions(pages, claims.tested_versions(tools.root))),
+        ("the features that are said to be missing are missing", lambda: absent_features(pages, tools, server)),
     ]
     try:
         for name, check in listed:
@@ -44,14 +52,46 @@ def run(tools, directory):
         receiver.stop()
 
 
+#: The claims of absence, as (page, claim).
+ABSENT = [(page, claim) for page, claim, _ in absences.ABSENCES]
+
+
 def differences(what, documented, real):
     missing = [f"{what} {name} is missing" for name in sorted(real - documented)]
     return missing + [f"{what} {name} does not exist" for name in sorted(documented - real)]
 
 
+def texts(root):
+    """Every page that makes claims, by its path. Decisions are history, and the style guide quotes mistakes."""
+    pages = [root / name for name in ("README.md", "CHANGELOG.md", "crates/kit/README.md", "e2e/README.md")]
+    docs = sorted((root / "docs").rglob("*.md"))
+    pages += [page for page in docs if page.name != "style.md" and page.parent.name != "decisions"]
+    return {page.relative_to(root).as_posix(): page.read_text(encoding="utf-8") for page in pages}
+
+
+def help_of(tools, *command):
+    return subprocess.run([tools.binary, *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def helps(tools):
+    """The help of every subcommand."""
+    names = re.search(r"^Commands:\n(.*?)\n\n", help_of(tools), re.M | re.S)[1]
+    return {name: help_of(tools, name) for name in re.findall(r"^  ([a-z-]+)  ", names, re.M) if name != "help"}
+
+
+def openapi(server):
+    return json.loads(server.get("/openapi.json"))
+
+
+def absent_features(pages, tools, server):
+    flags = {flag.removeprefix("--") for flag in claims.FLAG.findall(help_of(tools, "serve"))}
+    world = absences.World(tools.root, tools.python, server.url, flags, set(openapi(server)["paths"]))
+    return absences.problems(pages, world)
+
+
 def settings(tools):
     """Flag, variable and default of `serve --help`; the TOML key is the flag's name with underscores."""
-    text = subprocess.run([tools.binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    text = help_of(tools, "serve")
     real = {}
     for entry in re.split(r"^\s+(?=(?:-\w, )?--[a-z])", text, flags=re.M)[1:]:
         flag = re.match(r"(?:-\w, )?--([a-z-]+)", entry)[1]
@@ -78,8 +118,13 @@ def example(tools):
     return next(block.text for block in page if block.options.get("file") == "posthaste.toml")
 
 
+def listed_settings(tools):
+    """The TOML keys of the table."""
+    return {"".join(blocks.code(row[2])) for row in blocks.rows(tools.docs / "configuration.md", "Settings")} - {""}
+
+
 def example_settings(tools):
-    keys = {"".join(blocks.code(row[2])) for row in blocks.rows(tools.docs / "configuration.md", "Settings")} - {""}
+    keys = listed_settings(tools)
     single_tenant = {"token", "read_only_token", "current_signing_key", "next_signing_key"}
     shown = set(re.findall(r"^#? ?(\w+) = ", example(tools), re.M))
     return [f"{key} is not in the example" for key in sorted(keys - single_tenant - shown)]
@@ -172,7 +217,7 @@ def _number(text):
 
 def endpoints(tools, server):
     """Every endpoint of the OpenAPI document, aliases included; a test of the server compares that with the router."""
-    document = json.loads(server.get("/openapi.json"))
+    document = openapi(server)
     real, main = set(), set()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -191,8 +236,11 @@ def metrics(tools, server):
     real = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", server.get("/metrics"), re.M):
         real.add(f"{name}_total" if kind == "counter" else name)
-    documented = {"".join(blocks.code(row[0])) for row in blocks.rows(tools.docs / "operations.md", "Metrics")}
-    return differences("metric", documented, real)
+    return differences("metric", listed_metrics(tools), real)
+
+
+def listed_metrics(tools):
+    return {"".join(blocks.code(row[0])) for row in blocks.rows(tools.docs / "operations.md", "Metrics")}
 
 
 def delivery_headers(tools, server, receiver):
@@ -243,32 +291,3 @@ def _first_wait(server, receiver, expression):
         if events:
             return events[0]["nextDeliveryTime"] - events[0]["time"]
     return None
-
-
-def links(tools):
-    """Relative links, and the headings they name."""
-    problems = []
-    for page in tools.pages:
-        for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
-            if re.match(r"[a-z]+:", target):
-                continue
-            path, _, anchor = target.partition("#")
-            file = (page.parent / path).resolve() if path else page
-            if not file.exists():
-                problems.append(f"{page.name}: {target} does not exist")
-            elif anchor and anchor not in _anchors(file):
-                problems.append(f"{page.name}: {target} names no heading")
-    return problems
-
-
-def _prose(page):
-    """The page without its code blocks."""
-    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-def _anchors(page):
-    """Anchors of headings, and `<a id="…"></a>`, which keeps an old anchor valid after a heading is renamed."""
-    prose = _prose(page)
-    headings = re.findall(r"^#+ (.+)$", prose, re.M)
-    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    return slugs | set(re.findall(r'^<a id="([^"]+)"></a>$', prose, re.M))
