@@ -27,7 +27,7 @@ shift 3
 exec target/release/posthaste "$@"
 """
 #: Of an environment that was made for other programs, such as a virtual environment or a script of npm.
-FOREIGN = ("npm_lifecycle_", "npm_package_", "VIRTUAL_ENV", "PYTHONPATH", "NODE_OPTIONS", "NODE_PATH")
+FOREIGN = ("npm_lifecycle_", "npm_package_", "VIRTUAL_ENV", "PYTHONPATH", "NODE_OPTIONS", "NODE_PATH", "NODE_ENV", "RAILS_ENV")
 #: The terminal of the server, unless the text starts it.
 SERVER_TERMINAL = "server"
 
