@@ -8,10 +8,11 @@ A fence's info string is a language, then flags and `name=value` options:
     file=NAME   is saved under this name in the page's directory (and checked, if it is toml), not executed
     seconds=N   may take longer than others
     tutorial=T  is executed by e2e/tutorials in an empty directory, and not by e2e/docs
-    terminal=N  the terminal of a tutorial that the block belongs to
+    terminal=N  the terminal of a tutorial that the block belongs to; `server` is the one of `posthaste dev`
+    needs=A,B   programs that the tutorial needs, see e2e/tutorials/needs.py
 
 A block of code may be followed by an `output` or `json` block: what it must print. An `output` block of a tutorial names
-the terminal that must show it.
+the terminal that must show it. A file of a tutorial may be in any language.
 """
 
 import re
@@ -21,7 +22,7 @@ from pathlib import Path
 CODE = {"bash": "bash", "sh": "bash", "js": "js", "ts": "ts", "python": "python", "toml": "toml"}
 EXPECTATIONS = ("output", "json")
 FLAGS = {"no-run", "eventually", "background"}
-OPTIONS = {"port", "file", "seconds", "tutorial", "terminal"}
+OPTIONS = {"port", "file", "seconds", "tutorial", "terminal", "needs"}
 FENCE = re.compile(r"^```\s*(\S+)?\s*(.*)$")
 REASON = re.compile(r"^<!--\s*no-run:\s*(\S.*?)\s*-->$")
 
@@ -48,6 +49,12 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
+def pages(root: Path) -> list[Path]:
+    """The pages with blocks that are executed."""
+    docs = root / "docs"
+    return [root / "README.md", *sorted(docs.glob("*.md")), *sorted((docs / "quickstarts").glob("*.md"))]
+
+
 def read(page: Path) -> list[Block]:
     """The code blocks of a page. Fences in other languages are only shown."""
     blocks: list[Block] = []
@@ -63,7 +70,7 @@ def read(page: Path) -> list[Block]:
             continue
         block = Block(page, number, opening[1] or "", _body(page, number, lines))
         _read_info(block, opening[2])
-        if "tutorial" in block.options and block.language == "output":
+        if "tutorial" in block.options and (block.language == "output" or "file" in block.options):
             blocks.append(block)
         elif block.language in EXPECTATIONS:
             if candidate is not None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every example of README.md and docs/*.md but the tutorials, and checks their tables against the code.
+"""Runs every example of README.md and docs/ but the tutorials, and checks their tables against the code.
 
     e2e/docs/run.py [BINARY] [--python PYTHON] [--only PAGE]
 
@@ -57,14 +57,13 @@ class Score:
 
 def main():
     arguments = read_arguments()
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     tools = Tools(
         binary=arguments.binary.resolve(),
         python=Path(arguments.python).absolute(),
         root=ROOT,
         docs=ROOT / "docs",
         node_modules=ROOT / "e2e/workflow/js/node_modules",
-        pages=[page for page in pages if page.name not in FOREIGN],
+        pages=[page for page in blocks.pages(ROOT) if page.name not in FOREIGN],
     )
     refuse_missing(tools)
     score = Score()

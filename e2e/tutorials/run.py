@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Follows the tutorials of README.md and docs/*.md as a newcomer does: in an empty directory, with exactly their commands.
+"""Follows the tutorials of README.md and docs/ as a newcomer does: in an empty directory, with exactly their commands.
 
     e2e/tutorials/run.py [BINARY] [--only TUTORIAL]
 
 BINARY is target/debug/posthaste unless given. A tutorial is made of the fenced blocks that have `tutorial=NAME`; e2e/docs/blocks.py
-explains the other words after a fence. Packages come from the registries of npm and pip, and nothing is left behind.
+explains the other words after a fence. Packages come from the registries of npm, pip and cargo. Nothing is left behind but
+target/tutorials, see needs.py.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     refuse_missing(arguments.binary)
     failed = [] if passes_self_test() else ["self_test.py"]
-    tutorials = find_tutorials([ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    tutorials = find_tutorials(blocks.pages(ROOT))
     if arguments.only and arguments.only not in tutorials:
         sys.exit(f"there is no tutorial {arguments.only}; there are: {', '.join(tutorials)}")
     for name, listed in tutorials.items():
@@ -81,9 +82,9 @@ def follow(name, listed, binary):
     """Follows a tutorial to its end, or to the first block that fails."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="posthaste-tutorial-", ignore_cleanup_errors=True) as directory:
-        tutorial = Tutorial(Path(directory), binary, listed, in_clone=listed[0].page == ROOT / "README.md")
-        at = name
+        tutorial, at = None, name
         try:
+            tutorial = Tutorial(Path(directory), binary, listed, in_clone=listed[0].page == ROOT / "README.md")
             tutorial.begin()
             for block in listed:
                 at = f"{block.page.relative_to(ROOT)}:{block.line}\n{block.text}"
@@ -92,7 +93,8 @@ def follow(name, listed, binary):
             print(f"FAILED {at}{failure}", flush=True)
             return False
         finally:
-            tutorial.close()
+            if tutorial is not None:
+                tutorial.close()
     print(f"{name}: {len(listed)} blocks in {time.monotonic() - started:.0f} s", flush=True)
     return True
 

@@ -1,9 +1,11 @@
 """Tests of the runner itself."""
 
+import os
 import tempfile
 import unittest
 from pathlib import Path
 
+import needs
 from blocks import read
 from terminal import Failure, Terminal
 from tutorial import with_ports
@@ -59,6 +61,38 @@ class Texts(unittest.TestCase):
             [command, shown] = read(page)
         self.assertEqual((command.expected.text, shown.text), ("{}\n", "x\n"))
         self.assertEqual(shown.options, {"tutorial": "a", "terminal": "1"})
+
+    def test_a_file_of_a_tutorial_may_be_in_any_language(self):
+        with tempfile.TemporaryDirectory() as directory:
+            page = Path(directory) / "page.md"
+            page.write_text("```ruby tutorial=a file=a.rb\n1\n```\n\n```json tutorial=a file=a.json\n{}\n```\n\n```ruby\n2\n```\n")
+            listed = read(page)
+        self.assertEqual([(block.options["file"], block.text) for block in listed], [("a.rb", "1\n"), ("a.json", "{}\n")])
+
+
+class Needs(unittest.TestCase):
+    def setUp(self):
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.start = Path(made.name)
+
+    def test_a_program_that_is_not_there_is_missing(self):
+        with self.assertRaises(needs.Missing):
+            needs.provide({"no-such-program"}, os.environ["PATH"], self.start)
+
+    def test_a_clone_is_in_the_directory(self):
+        needs.provide({"clone"}, os.environ["PATH"], self.start)
+        self.assertTrue((self.start / "posthaste/crates/kit/Cargo.toml").exists())
+
+    def test_a_node_that_is_new_enough_is_used(self):
+        node = self.start / "node"
+        node.write_text("#!/bin/sh\necho v20.9.1\n")
+        node.chmod(0o755)
+        self.assertEqual(needs.provide({"node-20.9"}, str(self.start), self.start), (str(self.start), {}))
+
+    def test_packages_without_a_source_are_local(self):
+        lock = '[[package]]\nname = "a"\n\n[[package]]\nname = "b"\nsource = "registry"\n'
+        self.assertEqual(needs.local_packages(lock), ["a"])
 
 
 if __name__ == "__main__":

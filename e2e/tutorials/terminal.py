@@ -48,28 +48,28 @@ class Terminal:
         """Everything that the terminal has shown, stderr included."""
         return "".join(self._text(number, kind) for number in range(1, self._count + 1) for kind in ("out", "err"))
 
-    def run(self, commands: str, may_fail: bool = False) -> str:
+    def run(self, commands: str, may_fail: bool = False, patience: int = PATIENCE_SECONDS) -> str:
         """Types commands and waits until they have ended; returns what they printed to stdout.
 
         Commands that may fail leave no trace in the shell."""
         done = self._type(commands, may_fail)
-        if not self.wait_until(done.exists):
+        if not self.wait_until(done.exists, patience):
             report = f"--- printed\n{self._text(self._count, 'out')}--- to stderr\n{self._text(self._count, 'err')}"
-            how = "failed" if self._has_ended() else f"took longer than {PATIENCE_SECONDS} s"
+            how = "failed" if self._has_ended() else f"took longer than {patience} s"
             raise Failure(f"a command {how}\n{report}")
         self._directory = Path(done.read_text().rstrip("\n"))
         return self._text(self._count, "out")
 
-    def start(self, commands: str, port: int):
+    def start(self, commands: str, port: int, patience: int = PATIENCE_SECONDS):
         """Types commands that run until they are stopped, and waits until their port is open."""
         self._type(commands)
         self._is_busy = True
-        if not self.wait_until(lambda: _is_open(port)):
+        if not self.wait_until(lambda: _is_open(port), patience):
             raise Failure(f"nothing listens on port {port}\n{self.printed()}")
 
-    def wait_until(self, is_true) -> bool:
+    def wait_until(self, is_true, patience: int = PATIENCE_SECONDS) -> bool:
         """Whether it becomes true before the shell ends and patience is over."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if is_true():
                 return True

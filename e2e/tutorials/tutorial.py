@@ -1,7 +1,9 @@
 """Follows one tutorial: its files, its commands and its terminals, in a directory that has nothing else.
 
-The reader's machine differs from a real one in two ways only. Ports that the text names are replaced by free ones, because
-other tests run at the same time. `cargo run --release --` starts a server that has been built already.
+The reader's machine differs from a real one in a few ways only. Ports that the text names are replaced by free ones, because
+other tests run at the same time. `cargo run --release --` in a clone starts a server that has been built already; other crates
+are compiled without debug information, into a directory that is kept. Programs print each line at once, as they do in a
+terminal, and send no statistics to their makers.
 """
 
 import os
@@ -12,6 +14,7 @@ import time
 from pathlib import Path
 
 import match
+import needs
 from blocks import Block
 from server import clean_environment
 from terminal import PATIENCE_SECONDS, Failure, Terminal
@@ -24,7 +27,9 @@ shift 3
 exec target/release/posthaste "$@"
 """
 #: Of an environment that was made for other programs, such as a virtual environment or a script of npm.
-FOREIGN = ("npm_lifecycle_", "npm_package_", "VIRTUAL_ENV", "PYTHONPATH", "NODE_OPTIONS", "NODE_PATH")
+FOREIGN = ("npm_lifecycle_", "npm_package_", "VIRTUAL_ENV", "PYTHONPATH", "NODE_OPTIONS", "NODE_PATH", "NODE_ENV", "RAILS_ENV")
+#: The terminal of the server, unless the text starts it.
+SERVER_TERMINAL = "server"
 
 
 class Tutorial:
@@ -38,12 +43,24 @@ class Tutorial:
         for made in (self._records, self._start, commands):
             made.mkdir()
         self._ports = free_ports({SERVER_PORT} | {block.options["port"] for block in blocks if "port" in block.options})
+        self._needs = needs.of(blocks)
+        try:
+            path, variables = needs.provide(self._needs, _path_without_environments(), self._start)
+        except needs.Missing as missing:
+            raise Failure(f": {missing}") from missing
         self._environment = {
             **{name: value for name, value in clean_environment().items() if not name.startswith(FOREIGN)},
             # `dev` reads it as `--port`.
             "QSTASH_DEV_PORT": self._ports[SERVER_PORT],
-            "PATH": f"{commands}:{_path_without_environments()}",
+            "PATH": f"{commands}:{path}",
             "NO_COLOR": "1",
+            "PYTHONUNBUFFERED": "1",
+            "NEXT_TELEMETRY_DISABLED": "1",
+            "WRANGLER_SEND_METRICS": "false",
+            # Otherwise it writes to the home directory.
+            "WRANGLER_LOG_PATH": str(self._records),
+            "WRANGLER_REGISTRY_PATH": str(self._records),
+            **variables,
         }
         if in_clone:
             (self._start / "target/release").mkdir(parents=True)
@@ -57,13 +74,14 @@ class Tutorial:
     def begin(self):
         """Starts the server, unless the text does."""
         if self._needs_server:
-            server = Terminal("server", self._records, self._records, self._environment)
-            self._terminals["server"] = server
+            server = Terminal(SERVER_TERMINAL, self._records, self._records, self._environment)
+            self._terminals[SERVER_TERMINAL] = server
             server.start("posthaste dev", int(self._ports[SERVER_PORT]))
 
     def close(self):
         for terminal in reversed(self._terminals.values()):
             terminal.close()
+        needs.forget(self._needs, self._start)
 
     def follow(self, block: Block):
         """Does what a block says; raises `Failure`."""
@@ -79,15 +97,15 @@ class Tutorial:
         elif block.language != "bash":
             raise Failure("a program needs a name: file=NAME")
         elif "background" in block.flags:
-            terminal.start(text, int(self._ports[block.options["port"]]))
+            terminal.start(text, int(self._ports[block.options["port"]]), _patience(block))
         else:
             self._run(terminal, block, text)
 
     def _run(self, terminal, block, text):
         is_repeated = "eventually" in block.flags
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + _patience(block)
         while True:
-            printed = terminal.run(text, may_fail=is_repeated)
+            printed = terminal.run(text, is_repeated, _patience(block))
             problem = self._problem(block, printed)
             if problem is None:
                 return
@@ -103,6 +121,10 @@ class Tutorial:
         if name not in self._terminals:
             self._terminals[name] = Terminal(name, self._records, self._start, self._environment)
         return self._terminals[name]
+
+
+def _patience(block):
+    return int(block.options.get("seconds", PATIENCE_SECONDS))
 
 
 def free_ports(named: set[str]) -> dict[str, str]:
