@@ -25,7 +25,7 @@ pub struct Schedule {
     pub tenant: TenantId,
     /// Its id, unique within the tenant.
     pub id: String,
-    /// What was asked for; immutable.
+    /// What was asked for; immutable. [`Schedule::cron_text`] is the expression that counts.
     pub plan: SchedulePlan,
     /// The exact bytes to send.
     pub body: Bytes,
@@ -38,7 +38,7 @@ pub struct Schedule {
 pub struct SchedulePlan {
     /// When it was made.
     pub created_at: Timestamp,
-    /// The cron expression, trimmed; it was checked.
+    /// The cron expression, trimmed; it was checked. A later one is in the state, so that a change does not write the body again.
     pub cron: String,
     /// A URL, or the name of a URL group.
     pub destination: ScheduleTarget,
@@ -80,6 +80,9 @@ pub struct ScheduleState {
     /// Until it fires: a schedule that it has replaced fired for this time, so nothing up to it is fired again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Timestamp>,
+    /// The expression that has replaced the plan's; it was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
 }
 
 /// What the clock asks of a schedule.
@@ -112,7 +115,8 @@ impl Schedule {
                     () if planted::has(Bug::ScheduleCatchesUpWithAll) => next,
                     () => now,
                 };
-                let state = ScheduleState { next: cron.next_after(after), last: Some(at), ..ScheduleState::default() };
+                let (next, cron) = (cron.next_after(after), self.state.cron.clone());
+                let state = ScheduleState { next, last: Some(at), cron, ..ScheduleState::default() };
                 Tick::Fire { at, state }
             }
             Err(invalid) => {
@@ -129,12 +133,15 @@ impl Schedule {
         (paused != self.state.paused).then_some(state)
     }
 
-    /// The same at the times of another expression; all else stays, and what has fired does not fire again.
-    pub fn rescheduled(mut self, cron: &Cron, now: Timestamp) -> Schedule {
-        let begun = ScheduleState::begin(cron, Some(&self.state), now);
-        self.plan.cron = cron.text().to_owned();
-        self.state = ScheduleState { next: begun.next, floor: begun.floor, error: None, ..self.state };
-        self
+    /// What becomes of it when it gets another expression. All else stays, and what has fired does not fire again.
+    pub fn rescheduled(&self, cron: &Cron, now: Timestamp) -> ScheduleState {
+        let ScheduleState { next, floor, .. } = ScheduleState::begin(cron, Some(&self.state), now);
+        ScheduleState { next, floor, error: None, cron: Some(cron.text().to_owned()), ..self.state.clone() }
+    }
+
+    /// Its cron expression as it is now.
+    pub fn cron_text(&self) -> &str {
+        self.state.cron.as_deref().unwrap_or(&self.plan.cron)
     }
 
     /// When it would fire next, as people are told. The times of a paused one go by.
@@ -149,7 +156,7 @@ impl Schedule {
     }
 
     fn cron(&self) -> Result<Cron, InvalidCron> {
-        Cron::parse(&self.plan.cron)
+        Cron::parse(self.cron_text())
     }
 }
 
@@ -173,6 +180,8 @@ pub struct Schedules {
     tenants: HashMap<TenantId, Wakes>,
     /// The first wake of each tenant that has one.
     firsts: BTreeSet<(Timestamp, TenantId)>,
+    /// Since when, and until when, the schedules of a tenant are held.
+    held: HashMap<TenantId, (Timestamp, Timestamp)>,
 }
 
 /// The schedules of one tenant.
@@ -230,14 +239,34 @@ impl Schedules {
         self.tenants.get(&tenant).map_or(Vec::new(), |wakes| wakes.order.iter().take(max).cloned().collect())
     }
 
-    /// When [`Schedules::due`] will say something.
-    pub fn next_wake(&self) -> Timestamp {
-        self.firsts.first().map_or(Timestamp::MAX, |(wake, _)| *wake)
+    /// Holds the schedules of a tenant until then. A clock that is set back ends it.
+    pub fn hold(&mut self, tenant: TenantId, now: Timestamp, until: Timestamp) {
+        self.held.insert(tenant, (now, until));
     }
 
-    /// At most so many schedules whose time has come, of each tenant the earliest, dealt out in turns.
+    fn held_until(&self, tenant: TenantId, now: Timestamp) -> Timestamp {
+        let held = self.held.get(&tenant).filter(|(since, _)| *since <= now);
+        held.map_or(Timestamp::default(), |(_, until)| *until)
+    }
+
+    /// When [`Schedules::due`] will say something.
+    pub fn next_wake(&self, now: Timestamp) -> Timestamp {
+        let mut earliest = Timestamp::MAX;
+        // Tenants by their first wake: once it is too late, those after it are, too.
+        for (wake, tenant) in self.firsts.iter() {
+            if *wake >= earliest {
+                break;
+            }
+            earliest = earliest.min(self.held_until(*tenant, now).max(*wake));
+        }
+        earliest
+    }
+
+    /// At most `max` schedules whose time has come, of each tenant the earliest, dealt out in turns. None of a tenant that is
+    /// held.
     pub fn due(&self, now: Timestamp, max: usize) -> Vec<(TenantId, Arc<str>)> {
-        let tenants = self.firsts.iter().take_while(|(wake, _)| *wake <= now).map(|(_, tenant)| *tenant);
+        let firsts = self.firsts.iter().take_while(|(wake, _)| *wake <= now);
+        let tenants = firsts.map(|(_, tenant)| *tenant).filter(|tenant| self.held_until(*tenant, now) <= now);
         let orders = tenants.filter_map(|tenant| Some((tenant, self.tenants.get(&tenant)?.order.iter())));
         let mut orders: VecDeque<_> = orders.collect();
         let mut due = Vec::new();

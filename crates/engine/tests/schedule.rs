@@ -167,7 +167,7 @@ impl World {
     /// One piece of what is due.
     fn decide(&self) -> Vec<(Key, Timestamp, ScheduleState)> {
         let due = self.schedules.due(self.now, PIECE);
-        assert_eq!(due.is_empty(), self.schedules.next_wake() > self.now);
+        assert_eq!(due.is_empty(), self.schedules.next_wake(self.now) > self.now);
         assert!(due.len() <= PIECE);
         let decide = |(tenant, id): (TenantId, std::sync::Arc<str>)| {
             let key = (tenant, id.to_string());
@@ -290,12 +290,49 @@ fn a_tenant_with_many_due_schedules_leaves_room_for_others() {
         schedules.put(TenantId(1), &format!("s{n}"), &state(START));
     }
     schedules.put(TenantId(2), "late", &state(START.plus_millis(1)));
-    assert_eq!(schedules.next_wake(), START);
+    assert_eq!(schedules.next_wake(START), START);
     assert_eq!(schedules.due(START.minus_millis(1), 10), []);
     assert_eq!(schedules.due(START, 10).len(), 10);
     let due = schedules.due(START.plus_millis(1), 10);
     assert_eq!(due.len(), 10);
     assert_eq!((due[1].0, due[1].1.as_ref()), (TenantId(2), "late"), "in turns");
+}
+
+#[test]
+fn held_schedules_of_a_tenant_wait_and_those_of_others_fire() {
+    let mut schedules = Schedules::default();
+    let state = |next| ScheduleState { next: Some(next), ..ScheduleState::default() };
+    let at = |millis| START.plus_millis(millis);
+    schedules.put(TenantId(1), "held", &state(START));
+    schedules.put(TenantId(2), "free", &state(at(10)));
+    schedules.hold(TenantId(1), START, at(1_000));
+    let due = |now| -> Vec<TenantId> { schedules.due(now, 10).into_iter().map(|(tenant, _)| tenant).collect() };
+    assert_eq!((schedules.next_wake(START), due(START)), (at(10), vec![]));
+    assert_eq!((schedules.next_wake(at(10)), due(at(10))), (at(10), vec![TenantId(2)]));
+    assert_eq!(due(at(1_000)), [TenantId(1), TenantId(2)]);
+    let before = START.minus_millis(1);
+    assert_eq!(schedules.next_wake(before), START, "a clock that is set back ends it");
+    schedules.remove(TenantId(2), "free");
+    assert_eq!(schedules.next_wake(at(20)), at(1_000));
+}
+
+#[test]
+fn another_expression_counts_over_firings_and_pauses_until_the_next_one() {
+    let mut schedule = schedule(&key(0), "0 0 * * *", START, ScheduleState::default());
+    schedule.state = schedule.rescheduled(&Cron::parse("*/5 * * * *").unwrap(), START);
+    assert_eq!((schedule.cron_text(), schedule.plan.cron.as_str()), ("*/5 * * * *", "0 0 * * *"));
+    for _ in 0..2 {
+        let next = schedule.state.next.unwrap();
+        assert!(next.millis_since(START) <= 600_000, "{next:?}");
+        let Tick::Fire { at, state } = schedule.tick(next) else { panic!("it is due") };
+        assert_eq!(at, next);
+        schedule.state = state;
+        assert_eq!(schedule.cron_text(), "*/5 * * * *");
+    }
+    for paused in [true, false] {
+        schedule.state = schedule.switched(paused, schedule.state.next.unwrap()).unwrap();
+        assert_eq!(schedule.cron_text(), "*/5 * * * *");
+    }
 }
 
 #[test]

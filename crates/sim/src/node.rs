@@ -322,7 +322,7 @@ impl Owner {
         if !self.inbox.is_empty() || self.shard.wants_load(now).is_some() {
             return false;
         }
-        let next = self.shard.next_wake().min(self.firing.next_wake());
+        let next = self.shard.next_wake().min(self.firing.next_wake(now));
         if next <= now {
             return false;
         }

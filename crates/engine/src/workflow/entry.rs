@@ -2,6 +2,7 @@
 
 use crate::event::Response;
 use crate::message::FlowSpec;
+use bytes::Bytes;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::redact::RedactFields;
@@ -10,6 +11,7 @@ use posthaste_wire::workflow::{CallType, StepInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 /// One entry of a run, without its bytes, which only endpoints and logs need. Everything but its delivery is as it was
@@ -116,12 +118,25 @@ pub fn base64_len(bytes: u64) -> u64 {
 
 /// Entries with their bytes as an endpoint gets them, in JSON.
 pub fn array<'a>(entries: impl IntoIterator<Item = (&'a Entry, &'a [u8])>) -> Vec<u8> {
-    let mut text = b"[".to_vec();
+    written(Vec::new(), entries)
+}
+
+/// The same of entries that are not needed any longer: each is dropped once it is written, because a run may have 100 MB.
+pub fn array_of(entries: Vec<(Entry, Bytes)>) -> Vec<u8> {
+    let length: usize = entries.iter().map(|(entry, _)| entry.encoded_len() + ",".len()).sum();
+    written(Vec::with_capacity("[]".len() + length), entries)
+}
+
+fn written<E: Borrow<Entry>, B: AsRef<[u8]>>(mut text: Vec<u8>, entries: impl IntoIterator<Item = (E, B)>) -> Vec<u8> {
+    text.push(b'[');
     for (place, (entry, body)) in entries.into_iter().enumerate() {
         if place > 0 {
             text.push(b',');
         }
-        text.extend_from_slice(&entry.encoded(body));
+        let [before, after] = entry.borrow().encoded_around();
+        text.extend_from_slice(before.as_bytes());
+        text.extend_from_slice(base64(body.as_ref()).as_bytes());
+        text.extend_from_slice(after.as_bytes());
     }
     text.push(b']');
     text

@@ -159,7 +159,8 @@ pub(super) async fn retry(
     refuse_when_disk_is_low(&app)?;
     let overrides = parse_overrides(&app, request.headers(), &query)?;
     let dlq_id: DlqId = id.parse().map_err(|_| absent(&id))?;
-    let accepted = replay_one(&app, tenant, dlq_id, &overrides).await?.ok_or_else(|| absent(&id))?;
+    let terms = (&overrides, &expression_checks());
+    let accepted = replay_one(&app, tenant, dlq_id, terms).await?.ok_or_else(|| absent(&id))?;
     Ok((StatusCode::CREATED, Json(accepted.into())))
 }
 
@@ -175,19 +176,21 @@ pub(super) async fn retry_many(
         let changes = stored_form(&headers, &query, &overrides);
         return begin_on_dead_letters(&app, tenant, &params, |range| Task::DlqRetry { range, changes }).await;
     }
+    let checks = expression_checks();
+    let terms = (&overrides, &checks);
     let (accepted, next) = match find_named(&app, tenant, &params).await? {
         Some(Named { missing, .. }) if !missing.is_empty() => return Err(absent(&missing[0])),
         Some(Named { ids, .. }) => {
             // One by one, so that their bodies are never all in RAM.
             let mut accepted = Vec::with_capacity(ids.len());
             for id in ids {
-                accepted.push(replay_one(&app, tenant, id, &overrides).await?);
+                accepted.push(replay_one(&app, tenant, id, terms).await?);
             }
             (accepted, None)
         }
         None => {
             let Page { entries, next } = page(&app, tenant, &params, Part::Whole).await?;
-            let replays = replays(&app, tenant, &entries, &overrides)?;
+            let replays = replays(&app, tenant, &entries, terms)?;
             (replay_all(&app, tenant, replays).await?, next)
         }
     };
@@ -200,10 +203,10 @@ async fn replay_one(
     app: &Arc<App>,
     tenant: TenantId,
     dlq_id: DlqId,
-    overrides: &PublishOptions,
+    terms: (&PublishOptions, &RetryDelayChecks),
 ) -> Result<Option<Accepted>, ApiError> {
     let Some(record) = app.read(tenant, move |store| store.dead_letter(tenant, dlq_id)).await? else { return Ok(None) };
-    let replays = replays(app, tenant, &[record], overrides)?;
+    let replays = replays(app, tenant, &[record], terms)?;
     Ok(replay_all(app, tenant, replays).await?.into_iter().flatten().next())
 }
 
@@ -211,10 +214,9 @@ fn replays(
     app: &App,
     tenant: TenantId,
     records: &[DeadLetterRecord],
-    overrides: &PublishOptions,
+    terms: (&PublishOptions, &RetryDelayChecks),
 ) -> Result<Vec<Replay>, ApiError> {
-    let checks = expression_checks();
-    records.iter().map(|record| replay(app, tenant, record, (overrides, &checks))).collect()
+    records.iter().map(|record| replay(app, tenant, record, terms)).collect()
 }
 
 async fn replay_all(app: &App, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, ApiError> {

@@ -3,8 +3,6 @@
 use super::auth::{Access, authorize};
 use super::error::ApiError;
 use crate::app::App;
-use crate::panics::passed_on;
-use crate::store::StoreError;
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_wire::id::TenantId;
@@ -21,8 +19,8 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
 pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = owner(&app, &request)?;
     let (keys, seen) = (app.keys.clone(), app.keys.of(tenant)?);
-    let rotated = passed_on(tokio::task::spawn_blocking(move || keys.rotate(tenant, &seen)).await);
-    let rotated = rotated.unwrap_or_else(|error| Err(StoreError::Unavailable(Box::new(error))))?;
+    // In the tenant's turn: rotations wait for one another, each on a thread that reads need, too.
+    let rotated = app.read(tenant, move |_| keys.rotate(tenant, &seen)).await?;
     Ok(Json(shape(&rotated)))
 }
 

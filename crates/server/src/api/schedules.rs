@@ -14,7 +14,7 @@ use super::viewer::Viewer;
 use super::{cron, shape, storing};
 use crate::app::App;
 use crate::clock::random;
-use crate::core::{Room, messages_of};
+use crate::core::{Room, messages_of, spec_bytes};
 use crate::store::{ListedSchedule, MessageRecord, Names, Part, Store, StoreError};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -58,7 +58,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
     let trim = Params::from_query(request.uri().query()).trim_body()?;
     let now = app.clock.now();
     let make = move |store: &dyn Store| {
-        let Some(schedule) = store.schedule(viewer.tenant, &id)? else { return Ok(Err(absent(&id))) };
+        let Some(schedule) = store.schedule(viewer.tenant, &id, Part::Whole)? else { return Ok(Err(absent(&id))) };
         let mut pieces = Pieces::default();
         pieces.object(shape::schedule(&schedule, &last_states(store, &schedule)?, trim, now, &viewer));
         Ok(Ok(pieces.into()))
@@ -113,7 +113,7 @@ async fn reschedule(app: &Arc<App>, request: Request, id: String) -> Result<Resp
 async fn run(app: &Arc<App>, tenant: TenantId, id: &str) -> Result<Response, ApiError> {
     refuse_when_disk_is_low(app)?;
     let wanted = id.to_owned();
-    let found = app.read(tenant, move |store| match store.schedule(tenant, &wanted)? {
+    let found = app.read(tenant, move |store| match store.schedule(tenant, &wanted, Part::Whole)? {
         Some(schedule) => Ok(Some(messages_of(store, &schedule)?)),
         None => Ok(None),
     });
@@ -168,7 +168,7 @@ pub(super) async fn make(app: &App, sent: Sent) -> Result<Response, ApiError> {
         spec: MessageSpec { url, hops: 0, ..spec },
     };
     let mut room = body.room;
-    room.disk = Some(storing::admit(app, publisher.tenant, body.bytes.len())?);
+    room.disk = Some(storing::admit(app, publisher.tenant, body.bytes.len() + spec_bytes(&plan.spec))?);
     let state = ScheduleState::default();
     let schedule = Schedule { tenant: publisher.tenant, id: id.clone(), plan, body: body.bytes, state };
     app.core.put_schedule(schedule, room).await?;

@@ -157,7 +157,7 @@ pub(super) fn schedule(
     };
     let mut object = Object::new();
     put(&mut object, "scheduleId", id.as_str());
-    put(&mut object, "cron", plan.cron.as_str());
+    put(&mut object, "cron", schedule.cron_text());
     put(&mut object, "destination", destination);
     put(&mut object, "method", spec.method.as_str());
     put(&mut object, "createdAt", plan.created_at.as_millis());

@@ -1,9 +1,8 @@
-//! Who may ask the core next: everybody waits in the line of their tenant, so that a tenant who floods the server
-//! waits for itself and not the others for it.
+//! The lines in front of the core, one for each tenant: a tenant that floods the server delays itself and not the others.
 //!
-//! Only a few publishes of a tenant are with the core at once, and very few while others publish too: whoever
-//! comes next finds a short line in front of the core. A line that is too slow is no use to anybody who stands in
-//! it: after [`WAIT_MAX`] a publish is refused. That bounds the time of every answer by the delay and not by the
+//! Only a few writes of a tenant (publishes, cancels, changes of schedules, …) are with the core at once, and very few while
+//! other tenants write too, so that the line in front of the core is short. A line that is too slow is no use to anybody who stands in
+//! it: after [`WAIT_MAX`] a request is refused. That bounds the time of every answer by the delay and not by the
 //! length of a line, whatever the disk can do. In a line in which some will be refused, those in front have little
 //! time left, and to serve them is to make everybody wait for as long as they did: so the last are served first there.
 
@@ -15,15 +14,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Requests that may wait for the core at once; one more is refused with 503.
+/// Requests that may wait for the core at once; one more is refused with 503. A tenant holds at most as many of the places as
+/// it leaves free, so at most half of them: the others always find some.
 pub const WAITING_MAX: usize = 8_192;
-/// Publishes of one tenant that are with the core at once; the others of this tenant wait for them.
+/// Writes of one tenant that are with the core at once; the others of this tenant wait for them.
 pub const TENANT_TURNS_MAX: usize = 256;
-/// The same while other tenants publish too: enough for one commit to be worth its time.
+/// The same while other tenants write too: enough for one commit to be worth its time.
 pub const SHARED_TURNS_MAX: usize = 16;
-/// Who has published within this time publishes too.
+/// A tenant that wrote within this time counts as one that writes.
 const RECENT: Duration = Duration::from_secs(1);
-/// How long a publish may wait for room for its body and for its turn together; then it is refused with 503.
+/// How long a write may wait for room for its body and for its turn together; then it is refused with 503.
 pub const WAIT_MAX: Duration = Duration::from_millis(500);
 /// A line in which somebody has waited this long is too slow: the last are served first.
 const SLOW: Duration = Duration::from_millis(250);
@@ -50,7 +50,7 @@ impl Admission {
         Admission { places: Arc::new(Semaphore::new(WAITING_MAX)), lines: Lines::default(), wait_max: WAIT_MAX }
     }
 
-    /// A place without a line, for what is not asked often.
+    /// A place without a line: for reads, which have [turns](crate::reads), and for the server's own work.
     pub(super) fn enter(&self) -> Result<Place, CoreError> {
         let waiting = self.places.clone().try_acquire_owned().map_err(|_| CoreError::Overloaded)?;
         Ok(Place { _waiting: waiting, _turn: None })
@@ -59,7 +59,8 @@ impl Admission {
     /// Waits in the line of a tenant; who has waited for something else before has less time for it.
     pub(super) async fn wait(&self, tenant: TenantId, waited: Duration) -> Result<Place, CoreError> {
         let place = self.enter()?;
-        let turn = match self.lines.stand_in(tenant, Instant::now()) {
+        let turn = match self.lines.stand_in(tenant, self.places.available_permits(), Instant::now()) {
+            Standing::Refused => return Err(CoreError::Overloaded),
             Standing::First(turn) => turn,
             Standing::Behind(turn) => match timeout(self.wait_max.saturating_sub(waited), turn).await {
                 Ok(turn) => turn.map_err(|_| CoreError::Stopped)?,
@@ -116,6 +117,8 @@ struct Turn {
 
 /// Where a publish stands in the line of its tenant.
 enum Standing {
+    /// The tenant has as many places as it leaves to the others.
+    Refused,
     First(Turn),
     Behind(oneshot::Receiver<Turn>),
 }
@@ -138,11 +141,16 @@ impl State {
 }
 
 impl Lines {
-    fn stand_in(&self, tenant: TenantId, now: Instant) -> Standing {
+    /// Joins the line of a tenant, while this many places are free.
+    fn stand_in(&self, tenant: TenantId, free: usize, now: Instant) -> Standing {
         let mut state = self.state();
         state.notice(tenant, now);
         let turns = state.turns(tenant, now);
         let line = state.lines.entry(tenant).or_default();
+        if line.with_core + line.waiting.len() > free {
+            line.pass_over();
+            return Standing::Refused;
+        }
         if line.with_core < turns && line.waiting.is_empty() {
             line.with_core += 1;
             return Standing::First(Turn { lines: self.clone(), tenant });
@@ -254,14 +262,35 @@ mod tests {
         assert!(admission.wait(A, Duration::ZERO).await.is_ok(), "those who were refused left nothing behind");
     }
 
+    #[tokio::test]
+    async fn a_tenant_leaves_half_of_the_places_to_the_others() {
+        let admission = Admission { wait_max: Duration::from_secs(60), ..Admission::new() };
+        let with_the_core = taken(&admission, A, TENANT_TURNS_MAX).await;
+        let wait = || {
+            let admission = admission.clone();
+            tokio::spawn(async move { admission.wait(A, Duration::ZERO).await.map(drop) })
+        };
+        let waiting: Vec<_> = (TENANT_TURNS_MAX..WAITING_MAX / 2).map(|_| wait()).collect();
+        while admission.places.available_permits() > WAITING_MAX / 2 {
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(admission.wait(A, Duration::ZERO).await, Err(CoreError::Overloaded)));
+        assert!(admission.wait(B, Duration::ZERO).await.is_ok(), "another tenant has its place");
+        drop(with_the_core);
+        for waited in waiting {
+            assert!(waited.await.unwrap().is_ok(), "nothing is lost of what waits");
+        }
+    }
+
     /// Who stands in line and gets the next turn, when so much time has passed since the first of them came.
     fn served(waited: Duration) -> Vec<usize> {
         let (lines, start) = (Lines::default(), Instant::now());
-        let with_the_core: Vec<Standing> = (0..TENANT_TURNS_MAX).map(|_| lines.stand_in(A, start)).collect();
+        let with_the_core: Vec<Standing> =
+            (0..TENANT_TURNS_MAX).map(|_| lines.stand_in(A, WAITING_MAX, start)).collect();
         let mut waiting: Vec<_> = (0..3)
-            .map(|late| match lines.stand_in(A, start + late * Duration::from_millis(10)) {
+            .map(|late| match lines.stand_in(A, WAITING_MAX, start + late * Duration::from_millis(10)) {
                 Standing::Behind(turn) => turn,
-                Standing::First(_) => panic!("nobody has ended"),
+                Standing::First(_) | Standing::Refused => panic!("no turn has ended"),
             })
             .collect();
         let mut called = Vec::new();

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use posthaste_engine::limits::TIMEOUT_MS_MAX;
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome, Verdict};
-use posthaste_engine::workflow::entry::{Entry, array};
+use posthaste_engine::workflow::entry::array_of;
 use posthaste_engine::workflow::{Part, StepRef};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
@@ -175,11 +175,9 @@ impl Attempts {
 fn body_of(store: &dyn Store, tenant: TenantId, step: StepRef) -> Result<Option<Bytes>, StoreError> {
     match step.part {
         Part::Entry(index) => {
-            let entries = store.run_entries(tenant, step.run, Asker::Others)?;
-            let shown = |entries: Vec<(Entry, Bytes)>| {
-                array(entries.iter().take(index as usize + 1).map(|(entry, body)| (entry, &body[..])))
-            };
-            Ok(entries.map(|entries| Bytes::from(shown(entries))))
+            let Some(mut entries) = store.run_entries(tenant, step.run, Asker::Others)? else { return Ok(None) };
+            entries.truncate(index as usize + 1);
+            Ok(Some(array_of(entries).into()))
         }
         Part::FailureCall => {
             let record = store.run_record(tenant, step.run, Asker::Others)?;

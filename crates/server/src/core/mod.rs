@@ -48,6 +48,7 @@ use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::why::Waiting;
+use posthaste_engine::workflow::run::FailureCall;
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
@@ -99,13 +100,32 @@ pub(crate) fn stored_bytes<'a>(messages: impl IntoIterator<Item = &'a NewMessage
     bytes
 }
 
-/// Bytes that a message takes besides its body and what its publisher wrote, more or less.
-const MESSAGE_OVERHEAD_BYTES: usize = 512;
+/// Bytes that a message, a schedule, a run or an entry takes besides its body and what its publisher wrote, more or less.
+const OVERHEAD_BYTES: usize = 512;
 
-fn spec_bytes(spec: &MessageSpec) -> usize {
+/// Bytes that the settings of a message, or of a schedule, store.
+pub(crate) fn spec_bytes(spec: &MessageSpec) -> usize {
     let callbacks = [&spec.callback, &spec.failure_callback].into_iter().flatten();
     let callbacks: usize = callbacks.map(|callback| callback.url.len() + header_bytes(&callback.headers)).sum();
-    MESSAGE_OVERHEAD_BYTES + spec.url.len() + header_bytes(&spec.headers) + callbacks
+    OVERHEAD_BYTES + spec.url.len() + header_bytes(&spec.headers) + callbacks
+}
+
+/// Bytes that an entry of a run stores.
+pub(crate) fn entry_bytes(entry: &NewEntry) -> usize {
+    let call = entry.call.as_ref().map_or(0, |call| call.url.len() + header_bytes(&call.result_headers));
+    OVERHEAD_BYTES + entry.body.len() + header_bytes(&entry.headers) + call + failure_bytes(entry.failure.as_ref())
+}
+
+/// Bytes that a wait for an event stores.
+pub(crate) fn wait_bytes(wait: &WaitFor) -> usize {
+    let headers = wait.headers.iter();
+    let headers = headers.map(|(name, values)| name.len() + values.iter().map(String::len).sum::<usize>());
+    // The name of the event is in the run and in the list of those that wait for it.
+    OVERHEAD_BYTES + 2 * wait.event.len() + headers.sum::<usize>()
+}
+
+fn failure_bytes(failure: Option<&FailureCall>) -> usize {
+    failure.map_or(0, |call| call.url.len() + header_bytes(&call.headers))
 }
 
 fn header_bytes(headers: &[(String, String)]) -> usize {
@@ -450,18 +470,17 @@ impl CoreHandle {
     /// given back when they are stored, even if the caller has gone by then.
     pub async fn publish(&self, messages: Vec<NewMessage>, room: Room) -> Result<Vec<Accepted>, CoreError> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
-        let place = self.admission.wait(tenant, room.waited).await?;
-        Ok(self.ask_from(place, Some(room), |reply| Command::Publish { messages, reply }).await??)
+        Ok(self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::Publish { messages, reply }).await??)
     }
 
     /// Cancels these messages; says how many were live and not cancelled before.
     pub async fn cancel(&self, tenant: TenantId, ids: Vec<MessageId>) -> Result<u32, CoreError> {
-        self.ask(None, |reply| Command::Cancel { tenant, ids, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Cancel { tenant, ids, reply }).await
     }
 
     /// A delayed or retried message is due now; one that is under way, or due already, stays as it is.
     pub async fn hasten(&self, tenant: TenantId, id: MessageId) -> Result<Result<(), HastenRefused>, CoreError> {
-        self.ask(None, |reply| Command::Hasten { tenant, id, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Hasten { tenant, id, reply }).await
     }
 
     /// What a message waits for, of which the store has this row. Looks at nothing but RAM.
@@ -472,7 +491,7 @@ impl CoreHandle {
 
     /// Deletes these dead letters; says how many existed.
     pub async fn delete_dead_letters(&self, tenant: TenantId, ids: Vec<DlqId>) -> Result<u32, CoreError> {
-        self.ask(None, |reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
     }
 
     /// Publishes dead letters again; `None` for one that no longer exists. `room` is what their bodies take.
@@ -482,28 +501,32 @@ impl CoreHandle {
         replays: Vec<Replay>,
         room: Room,
     ) -> Result<Vec<Option<Accepted>>, CoreError> {
-        let place = self.admission.wait(tenant, room.waited).await?;
-        self.ask_from(place, Some(room), |reply| Command::Replay { tenant, replays, reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::Replay { tenant, replays, reply }).await
     }
 
     /// Makes a queue or changes it.
     pub async fn put_queue(&self, tenant: TenantId, name: String, settings: QueueSettings) -> Result<(), CoreError> {
-        Ok(self.ask(None, |reply| Command::PutQueue { tenant, name, settings, reply }).await??)
+        Ok(self
+            .ask_in_line(tenant, Duration::ZERO, None, |reply| Command::PutQueue { tenant, name, settings, reply })
+            .await??)
     }
 
     /// Pauses or resumes a queue; false if there is none of this name.
     pub async fn pause_queue(&self, tenant: TenantId, name: String, paused: bool) -> Result<bool, CoreError> {
-        self.ask(None, |reply| Command::PauseQueue { tenant, name, paused, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::PauseQueue { tenant, name, paused, reply })
+            .await
     }
 
     /// Forgets a queue; what it still holds goes on in a fresh one. Its messages must be cancelled before.
     pub async fn drop_queue(&self, tenant: TenantId, name: String) -> Result<(), CoreError> {
-        self.ask(None, |reply| Command::DropQueue { tenant, name, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DropQueue { tenant, name, reply }).await
     }
 
     /// Changes a flow-control key; false if it is unknown and the change does not make it.
     pub async fn edit_flow(&self, tenant: TenantId, key: String, edit: FlowEdit) -> Result<bool, CoreError> {
-        Ok(self.ask(None, |reply| Command::EditFlow { tenant, key, edit, reply }).await??)
+        Ok(self
+            .ask_in_line(tenant, Duration::ZERO, None, |reply| Command::EditFlow { tenant, key, edit, reply })
+            .await??)
     }
 
     /// One flow-control key, if it is known.
@@ -536,25 +559,25 @@ impl CoreHandle {
     /// Makes a schedule, or replaces the one of the same id; its time of creation and its state are made here.
     /// `room` is what the body takes.
     pub async fn put_schedule(&self, schedule: Schedule, room: Room) -> Result<(), CoreError> {
-        let place = self.admission.wait(schedule.tenant, room.waited).await?;
-        let schedule = Box::new(schedule);
-        Ok(self.ask_from(place, Some(room), |reply| Command::PutSchedule { schedule, reply }).await??)
+        let (tenant, waited, schedule) = (schedule.tenant, room.waited, Box::new(schedule));
+        Ok(self.ask_in_line(tenant, waited, Some(room), |reply| Command::PutSchedule { schedule, reply }).await??)
     }
 
     /// Pauses or resumes a schedule; false if there is none of this id.
     pub async fn pause_schedule(&self, tenant: TenantId, id: String, paused: bool) -> Result<bool, CoreError> {
-        self.ask(None, |reply| Command::PauseSchedule { tenant, id, paused, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::PauseSchedule { tenant, id, paused, reply })
+            .await
     }
 
     /// Gives a schedule another expression; false if there is none of this id.
     pub async fn reschedule(&self, tenant: TenantId, id: String, cron: Cron) -> Result<bool, CoreError> {
         let cron = Box::new(cron);
-        self.ask(None, |reply| Command::Reschedule { tenant, id, cron, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Reschedule { tenant, id, cron, reply }).await
     }
 
     /// Deletes a schedule; false if there is none of this id.
     pub async fn drop_schedule(&self, tenant: TenantId, id: String) -> Result<bool, CoreError> {
-        self.ask(None, |reply| Command::DropSchedule { tenant, id, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DropSchedule { tenant, id, reply }).await
     }
 
     /// Stores a bulk action or its progress, together with its next piece, and answers with what it is then. One with
@@ -594,8 +617,22 @@ impl CoreHandle {
         drop(self.commands.send(command));
     }
 
+    /// Asks for a read, or for work of the server itself. Whatever a tenant can ask for at will and has to be stored stands in
+    /// its line instead.
     async fn ask<T>(&self, room: Option<Room>, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CoreError> {
         self.ask_from(self.admission.enter()?, room, command).await
+    }
+
+    /// Asks when the tenant's turn has come. The request has `waited` for something else before.
+    async fn ask_in_line<T>(
+        &self,
+        tenant: TenantId,
+        waited: Duration,
+        room: Option<Room>,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, CoreError> {
+        let place = self.admission.wait(tenant, waited).await?;
+        self.ask_from(place, room, command).await
     }
 
     async fn ask_from<T>(

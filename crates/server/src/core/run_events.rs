@@ -46,8 +46,8 @@ impl Core {
         Ok(())
     }
 
-    /// Each run that waits gets a copy of the data, and all of them together no more than one request may store. Commits first,
-    /// so that the store knows all who wait. Of two who bring the same event at once, each of those hears one.
+    /// Each run that waits gets a copy of the data, and all of them together no more than one request may store: a larger event
+    /// is refused before the runs are read. Commits first, so that the store knows all waiters. Of two who bring the same event at once, each of those hears one.
     pub(super) fn notify(
         &mut self,
         tenant: TenantId,
@@ -56,14 +56,14 @@ impl Core {
         reply: Reply<Result<Vec<Notified>, NoRoom>>,
     ) -> Result<(), CoreFailure> {
         self.commit()?;
-        let waiters = self.store.waiters(tenant, event)?;
-        let limit = REQUEST_STORED_BYTES_MAX as u64;
-        let stored = waiters.len() as u64 * base64_len(data.len() as u64);
-        if stored > limit {
+        let (limit, bytes) = (REQUEST_STORED_BYTES_MAX as u64, reached_bytes(event, &data));
+        let max = limit / bytes;
+        let waiters = self.store.waiters(tenant, event, max as usize + 1)?;
+        if waiters.len() as u64 > max {
             reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }.into()));
             return Ok(());
         }
-        let room = match self.take_room(tenant, stored as usize) {
+        let room = match self.take_room(tenant, (waiters.len() as u64 * bytes) as usize) {
             Ok(room) => room,
             Err(no_room) => {
                 reply.send(Err(no_room));
@@ -71,8 +71,11 @@ impl Core {
             }
         };
         let waiters = waiters.into_iter().map(|waiter| (waiter.timer, waiter.run)).collect();
-        let (notified, listed_bytes) = (Vec::new(), 0);
-        self.tasks.push(tenant, Task::Notify(Notify { tenant, data, waiters, notified, listed_bytes, room, reply }));
+        let (waiter_bytes, notified, listed_bytes) = (bytes, Vec::new(), 0);
+        self.tasks.push(
+            tenant,
+            Task::Notify(Notify { tenant, data, waiter_bytes, waiters, notified, listed_bytes, room, reply }),
+        );
         Ok(())
     }
 
@@ -97,7 +100,7 @@ impl Core {
     }
 
     fn tell(&mut self, notify: &mut Notify, timer: MessageId, run: Seq, now: Timestamp) -> Result<(), CoreFailure> {
-        self.keep_until_committed(notify.room.split(base64_len(notify.data.len() as u64)));
+        self.keep_until_committed(notify.room.split(notify.waiter_bytes));
         let (tenant, data) = (notify.tenant, &notify.data);
         let resolved = self.decide(tenant, run, now, |workflow, out| {
             let resolved = workflow.notify_wait(timer, data, out);
@@ -152,6 +155,14 @@ impl Core {
         Ok(())
     }
 }
+
+/// Bytes that an event stores for each run that it reaches.
+fn reached_bytes(event: &str, data: &[u8]) -> u64 {
+    REACHED_OVERHEAD_BYTES + event.len() as u64 + base64_len(data.len() as u64)
+}
+
+/// An entry takes about as much besides its data.
+const REACHED_OVERHEAD_BYTES: u64 = 512;
 
 /// How often a run may have failed and gone on as another before what comes for the first is not looked for any further.
 const SUCCESSORS_MAX: usize = 100;

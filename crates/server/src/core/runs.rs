@@ -5,7 +5,7 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, next_id};
 use super::run_cache::Cached;
-use super::tasks::{DropFailed, Task};
+use super::tasks::{CancelRuns, DropFailed, StartRuns, Task};
 use super::workflow::{DEPTH_QUOTA, InvokedBy, RunKey, RunRefused, StartRun, Started};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
 use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
@@ -52,13 +52,8 @@ impl Core {
                 Ok(())
             }
             Command::CancelRuns { tenant, runs, reply } => {
-                let mut cancelled = 0;
-                for no in runs {
-                    let was_going_on = self.decide(tenant, no, now, |workflow, out| workflow.cancel(out))?;
-                    cancelled += u32::from(was_going_on == Some(true));
-                    self.commit_if_large()?;
-                }
-                self.answer(move || reply.send(cancelled));
+                let runs = runs.into();
+                self.tasks.push(tenant, Task::CancelRuns(CancelRuns { tenant, runs, cancelled: 0, reply }));
                 Ok(())
             }
             Command::BeginAgain { tenant, dlq_ids, again, overrides, reply } => {
@@ -92,19 +87,40 @@ impl Core {
             reply.send(Err(exceeded.into()));
             return Ok(());
         }
-        let mut started = Vec::with_capacity(runs.len());
-        for run in runs {
-            match self.start_run(tenant, run, now)? {
-                Ok(run) => started.push(run),
-                // Only an invoke is refused, and it comes alone.
-                Err(refused) => {
-                    self.answer(move || reply.send(Err(refused)));
-                    return Ok(());
-                }
+        match <[StartRun; 1]>::try_from(runs) {
+            // Only an invoke is refused, and it comes alone.
+            Ok([run]) => {
+                let started = self.start_run(tenant, run, now)?.map(|started| vec![started]);
+                self.answer(move || reply.send(started));
+            }
+            Err(runs) => {
+                let (started, runs) = (Vec::with_capacity(runs.len()), runs.into());
+                self.tasks.push(tenant, Task::StartRuns(StartRuns { tenant, runs, started, refused: None, reply }));
             }
         }
-        self.answer(move || reply.send(Ok(started)));
         Ok(())
+    }
+
+    /// The next run starts; returns its bytes.
+    pub(super) fn start_next(&mut self, task: &mut StartRuns) -> Result<usize, CoreFailure> {
+        let Some(run) = task.runs.pop_front() else { return Ok(0) };
+        let bytes = run.stored_bytes();
+        match self.start_run(task.tenant, run, self.clock.now())? {
+            Ok(started) => task.started.push(started),
+            Err(refused) => {
+                task.refused = Some(refused);
+                task.runs.clear();
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The next run is cancelled; returns the bytes that were read for it.
+    pub(super) fn cancel_next(&mut self, task: &mut CancelRuns) -> Result<usize, CoreFailure> {
+        let Some(no) = task.runs.pop_front() else { return Ok(0) };
+        let was_running = self.decide(task.tenant, no, self.clock.now(), |workflow, out| workflow.cancel(out))?;
+        task.cancelled += u32::from(was_running == Some(true));
+        Ok(self.runs.bytes_of(no))
     }
 
     fn start_run(

@@ -7,7 +7,7 @@ use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
 use super::{FirstDue, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
 use crate::data_dir::Disk;
-use crate::store::{Store, StoreError};
+use crate::store::{Part, Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{MessageSpec, Origin};
 use posthaste_engine::schedule::{Schedule, ScheduleState, ScheduleTarget, Schedules, Tick};
@@ -25,15 +25,13 @@ const FIRED_MAX: usize = 256;
 const FIRED_MESSAGES_MAX: usize = 1_024;
 /// Bytes of bodies of schedules after which a round ends: every other command waits for it.
 const FIRED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How long schedules wait when there is no room for the messages of some of them.
+/// How long the schedules of a tenant are held when there is no room for the messages of one of them.
 const ROOM_WAIT_MS: u64 = 1_000;
 
 /// The schedules as the core knows them.
 #[derive(Default)]
 pub(super) struct Firing {
     schedules: Schedules,
-    /// There was no room for some of what was due: nothing fires before this time.
-    not_before: Timestamp,
 }
 
 impl Firing {
@@ -62,9 +60,7 @@ impl Firing {
         if disk.low.load(Ordering::Relaxed) {
             return Timestamp::MAX;
         }
-        // A clock that was set back does not make the wait longer.
-        let is_waiting = self.not_before.millis_since(now) <= ROOM_WAIT_MS;
-        if is_waiting { self.schedules.next_wake().max(self.not_before) } else { self.schedules.next_wake() }
+        self.schedules.next_wake(now)
     }
 }
 
@@ -127,12 +123,11 @@ impl Core {
         reply: Reply<bool>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        let schedule = self.stored_schedule(tenant, &id)?;
-        let exists = schedule.is_some();
-        if let Some(schedule) = schedule.map(|schedule| schedule.rescheduled(cron, now)) {
-            self.firing.schedules.put(tenant, &id, &schedule.state);
-            self.batch.body_bytes += schedule.body.len();
-            self.promise(Op::PutSchedule(Arc::new(schedule)));
+        let state = self.stored_schedule(tenant, &id)?.map(|schedule| schedule.rescheduled(cron, now));
+        let exists = state.is_some();
+        if let Some(state) = state {
+            self.firing.schedules.put(tenant, &id, &state);
+            self.promise(Op::SetSchedule { tenant, id, state });
         }
         self.batch.answers.push(Box::new(move || reply.send(exists)));
         Ok(())
@@ -160,7 +155,7 @@ impl Core {
             if without_room.contains(&tenant) {
                 continue;
             }
-            let Some(schedule) = self.store.schedule(tenant, &id)? else {
+            let Some(schedule) = self.store.schedule(tenant, &id, Part::Whole)? else {
                 tracing::error!(tenant = tenant.0, schedule.id = %id, "a schedule has vanished from the store");
                 self.firing.schedules.remove(tenant, &id);
                 continue;
@@ -169,7 +164,8 @@ impl Core {
             match self.fire(&schedule, self.clock.now())? {
                 Some(made) => messages += made,
                 None => {
-                    self.firing.not_before = self.clock.now().plus_millis(ROOM_WAIT_MS);
+                    let now = self.clock.now();
+                    self.firing.schedules.hold(tenant, now, now.plus_millis(ROOM_WAIT_MS));
                     without_room.insert(tenant);
                 }
             }
@@ -229,13 +225,13 @@ impl Core {
         Ok(accepted.into_iter().map(|accepted| accepted.id).collect())
     }
 
-    /// A schedule as it is now. Commits first, so that the store's answer is the truth.
+    /// A schedule as it is now, without its body. Commits first, so that the store's answer is the truth.
     fn stored_schedule(&mut self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, CoreFailure> {
         if !self.firing.schedules.contains(tenant, id) {
             return Ok(None);
         }
         self.commit()?;
-        Ok(self.store.schedule(tenant, id)?)
+        Ok(self.store.schedule(tenant, id, Part::Head)?)
     }
 
     /// Somebody is told that this is done: it must be on disk by then.

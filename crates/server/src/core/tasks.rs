@@ -2,7 +2,7 @@
 //! piece. Whoever asked is answered when all of it is committed.
 
 use super::run::{BATCH_BYTES_MAX, Core, Flow};
-use super::workflow::{Again, BegunAgain, Notified, Started};
+use super::workflow::{Again, BegunAgain, Notified, RunRefused, StartRun, Started};
 use super::{CoreFailure, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
 use crate::crash_point::crash_point;
 use crate::data_dir::DiskPromise;
@@ -20,9 +20,31 @@ const RUN_COST: usize = TURN_BYTES / 128;
 /// A command that is not done yet.
 pub(super) enum Task {
     Publish(PublishMany),
+    StartRuns(StartRuns),
+    CancelRuns(CancelRuns),
     Notify(Notify),
     BeginAgain(BeginAgain),
     Drop(DropFailed),
+}
+
+/// Many runs start. They are committed in pieces, as messages of a large publish are.
+pub(super) struct StartRuns {
+    pub(super) tenant: TenantId,
+    /// Those that have not started yet.
+    pub(super) runs: VecDeque<StartRun>,
+    pub(super) started: Vec<Started>,
+    /// Why the rest does not start.
+    pub(super) refused: Option<RunRefused>,
+    pub(super) reply: Reply<Result<Vec<Started>, RunRefused>>,
+}
+
+/// Runs are cancelled.
+pub(super) struct CancelRuns {
+    pub(super) tenant: TenantId,
+    /// Those that are not cancelled yet.
+    pub(super) runs: VecDeque<Seq>,
+    pub(super) cancelled: u32,
+    pub(super) reply: Reply<u32>,
 }
 
 /// A publish of many messages, or of many bytes. Its pieces are committed one by one: a crash in between leaves the first of
@@ -61,6 +83,8 @@ fn piece_length(messages: &VecDeque<NewMessage>) -> usize {
 pub(super) struct Notify {
     pub(super) tenant: TenantId,
     pub(super) data: Vec<u8>,
+    /// Bytes that it stores for each waiter.
+    pub(super) waiter_bytes: u64,
     /// Who waited when it came, and has yet to hear of it: waits and their runs, in the order of asking.
     pub(super) waiters: VecDeque<(MessageId, Seq)>,
     pub(super) notified: Vec<Notified>,
@@ -105,13 +129,15 @@ impl Task {
     pub(super) fn as_notify(&mut self) -> Option<&mut Notify> {
         match self {
             Task::Notify(notify) => Some(notify),
-            Task::Publish(_) | Task::BeginAgain(_) | Task::Drop(_) => None,
+            Task::Publish(_) | Task::StartRuns(_) | Task::CancelRuns(_) | Task::BeginAgain(_) | Task::Drop(_) => None,
         }
     }
 
     fn is_done(&self) -> bool {
         match self {
             Task::Publish(task) => task.messages.is_empty(),
+            Task::StartRuns(task) => task.runs.is_empty(),
+            Task::CancelRuns(task) => task.runs.is_empty(),
             Task::Notify(task) => task.waiters.is_empty(),
             Task::BeginAgain(task) => task.failed.is_empty(),
             Task::Drop(task) => task.dlq_ids.is_empty(),
@@ -181,6 +207,8 @@ impl Core {
         {
             let bytes = match &mut task {
                 Task::Publish(task) => self.publish_next(task)?,
+                Task::StartRuns(task) => self.start_next(task)?,
+                Task::CancelRuns(task) => self.cancel_next(task)?,
                 Task::Notify(task) => self.tell_next(task)?,
                 Task::BeginAgain(task) => self.begin_next(task)?,
                 Task::Drop(task) => self.drop_next(task)?,
@@ -207,6 +235,10 @@ impl Core {
     fn answer_task(&mut self, task: Task) {
         match task {
             Task::Publish(PublishMany { accepted, reply, .. }) => self.answer(move || reply.send(Ok(accepted))),
+            Task::StartRuns(StartRuns { started, refused, reply, .. }) => {
+                self.answer(move || reply.send(refused.map_or(Ok(started), Err)))
+            }
+            Task::CancelRuns(CancelRuns { cancelled, reply, .. }) => self.answer(move || reply.send(cancelled)),
             Task::Notify(Notify { notified, room, reply, .. }) => {
                 self.keep_until_committed(room);
                 self.answer(move || reply.send(Ok(notified)))

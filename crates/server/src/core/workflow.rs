@@ -1,6 +1,6 @@
 //! What the core can be asked to do with runs of workflows.
 
-use super::{Command, CoreError, CoreHandle, NoRoom, QuotaExceeded, Room};
+use super::{Command, CoreError, CoreHandle, NoRoom, QuotaExceeded, Room, entry_bytes, failure_bytes, header_bytes};
 use crate::clock::random;
 use posthaste_engine::message::DedupKey;
 use posthaste_engine::shard::Accepted;
@@ -41,6 +41,15 @@ pub struct StartRun {
     pub is_by_client: bool,
     /// The step of another run that invokes it.
     pub invoked_by: Option<InvokedBy>,
+}
+
+impl StartRun {
+    /// Bytes that it stores.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        let config = header_bytes(&self.config.headers) + failure_bytes(self.config.failure.as_ref());
+        let invoked = self.invoked_by.as_ref().map_or(0, |step| step.body.len() + header_bytes(&step.headers));
+        self.url.len() + config + entry_bytes(&self.first) + invoked
+    }
 }
 
 /// The step of a run that invokes another.
@@ -164,8 +173,7 @@ impl CoreHandle {
         runs: Vec<StartRun>,
         room: Room,
     ) -> Result<Result<Vec<Started>, RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant, room.waited).await?;
-        self.ask_from(place, Some(room), |reply| Command::StartRuns { tenant, runs, reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::StartRuns { tenant, runs, reply }).await
     }
 
     /// Appends entries to a run, all or none. `room` is what they take.
@@ -176,8 +184,7 @@ impl CoreHandle {
         entries: Vec<NewEntry>,
         room: Room,
     ) -> Result<Result<Vec<Accepted>, RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant, room.waited).await?;
-        self.ask_from(place, Some(room), |reply| Command::Append { tenant, run, entries, reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::Append { tenant, run, entries, reply }).await
     }
 
     /// A step of a run waits for an event.
@@ -186,15 +193,22 @@ impl CoreHandle {
         tenant: TenantId,
         run: RunKey,
         wait: WaitFor,
+        room: Room,
     ) -> Result<Result<(), RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant, Duration::ZERO).await?;
-        self.ask_from(place, None, |reply| Command::WaitForEvent { tenant, run, wait: Box::new(wait), reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::WaitForEvent {
+            tenant,
+            run,
+            wait: Box::new(wait),
+            reply,
+        })
+        .await
     }
 
     /// An event has come for all who wait for it.
     pub async fn notify(&self, tenant: TenantId, event: String, data: Vec<u8>) -> Result<Vec<Notified>, CoreError> {
-        let place = self.admission.wait(tenant, Duration::ZERO).await?;
-        Ok(self.ask_from(place, None, |reply| Command::Notify { tenant, event, data, reply }).await??)
+        Ok(self
+            .ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Notify { tenant, event, data, reply })
+            .await??)
     }
 
     /// An event has come for one run; it is kept for the run if it does not wait for it yet.
@@ -205,24 +219,23 @@ impl CoreHandle {
         event: String,
         data: Vec<u8>,
     ) -> Result<Result<Option<Notified>, RunRefused>, CoreError> {
-        let place = self.admission.wait(tenant, Duration::ZERO).await?;
-        self.ask_from(place, None, |reply| Command::NotifyRun { tenant, run, event, data, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::NotifyRun { tenant, run, event, data, reply })
+            .await
     }
 
     /// The function of a run has returned. A run that has ended, or is unknown, stays as it is.
     pub async fn finish_run(&self, tenant: TenantId, run: RunKey, result: Option<String>) -> Result<(), CoreError> {
-        let place = self.admission.wait(tenant, Duration::ZERO).await?;
-        self.ask_from(place, None, |reply| Command::FinishRun { tenant, run, result, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::FinishRun { tenant, run, result, reply }).await
     }
 
     /// Cancels a run; false if none of this name goes on.
     pub async fn cancel_run(&self, tenant: TenantId, run: RunKey) -> Result<bool, CoreError> {
-        self.ask(None, |reply| Command::CancelRun { tenant, run, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::CancelRun { tenant, run, reply }).await
     }
 
     /// Cancels runs; says how many of them went on.
     pub async fn cancel_runs(&self, tenant: TenantId, runs: Vec<Seq>) -> Result<u32, CoreError> {
-        self.ask(None, |reply| Command::CancelRuns { tenant, runs, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::CancelRuns { tenant, runs, reply }).await
     }
 
     /// Begins failed runs again, each as a new run, until there is no room for the next one.
@@ -233,14 +246,20 @@ impl CoreHandle {
         again: Again,
         overrides: Overrides,
     ) -> Result<BegunAgain, CoreError> {
-        let place = self.admission.wait(tenant, Duration::ZERO).await?;
         let overrides = Box::new(overrides);
-        self.ask_from(place, None, |reply| Command::BeginAgain { tenant, dlq_ids, again, overrides, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::BeginAgain {
+            tenant,
+            dlq_ids,
+            again,
+            overrides,
+            reply,
+        })
+        .await
     }
 
     /// Takes failed runs out of the DLQ; says how many were in it.
     pub async fn drop_failed_runs(&self, tenant: TenantId, dlq_ids: Vec<DlqId>) -> Result<u32, CoreError> {
-        self.ask(None, |reply| Command::DropFailedRuns { tenant, dlq_ids, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DropFailedRuns { tenant, dlq_ids, reply }).await
     }
 
     /// Makes the call about a failure again, or stops it; says which run it is about.
@@ -250,8 +269,8 @@ impl CoreHandle {
         dlq_id: DlqId,
         edit: FailureCallEdit,
     ) -> Result<Result<RunKey, FailureCallRefused>, CoreError> {
-        let place = self.admission.wait(tenant, Duration::ZERO).await?;
-        self.ask_from(place, None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply })
+            .await
     }
 }
 

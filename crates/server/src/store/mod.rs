@@ -189,7 +189,7 @@ pub trait Store: Send + Sync {
     fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError>;
 
     /// One schedule.
-    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError>;
+    fn schedule(&self, tenant: TenantId, id: &str, part: Part) -> Result<Option<Schedule>, StoreError>;
 
     /// How far each schedule of each tenant has come.
     fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError>;
@@ -229,7 +229,7 @@ pub trait Store: Send + Sync {
     fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError>;
 
     /// The runs that wait for an event, in the order of asking.
-    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError>;
+    fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<Waiter>, StoreError>;
 
     /// The waits for an event in the order of asking, behind the one with the timer `after`; at most `max`, and fewer where
     /// they have more than `limits::PAGE_BYTES_MAX` bytes.

@@ -29,7 +29,7 @@ fn of_message(message: &Message) -> usize {
 /// A schedule without its body.
 pub(super) fn of_schedule_head(schedule: &Schedule) -> usize {
     let (ScheduleTarget::Url(target) | ScheduleTarget::Group(target)) = &schedule.plan.destination;
-    let texts = schedule.id.len() + schedule.plan.cron.len() + target.len();
+    let texts = schedule.id.len() + schedule.cron_text().len() + target.len();
     let states = schedule.state.last_messages.len() * LAST_MESSAGE_BYTES;
     texts + of_spec(&schedule.plan.spec) + states + schedule.state.error.as_ref().map_or(0, String::len)
 }

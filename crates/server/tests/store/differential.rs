@@ -558,7 +558,7 @@ impl Pair {
         self.both(|store| store.bulk_actions(tenant, None, 3)).unwrap();
         for name in NAMES {
             self.both(|store| store.queue(tenant, name)).unwrap();
-            self.both(|store| store.schedule(tenant, name)).unwrap();
+            self.both(|store| store.schedule(tenant, name, Part::Whole)).unwrap();
         }
         for action in &self.bulk_actions {
             self.both(|store| store.bulk_action(tenant, action.id)).unwrap();

@@ -124,7 +124,11 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
     let (mut old, mut ended) = (busy(&rig, "old"), busy(&rig, "ended"));
     rig.finish(&mut ended, T0);
     rig.wait(&mut old, T0, "event", 7);
-    assert_eq!(store.waiters(rig.tenant, "event").unwrap().len(), 1, "this brings all of it into the database");
+    assert_eq!(
+        store.waiters(rig.tenant, "event", usize::MAX).unwrap().len(),
+        1,
+        "this brings all of it into the database"
+    );
     let elsewhere = busy_database(&files);
     let find = |id: &str, at| store.find_run(rig.tenant, id, at, Asker::Owner).unwrap();
     // What is pending lies over what the database has.
@@ -153,7 +157,7 @@ fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
     let store = files.open(Duration::ZERO);
     let rig = Rig::new(&store);
     let mut run = busy(&rig, "a");
-    assert_eq!(store.waiters(rig.tenant, "event").unwrap(), []);
+    assert_eq!(store.waiters(rig.tenant, "event", usize::MAX).unwrap(), []);
     let elsewhere = busy_database(&files);
     // The thread takes what is pending at once and comes to no end; the rest is gathered behind it.
     for number in 5..60 {
@@ -247,7 +251,7 @@ fn a_batch_about_runs_that_cannot_be_is_not_written_down() {
     let rig = Rig::new(&store);
     let mut run = rig.start("a", T0);
     rig.wait(&mut run, T0, "event", 1);
-    let waiter = store.waiters(rig.tenant, "event").unwrap().remove(0);
+    let waiter = store.waiters(rig.tenant, "event", usize::MAX).unwrap().remove(0);
     let gone = Op::Workflow(Change::NoWaiter(waiter));
     rig.commit(std::slice::from_ref(&gone)).unwrap();
     let length = || {

@@ -163,7 +163,7 @@ fn a_file_of_format_1_takes_what_is_new() {
     assert_eq!(last_seq, store.unfinished_bulk_actions().unwrap()[0].id);
     assert_eq!(store.last_seq().unwrap(), late);
     assert_eq!(store.workflow(TENANT, run.run.no).unwrap(), Some(run));
-    assert_eq!(store.waiters(TENANT, "event").unwrap().len(), 1);
+    assert_eq!(store.waiters(TENANT, "event", usize::MAX).unwrap().len(), 1);
     let rows = store.load(SHARD, &queued(TENANT, "q", None, 9)).unwrap();
     assert_eq!(rows, [moved, live(&queued_message)]);
 }

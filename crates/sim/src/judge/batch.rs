@@ -240,7 +240,7 @@ impl Judge {
         let Some(at) = state.last else { return };
         self.counts.fired += 1;
         let clock = commit.notes.clock;
-        let period_ms = store.schedules.get(&(tenant, id.clone())).and_then(|schedule| period_ms(&schedule.plan.cron));
+        let period_ms = store.schedules.get(&(tenant, id.clone())).and_then(|schedule| period_ms(schedule.cron_text()));
         let latest = period_ms.map(|period_ms| Timestamp(clock.0 / period_ms * period_ms));
         // The round looked at its clock a little before its commit; a time may have come in between.
         let is_latest = latest.zip(period_ms).is_none_or(|(latest, period_ms)| at.plus_millis(period_ms) >= latest);

@@ -55,7 +55,7 @@ impl Owner {
 
     /// Fires a bounded number of the schedules whose time has come. Nothing is uncommitted.
     pub(super) fn fire_schedules(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        if self.firing.next_wake() > now {
+        if self.firing.next_wake(now) > now {
             return Ok(());
         }
         for (tenant, id) in self.firing.due(now, FIRED_MAX) {

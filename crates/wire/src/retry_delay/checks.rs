@@ -1,14 +1,14 @@
 //! Checks the expressions of one request: each different one once, and all of them within a bound.
 
 use super::{CHECKED_RETRIES_MAX, InvalidExpression, RetryDelay};
-use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The expressions of one request that are known to be right. A step is one number, operator or call, for one retry.
 #[derive(Debug)]
 pub struct RetryDelayChecks {
     steps_max: u64,
-    state: RefCell<State>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -21,13 +21,13 @@ struct State {
 impl RetryDelayChecks {
     /// Nothing is known yet; more than `steps_max` steps are refused.
     pub fn new(steps_max: u64) -> RetryDelayChecks {
-        RetryDelayChecks { steps_max, state: RefCell::default() }
+        RetryDelayChecks { steps_max, state: Mutex::default() }
     }
 
     /// As [`RetryDelay::check`], of a text.
     pub fn check(&self, text: &str, retries: u32) -> Result<(), InvalidExpression> {
         let retries = retries.min(CHECKED_RETRIES_MAX);
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let known = state.known.get(text).copied();
         if known.is_some_and(|known| known >= retries) {
             return Ok(());
@@ -42,6 +42,10 @@ impl RetryDelayChecks {
         state.known.insert(text.to_owned(), retries);
         Ok(())
     }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
@@ -54,7 +58,7 @@ mod tests {
         for retries in [10, 1_000, 3, 1_000, 5_000] {
             assert_eq!(checks.check("1000*retried", retries), Ok(()), "{retries}");
         }
-        assert_eq!(checks.state.borrow().steps, 3 * 1_000);
+        assert_eq!(checks.state().steps, 3 * 1_000);
         assert_eq!(checks.check("1001*retried", 0), Ok(()));
         assert_eq!(checks.check("1001*retried", 1), Err(InvalidExpression::TooManySteps(3_000)));
     }

@@ -14,7 +14,7 @@ use crate::api::publish::{
 };
 use crate::api::storing;
 use crate::app::App;
-use crate::core::{CoreError, Room, RunKey, RunRefused, StartRun, Started, fresh_run_id};
+use crate::core::{CoreError, Room, RunKey, RunRefused, StartRun, Started, entry_bytes, fresh_run_id};
 use axum::Json;
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -207,7 +207,7 @@ pub(super) async fn start(
     runs: Vec<StartRun>,
     mut room: Room,
 ) -> Result<Vec<Started>, ApiError> {
-    let bytes = runs.iter().map(|run| run.first.body.len()).sum();
+    let bytes = runs.iter().map(StartRun::stored_bytes).sum();
     room.disk = Some(storing::admit(app, tenant, bytes)?);
     let count = runs.len();
     let starting = app.core.start_runs(tenant, runs, room);
@@ -224,7 +224,7 @@ async fn append(
     entries: Vec<NewEntry>,
     mut room: Room,
 ) -> Result<Vec<Accepted>, ApiError> {
-    let bytes = entries.iter().map(|entry| entry.body.len()).sum();
+    let bytes = entries.iter().map(entry_bytes).sum();
     room.disk = Some(storing::admit(app, tenant, bytes)?);
     let count = entries.len();
     within_quota(app, tenant, count, app.core.append(tenant, run, entries, room), |it: &Accepted| !it.deduplicated)

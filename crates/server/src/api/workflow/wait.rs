@@ -8,8 +8,9 @@ use crate::api::body::{SmallRequest, read_small};
 use crate::api::error::ApiError;
 use crate::api::params::decoded;
 use crate::api::publish::{Line, expression_checks, refuse_when_disk_is_low, rest_of};
+use crate::api::storing;
 use crate::app::App;
-use crate::core::RunKey;
+use crate::core::{Room, RunKey, wait_bytes};
 use axum::Json;
 use axum::extract::{Request, State};
 use posthaste_engine::limits::WORKFLOW_WAIT_MS_DEFAULT;
@@ -44,7 +45,8 @@ pub(in crate::api) async fn wait(State(app): State<Arc<App>>, request: Request) 
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let read = read(&event, &lines, &body.bytes, &bounds(&app, Asked { caller_ip: "", checks: &expression_checks() }));
     let (run, wait) = read.map_err(|rejection| ApiError::from(rejection).told_to_a_run())?;
-    app.core.wait_for_event(tenant, run, wait).await?.map_err(refused_append)?;
+    let disk = Some(storing::admit(&app, tenant, wait_bytes(&wait))?);
+    app.core.wait_for_event(tenant, run, wait, Room { disk, ..Room::default() }).await?.map_err(refused_append)?;
     Ok(Json(json!({})))
 }
 

@@ -61,7 +61,7 @@ const TIGHT_CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
 /// How often the thread looks whether the disk has little room.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most bytes of a frame. A batch that is longer goes straight to the database.
-const JOURNAL_FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
+const JOURNAL_FRAME_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
 

@@ -264,8 +264,8 @@ impl Store for JournalStore {
         self.database().schedules(tenant, page)
     }
 
-    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
-        self.database().schedule(tenant, id)
+    fn schedule(&self, tenant: TenantId, id: &str, part: Part) -> Result<Option<Schedule>, StoreError> {
+        self.database().schedule(tenant, id, part)
     }
 
     fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError> {
@@ -348,8 +348,8 @@ impl Store for JournalStore {
         }
     }
 
-    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
-        self.settled()?.waiters(tenant, event)
+    fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<Waiter>, StoreError> {
+        self.settled()?.waiters(tenant, event, max)
     }
 
     fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {

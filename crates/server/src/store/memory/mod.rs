@@ -366,8 +366,12 @@ impl Store for MemoryStore {
         Ok(builder.finish())
     }
 
-    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
-        Ok(self.model().schedules.get(&(tenant, id.to_owned())).cloned())
+    fn schedule(&self, tenant: TenantId, id: &str, part: Part) -> Result<Option<Schedule>, StoreError> {
+        let found = self.model().schedules.get(&(tenant, id.to_owned())).cloned();
+        Ok(found.map(|schedule| match part {
+            Part::Whole => schedule,
+            Part::Head => Schedule { body: Bytes::new(), ..schedule },
+        }))
     }
 
     fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError> {
@@ -431,8 +435,8 @@ impl Store for MemoryStore {
         self.model().note_body(run, key)
     }
 
-    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
-        Ok(self.model().waiters_for(tenant, event))
+    fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<Waiter>, StoreError> {
+        Ok(self.model().waiters_for(tenant, event).into_iter().take(max).collect())
     }
 
     fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {

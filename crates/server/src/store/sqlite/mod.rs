@@ -444,8 +444,8 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.schedules(tenant, page))
     }
 
-    fn schedule(&self, tenant: TenantId, id: &str) -> Result<Option<Schedule>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.schedule(tenant, id))
+    fn schedule(&self, tenant: TenantId, id: &str, part: Part) -> Result<Option<Schedule>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.schedule(tenant, id, part))
     }
 
     fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError> {
@@ -495,8 +495,8 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.note_body(run, key))
     }
 
-    fn waiters(&self, tenant: TenantId, event: &str) -> Result<Vec<Waiter>, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.waiters(tenant, event))
+    fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<Waiter>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.waiters(tenant, event, max))
     }
 
     fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {

@@ -6,14 +6,11 @@ use super::read::Snapshot;
 use super::usage::{SCHEDULE_BYTES, row_bytes};
 use super::write::Writer;
 use crate::store::names::NamesBuilder;
-use crate::store::{ListedSchedule, NamePage, Names, weight};
+use crate::store::{ListedSchedule, NamePage, Names, Part, weight};
 use bytes::Bytes;
 use posthaste_engine::schedule::{Schedule, ScheduleState};
 use posthaste_wire::id::TenantId;
 use rusqlite::{OptionalExtension, Row, params};
-
-/// Reads what [`decode`] decodes.
-const SELECT: &str = "SELECT tenant, id, plan, state, body FROM schedule JOIN schedule_state USING (tenant, id)";
 
 impl Snapshot<'_> {
     /// Of a body that is not on the page, only the length is read.
@@ -40,8 +37,13 @@ impl Snapshot<'_> {
         Ok(builder.finish())
     }
 
-    pub(super) fn schedule(&self, tenant: TenantId, id: &str) -> Outcome<Option<Schedule>> {
-        let mut statement = self.connection.prepare_cached(&format!("{SELECT} WHERE tenant = ?1 AND id = ?2"))?;
+    pub(super) fn schedule(&self, tenant: TenantId, id: &str, part: Part) -> Outcome<Option<Schedule>> {
+        let body = if part == Part::Whole { "body" } else { "x''" };
+        let sql = format!(
+            "SELECT tenant, id, plan, state, {body} FROM schedule JOIN schedule_state USING (tenant, id)
+             WHERE tenant = ?1 AND id = ?2"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
         let mut rows = statement.query(params![tenant.0, id])?;
         rows.next()?.map(decode).transpose()
     }

@@ -70,10 +70,10 @@ impl Snapshot<'_> {
         Ok(found.map(|(at, no)| (Timestamp(at.cast_unsigned()), Seq(no.cast_unsigned()))))
     }
 
-    pub(super) fn waiters(&self, tenant: TenantId, event: &str) -> Outcome<Vec<Waiter>> {
-        const SQL: &str = "SELECT seq, tag, run FROM waiter WHERE tenant = ?1 AND event = ?2 ORDER BY seq";
+    pub(super) fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Outcome<Vec<Waiter>> {
+        const SQL: &str = "SELECT seq, tag, run FROM waiter WHERE tenant = ?1 AND event = ?2 ORDER BY seq LIMIT ?3";
         let mut statement = self.connection.prepare_cached(SQL)?;
-        let mut rows = statement.query(params![tenant.0, event])?;
+        let mut rows = statement.query(params![tenant.0, event, int(max as u64)])?;
         let mut waiters = Vec::new();
         while let Some(row) = rows.next()? {
             let run = Seq(row.get::<_, i64>(2)?.cast_unsigned());

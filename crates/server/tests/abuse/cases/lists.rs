@@ -1,6 +1,6 @@
 //! Reads: lists of large things, and reads without end.
 
-use super::Case;
+use super::{Case, flood};
 use crate::client::{ATTACKER, connect, elapse, read_reply, request};
 use crate::proc::tally;
 use crate::server::ATTACKER_TOKEN;
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// Schedules with a large body.
 const SCHEDULES: usize = 14;
@@ -100,41 +100,8 @@ async fn make_logs(stage: &Stage) -> Attack {
 
 /// Reads full pages of logs in a loop on many connections.
 async fn read_flood(stage: &Stage) -> Attack {
-    let mut attack = Attack::default();
-    let server = stage.server.address;
     let read = request("GET", "/v2/logs?count=1000", Some(ATTACKER_TOKEN), "", b"");
-    let tasks: Vec<_> = (0..LOOPS)
-        .map(|_| {
-            let read = read.clone();
-            tokio::spawn(timeout(LOOPING * 5, async move {
-                let mut stream = BufReader::new(connect(ATTACKER, server).await?);
-                let (begun, mut statuses) = (Instant::now(), Vec::new());
-                while begun.elapsed() < LOOPING {
-                    stream.write_all(&read).await?;
-                    let reply = read_reply(&mut stream, true).await?;
-                    statuses.push(reply.status);
-                    if reply.closes {
-                        stream = BufReader::new(connect(ATTACKER, server).await?);
-                    }
-                }
-                io::Result::Ok(statuses)
-            }))
-        })
-        .collect();
-    let mut statuses = Vec::new();
-    for task in tasks {
-        match task.await.expect("no panic") {
-            Ok(Ok(some)) => statuses.extend(some),
-            Ok(Err(error)) => attack.complain(format!("a connection failed: {error}")),
-            Err(_) => attack.complain("a reader was not answered"),
-        }
-    }
-    attack.bytes = (read.len() * statuses.len()) as u64;
-    attack.note(format!("responses: {}", tally(statuses.iter())));
-    if let Some(status) = statuses.iter().find(|status| ![200, 429, 503].contains(*status)) {
-        attack.complain(format!("a read was answered with {status}"));
-    }
-    attack
+    flood(stage, &[read], LOOPS, LOOPING, &[200, 429, 503]).await
 }
 
 async fn make_keys(stage: &Stage) -> Attack {

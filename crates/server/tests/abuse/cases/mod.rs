@@ -6,12 +6,16 @@ mod connections;
 mod fan_out;
 mod lists;
 mod strangers;
+mod writes;
 
-use crate::client::Reply;
-use crate::stage::{Attack, Beside, Step};
+use crate::client::{ATTACKER, Reply, connect, read_reply};
+use crate::proc::tally;
+use crate::stage::{Attack, Beside, Stage, Step};
 use crate::verdict::Limits;
 use std::io;
 use std::time::Duration;
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::time::{Instant, timeout};
 
 /// How long an attack may take unless it says more.
 const TIME_MAX: Duration = Duration::from_secs(45);
@@ -65,10 +69,67 @@ impl Case {
 
 /// Every case.
 pub(crate) fn all() -> Vec<Case> {
-    [fan_out::cases(), strangers::cases(), connections::cases(), lists::cases(), amplification::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        fan_out::cases(),
+        strangers::cases(),
+        connections::cases(),
+        lists::cases(),
+        amplification::cases(),
+        writes::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Sends these requests in turns, in a loop on each of many connections for this long; complains of other statuses than these.
+async fn flood(
+    stage: &Stage,
+    requests: &[Vec<u8>],
+    connections: usize,
+    duration: Duration,
+    statuses: &[u16],
+) -> Attack {
+    let mut attack = Attack::default();
+    let server = stage.server.address;
+    let tasks: Vec<_> = (0..connections)
+        .map(|number| {
+            let requests = requests.to_vec();
+            tokio::spawn(timeout(duration * 5, async move {
+                let mut stream = BufReader::new(connect(ATTACKER, server).await?);
+                let (begun, mut sent, mut statuses) = (Instant::now(), 0, Vec::new());
+                for request in requests.iter().cycle().skip(number % requests.len()) {
+                    if begun.elapsed() >= duration {
+                        break;
+                    }
+                    stream.write_all(request).await?;
+                    sent += request.len() as u64;
+                    let reply = read_reply(&mut stream, true).await?;
+                    statuses.push(reply.status);
+                    if reply.closes {
+                        stream = BufReader::new(connect(ATTACKER, server).await?);
+                    }
+                }
+                io::Result::Ok((sent, statuses))
+            }))
+        })
+        .collect();
+    let mut seen = Vec::new();
+    for task in tasks {
+        match task.await.expect("no panic") {
+            Ok(Ok((sent, some))) => {
+                attack.bytes += sent;
+                seen.extend(some);
+            }
+            Ok(Err(error)) => attack.complain(format!("a connection failed: {error}")),
+            Err(_) => attack.complain("a request had no response"),
+        }
+    }
+    attack.note(format!("responses: {}", tally(seen.iter())));
+    if let Some(status) = seen.iter().find(|status| !statuses.contains(status)) {
+        attack.complain(format!("a response has the status {status}"));
+    }
+    attack
 }
 
 /// Notes a response that has to be a success, or a refusal that names a limit.

@@ -66,7 +66,7 @@ impl TestServer {
             headers: vec![("Upstash-Workflow-RunId".to_owned(), vec![run.to_owned()])],
             terms: OwnTerms::default(),
         };
-        let waited = self.core().wait_for_event(self.tenant(), key(run), wait).await;
+        let waited = self.core().wait_for_event(self.tenant(), key(run), wait, Room::default()).await;
         waited.expect("the core answers").expect("it is accepted");
     }
 

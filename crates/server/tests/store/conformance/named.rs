@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use posthaste::store::{NamePage, Store};
+use posthaste::store::{NamePage, Part, Store};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::flow::Flow;
@@ -95,8 +95,8 @@ pub(super) fn schedules_are_put_and_dropped_by_tenant(store: &dyn Store) {
     rig.commit(&ops).unwrap();
     assert_eq!(all_schedules(store, rig.tenant), own);
     assert_eq!(all_schedules(store, other), from_ref(&foreign));
-    assert_eq!(store.schedule(rig.tenant, "a").unwrap().as_ref(), Some(&own[2]));
-    assert_eq!(store.schedule(rig.tenant, "A").unwrap(), None);
+    assert_eq!(store.schedule(rig.tenant, "a", Part::Whole).unwrap().as_ref(), Some(&own[2]));
+    assert_eq!(store.schedule(rig.tenant, "A", Part::Whole).unwrap(), None);
 
     let plan = SchedulePlan { destination: ScheduleTarget::Group("g".into()), delay_ms: None, ..own[2].plan.clone() };
     let replaced =
@@ -105,7 +105,10 @@ pub(super) fn schedules_are_put_and_dropped_by_tenant(store: &dyn Store) {
     rig.commit(&[put(&replaced), drop(NAMES[1])]).unwrap();
     assert_eq!(all_schedules(store, rig.tenant), [own[0].clone(), replaced, own[3].clone()]);
     rig.commit(&[drop("a")]).unwrap();
-    assert_eq!((store.schedule(rig.tenant, "a").unwrap(), store.schedule(other, "a").unwrap()), (None, Some(foreign)));
+    assert_eq!(
+        (store.schedule(rig.tenant, "a", Part::Whole).unwrap(), store.schedule(other, "a", Part::Whole).unwrap()),
+        (None, Some(foreign))
+    );
     let left: Vec<_> = store.schedule_states().unwrap().into_iter().map(|(tenant, id, _)| (tenant, id)).collect();
     let expected = [(rig.tenant, NAMES[0]), (rig.tenant, NAMES[3]), (other, "a")];
     assert_eq!(left, expected.map(|(tenant, id)| (tenant, id.to_owned())));
@@ -124,11 +127,14 @@ pub(super) fn a_schedule_changes_its_state_only(store: &dyn Store) {
         last_messages: vec![message.id],
         floor: Some(T0.plus_millis(60_000)),
         error: Some("no \"endpoint\"".into()),
+        cron: Some("* * * * *".into()),
     };
     rig.commit(&[Op::SetSchedule { tenant: rig.tenant, id: "a".into(), state: state.clone() }]).unwrap();
     let expected = Schedule { state: state.clone(), ..own };
-    assert_eq!(store.schedule(rig.tenant, "a").unwrap(), Some(expected));
-    assert_eq!(store.schedule(other, "a").unwrap().as_ref(), Some(&foreign));
+    assert_eq!(store.schedule(rig.tenant, "a", Part::Whole).unwrap().as_ref(), Some(&expected));
+    let head = store.schedule(rig.tenant, "a", Part::Head).unwrap();
+    assert_eq!(head, Some(Schedule { body: Bytes::new(), ..expected }), "the body is left out");
+    assert_eq!(store.schedule(other, "a", Part::Whole).unwrap().as_ref(), Some(&foreign));
     let states = store.schedule_states().unwrap();
     assert_eq!(states, [(rig.tenant, "a".to_owned(), state), (other, "a".to_owned(), foreign.state)]);
 }

@@ -73,7 +73,11 @@ pub(super) fn a_large_body_is_left_out_of_a_list_of_schedules_and_its_schedule_i
     assert_eq!(listed(Part::Whole), [(3, false), (0, true), (most, false), (0, true), (7, false), (0, false)]);
     let heads = [true, true, true, true, true, false];
     assert_eq!(listed(Part::Head), heads.map(|is_without| (0, is_without)));
-    assert_eq!(store.schedule(rig.tenant, "b").unwrap().unwrap().body.len(), PAGE_BYTES_MAX, "one alone is whole");
+    assert_eq!(
+        store.schedule(rig.tenant, "b", Part::Whole).unwrap().unwrap().body.len(),
+        PAGE_BYTES_MAX,
+        "one alone is whole"
+    );
 }
 
 pub(super) fn a_page_without_bodies_reads_none_and_is_longer_for_it(store: &dyn Store) {

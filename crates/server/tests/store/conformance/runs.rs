@@ -109,7 +109,7 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     let mut foreign = rig.start_with("a", T0, |new| new.tenant = other);
     rig.wait(&mut foreign, T0, "event", 1);
     let waiting = |event: &str| {
-        let waiters = store.waiters(rig.tenant, event).unwrap();
+        let waiters = store.waiters(rig.tenant, event, usize::MAX).unwrap();
         assert!(waiters.iter().all(|waiter| waiter.event == event && waiter.tenant == rig.tenant));
         waiters.iter().map(|waiter| (waiter.run, waiter.timer)).collect::<Vec<_>>()
     };
@@ -124,7 +124,7 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     assert_eq!((waiting("event"), waiting("Event")), (vec![all[0], all[2]], vec![]));
     rig.decide(T0, |out| runs[1].deadline_reached(all[0].1, out));
     assert_eq!(waiting("event"), [all[2]]);
-    assert_eq!(store.waiters(other, "event").unwrap().len(), 1);
+    assert_eq!(store.waiters(other, "event", usize::MAX).unwrap().len(), 1);
 }
 
 pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
@@ -222,7 +222,7 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.wait(&mut run, T0, "event", 1);
-    let waiter = store.waiters(rig.tenant, "event").unwrap().remove(0);
+    let waiter = store.waiters(rig.tenant, "event", usize::MAX).unwrap().remove(0);
     let no = run.run.no;
     let delivery = Delivery::due_at(T0);
     let renamed = |change: fn(&mut Run)| {
@@ -253,7 +253,7 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
             assert!(matches!(result, Err(StoreError::Corrupt { .. })), "{what}, {round}: {result:?}");
         }
         assert_eq!(rig.stored(&run).as_ref(), Some(&run));
-        assert_eq!(store.waiters(rig.tenant, "event").unwrap(), std::slice::from_ref(&waiter));
+        assert_eq!(store.waiters(rig.tenant, "event", usize::MAX).unwrap(), std::slice::from_ref(&waiter));
         assert_eq!((rig.story(), rig.live_ids().len()), (vec![], 2), "nothing else of those batches is left either");
     }
 }

@@ -385,7 +385,7 @@ impl Pair {
         }
         for tenant in [1, 2].map(TenantId) {
             for event in EVENTS {
-                self.both(|store| store.waiters(tenant, event)).unwrap();
+                self.both(|store| store.waiters(tenant, event, 2)).unwrap();
                 self.both(|store| store.waits(tenant, event, Seq::MIN, 3)).unwrap();
             }
         }
