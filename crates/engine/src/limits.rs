@@ -109,6 +109,8 @@ pub const WORKFLOW_LAZY_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const WORKFLOW_NAME_BYTES_MAX: usize = 1_024;
 /// How long a workflow run waits for an event when nothing is said.
 pub const WORKFLOW_WAIT_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// Runs that one event reaches; one that more runs wait for is refused with 412.
+pub const NOTIFIED_RUNS_MAX: usize = 250_000;
 /// Bytes of the runs that the response to an event lists; the event reaches the others too, but the response does not name them.
 pub const NOTIFIED_LISTED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Runs that a bulk cancel ends when no `count` is given.

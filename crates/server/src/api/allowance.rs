@@ -4,6 +4,7 @@
 
 use super::token_guesses::TokenGuesses;
 use super::turns::Turns;
+use crate::core::WAIT_MAX;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;
@@ -44,6 +45,8 @@ pub(crate) struct Allowances {
     pub(super) hook_turns: Turns<CallerGroup>,
     /// Those of them that look at the store.
     pub(super) hook_lookups: Semaphore,
+    /// Whose batch is taken apart next: one at a time for each tenant.
+    pub(super) batches: Turns<TenantId>,
     /// Who looks for causes of dead letters.
     pub(super) causes: Turns<TenantId>,
     callers: RandomState,
@@ -63,6 +66,7 @@ impl Allowances {
             guesses: TokenGuesses::new(),
             hook_turns: Turns::new(HOOK_PATIENCE),
             hook_lookups: Semaphore::new(HOOK_LOOKUPS_MAX),
+            batches: Turns::new(WAIT_MAX),
             causes: Turns::new(CAUSES_PATIENCE),
             callers: RandomState::new(),
         }

@@ -16,7 +16,7 @@ use super::storing;
 use super::workflow::publish::Asked;
 use super::workflow::{self, Wanted};
 use crate::app::App;
-use crate::core::{NewMessage, stored_bytes};
+use crate::core::{NewMessage, Room, StartRun, entry_bytes, stored_bytes};
 use crate::panics::passed_on;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -25,12 +25,14 @@ use bytes::Bytes;
 use posthaste_engine::limits::{BATCH_BYTES_MAX, BATCH_ITEMS_MAX, URL_BYTES_MAX};
 use posthaste_wire::destination::Destination;
 use posthaste_wire::encoding::JsonError;
+use posthaste_wire::id::TenantId;
 use posthaste_wire::publish::hops;
 use posthaste_wire::retry_delay::RetryDelayChecks;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// One item, as the SDKs send it: Python sends nulls, Go sends lists of header values.
 #[derive(Deserialize)]
@@ -151,13 +153,14 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let (bytes, preparing, hops) = (body.bytes, app.clone(), hops(lines));
     let is_step = bytes.len() <= STEP_BYTES_MAX && workflow::may_concern_a_run(&bytes);
     let prepare = move || prepare_all(&preparing, &publisher, hops, &bytes);
-    let Prepared { messages, fates, runs } = if is_step {
-        prepare()?
+    let prepared = if is_step {
+        let prepared = prepare()?;
+        take_room(&app, tenant, &prepared, &mut body.room).await?;
+        prepared
     } else {
-        // A large batch takes a while to take apart, and groups are read from the store; others go on meanwhile.
-        passed_on(tokio::task::spawn_blocking(prepare).await)
-            .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??
+        taken_apart(&app, tenant, &mut body.room, prepare).await?
     };
+    let Prepared { messages, fates, runs } = prepared;
     if !runs.is_empty() {
         return Box::pin(workflow::publish::batch(&app, tenant, runs, body.room)).await;
     }
@@ -180,6 +183,59 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     };
     let answers: Vec<ItemAnswer> = fates.into_iter().filter_map(answer).collect();
     Ok(stored(status, answers, answer_room).await)
+}
+
+/// Takes a batch apart when it is the turn of its tenant. A large batch takes a while, and groups are read from the store, so
+/// this happens on another thread. The turn lasts until there is room for the items, which take more memory than their text:
+/// many large batches at once would take all processors and gigabytes.
+pub(super) async fn taken_apart<T: Items + Send + 'static>(
+    app: &App,
+    tenant: TenantId,
+    room: &mut Room,
+    take_apart: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let begun = Instant::now();
+    let _turn = app.allowances.batches.wait(tenant).await.ok_or_else(body::no_room)?;
+    room.waited += begun.elapsed();
+    let taken_apart = passed_on(tokio::task::spawn_blocking(take_apart).await);
+    let items = taken_apart
+        .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    take_room(app, tenant, &items, room).await?;
+    Ok(items)
+}
+
+/// Takes room in memory for the items of a batch, besides that which their text has.
+async fn take_room(app: &App, tenant: TenantId, items: &impl Items, room: &mut Room) -> Result<(), ApiError> {
+    let more = items.bytes_in_memory().saturating_sub(body::held_bytes(room));
+    app.body_budget.take(tenant, more, room).await.ok_or_else(body::no_room)
+}
+
+/// What a batch was taken apart into.
+pub(super) trait Items {
+    /// Bytes that they take in memory, more or less.
+    fn bytes_in_memory(&self) -> usize;
+}
+
+/// Bytes that a message, and a run or a step of one, take in memory besides what they store, more or less.
+const MESSAGE_MEMORY_BYTES: usize = 1_024;
+const RUN_MEMORY_BYTES: usize = 3_072;
+
+impl Items for Prepared {
+    fn bytes_in_memory(&self) -> usize {
+        let of_run = |wanted: &Wanted| match wanted {
+            Wanted::Start(run) => run.stored_bytes(),
+            Wanted::Append(_, entry) => entry_bytes(entry),
+        };
+        let runs: usize = self.runs.iter().map(of_run).sum();
+        let overhead = self.messages.len() * MESSAGE_MEMORY_BYTES + self.runs.len() * RUN_MEMORY_BYTES;
+        stored_bytes(&self.messages) + runs + overhead
+    }
+}
+
+impl Items for Vec<StartRun> {
+    fn bytes_in_memory(&self) -> usize {
+        self.iter().map(|run| run.stored_bytes() + RUN_MEMORY_BYTES).sum()
+    }
 }
 
 /// A batch taken apart: the messages to store and what became of each item; or what is to be done with runs.

@@ -19,8 +19,9 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
 pub(super) async fn rotate(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let tenant = owner(&app, &request)?;
     let (keys, seen) = (app.keys.clone(), app.keys.of(tenant)?);
-    // In the tenant's turn: rotations wait for one another, each on a thread that reads need, too.
-    let rotated = app.read(tenant, move |_| keys.rotate(tenant, &seen)).await?;
+    // Rotations wait for one another, each on a thread that reads need, too: a tenant's stand in its line.
+    let _turn = app.core.turn(tenant).await?;
+    let rotated = app.look_up(move |_| keys.rotate(tenant, &seen)).await?;
     Ok(Json(shape(&rotated)))
 }
 

@@ -8,7 +8,7 @@ use super::params::Params;
 use super::pieces::Pieces;
 use super::response::{Answer, answer};
 use crate::app::App;
-use crate::core::QueueSettings;
+use crate::core::{QueueSettings, in_time};
 use crate::store::{Filter, Names, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -85,7 +85,11 @@ pub(super) async fn delete(
     let name = checked_name(name)?;
     let filter = Filter { queues: vec![name.clone()], ..Filter::default() };
     let cancelled = cancel_matching(&app, tenant, filter, usize::MAX).await?;
-    app.core.drop_queue(tenant, name).await?;
+    in_time(&app.core, |core| {
+        let name = name.clone();
+        async move { core.drop_queue(tenant, name).await }
+    })
+    .await?;
     Ok(Json(json!({ "cancelled": cancelled })))
 }
 

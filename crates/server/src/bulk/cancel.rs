@@ -2,7 +2,7 @@
 
 use super::{Advance, BulkError, PIECE};
 use crate::app::App;
-use crate::core::BulkPiece;
+use crate::core::{BulkPiece, in_time};
 use crate::store::{Filter, StoreError};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::limits::LOAD_PAGE;
@@ -48,8 +48,18 @@ pub(crate) async fn cancel_piece(
 ) -> Result<Option<Piece>, BulkError> {
     let ids = next_ids(app, filter, range, count).await?;
     let Some(last) = ids.last().map(|id| id.seq) else { return Ok(None) };
-    let cancelled = app.core.cancel(range.tenant, ids).await? as usize;
-    Ok(Some(Piece { last, cancelled }))
+    // The first piece may be refused: then nothing was cancelled.
+    let cancelled = match range.after {
+        Seq::MIN => app.core.cancel(range.tenant, ids).await?,
+        _ => {
+            in_time(&app.core, |core| {
+                let ids = ids.clone();
+                async move { core.cancel(range.tenant, ids).await }
+            })
+            .await?
+        }
+    };
+    Ok(Some(Piece { last, cancelled: cancelled as usize }))
 }
 
 /// The first messages of the range that match, at most `count` and what one transaction may end.

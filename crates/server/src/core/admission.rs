@@ -40,7 +40,7 @@ pub(super) struct Admission {
 }
 
 /// A place in the waiting room, given back when this is dropped.
-pub(super) struct Place {
+pub(crate) struct Place {
     _waiting: OwnedSemaphorePermit,
     _turn: Option<Turn>,
 }
@@ -147,17 +147,16 @@ impl Lines {
         state.notice(tenant, now);
         let turns = state.turns(tenant, now);
         let line = state.lines.entry(tenant).or_default();
+        // Who gave up comes to stand in front soon, for nobody waits longer than the others: a core that is stuck leaves no
+        // trail of them.
+        line.pass_over();
         if line.with_core + line.waiting.len() > free {
-            line.pass_over();
             return Standing::Refused;
         }
         if line.with_core < turns && line.waiting.is_empty() {
             line.with_core += 1;
             return Standing::First(Turn { lines: self.clone(), tenant });
         }
-        // Who gave up comes to stand in front soon, for nobody waits longer than the others: a core that is stuck leaves no
-        // trail of them.
-        line.pass_over();
         let (sender, receiver) = oneshot::channel();
         line.waiting.push_back((now, sender));
         Standing::Behind(receiver)

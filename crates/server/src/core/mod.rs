@@ -38,7 +38,8 @@ pub use workflow::{
 
 use crate::data_dir::DiskPromise;
 use crate::store::is_same_body;
-use admission::{Admission, Place};
+use admission::Admission;
+pub(crate) use admission::Place;
 use bytes::Bytes;
 use inbox::{Inbox, Sender, inbox};
 use posthaste_engine::bulk_action::BulkAction;
@@ -459,6 +460,23 @@ impl From<NoRoom> for CoreError {
     }
 }
 
+/// Asks for the next piece of something that has begun: where the tenant's line has no room for it, it waits, because half of
+/// the work is done already.
+pub(crate) async fn in_time<T, F: Future<Output = Result<T, CoreError>>>(
+    core: &CoreHandle,
+    mut ask: impl FnMut(CoreHandle) -> F,
+) -> Result<T, CoreError> {
+    loop {
+        match ask(core.clone()).await {
+            Err(CoreError::Overloaded | CoreError::Late) => tokio::time::sleep(PIECE_PAUSE).await,
+            asked => return asked,
+        }
+    }
+}
+
+/// How long the next piece waits for the line to get shorter.
+const PIECE_PAUSE: Duration = Duration::from_millis(100);
+
 impl CoreHandle {
     /// A handle, and the other end for [`Core`].
     pub(crate) fn new() -> (CoreHandle, Inbox) {
@@ -615,6 +633,11 @@ impl CoreHandle {
     /// A core that has ended needs to hear nothing.
     fn tell(&self, command: Command) {
         drop(self.commands.send(command));
+    }
+
+    /// The turn of a tenant for a write that is not the core's, until it is dropped.
+    pub(crate) async fn turn(&self, tenant: TenantId) -> Result<Place, CoreError> {
+        self.admission.wait(tenant, Duration::ZERO).await
     }
 
     /// Asks for a read, or for work of the server itself. Whatever a tenant can ask for at will and has to be stored stands in

@@ -6,7 +6,7 @@ use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
 use super::{CoreFailure, NoRoom, QuotaExceeded, Reply};
 use crate::crash_point::crash_point;
-use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, REQUEST_STORED_BYTES_MAX};
+use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, NOTIFIED_RUNS_MAX, REQUEST_STORED_BYTES_MAX};
 use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
@@ -56,13 +56,19 @@ impl Core {
         reply: Reply<Result<Vec<Notified>, NoRoom>>,
     ) -> Result<(), CoreFailure> {
         self.commit()?;
-        let (limit, bytes) = (REQUEST_STORED_BYTES_MAX as u64, reached_bytes(event, &data));
-        let max = limit / bytes;
-        let waiters = self.store.waiters(tenant, event, max as usize + 1)?;
-        if waiters.len() as u64 > max {
-            reply.send(Err(QuotaExceeded { quota: "maxNotifiedBytes", limit }.into()));
+        let data_bytes = base64_len(data.len() as u64).max(1);
+        let by_bytes = (REQUEST_STORED_BYTES_MAX as u64 / data_bytes) as usize;
+        let waiters = self.store.waiters(tenant, event, by_bytes.min(NOTIFIED_RUNS_MAX) + 1)?;
+        let exceeded = match waiters.len() {
+            runs if runs > NOTIFIED_RUNS_MAX => Some(("maxNotifiedRuns", NOTIFIED_RUNS_MAX)),
+            runs if runs > by_bytes => Some(("maxNotifiedBytes", REQUEST_STORED_BYTES_MAX)),
+            _ => None,
+        };
+        if let Some((quota, limit)) = exceeded {
+            reply.send(Err(QuotaExceeded { quota, limit: limit as u64 }.into()));
             return Ok(());
         }
+        let bytes = REACHED_OVERHEAD_BYTES + data_bytes;
         let room = match self.take_room(tenant, (waiters.len() as u64 * bytes) as usize) {
             Ok(room) => room,
             Err(no_room) => {
@@ -156,12 +162,7 @@ impl Core {
     }
 }
 
-/// Bytes that an event stores for each run that it reaches.
-fn reached_bytes(event: &str, data: &[u8]) -> u64 {
-    REACHED_OVERHEAD_BYTES + event.len() as u64 + base64_len(data.len() as u64)
-}
-
-/// An entry takes about as much besides its data.
+/// Bytes that an event stores for each run that it reaches, besides its data, more or less.
 const REACHED_OVERHEAD_BYTES: u64 = 512;
 
 /// How often a run may have failed and gone on as another before what comes for the first is not looked for any further.

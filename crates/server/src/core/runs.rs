@@ -24,6 +24,9 @@ use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
 use std::sync::Arc;
 
+/// Runs that one transaction starts; a batch of more starts in pieces.
+const STARTED_AT_ONCE_MAX: usize = 128;
+
 impl Core {
     pub(super) fn handle_run(&mut self, command: Command, now: Timestamp) -> Result<(), CoreFailure> {
         match command {
@@ -78,26 +81,27 @@ impl Core {
         reply: Reply<Result<Vec<Started>, RunRefused>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        let flows = runs.iter().flat_map(|StartRun { config, first, invoked_by, .. }| {
-            let of_failure = config.failure.as_ref().and_then(|call| call.flow.as_ref());
-            let of_result = invoked_by.as_ref().and_then(|step| step.terms.flow.as_ref());
-            config.flow.iter().chain(&first.flow).chain(of_failure).chain(of_result)
-        });
-        if let Err(exceeded) = self.check_flow_quota(tenant, flows) {
+        if let Err(exceeded) = self.check_flow_quota(tenant, runs.iter().flat_map(StartRun::flows)) {
             reply.send(Err(exceeded.into()));
             return Ok(());
         }
-        match <[StartRun; 1]>::try_from(runs) {
-            // Only an invoke is refused, and it comes alone.
-            Ok([run]) => {
-                let started = self.start_run(tenant, run, now)?.map(|started| vec![started]);
-                self.answer(move || reply.send(started));
-            }
-            Err(runs) => {
-                let (started, runs) = (Vec::with_capacity(runs.len()), runs.into());
-                self.tasks.push(tenant, Task::StartRuns(StartRuns { tenant, runs, started, refused: None, reply }));
+        let bytes: usize = runs.iter().map(StartRun::stored_bytes).sum();
+        if runs.len() > STARTED_AT_ONCE_MAX || bytes > BATCH_BYTES_MAX {
+            self.tasks.push(tenant, Task::StartRuns(StartRuns::new(tenant, runs, reply)));
+            return Ok(());
+        }
+        let mut started = Vec::with_capacity(runs.len());
+        for run in runs {
+            match self.start_run(tenant, run, now)? {
+                Ok(run) => started.push(run),
+                // Only an invoke is refused, and it comes alone.
+                Err(refused) => {
+                    self.answer(move || reply.send(Err(refused)));
+                    return Ok(());
+                }
             }
         }
+        self.answer(move || reply.send(Ok(started)));
         Ok(())
     }
 
@@ -105,13 +109,13 @@ impl Core {
     pub(super) fn start_next(&mut self, task: &mut StartRuns) -> Result<usize, CoreFailure> {
         let Some(run) = task.runs.pop_front() else { return Ok(0) };
         let bytes = run.stored_bytes();
-        match self.start_run(task.tenant, run, self.clock.now())? {
-            Ok(started) => task.started.push(started),
-            Err(refused) => {
-                task.refused = Some(refused);
-                task.runs.clear();
-            }
-        }
+        // Other requests may have made keys since this one was checked.
+        let started = match (task.earlier(&run.id), self.check_flow_quota(task.tenant, run.flows())) {
+            (Some(earlier), _) => Ok(earlier),
+            (None, Err(exceeded)) => Err(exceeded.into()),
+            (None, Ok(())) => self.start_run(task.tenant, run, self.clock.now())?,
+        };
+        task.add(started);
         Ok(bytes)
     }
 

@@ -10,7 +10,7 @@ use crate::store::is_same_body;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Bytes that one turn reads and writes, give or take one run.
 const TURN_BYTES: usize = BATCH_BYTES_MAX;
@@ -32,10 +32,43 @@ pub(super) struct StartRuns {
     pub(super) tenant: TenantId,
     /// Those that have not started yet.
     pub(super) runs: VecDeque<StartRun>,
-    pub(super) started: Vec<Started>,
+    started: Vec<Started>,
+    /// Where a name was started first: whatever became of that run meanwhile, a repetition is its duplicate.
+    names: HashMap<String, usize>,
     /// Why the rest does not start.
-    pub(super) refused: Option<RunRefused>,
-    pub(super) reply: Reply<Result<Vec<Started>, RunRefused>>,
+    refused: Option<RunRefused>,
+    reply: Reply<Result<Vec<Started>, RunRefused>>,
+}
+
+impl StartRuns {
+    pub(super) fn new(
+        tenant: TenantId,
+        runs: Vec<StartRun>,
+        reply: Reply<Result<Vec<Started>, RunRefused>>,
+    ) -> StartRuns {
+        let (started, names) = (Vec::with_capacity(runs.len()), HashMap::new());
+        StartRuns { tenant, runs: runs.into(), started, names, refused: None, reply }
+    }
+
+    /// The answer to an item that repeats the name of an earlier one.
+    pub(super) fn earlier(&self, name: &str) -> Option<Started> {
+        let earlier = self.started.get(*self.names.get(name)?)?;
+        Some(Started { deduplicated: true, ..earlier.clone() })
+    }
+
+    /// Notes what became of the next run.
+    pub(super) fn add(&mut self, started: Result<Started, RunRefused>) {
+        match started {
+            Ok(started) => {
+                self.names.entry(started.id.clone()).or_insert(self.started.len());
+                self.started.push(started);
+            }
+            Err(refused) => {
+                self.refused = Some(refused);
+                self.runs.clear();
+            }
+        }
+    }
 }
 
 /// Runs are cancelled.

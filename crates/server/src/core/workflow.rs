@@ -2,7 +2,7 @@
 
 use super::{Command, CoreError, CoreHandle, NoRoom, QuotaExceeded, Room, entry_bytes, failure_bytes, header_bytes};
 use crate::clock::random;
-use posthaste_engine::message::DedupKey;
+use posthaste_engine::message::{DedupKey, FlowSpec};
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
@@ -44,6 +44,13 @@ pub struct StartRun {
 }
 
 impl StartRun {
+    /// The flow-control keys that it names.
+    pub(super) fn flows(&self) -> impl Iterator<Item = &FlowSpec> {
+        let of_failure = self.config.failure.as_ref().and_then(|call| call.flow.as_ref());
+        let of_result = self.invoked_by.as_ref().and_then(|step| step.terms.flow.as_ref());
+        self.config.flow.iter().chain(&self.first.flow).chain(of_failure).chain(of_result)
+    }
+
     /// Bytes that it stores.
     pub(crate) fn stored_bytes(&self) -> usize {
         let config = header_bytes(&self.config.headers) + failure_bytes(self.config.failure.as_ref());

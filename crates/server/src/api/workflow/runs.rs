@@ -11,7 +11,7 @@ use crate::api::publish::{Line, refuse_when_disk_is_low};
 use crate::api::response::answer;
 use crate::api::storing;
 use crate::app::App;
-use crate::core::RunKey;
+use crate::core::{RunKey, in_time};
 use crate::data_dir::DiskPromise;
 use crate::store::{RunFilter, Store, UrlFilter};
 use crate::tenants::{Grant, Scope};
@@ -194,8 +194,19 @@ async fn cancel_matching(app: &Arc<App>, tenant: TenantId, filter: RunFilter, co
         let mut runs = app.read(tenant, move |store| store.match_runs(tenant, &wanted, after, max)).await?;
         runs.retain(|run| *run <= until);
         let Some(last) = runs.last() else { break };
+        let is_first = after == Seq::MIN;
         after = *last;
-        cancelled += app.core.cancel_runs(tenant, runs).await? as usize;
+        // The first piece may be refused: then nothing was cancelled.
+        cancelled += match is_first {
+            true => app.core.cancel_runs(tenant, runs).await?,
+            false => {
+                in_time(&app.core, |core| {
+                    let runs = runs.clone();
+                    async move { core.cancel_runs(tenant, runs).await }
+                })
+                .await?
+            }
+        } as usize;
     }
     Ok(cancelled)
 }

@@ -10,7 +10,6 @@ use crate::api::error::ApiError;
 use crate::api::publish::{Line, expression_checks, refuse_when_disk_is_low, rest_of};
 use crate::app::App;
 use crate::core::{StartRun, Started};
-use crate::panics::passed_on;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -47,7 +46,7 @@ pub(in crate::api) async fn many(
     refuse_when_disk_is_low(&app)?;
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
     let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
-    let (reading, caller_ip, bytes) = (app.clone(), caller_ip(&app, &parts), body.bytes);
+    let (reading, caller_ip, bytes, mut room) = (app.clone(), caller_ip(&app, &parts), body.bytes, body.room);
     let read = move || {
         let items = batch::split(&bytes)?.into_iter().enumerate();
         let asked = Asked { caller_ip: &caller_ip, checks: &expression_checks() };
@@ -56,10 +55,8 @@ pub(in crate::api) async fn many(
         };
         items.map(run).collect::<Result<Vec<StartRun>, ApiError>>()
     };
-    // A large batch takes a while to take apart; requests and deliveries go on meanwhile.
-    let runs = passed_on(tokio::task::spawn_blocking(read).await)
-        .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
-    let started = start(&app, tenant, runs, body.room).await?;
+    let runs = batch::taken_apart(&app, tenant, &mut room, read).await?;
+    let started = start(&app, tenant, runs, room).await?;
     Ok((StatusCode::CREATED, Json(started.iter().map(started_json).collect())))
 }
 

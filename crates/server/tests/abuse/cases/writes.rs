@@ -23,6 +23,10 @@ const RUNS: usize = 2_500;
 const LARGE_RUNS: usize = 10_000;
 const LARGE_RUN_BYTES: usize = 5_700;
 
+/// Connections that send the largest batch of the smallest items in a loop: the server holds more of each item than was sent.
+const BATCH_LOOPS: usize = 60;
+const BATCH_ITEMS: usize = 10_000;
+const BATCH_LOOPING: Duration = Duration::from_secs(2);
 /// Steps of a run that fails, and the bytes of the result of each: nearly as much as a run may have.
 const STEPS: usize = 10;
 const STEP_BYTES: usize = 10_000_000;
@@ -36,6 +40,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("changes of a large schedule", |stage| Box::pin(changes(stage)))
             .prepared(|stage| Box::pin(schedule(stage)))
             .limited(few_bytes),
+        Case::new("batches of tiny items", |stage| Box::pin(tiny_items(stage, "/v2/batch"))),
+        Case::new("batches of tiny runs", |stage| Box::pin(tiny_items(stage, "/v2/batch/trigger"))),
         Case::new("batches of runs", |stage| Box::pin(batches_of_runs(stage))),
         Case::new("large batch of runs", |stage| Box::pin(large_batch_of_runs(stage))),
         Case::new("resume of a large run", |stage| Box::pin(resume(stage)))
@@ -78,6 +84,13 @@ fn batch_of_runs(runs: usize, bytes: usize) -> Vec<u8> {
         "body": "x".repeat(bytes),
     });
     Value::Array(vec![run; runs]).to_string().into_bytes()
+}
+
+async fn tiny_items(stage: &Stage, target: &str) -> Attack {
+    let item = json!({ "destination": "http://127.0.0.1:8099/x", "headers": { "Upstash-Delay": "1h" } });
+    let batch = Value::Array(vec![item; BATCH_ITEMS]).to_string();
+    let batch = request("POST", target, Some(ATTACKER_TOKEN), "", batch.as_bytes());
+    flood(stage, &[batch], BATCH_LOOPS, BATCH_LOOPING, &[200, 201, 412, 413, 503]).await
 }
 
 async fn batches_of_runs(stage: &Stage) -> Attack {

@@ -328,6 +328,9 @@ async fn an_expression_is_changed_and_all_else_is_kept() {
             assert!(error.contains(text), "{text}: {error}");
         }
         assert_eq!(server.schedule(&id).await, expected);
+        // One that takes its place has its own expression.
+        server.schedule_with(URL, &[DAILY, ("Upstash-Schedule-Id", id.as_str())], "body").await;
+        assert_eq!(server.schedule(&id).await["cron"], DAILY.1);
         server.finish().await;
     }
 }

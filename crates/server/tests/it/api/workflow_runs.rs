@@ -219,6 +219,27 @@ async fn a_run_that_nothing_moves_on_ends_when_its_time_is_over() {
 }
 
 #[tokio::test]
+async fn a_large_batch_starts_its_runs_in_pieces_in_order_and_each_name_once() {
+    for backend in Backend::ALL {
+        let server = TestServer::with(Setup::dev().on(backend)).await;
+        let mut items: Vec<Value> = (0..300).map(|number| start(&format!("wfr_{number}"))).collect();
+        items.push(start("wfr_7"));
+        let answers = server.batch(Value::Array(items)).expect(200).await.json();
+        let answers = answers.as_array().expect("a list");
+        let names: Vec<&str> = answers.iter().filter_map(|answer| answer["workflowRunId"].as_str()).collect();
+        let expected: Vec<String> = (0..300).chain([7]).map(|number| format!("wfr_{number}")).collect();
+        assert_eq!(names, expected);
+        let repeated = (&answers[300]["messageId"], &answers[300]["deduplicated"]);
+        assert_eq!(repeated, (&answers[7]["messageId"], &json!(true)));
+        assert_eq!(server.counts().live, 300);
+        let cancelled =
+            server.request("DELETE", "/v2/workflows/runs").json(&json!({ "count": 1000 })).expect(200).await;
+        assert_eq!(cancelled.json(), json!({ "cancelled": 300 }), "in pieces, too");
+        server.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn a_body_in_a_run_may_be_any_json() {
     let server = TestServer::start().await;
     let mut item = start("wfr_a");
