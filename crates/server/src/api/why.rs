@@ -124,7 +124,7 @@ fn of_ended(known: &Known, now: Timestamp) -> Value {
     let origin = origin(&known.message);
     let subject = subject(&known.message, &origin);
     let Some(ending) = why::ending(&known.events) else {
-        let text = "it has ended; the log lines that say how are no longer kept".to_owned();
+        let text = "ended; its log lines have expired".to_owned();
         return begun(known, text, known.events.last().map_or("", |event| event.state.name()), "nothing").into();
     };
     let sentence = why::ended_sentence(&ending, &subject, known.in_dlq, now);
