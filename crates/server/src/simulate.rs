@@ -17,26 +17,26 @@ const PROGRESS_SEEDS: u64 = 4_096;
 
 /// What the flags do not say.
 pub const HELP: &str = "\
-A seed decides everything that happens in its world: what is published, what fails, how clocks jump. The same seed is
-the same run on every machine. The engine is the one that this server uses; the store, the network, the receivers and
-the clocks are simulated.
+The seed decides everything in a run: what is published, what fails, how clocks jump. The same seed gives the same run
+on every machine. The engine is the one that the server uses. The store, the network, the receivers and the clocks
+are simulated.
 
-The first broken rule ends the run: it is printed with the story of the message and the command that repeats it, and
+The first broken rule ends the run. It is printed with the story of the message and the command that repeats it, and
 the exit code is 1.";
 
 /// What to run.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// How many seeds to run; each is a world of its own
+    /// Number of seeds to run; each is an independent run
     #[arg(long, default_value_t = 10_000)]
     pub seeds: u64,
-    /// The first of them
+    /// First seed
     #[arg(long, default_value_t = 1)]
     pub first_seed: u64,
-    /// Threads; as many as there are cores unless given
+    /// Number of threads [default: number of cores]
     #[arg(long)]
     pub threads: Option<NonZero<usize>>,
-    /// Print everything that happens; for one seed
+    /// Print every event; requires a single seed
     #[arg(long)]
     pub trace: bool,
 }
@@ -143,7 +143,7 @@ fn announce_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default(panic);
-        eprintln!("\nthe engine panics; repeat it with: {}", command(SEED.get()));
+        eprintln!("\nthe engine panicked; repeat with: {}", command(SEED.get()));
     }));
 }
 
@@ -156,16 +156,16 @@ fn explain(seed: u64) {
     let report = run(seed, true);
     if let Some(violation) = &report.violation {
         println!(
-            "\nbroken rule: {}\n{}\n\nwhat happened to the message, and meanwhile:\n",
+            "\nbroken rule: {}\n{}\n\nevents of the message, and other events in between:\n",
             violation.rule, violation.text
         );
     }
-    println!("{}\n\nrepeat it with: {}", report.story.join("\n"), command(seed));
+    println!("{}\n\nrepeat with: {}", report.story.join("\n"), command(seed));
 }
 
 fn trace(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.seeds != 1 {
-        bail!("--trace shows one seed: add --seeds 1");
+        bail!("--trace needs a single seed: add --seeds 1");
     }
     announce_panics();
     SEED.set(arguments.first_seed);
@@ -230,6 +230,6 @@ mod tests {
     #[test]
     fn a_trace_shows_one_seed() {
         assert_eq!(simulated(1, true), Ok(()));
-        assert_eq!(simulated(2, true), Err("--trace shows one seed: add --seeds 1".to_owned()));
+        assert_eq!(simulated(2, true), Err("--trace needs a single seed: add --seeds 1".to_owned()));
     }
 }

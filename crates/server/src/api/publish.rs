@@ -506,7 +506,7 @@ fn dedup_key(options: &PublishOptions, topic: Option<&str>, url: &str, body: &[u
 pub(super) fn refused_destination(app: &App, refusal: &egress::Refusal) -> ApiError {
     let explain = app.config.egress.explain;
     if !explain {
-        tracing::debug!(%refusal, "publish refused because of its destination");
+        tracing::debug!(%refusal, "publish rejected because of its destination");
     }
     let hint = match refusal {
         _ if !explain => "",

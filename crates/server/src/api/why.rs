@@ -31,7 +31,7 @@ pub(super) async fn get(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let absent = || ApiError::not_found(format!("message {id} not found, or its history is no longer kept"));
+    let absent = || ApiError::not_found(format!("message {id} not found, or its log lines have expired"));
     let id: MessageId = id.parse().map_err(|_| absent())?;
     let record = app.read(tenant, move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
     let mut told = told(&app, tenant, record).await?.ok_or_else(absent)?;

@@ -28,7 +28,7 @@ pub const DRAIN_EVERY: Duration = Duration::from_secs(5);
 /// How much a spool holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolLimits {
-    /// Most messages.
+    /// Maximum number of messages.
     pub messages: usize,
     /// Most bytes.
     pub bytes: u64,

@@ -64,7 +64,7 @@ impl Frame<'_> {
 
 /// Bytes that were written whole and yet make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of the journal does not decode: {0}")]
+#[error("a journal frame cannot be decoded: {0}")]
 pub struct Undecodable(pub(super) &'static str);
 
 /// Why a batch cannot be a frame.

@@ -58,11 +58,11 @@ async fn dead_letters_of_one_cause_are_one_group() {
                 "destination": format!("{origin}/gone"),
                 "responseStatus": 0,
                 "errorClass": "closed",
-                "text": "the connection was closed before the answer",
+                "text": "the connection was closed before the response",
                 "count": 1,
                 "firstSeen": START_MS + 3_000,
                 "lastSeen": START_MS + 3_000,
-                "sample": { "dlqId": letters[3], "text": "the connection was closed before the answer" },
+                "sample": { "dlqId": letters[3], "text": "the connection was closed before the response" },
             },
             {
                 "cause": answer["causes"][2]["cause"],

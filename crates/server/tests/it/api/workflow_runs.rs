@@ -124,8 +124,8 @@ async fn a_batch_is_about_messages_or_about_runs() {
     server.started(&["wfr_a", "wfr_b"]).await;
     let plain = json!({ "destination": APP, "headers": { "upstash-delay": "1h" } });
     let cases = [
-        (json!([start("wfr_c"), plain]), "plain messages or what is about workflow runs"),
-        (json!([plain, step("wfr_a", "{}")]), "plain messages or what is about workflow runs"),
+        (json!([start("wfr_c"), plain]), "cannot mix plain messages and workflow requests"),
+        (json!([plain, step("wfr_a", "{}")]), "cannot mix plain messages and workflow requests"),
         (json!([step("wfr_a", "{}"), step("wfr_b", "{}")]), "one workflow run only"),
         (json!([start("wfr_c"), step("wfr_a", "{}")]), "either starts workflow runs or appends to one"),
     ];
@@ -231,7 +231,7 @@ async fn a_body_in_a_run_may_be_any_json() {
     );
     let plain = json!([{ "destination": APP, "body": { "doc": 1 } }]);
     let error = server.batch(plain).expect(400).await.error();
-    assert_eq!(error, "item 0: the body is not text: write JSON as a string");
+    assert_eq!(error, "item 0: body must be a string; write JSON as a string");
     server.finish_with_pending().await;
 }
 

@@ -291,7 +291,7 @@ fn what_makes_no_sense_is_refused() {
     let cases = [
         (over(base(), json!({ "upstash-retries": "1000000" })), 412, "quota maxRetries exceeded, current limit: 1000"),
         (over(trigger(), deep), 412, "quota maxWorkflowInvokeDepth exceeded, current limit: 100"),
-        (over(trigger(), invoke), 400, "the body does not say which step invokes"),
+        (over(trigger(), invoke), 400, "the body does not name the invoking step"),
         (over(trigger(), json!({ "upstash-label": "a b" })), 400, "Upstash-Label: \"a b\" has other characters"),
         (over(trigger(), json!({ "upstash-flow-control-key": "a/b" })), 400, "Upstash-Flow-Control-Key: \"a/b\""),
         (over(trigger(), json!({ "upstash-cron": "* * * * *" })), 400, "Upstash-Cron: a run cannot be started"),
