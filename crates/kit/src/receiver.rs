@@ -95,11 +95,11 @@ pub struct Verified {
 #[non_exhaustive]
 pub enum InvalidSigningKey {
     /// There is none.
-    #[error("a signing key is empty: set it to the key of your queue")]
+    #[error("a signing key is empty; set it to the key of your queue")]
     Empty,
     /// It can be guessed, or was not copied whole.
     #[error(
-        "a signing key has {bytes} bytes and needs {SIGNING_KEY_BYTES_MIN}: copy the whole key (`sig_…`); in tests use `Receiver::for_development`"
+        "a signing key has {bytes} bytes, at least {SIGNING_KEY_BYTES_MIN} are required; copy the whole key (`sig_…`), or use `Receiver::for_development` in tests"
     )]
     TooShort {
         /// How long it is.
@@ -107,7 +107,7 @@ pub enum InvalidSigningKey {
     },
     /// Everybody knows it.
     #[error(
-        "a signing key is a published key of the development server, with which anybody can sign: use the keys of your own queue; on your own machine use `Receiver::for_development`"
+        "a signing key is a public key of the development server, so anyone can sign with it; use the keys of your own queue, or `Receiver::for_development` on your own machine"
     )]
     Published,
 }
@@ -185,7 +185,7 @@ impl fmt::Display for Reason {
 
 /// A delivery that is not what it says. Shows the reason and never the signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the signature is refused: {reason}")]
+#[error("invalid signature: {reason}")]
 pub struct Rejected {
     reason: Reason,
 }
@@ -214,7 +214,7 @@ impl Receiver {
 
     /// Takes one signing key. Deliveries are refused from the next rotation on until it is replaced.
     pub fn with_one_key(current_key: impl AsRef<str>) -> Result<Receiver, InvalidSigningKey> {
-        tracing::warn!("there is only one signing key: the next rotation will refuse deliveries");
+        tracing::warn!("only one signing key is set; deliveries will be rejected after the next key rotation");
         Ok(Receiver::of(signing_key(current_key)?))
     }
 
@@ -236,14 +236,14 @@ impl Receiver {
     ) -> Result<Receiver, InvalidSigningKey> {
         let (current, next) = (Secret::new(current_key)?, Secret::new(next_key)?);
         if let Some(weakness) = weakness(&current).or_else(|| weakness(&next)) {
-            tracing::warn!(%weakness, "development keys are accepted: anybody can sign deliveries to this endpoint");
+            tracing::warn!(%weakness, "development keys are accepted, so anyone can sign deliveries to this endpoint");
         }
         Ok(Receiver::of_both(current, next))
     }
 
     fn of_both(current: Secret, next: Secret) -> Receiver {
         if current.expose() == next.expose() {
-            tracing::warn!("both signing keys are the same: the next rotation will refuse deliveries");
+            tracing::warn!("both signing keys are the same; deliveries will be rejected after the next key rotation");
         }
         Receiver { next: Some(next), ..Receiver::of(current) }
     }

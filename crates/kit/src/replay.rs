@@ -59,7 +59,7 @@ impl SingleUse {
             return;
         }
         if let Err(error) = within(limit, store.complete(lease, self.left)).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "a used signature was not marked as done");
+            tracing::debug!(error = &error as &dyn std::error::Error, "cannot mark a used signature as done");
         }
     }
 }

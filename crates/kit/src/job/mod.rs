@@ -121,7 +121,7 @@ pub struct JobHandler<T> {
 
 /// A handler that could never accept a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the receiver does not know which URL deliveries are for: say `at_base`, `at_url` or `at_any_url`")]
+#[error("the receiver does not know its URL; call `at_base`, `at_url` or `at_any_url`")]
 pub struct UrlNotConfigured;
 
 impl<T: DeserializeOwned + Send + 'static> JobHandler<T> {

@@ -44,11 +44,11 @@ impl AlertHook {
     pub(super) fn fire(&self, alert: &Alert<'_>) {
         match alert {
             Alert::Outage { message, error } => {
-                tracing::error!(?message, error = %error.chain(), "the queue is not there: messages go elsewhere");
+                tracing::error!(?message, error = %error.chain(), "the queue is unavailable; using the fallback");
             }
-            Alert::Recovered => tracing::info!("the queue is there again"),
+            Alert::Recovered => tracing::info!("the queue is available again"),
             Alert::PutAside { file, error } => {
-                tracing::error!(file, error = %error.chain(), "a message was put aside and needs a person");
+                tracing::error!(file, error = %error.chain(), "a message was set aside and needs attention");
             }
         }
         if let Some(hook) = &self.0 {

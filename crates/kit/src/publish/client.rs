@@ -79,7 +79,7 @@ impl QueueClient {
         let url = std::env::var("QSTASH_URL").unwrap_or_else(|_| HOSTED_URL.to_owned());
         let token = std::env::var("QSTASH_TOKEN");
         // The error of the lookup could show the token.
-        QueueClient::new(url, token.map_err(|_| SetupError::new("QSTASH_TOKEN is not set, or is no text"))?)
+        QueueClient::new(url, token.map_err(|_| SetupError::new("QSTASH_TOKEN is not set, or is not text"))?)
     }
 
     /// What is said about every message that does not say it itself.
@@ -168,7 +168,7 @@ impl QueueClient {
         let request = Request { is_repeatable, ..Request::new(Method::POST, &["batch"])?.with_body(body) };
         let answers: Vec<ItemAnswer> = self.call("publish a batch", request).await?;
         if answers.len() != messages.len() {
-            let text = format!("the answer is about {} messages instead of {}", answers.len(), messages.len());
+            let text = format!("the response has {} messages instead of {}", answers.len(), messages.len());
             return Err(CallError::unreadable(text));
         }
         Ok(answers.into_iter().map(ItemAnswer::published).collect())
@@ -205,7 +205,7 @@ impl QueueClient {
         let text: &[u8] = if body.is_empty() { b"null" } else { &body };
         serde_json::from_slice(text).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
-            CallError::unreadable(format!("the answer of the queue has another form than expected, at {place}"))
+            CallError::unreadable(format!("the queue's response has an unexpected form at {place}"))
                 .with_body(String::from_utf8_lossy(text))
                 .after(operation, 1)
         })
@@ -257,7 +257,7 @@ impl Request {
     pub(super) fn new(method: Method, parts: &[&str]) -> Result<Request, CallError> {
         if let Some(part) = parts.iter().find(|part| !is_name(part)) {
             return Err(CallError::invalid(format!(
-                "{part:?} is no name and no id: letters, digits, '.', '_' and '-'"
+                "{part:?} is not a valid name or id; use letters, digits, '.', '_' and '-'"
             )));
         }
         let path = format!("/v2/{}", parts.join("/"));
@@ -330,14 +330,14 @@ fn check_verbatim(destination: &str) -> Result<(), CallError> {
     let parsed = Url::parse(&whole).map_err(CallError::invalid)?;
     if parsed.as_str() != whole || parsed.fragment().is_some() {
         return Err(CallError::invalid(
-            "the destination would be changed on its way: write it without . or .. as parts of its path, without a \
-             fragment, and with all that is not ASCII percent-encoded",
+            "the destination would change in transit: remove the fragment and . or .. as parts of its path, and \
+             percent-encode all characters that are not ASCII",
         ));
     }
     let query = split_query(parsed.query());
     if query.token.is_some() || !query.config.is_empty() {
         return Err(CallError::invalid(
-            "the query of the destination has a key that the server would take for a setting",
+            "the query of the destination has a key that the server would read as a setting",
         ));
     }
     Ok(())
@@ -372,8 +372,9 @@ impl<'a> Item<'a> {
             let values = if texts.len() == 1 { Values::One(texts.remove(0)) } else { Values::Several(texts) };
             headers.insert(name.as_str().to_owned(), values);
         }
-        let body = std::str::from_utf8(message.body())
-            .map_err(|_| CallError::invalid("a batch carries text only: publish a message with other bytes alone"))?;
+        let body = std::str::from_utf8(message.body()).map_err(|_| {
+            CallError::invalid("a batch can carry only text; publish a message with other bytes on its own")
+        })?;
         Ok(Item { destination: message.destination(), queue: message.queue(), headers, body })
     }
 }
@@ -394,7 +395,7 @@ impl OneOrMany {
             OneOrMany::Many(receipts) => receipts,
         };
         if receipts.is_empty() {
-            return Err(CallError::unreadable("the answer of the queue names no message").after(operation, 1));
+            return Err(CallError::unreadable("the queue's response has no message id").after(operation, 1));
         }
         Ok(Published::by(Route::Queue, receipts))
     }

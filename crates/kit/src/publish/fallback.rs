@@ -121,7 +121,7 @@ impl FallbackQueue {
                 }
                 // What led here would be lost if the second fails as well.
                 self.second.service().publish(message).await.inspect_err(|_| {
-                    tracing::error!(error = %error.chain(), "the queue is not there, and the second choice failed too");
+                    tracing::error!(error = %error.chain(), "the queue is unavailable, and the fallback failed too");
                 })
             }
             outcome => {

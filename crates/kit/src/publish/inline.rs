@@ -68,7 +68,7 @@ impl InlineQueue {
         message.check(&self.policy)?;
         if message.is_delayed() {
             // It is a good message, so that a queue may take it that is away now.
-            let error = CallError::network("the message is to be delivered later, which cannot be done inline");
+            let error = CallError::network("a delayed message cannot be delivered inline");
             return Err(error.before_anything_was_sent().give_up());
         }
         let mut id = [0; 16];
@@ -80,7 +80,7 @@ impl InlineQueue {
         match tokio::time::timeout(self.timeout, task).await {
             Ok(Ok(Ok(()))) => Ok(Published::by(Route::Inline, vec![Receipt::new(format!("msg_inline_{}", hex(&id)))])),
             Ok(Ok(Err(failure))) => Err(refused(&failure)),
-            Ok(Err(ended)) => Err(status(500).with_detail(format!("the handler did not end: {ended}"))),
+            Ok(Err(ended)) => Err(status(500).with_detail(format!("the handler did not finish: {ended}"))),
             Err(_) => {
                 stop.abort();
                 Err(CallError::timeout(self.timeout))

@@ -363,7 +363,9 @@ impl Message {
         let refuse = |what: String| Err(CallError::invalid(what));
         destination::Destination::parse_whole(&self.destination, URL_BYTES_MAX).map_err(CallError::invalid)?;
         if let Some(queue) = self.queue.as_deref().filter(|queue| !is_name(queue)) {
-            return refuse(format!("the queue {queue:?} needs a name of letters, digits, '.', '_' and '-'"));
+            return refuse(format!(
+                "the name of the queue {queue:?} can contain only letters, digits, '.', '_' and '-'"
+            ));
         }
         if self.body.len() > MESSAGE_BYTES_MAX {
             return refuse(format!("the body has {} bytes, more than {MESSAGE_BYTES_MAX}", self.body.len()));
@@ -372,12 +374,12 @@ impl Message {
             return refuse(format!("more than {LINES_MAX} forwarded headers or settings, or {LABELS_MAX} labels"));
         }
         if let Some(label) = self.labels.iter().find(|label| label.contains(',') || label.trim().is_empty()) {
-            return refuse(format!("the label {label:?} is empty or has a comma, which would make two of it"));
+            return refuse(format!("the label {label:?} is empty or contains a comma, which separates labels"));
         }
         for (name, _) in &self.forwarded {
             if is_hop_by_hop_or_framing(name) || is_set_by_server(name) {
                 return refuse(format!(
-                    "the header {name} belongs to one connection or to the server, and is not forwarded"
+                    "the header {name} is a connection header or set by the server, so it cannot be forwarded"
                 ));
             }
         }
@@ -415,10 +417,10 @@ impl Lines {
         let Some(value) = value else { return Ok(()) };
         let shown: String = name.chars().take(100).collect();
         let name = HeaderName::try_from(name)
-            .map_err(|_| CallError::invalid(format!("{shown:?} cannot be the name of a header")))?;
+            .map_err(|_| CallError::invalid(format!("{shown:?} is not a valid header name")))?;
         // What it says is left out: it may be secret.
         let value = HeaderValue::try_from(value)
-            .map_err(|_| CallError::invalid(format!("the value of {shown} cannot be that of a header")))?;
+            .map_err(|_| CallError::invalid(format!("the value of {shown} is not a valid header value")))?;
         self.0.append(name, value);
         Ok(())
     }
@@ -444,7 +446,7 @@ mod base64_bytes {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
         let text = String::deserialize(deserializer)?;
-        from_base64(&text).map(Bytes::from).ok_or_else(|| serde::de::Error::custom("the body is no base64"))
+        from_base64(&text).map(Bytes::from).ok_or_else(|| serde::de::Error::custom("the body is not base64"))
     }
 }
 

@@ -114,7 +114,7 @@ impl<'a> Queues<'a> {
     /// Makes a queue or changes it: so many of its messages are delivered at once. It is not paused afterwards.
     pub async fn put(&self, name: &str, parallelism: u32) -> Result<(), CallError> {
         if !is_name(name) {
-            return Err(CallError::invalid(format!("{name:?} is no name of a queue")));
+            return Err(CallError::invalid(format!("{name:?} is not a valid queue name")));
         }
         let body = json!({ "queueName": name, "parallelism": parallelism, "paused": false });
         let request = Request::new(Method::POST, &["queues"])?.with_json(&body)?;
@@ -195,7 +195,7 @@ impl<'a> Schedules<'a> {
     /// another message.
     pub async fn put(&self, id: &str, cron: &str, message: &Message) -> Result<(), CallError> {
         if !is_name(id) {
-            return Err(CallError::invalid(format!("{id:?} is no id of a schedule")));
+            return Err(CallError::invalid(format!("{id:?} is not a valid schedule id")));
         }
         let mut headers = self.0.headers_of(message)?;
         headers.remove(header::DEDUPLICATION_ID);

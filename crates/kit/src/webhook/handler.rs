@@ -387,12 +387,12 @@ impl Inner {
         match self.wants(&authentic) {
             Some(true) => {}
             None if !Authentic::is_legible(&body) => {
-                tracing::warn!("the event does not say whether it is wanted: its body is no JSON object");
-                let problem = self.unprocessable("the body of the event is no JSON object");
+                tracing::warn!("the event cannot be filtered: its body is not a JSON object");
+                let problem = self.unprocessable("the body of the event is not a JSON object");
                 return Answered { event_id, verdict: Err(Refused::new("invalid", problem)) };
             }
             Some(false) | None => {
-                tracing::debug!("the event is not wanted");
+                tracing::debug!("event ignored by the filter");
                 return Answered { event_id, verdict: Ok("not_wanted") };
             }
         }
@@ -440,9 +440,9 @@ impl Inner {
         let reason = why.reason();
         // A flood of them must not become a flood of warnings.
         if self.logged.take_one(self.clock.now()).is_ok() {
-            tracing::warn!(%reason, "a webhook is refused");
+            tracing::warn!(%reason, "webhook rejected");
         } else {
-            tracing::debug!(%reason, "a webhook is refused");
+            tracing::debug!(%reason, "webhook rejected");
         }
         Refused::new("rejected", Problem::new(StatusCode::UNAUTHORIZED, "the request is not verified"))
     }
@@ -452,8 +452,12 @@ impl Inner {
         Span::current().record(field::IDEMPOTENCY_KEY, &key.event);
         let work = (self.prepare)(event).map_err(|error| {
             // Where, and not what: the message of the error may repeat the payload.
-            tracing::warn!(line = error.line(), column = error.column(), "the payload of the event has another form");
-            Refused::new("invalid", self.unprocessable("the payload of the event has another form"))
+            tracing::warn!(
+                line = error.line(),
+                column = error.column(),
+                "the payload of the event does not have the expected type"
+            );
+            Refused::new("invalid", self.unprocessable("the payload of the event does not have the expected type"))
         })?;
         self.run(key, work, deadline).await
     }
@@ -479,7 +483,7 @@ impl Inner {
     /// In a task of its own, so that neither a sender that hangs up nor the deadline stops it half way.
     async fn run(&self, key: Key, work: Work, deadline: Instant) -> Verdict {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            tracing::warn!("a webhook is refused: too many handlers are running");
+            tracing::warn!("webhook rejected: too many handlers are running");
             return Err(Refused::new("busy", unavailable("too many events are being handled", BUSY_RETRY_AFTER)));
         };
         let (store, times) = (self.store.clone(), self.times());
@@ -494,7 +498,7 @@ impl Inner {
             Ok(Ok(outcome)) => self.verdict(&outcome),
             Ok(Err(_)) => Err(Refused::new("stopped", unavailable("the server is stopping", BUSY_RETRY_AFTER))),
             Err(_) => {
-                tracing::warn!("the handler of the event takes longer than the sender waits");
+                tracing::warn!("the handler of the event is still running at the response deadline");
                 Err(Refused::new("late", unavailable("the event is still being handled", LATE_RETRY_AFTER)))
             }
         }
@@ -506,7 +510,7 @@ impl Inner {
             Outcome::Done => return Ok("succeeded"),
             Outcome::DoneBefore => return Ok("duplicate"),
             Outcome::Replayed => {
-                Refused::new("replayed", Problem::new(StatusCode::CONFLICT, "this delivery has arrived before"))
+                Refused::new("replayed", Problem::new(StatusCode::CONFLICT, "this delivery was already received"))
             }
             Outcome::UnderWay { retry_after } => {
                 let problem = Problem::new(StatusCode::CONFLICT, "the event is being handled");
@@ -529,7 +533,7 @@ impl Inner {
     }
 
     fn unread(&self, error: &BodyError) -> Refused {
-        tracing::info!(%error, "a webhook is refused");
+        tracing::info!(%error, "webhook rejected");
         match error {
             BodyError::TooLong { .. } => {
                 let title = "the body is too long";
@@ -558,23 +562,23 @@ impl Inner {
 
 fn log(outcome: &Outcome) {
     match outcome {
-        Outcome::Done => tracing::debug!("the event is handled"),
-        Outcome::DoneBefore => tracing::debug!("the event was handled before"),
-        Outcome::Replayed => tracing::warn!("the event is refused: its signature was used before"),
+        Outcome::Done => tracing::debug!("event handled"),
+        Outcome::DoneBefore => tracing::debug!("the event was already handled"),
+        Outcome::Replayed => tracing::warn!("event rejected: its signature was already used"),
         Outcome::UnderWay { .. } => tracing::debug!("the event is being handled"),
         Outcome::Failed(error) => {
             tracing::warn!(%error, retryable = error.is_retryable(), "the handler of the event failed")
         }
         Outcome::Panicked => tracing::error!(retryable = true, "the handler of the event panicked"),
-        Outcome::TimedOut => tracing::error!(retryable = true, "the handler of the event took longer than its lock"),
+        Outcome::TimedOut => tracing::error!(retryable = true, "the handler of the event ran longer than its lock"),
         Outcome::StoreFailed(error) => {
-            tracing::error!(error = error as &dyn std::error::Error, retryable = true, "the event is not handled");
+            tracing::error!(error = error as &dyn std::error::Error, retryable = true, "the event was not handled");
         }
     }
 }
 
 fn too_many(wait: Duration) -> Refused {
-    tracing::debug!("a webhook is refused: there are too many");
+    tracing::debug!("webhook rejected: too many requests");
     Refused::new("too_many", Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests").retry_after(wait))
 }
 

@@ -40,10 +40,13 @@ pub(crate) type MacBytes = [u8; 32];
 pub struct InvalidScheme(&'static str);
 
 impl InvalidScheme {
-    pub(crate) const EMPTY: InvalidScheme = InvalidScheme("a secret is empty: set it, or the door would be open");
-    pub(crate) const NOT_BASE64: InvalidScheme = InvalidScheme("a secret of Standard Webhooks is base64 behind whsec_");
-    pub(crate) const TOO_SHORT: InvalidScheme = InvalidScheme("a secret of Standard Webhooks has at least 24 bytes");
-    pub(crate) const NO_HEADER: InvalidScheme = InvalidScheme("no header can have this name");
+    pub(crate) const EMPTY: InvalidScheme =
+        InvalidScheme("a secret is empty; set it, or anyone could send valid requests");
+    pub(crate) const NOT_BASE64: InvalidScheme =
+        InvalidScheme("a secret of Standard Webhooks must be whsec_ followed by base64");
+    pub(crate) const TOO_SHORT: InvalidScheme =
+        InvalidScheme("a secret of Standard Webhooks must have at least 24 bytes");
+    pub(crate) const NO_HEADER: InvalidScheme = InvalidScheme("invalid header name");
 
     /// Whether there was no secret at all.
     pub fn is_empty_secret(self) -> bool {

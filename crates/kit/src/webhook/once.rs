@@ -97,6 +97,6 @@ async fn settle(store: &dyn IdempotencyStore, lease: &Lease, outcome: &Outcome, 
     match told {
         Ok(true) => {}
         Ok(false) => tracing::warn!(is_done, "the key of the event was lost while its handler ran"),
-        Err(error) => tracing::warn!(is_done, %error, "the store did not hear how the handler of the event ended"),
+        Err(error) => tracing::warn!(is_done, %error, "the result of the event's handler could not be stored"),
     }
 }

@@ -110,7 +110,7 @@ impl Shared {
     /// it would be published again and again, with the file once more at most, after the next start.
     fn finish(&self, sequence: u64, change: fn(&Directory, u64) -> std::io::Result<()>) {
         if let Err(error) = change(&self.directory, sequence) {
-            tracing::error!(sequence, %error, "a file of the spool may come back at the next start: it is done with");
+            tracing::error!(sequence, %error, "a file of the spool is done but could not be removed; it may be published again after a restart");
         }
         self.forget(sequence);
     }
@@ -171,7 +171,7 @@ impl Spool {
             index.entries.insert(sequence, bytes);
         }
         if !index.entries.is_empty() {
-            tracing::info!(messages = index.entries.len(), "the spool has messages of an earlier run");
+            tracing::info!(messages = index.entries.len(), "the spool has messages from an earlier run");
         }
         Ok(Spool {
             shared: Arc::new(Shared { directory, index: Mutex::new(index) }),
@@ -231,7 +231,10 @@ impl Spool {
                 Some(Ok(message)) => break (sequence, message),
                 Some(Err(damage)) => return self.put_aside(sequence, CallError::invalid(damage)).await,
                 None => {
-                    tracing::error!(sequence, "somebody took a file of the spool away: its message is not published");
+                    tracing::error!(
+                        sequence,
+                        "a file of the spool was removed by another process; its message is not published"
+                    );
                     self.shared.forget(sequence);
                 }
             }
