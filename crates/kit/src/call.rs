@@ -408,11 +408,11 @@ mod tests {
     fn an_error_says_what_happened_and_not_what_was_answered() {
         let error = CallError::from_status(503, &HeaderMap::new()).with_body("secret-answer").because("socket");
         let error = error.after("charge", 3);
-        assert_eq!(error.to_string(), "charge: not available now (status 503) after 3 attempts");
+        assert_eq!(error.to_string(), "charge: temporarily unavailable (status 503) after 3 attempts");
         assert!(!format!("{error:?}").contains("secret-answer"));
         assert_eq!(error.body(), Some("secret-answer"));
         assert_eq!(error.source().unwrap().to_string(), "socket");
-        assert_eq!(error.chain().to_string(), "charge: not available now (status 503) after 3 attempts: socket");
+        assert_eq!(error.chain().to_string(), "charge: temporarily unavailable (status 503) after 3 attempts: socket");
     }
 
     #[test]

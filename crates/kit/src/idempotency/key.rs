@@ -154,7 +154,7 @@ mod tests {
             ("a:b:c:d:", "version is empty"),
             ("a:b:c d:d:e", "entity has white space or a control character"),
             ("a:b:c:d\0:e", "operation has white space or a control character"),
-            (&format!("{long}:b:c:d:e"), "domain has 97 bytes, 96 are allowed"),
+            (&format!("{long}:b:c:d:e"), "domain has 97 bytes, at most 96 are allowed"),
         ];
         for (text, expected) in cases {
             let error = text.parse::<BusinessKey>().unwrap_err().to_string();

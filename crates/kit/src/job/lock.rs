@@ -9,7 +9,7 @@ use crate::idempotency::{Begun, IdempotencyStore, Lease, within};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The shortest lock: there has to be time for heartbeats.
+/// Minimum duration of a lock: there must be time for heartbeats.
 pub const LOCK_MIN: Duration = Duration::from_secs(1);
 /// The lock is extended when this part of it has passed, so that two heartbeats may fail.
 const HEARTBEATS_PER_LOCK: u32 = 3;

@@ -9,11 +9,11 @@ use http::{Response, StatusCode};
 use std::error::Error;
 use std::time::Duration;
 
-/// The longest detail that an answer carries; the rest is cut off.
+/// Maximum size of the detail in a response, in bytes; the rest is cut off.
 pub const DETAIL_BYTES_MAX: usize = 512;
-/// When to come back if too many deliveries are being handled.
+/// Retry time if too many deliveries are being handled.
 pub const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// The longest wait that is asked of the queue: it ignores longer ones.
+/// Maximum retry time that is requested from the queue, which ignores longer ones.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What became of a delivery.

@@ -26,7 +26,7 @@ struct Accepted {
 }
 
 impl<T: Send + 'static> JobHandler<T> {
-    /// Handles one delivery and answers it.
+    /// Handles one delivery and responds to it.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<ResponseBody>
     where
         B: Body<Data = Bytes>,

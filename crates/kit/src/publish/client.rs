@@ -21,16 +21,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use tracing::Instrument as _;
 
-/// Where hosted QStash is, unless the environment says otherwise.
+/// Default URL of hosted QStash.
 pub const HOSTED_URL: &str = "https://qstash.upstash.io";
-/// Most messages in one batch; more are refused before anything is sent.
+/// Maximum number of messages in one batch; a larger batch is rejected before anything is sent.
 pub const BATCH_MESSAGES_MAX: usize = 1_000;
-/// Most bytes of one batch; more are refused before anything is sent.
+/// Maximum size of a batch, in bytes; a larger batch is rejected before anything is sent.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The longest answer that is read. A longer one, such as a page of many long dead letters, is an error; ask for fewer.
+/// Maximum size of a response, in bytes. A longer one, such as a page of many large dead letters, is an error; request
+/// fewer.
 pub const LIST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Publishes to Posthaste or QStash, and looks after what is there.
+/// A client that publishes to Posthaste or QStash and manages its resources.
 ///
 /// ```no_run
 /// use posthaste_kit::publish::{Message, QueueClient, QueueService};
@@ -45,8 +46,8 @@ pub const LIST_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Every publish carries the policy: six attempts in all, 10 s, 20 s, 40 s … apart, and a dedup id, so that repeating
-/// it after a failure with an unknown outcome makes one message.
+/// Every publish carries the policy (six attempts with delays of 10 s, 20 s, 40 s …) and a deduplication id, so a
+/// publish that is repeated after an unknown outcome creates one message.
 #[derive(Clone)]
 pub struct QueueClient {
     exchange: Exchange,
@@ -59,7 +60,7 @@ pub struct QueueClient {
 }
 
 impl QueueClient {
-    /// A queue at this URL, with this token.
+    /// A client for a queue at this URL, with this token.
     pub fn new(base: impl AsRef<str>, token: impl AsRef<str>) -> Result<QueueClient, SetupError> {
         let base = base_url(base.as_ref())?;
         let base = base.as_str().trim_end_matches('/');
@@ -74,7 +75,7 @@ impl QueueClient {
         })
     }
 
-    /// The queue that `QSTASH_URL` (or [`HOSTED_URL`]) and `QSTASH_TOKEN` name, as in the official SDKs.
+    /// A client for the queue in `QSTASH_URL` (default: [`HOSTED_URL`]) and `QSTASH_TOKEN`, as in the official SDKs.
     pub fn from_env() -> Result<QueueClient, SetupError> {
         let url = std::env::var("QSTASH_URL").unwrap_or_else(|_| HOSTED_URL.to_owned());
         let token = std::env::var("QSTASH_TOKEN");
@@ -82,51 +83,51 @@ impl QueueClient {
         QueueClient::new(url, token.map_err(|_| SetupError::new("QSTASH_TOKEN is not set, or is not text"))?)
     }
 
-    /// What is said about every message that does not say it itself.
+    /// Sets the delivery policy for messages that do not set their own.
     pub fn policy(mut self, policy: PublishPolicy) -> QueueClient {
         self.policy = policy;
         self
     }
 
-    /// How often and how long requests to the queue itself are tried.
+    /// Sets the retry policy for requests to the queue itself.
     pub fn retry(mut self, retry: RetryPolicy) -> QueueClient {
         self.retry = retry;
         self
     }
 
-    /// Fills in the trace context and the request id of messages that have none.
+    /// Adds the trace context and the request id to messages that have none.
     pub fn propagator(mut self, propagator: Propagator) -> QueueClient {
         self.propagator = Some(propagator);
         self
     }
 
-    /// URL groups: names for several destinations.
+    /// Operations on URL groups, which are names for several destinations.
     pub fn url_groups(&self) -> UrlGroups<'_> {
         UrlGroups::new(self)
     }
 
-    /// Queues: messages one after the other.
+    /// Operations on queues, which deliver messages in order.
     pub fn queues(&self) -> Queues<'_> {
         Queues::new(self)
     }
 
-    /// Schedules: messages again and again.
+    /// Operations on schedules, which publish messages repeatedly.
     pub fn schedules(&self) -> Schedules<'_> {
         Schedules::new(self)
     }
 
-    /// Dead letters: messages that failed for good.
+    /// Operations on dead letters, which are messages that failed permanently.
     pub fn dead_letters(&self) -> DeadLetters<'_> {
         DeadLetters::new(self)
     }
 
-    /// A message that is not delivered yet; `None` if the queue does not know it, or not any more.
+    /// Returns a message that has not been delivered yet; `None` if the queue does not know it, or no longer knows it.
     pub async fn message(&self, id: &str) -> Result<Option<StoredMessage>, CallError> {
         let request = Request::new(Method::GET, &["messages", id])?;
         found(self.call("look up a message", request).await)
     }
 
-    /// Stops a message from being delivered; false if it was too late for that, or never there.
+    /// Cancels a message; false if it had already ended or does not exist.
     pub async fn cancel(&self, id: &str) -> Result<bool, CallError> {
         let request = Request::new(Method::DELETE, &["messages", id])?;
         Ok(found(self.call::<Ignored>("cancel a message", request).await)?.is_some())

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How long one answer of the store may take. Without it the handler is not run.
+/// Time limit for a response of the store. Without a response the handler does not run.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The work that is to be done once; gets the fence of its lease.

@@ -177,7 +177,7 @@ async fn very_many_dead_letters_are_looked_at_in_pieces_and_for_one_caller_at_a_
         assert!(!done.is_empty() && !refused.is_empty(), "{} were done at once", done.len());
         for look in refused {
             assert_eq!((look.status, look.header("retry-after")), (429, Some("1")), "{}", look.text());
-            assert!(look.error().contains("one at a time"), "{}", look.text());
+            assert!(look.error().contains("another request for causes is in progress"), "{}", look.text());
         }
         causes(&server, "").await;
         server.finish().await;

@@ -204,7 +204,7 @@ async fn steps_of_runs_and_what_is_unknown() {
     })
     .await;
     let (sentence, waits_for, _) = told(&server, &id).await;
-    assert!(sentence.starts_with("its run waits for an event, for "), "{sentence}");
+    assert!(sentence.starts_with("its run is waiting for an event; the wait times out in "), "{sentence}");
     assert_eq!(waits_for, "time");
     server.post("/v2/notify/approved").expect(200).await;
     receiver.next().await;

@@ -287,7 +287,7 @@ async fn what_is_wrong_within_a_run_is_not_taken_for_its_end() {
         ("Upstash-Retries", "many", "Upstash-Retries: not a number"),
         ("Upstash-Delay", "2000000000s", "quota maxDelay exceeded"),
         ("Upstash-Workflow-CallType", "toCallback", "invalid destination url"),
-        ("Upstash-Workflow-CallType", "fromCallback", "Upstash-Workflow-Calltype: the server makes"),
+        ("Upstash-Workflow-CallType", "fromCallback", "Upstash-Workflow-Calltype: only the server creates"),
         ("Upstash-Failure-Callback", "http://169.254.169.254/", "Upstash-Failure-Callback: invalid destination url"),
     ];
     for (name, value, text) in cases {
@@ -316,7 +316,7 @@ async fn runs_can_be_triggered_without_a_client() {
     assert_eq!(named, json!({ "workflowRunId": "mine", "workflowCreatedAt": START_MS }));
     for (path, text) in [
         ("/v2/trigger", "a non-empty destination must be provided"),
-        ("/v2/trigger/group", "a workflow run is executed at a URL"),
+        ("/v2/trigger/group", "a workflow run needs a URL"),
         ("/v2/trigger/ftp://a", "invalid destination url"),
     ] {
         let error = trigger(path).expect(400).await.error();
