@@ -101,13 +101,13 @@ fn run_all(targets: &[Target], budget: Duration, seed: u64) -> Result<()> {
                 while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(error) = run_one(target, budget, seed) {
                         println!("{error:#}");
-                        failed.lock().expect("nobody panics with it").push(target.name);
+                        failed.lock().expect("no thread panics with the lock").push(target.name);
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().expect("nobody panics with it");
+    let failed = failed.into_inner().expect("no thread panics with the lock");
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }

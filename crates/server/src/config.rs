@@ -34,7 +34,7 @@ pub enum Mode {
     Serve,
 }
 
-/// What was said on the command line, in the environment or in the file. `None`: nothing.
+/// The settings from the command line, the environment and the file. `None`: not set.
 ///
 /// Not `Debug`: it holds secrets.
 #[derive(Clone, Default, clap::Args, Serialize, Deserialize)]
@@ -268,7 +268,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the settings mean, checked and with the defaults filled in.
+/// The checked settings, with defaults filled in.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How the server is run.
@@ -285,13 +285,13 @@ pub struct Config {
     pub connections_per_address: usize,
     /// Which web pages may call the API, and under which names it answers.
     pub browsers: BrowserPolicy,
-    /// Who may use the server.
+    /// Tenants of the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
     pub query_token: bool,
     /// Whether the console has a test receiver.
     pub console_receiver: bool,
-    /// What guards `/metrics`.
+    /// Access to `/metrics`.
     pub metrics_access: MetricsAccess,
     /// Where messages may go. Our own addresses are added when the listener is bound.
     pub egress: EgressPolicy,
@@ -303,7 +303,7 @@ pub struct Config {
     pub region: String,
     /// The engine's caps.
     pub shard: shard::Settings,
-    /// What a tenant may have and ask for.
+    /// Quotas of each tenant.
     pub quotas: Quotas,
     /// Keys that encrypt the stored signing keys; `None` stores them in the clear.
     pub encryption: Option<KeyRing>,
@@ -327,18 +327,18 @@ pub struct Config {
     pub sources: BTreeMap<String, Source>,
 }
 
-/// What guards `/metrics`.
+/// Access to `/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
-    /// Nobody gets it.
+    /// It does not exist.
     Off,
     /// Everybody who reaches the listener gets it.
     Open,
-    /// Whoever shows a token with this SHA-256 gets it.
+    /// Requests with a token that has this SHA-256 get it.
     Token([u8; 32]),
 }
 
-/// What is wrong with the settings, for the person who wrote them.
+/// An error in the settings, for the person who wrote them.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
@@ -357,7 +357,7 @@ pub enum ConfigError {
     Syntax {
         /// Where.
         path: PathBuf,
-        /// What and at which line.
+        /// The problem and its line.
         message: String,
     },
     /// A value is wrong.
@@ -365,7 +365,7 @@ pub enum ConfigError {
     Invalid {
         /// Which setting, as in the TOML file.
         setting: &'static str,
-        /// What is wrong and what is accepted.
+        /// The problem, and the accepted values.
         problem: String,
     },
 }
@@ -534,7 +534,7 @@ fn own_host(public_url: &str) -> Result<(String, u16), ConfigError> {
     Ok((host.to_owned(), url.port_or_known_default().ok_or_else(wrong)?))
 }
 
-/// What the base URL of a language model is completed by.
+/// Path that is appended to the base URL of a language model.
 const LLM_PATH: &str = "chat/completions";
 
 fn llm_upstream(settings: &Settings) -> Result<Option<Upstream>, ConfigError> {

@@ -193,7 +193,7 @@ fn sources(matches: &ArgMatches) -> BTreeMap<String, Source> {
     matches.ids().filter_map(source).collect()
 }
 
-/// The port of `QSTASH_DEV_PORT`. What is no port counts for nothing: the SDK then looks at the default one.
+/// The port of `QSTASH_DEV_PORT`. An invalid port is ignored: the SDK then uses the default one.
 fn dev_port(text: &OsStr) -> Option<u16> {
     text.to_str()?.parse().ok()
 }

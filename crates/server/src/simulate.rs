@@ -15,7 +15,7 @@ const SEEDS_AT_ONCE: u64 = 32;
 /// Seeds between two words about progress.
 const PROGRESS_SEEDS: u64 = 4_096;
 
-/// What the flags do not say.
+/// Text of the help after the flags.
 pub const HELP: &str = "\
 The seed decides everything in a run: what is published, what fails, how clocks jump. The same seed gives the same run
 on every machine. The engine is the one that the server uses. The store, the network, the receivers and the clocks
@@ -24,7 +24,7 @@ are simulated.
 The first broken rule ends the run. It is printed with the story of the message and the command that repeats it, and
 the exit code is 1.";
 
-/// What to run.
+/// Flags of `posthaste sim`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
     /// Number of seeds to run; each is an independent run
@@ -41,7 +41,7 @@ pub struct Arguments {
     pub trace: bool,
 }
 
-/// Runs the seeds; an error if a rule was broken or nothing was delivered. `elapsed` tells how long it has run.
+/// Runs the seeds; an error if a rule was broken or nothing was delivered. `elapsed` returns how long it has run.
 pub fn simulate(arguments: &Arguments, elapsed: &(dyn Fn() -> Duration + Sync)) -> anyhow::Result<()> {
     if arguments.trace {
         return trace(arguments);
@@ -67,7 +67,7 @@ pub fn simulate(arguments: &Arguments, elapsed: &(dyn Fn() -> Duration + Sync)) 
     Ok(())
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Progress {
     next: AtomicU64,
     end: u64,
@@ -151,7 +151,7 @@ fn command(seed: u64) -> String {
     format!("posthaste sim --first-seed {seed} --seeds 1 --trace")
 }
 
-/// Runs a seed once more and tells what happened.
+/// Runs a seed again and prints its events.
 fn explain(seed: u64) {
     let report = run(seed, true);
     if let Some(violation) = &report.violation {

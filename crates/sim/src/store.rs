@@ -220,7 +220,7 @@ impl Store {
                 self.undo.push(Undo::Dropped(key.clone()));
                 self.put_schedule(key, None);
             }
-            Op::PutBulkAction(_) => return Err("nobody asked for a bulk action".to_owned()),
+            Op::PutBulkAction(_) => return Err("no bulk action was requested".to_owned()),
             Op::Workflow(change) => self.apply_to_run(change)?,
         }
         Ok(())

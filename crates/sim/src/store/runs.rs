@@ -43,7 +43,7 @@ impl Store {
             Change::Waiter(waiter) => self.put_waiter(waiter, Some(waiter.run)),
             Change::NoWaiter(waiter) => {
                 if !self.waiters.contains_key(&key(waiter)) {
-                    return Err(format!("nobody waits for {} with {}", waiter.event, waiter.timer));
+                    return Err(format!("no run waits for {} with {}", waiter.event, waiter.timer));
                 }
                 self.put_waiter(waiter, None);
             }
