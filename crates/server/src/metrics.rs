@@ -114,8 +114,12 @@ impl Metrics {
         let r = &mut self.registry;
         r.register("published", "Published messages, by result: accepted or deduplicated", self.published.clone());
         r.register("attempts", "Finished delivery attempts, by outcome", self.attempts.clone());
-        r.register("attempt_seconds", "Duration of delivery attempts", self.attempt_seconds.clone());
-        r.register("request_seconds", "Duration of API requests, by route and status", self.request_seconds.clone());
+        r.register("attempt_seconds", "Duration of delivery attempts in seconds", self.attempt_seconds.clone());
+        r.register(
+            "request_seconds",
+            "Duration of API requests in seconds, by route and status",
+            self.request_seconds.clone(),
+        );
         r.register("cancelled", "Cancelled messages", self.cancelled.clone());
         r.register("dead_lettered", "Messages and workflow runs moved to the DLQ", self.dead_lettered.clone());
         r.register("pending", "Messages that have not ended", self.pending.clone());
@@ -125,7 +129,7 @@ impl Metrics {
         r.register("commit_ops", "Operations per commit", self.commit_ops.clone());
         r.register(
             "commit_seconds",
-            "Duration of commits, by durability: synced (with fsync) or lazy",
+            "Duration of commits in seconds, by durability: synced (with fsync) or lazy",
             self.commit_seconds.clone(),
         );
         let ended = "Finished workflow runs, by state: success, failed or canceled";

@@ -17,11 +17,11 @@ const PROGRESS_SEEDS: u64 = 4_096;
 
 /// Text of the help after the flags.
 pub const HELP: &str = "\
-The seed decides everything in a run: what is published, what fails, how clocks jump. The same seed gives the same run
-on every machine. The engine is the one that the server uses. The store, the network, the receivers and the clocks
+The seed decides everything in a run: what is published, what fails, how clocks jump. The same seed gives the same run \
+on every machine. The engine is the one that the server uses. The store, the network, the receivers and the clocks \
 are simulated.
 
-The first broken rule ends the run. It is printed with the story of the message and the command that repeats it, and
+The first broken rule ends the run. It is printed with the story of the message and the command that repeats it, and \
 the exit code is 1.";
 
 /// Flags of `posthaste sim`.

@@ -201,7 +201,7 @@ pub(super) fn trigger() -> Vec<Parameter> {
     parameters.push(header(
         "Upstash-Workflow-Unknown-Sdk",
         Kind::Boolean,
-        "Send the trigger to the endpoint first, so that its SDK, whatever the version, triggers the run.",
+        "Let the SDK of the endpoint trigger the run, whatever its version.",
     ));
     parameters
 }
