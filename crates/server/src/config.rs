@@ -218,7 +218,7 @@ pub struct Settings {
     /// Maximum endpoints of a URL group, at most 100 [default: 100]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_GROUP_ENDPOINTS", value_name = "N")]
     pub max_group_endpoints: Option<usize>,
-    /// Maximum entries of a workflow run (its trigger, steps and calls), at most 10000 [default: 10000]
+    /// Maximum entries of a workflow run (trigger, steps, calls), at most 10000 [default: 10000]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_STEPS", value_name = "N")]
     pub workflow_max_steps: Option<u32>,
     /// Maximum bytes of the entries of a workflow run, at most 104857600 [default: 104857600]
