@@ -61,7 +61,7 @@ pub struct Settings {
     /// Maximum connections from one address (IPv6: a /64 network), except from trusted proxies [default: 1000]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
-    /// Origins whose web pages may call the API, such as https://app.example.com; dev also accepts pages of this machine
+    /// Origins (with their scheme) whose web pages may call the API; dev also accepts pages of this machine
     #[arg(
         long,
         help_heading = "Listening",
@@ -141,7 +141,7 @@ pub struct Settings {
     /// Show tenants why a private destination is rejected or unreachable [default: true in dev, false in serve]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_EGRESS_DETAIL", value_name = "BOOL")]
     pub egress_detail: Option<bool>,
-    /// Base URL of an OpenAI-compatible API, such as https://api.openai.com/v1, for api/llm
+    /// Base URL of an OpenAI-compatible API for api/llm, including its /v1
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_LLM_URL", value_name = "URL")]
     pub llm_url: Option<String>,
     /// Bearer token for that API

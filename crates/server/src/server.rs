@@ -172,7 +172,7 @@ impl Server {
                 Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
             },
             // Closed only when all of them have ended, at a stop.
-            Some(task) = self.panicked.recv() => anyhow::anyhow!("the {task} ended in a panic; the log says where"),
+            Some(task) = self.panicked.recv() => anyhow::anyhow!("the {task} panicked; the log has the details"),
         }
     }
 

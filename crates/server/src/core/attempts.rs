@@ -197,6 +197,6 @@ fn failed_by_us() -> Outcome {
 
 /// The message was accepted when there was an upstream for it.
 fn no_upstream(api: &str) -> Outcome {
-    let message = format!("destination refused: the server has no upstream for api/{api} any more");
+    let message = format!("destination refused: the server no longer has an upstream for api/{api}");
     Outcome { result: Err(AttemptError { class: ErrorClass::Blocked, message }), duration_ms: 0, phases: None }
 }

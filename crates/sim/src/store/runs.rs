@@ -31,7 +31,7 @@ impl Store {
                 self.put_entry((*run, *index), entry);
             }
             Change::Note { run, .. } if !self.runs.contains_key(run) => {
-                return Err(format!("a note of run {}, which is not there", run.0));
+                return Err(format!("a note of run {}, which is missing", run.0));
             }
             Change::Note { run, note } => self.put_note((*run, note.key), Some(note.clone())),
             Change::NoNote { run, key } => {

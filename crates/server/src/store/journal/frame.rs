@@ -528,5 +528,5 @@ impl<'a> Decoder<'a> {
 const TOO_SHORT: Undecodable = Undecodable("it ends too early");
 
 fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Undecodable> {
-    serde_json::from_slice(text).map_err(|_| Undecodable("its JSON does not decode"))
+    serde_json::from_slice(text).map_err(|_| Undecodable("its JSON is invalid"))
 }
