@@ -18,27 +18,27 @@ pub(crate) struct Args {
 /// What a receiver does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
-    /// Closes at once, before anything was sent.
+    /// Closes immediately, before anything was sent.
     Closes,
     /// Closes with RST when something has arrived.
     Resets,
-    /// Reads, and never answers.
+    /// Reads, and never responds.
     Hangs,
     /// Sends a header byte every now and then.
     DripsHeaders,
     /// Promises a body and sends a byte of it every now and then.
     DripsBody,
-    /// Sends what is not HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
     /// Sends a header that never ends.
     EndlessHeader,
     /// Sends a body that never ends.
     EndlessBody,
-    /// Sends interim answers without end.
+    /// Sends interim responses without end.
     EndlessInterim,
     /// Answers 500.
     Fails,
-    /// Answers 429 and wants to be asked again at once.
+    /// Responds with 429 and asks for an immediate retry.
     AgainAtOnce,
     /// Answers 302 to itself.
     Redirects,

@@ -151,7 +151,7 @@ pub(crate) fn raise_open_files() {
 
 #[derive(clap::Args)]
 pub(crate) struct TiedArgs {
-    /// Who must still be our parent.
+    /// Process id of the expected parent.
     #[arg(long)]
     parent: u32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -29,13 +29,13 @@ use tokio::sync::{Semaphore, oneshot};
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
-    /// Read the body, answer 200.
+    /// Read the body, respond with 200.
     Plain,
-    /// Append to a log with group commit (one write and one fdatasync per batch), then answer.
+    /// Append to a log with group commit (one write and one fdatasync per batch), then respond.
     Sync,
-    /// Forward, then answer; no storage.
+    /// Forward, then respond; no storage.
     Relay,
-    /// Append as `sync` does, answer, forward, append an unsynced "done" record.
+    /// Append as `sync` does, respond, forward, append an unsynced "done" record.
     Syncrelay,
 }
 
@@ -48,20 +48,20 @@ pub(crate) struct Args {
     /// Where relays forward to.
     #[arg(long)]
     dest: Option<Uri>,
-    /// Sign what is forwarded as QStash does: an HS256 JWT with the SHA-256 of the body.
+    /// Sign forwards as QStash does: an HS256 JWT with the SHA-256 of the body.
     #[arg(long)]
     sign: bool,
     #[arg(long, default_value = "posthaste-bench.log")]
     file: PathBuf,
-    /// Write that many zero MiB first, so that appends overwrite blocks that exist.
+    /// Number of zero-filled MiB to write first, so that appends overwrite existing blocks.
     #[arg(long, default_value_t = 0)]
     prealloc_mib: u64,
-    /// Leave fdatasync out.
+    /// Skip fdatasync.
     #[arg(long)]
     no_sync: bool,
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Most forwards under way.
+    /// Maximum number of forwards in flight.
     #[arg(long, default_value_t = 64)]
     inflight: usize,
 }

@@ -96,7 +96,7 @@ def settings(tools):
     for entry in re.split(r"^\s+(?=(?:-\w, )?--[a-z])", text, flags=re.M)[1:]:
         flag = re.match(r"(?:-\w, )?--([a-z-]+)", entry)[1]
         variable = re.search(r"\[env: (\w+)", entry)
-        default = re.search(r"\[default: ([^\]]+)\]", entry)
+        default = re.search(r"\[default:\s+([^\]]+)\]", entry)
         # A long line of the help is wrapped.
         real[flag] = (variable[1] if variable else "", " ".join(default[1].split()) if default else "")
     real.pop("help")

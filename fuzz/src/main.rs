@@ -19,7 +19,7 @@ const RESIDENT_KIB_MAX: u64 = 1024 * 1024;
 const CORPUS: &str = "fuzz/corpus";
 const FAILURES: &str = "target/fuzz-failures";
 
-/// Tries to break every reader of foreign bytes. Run it from the root of the repository.
+/// Fuzz every parser of untrusted input. Run it from the root of the repository.
 #[derive(Parser)]
 #[command(name = "posthaste-fuzz")]
 struct Cli {
@@ -29,34 +29,34 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Lists the targets.
+    /// List the targets.
     List,
-    /// Tries inputs for a while: all targets, or those that are named.
+    /// Fuzz all targets, or the named ones, for some time.
     Run {
-        /// Which targets; all if none is named.
+        /// Targets to run; all if none is named.
         targets: Vec<String>,
-        /// How long each of them is tried.
+        /// Seconds per target.
         #[arg(long, default_value_t = 5.0)]
         seconds: f64,
-        /// Which sequence of inputs.
+        /// Seed of the sequence of inputs.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Tries the inputs in some files again.
+    /// Repeat the inputs in some files.
     Repeat {
         /// The target.
         target: String,
         /// The files.
         files: Vec<PathBuf>,
     },
-    /// Keeps inputs of a folder in the repository, a few of all sizes.
+    /// Copy some inputs of each size from a folder into the repository.
     Keep {
         /// The target.
         target: String,
         /// Where the inputs are, one file each.
         folder: PathBuf,
     },
-    /// Writes the seeds and a dictionary of a target for libFuzzer.
+    /// Write the seeds and a dictionary of a target for libFuzzer.
     Seeds {
         /// The target.
         target: String,
@@ -101,13 +101,13 @@ fn run_all(targets: &[Target], budget: Duration, seed: u64) -> Result<()> {
                 while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(error) = run_one(target, budget, seed) {
                         println!("{error:#}");
-                        failed.lock().expect("nobody panics with it").push(target.name);
+                        failed.lock().expect("no thread panics with the lock").push(target.name);
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().expect("nobody panics with it");
+    let failed = failed.into_inner().expect("no thread panics with the lock");
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }

@@ -36,7 +36,7 @@ pub(crate) fn run(target: &str, seconds: u32) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "{target} failed; the input is in {}; repeat it with: cargo run -p posthaste-fuzz -- repeat {target} FILE",
+        "{target} failed; the input is in {}; repeat with: cargo run -p posthaste-fuzz -- repeat {target} FILE",
         artifacts.display()
     )
 }

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Seconds per measurement [default: 6; 12 of `isolation`, 60 of `overload`].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
-    /// How often relay and server take turns [default: 5].
+    /// Number of times that relay and server take turns [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: Option<u32>,
     /// Directory for the JSON file.
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Check quickly that everything works and nothing is missing; figures are not judged.
     #[arg(long)]
     smoke: bool,
-    /// Where the data directories are made: the disk under test.
+    /// Where the data directories are created: the disk under test.
     #[arg(long, default_value = ".")]
     work_dir: PathBuf,
     /// Everything: with peers, and with ten million stored messages unless --stored says otherwise.
@@ -102,7 +102,7 @@ enum Scenario {
     Saturation,
     /// 500 messages per second, open loop.
     Rate,
-    /// Publishes that nothing is delivered of, beside a server that only appends.
+    /// Publishes without deliveries, beside a server that only appends.
     Publish,
     /// Memory and CPU without load.
     Idle,
@@ -116,7 +116,7 @@ enum Scenario {
     Schedules,
     /// Publishes to a URL group of 100 endpoints.
     Fanout,
-    /// Healthy destinations beside bad ones, dead ones, and a tenant who floods.
+    /// Healthy destinations beside bad ones, dead ones, and a tenant that floods the server.
     Isolation,
     /// Publishing ten times what can be stored, to a slow receiver.
     Overload,

@@ -22,7 +22,7 @@ pub(super) struct Work {
     pub(super) seconds: f64,
     /// Messages per second; 0 is closed loop.
     pub(super) rate: u32,
-    /// Most messages.
+    /// Maximum number of messages.
     pub(super) count: Option<u32>,
     pub(super) keys: u32,
     /// Messages of a key have an order.

@@ -39,7 +39,7 @@ const IDLE_CONNECTIONS_MAX: usize = 512;
 pub(crate) struct Args {
     #[arg(long, default_value_t = 9300)]
     port: u16,
-    /// The server that runs are started at, http://address:port.
+    /// The server that starts the runs, http://address:port.
     #[arg(long)]
     server: String,
     /// A header of every request to it, `Name: value`.

@@ -119,7 +119,7 @@ impl FromStr for CauseId {
 
 /// The kind of trouble that a text of ours about a missing answer tells of.
 pub fn error_kind(text: &str) -> &'static str {
-    const STARTS: [(&str, &str); 12] = [
+    const STARTS: [(&str, &str); 14] = [
         ("context deadline exceeded", "timeout"),
         ("unable to resolve host", "dns"),
         ("destination refused", "blocked"),
@@ -128,6 +128,9 @@ pub fn error_kind(text: &str) -> &'static str {
         ("the connection ", "closed"),
         ("the receiver closed", "closed"),
         ("the server is stopping", "closed"),
+        ("the response", "protocol"),
+        ("too many interim responses", "protocol"),
+        // Dead letters of earlier versions have these texts.
         ("the answer", "protocol"),
         ("too many interim answers", "protocol"),
         ("cannot be sent", "protocol"),

@@ -339,11 +339,11 @@ impl Lanes {
         let (key, bytes) = (origin_lane(live), u64::from(live.body_bytes));
         self.in_flight -= 1;
         self.in_flight_bytes -= bytes;
-        let line = self.lines.get_mut(&key).expect("an attempt under way has a lane");
+        let line = self.lines.get_mut(&key).expect("an attempt in flight has a lane");
         line.in_flight -= 1;
         line.in_flight_bytes -= bytes;
         line.waits_for_bytes = None;
-        let tenant = self.tenants.get_mut(&live.tenant).expect("an attempt under way has a tenant");
+        let tenant = self.tenants.get_mut(&live.tenant).expect("an attempt in flight has a tenant");
         tenant.in_flight -= 1;
         tenant.in_flight_bytes -= bytes;
         if let Some(flow) = live.flow {

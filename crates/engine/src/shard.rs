@@ -248,7 +248,7 @@ impl Shard {
     ) -> AttemptEnd {
         let held = self.held.remove(&message.id.seq).expect("an attempt ends only if it was started and not ended");
         let Held { live, stage: Stage::InFlight(generation) } = held else {
-            panic!("{:?} was not under way", message.id)
+            panic!("{:?} was not in flight", message.id)
         };
         self.lanes.finish(&live, generation, now);
         let next = if live.cancel_requested && !planted::has(Bug::CancelForgottenOnRetry) {

@@ -193,23 +193,19 @@ pub fn ended_sentence(ending: &Ending, subject: &Subject<'_>, in_dlq: bool, now:
     match ending.state {
         State::Delivered => {
             let took = length(at.millis_since(subject.created_at));
-            format!("delivered at the {} attempt after {took}", ordinal(attempts.max(1) as usize))
+            format!("delivered on the {} attempt after {took}", ordinal(attempts.max(1) as usize))
         }
         State::Failed => {
-            let place = if in_dlq { "in the DLQ" } else { "failed, and no longer in the DLQ" };
-            let cause =
-                ending.last.as_ref().map_or_else(|| "no attempt is left".to_owned(), |last| told(last, subject));
+            let place = if in_dlq { "in the DLQ" } else { "failed, no longer in the DLQ" };
+            let cause = ending.last.as_ref().map_or_else(|| "no attempts left".to_owned(), |last| told(last, subject));
             format!("{place}: {cause}, {}", used_up(attempts, subject.retries))
         }
         _ => {
             let ago = ago(at, now);
             match (attempts, &ending.last) {
-                (0, _) => format!("cancelled {ago}, before its 1st attempt"),
+                (0, _) => format!("cancelled {ago}, before the 1st attempt"),
                 (_, Some(Answer::Status(200..=299))) => {
-                    format!(
-                        "cancelled {ago}, while its {} attempt was under way, which succeeded",
-                        ordinal(attempts as usize)
-                    )
+                    format!("cancelled {ago}, during the {} attempt, which succeeded", ordinal(attempts as usize))
                 }
                 (1, _) => format!("cancelled {ago}, after 1 failed attempt"),
                 _ => format!("cancelled {ago}, after {attempts} failed attempts"),
@@ -228,11 +224,11 @@ fn told(answer: &Answer, subject: &Subject<'_>) -> String {
 
 fn used_up(attempts: u32, retries: u32) -> String {
     match (attempts.saturating_sub(1), retries) {
-        _ if attempts == 0 => "without an attempt".to_owned(),
-        (_, 0) => "it had no retries".to_owned(),
-        (1, 1) => "its retry is used up".to_owned(),
-        (used, max) if used >= max => format!("{max} retries used up"),
-        (used, max) => format!("which forbids retries ({used} of {max} used)"),
+        _ if attempts == 0 => "without any attempt".to_owned(),
+        (_, 0) => "with no retries".to_owned(),
+        (1, 1) => "after 1 retry".to_owned(),
+        (used, max) if used >= max => format!("after {max} retries"),
+        (used, max) => format!("not retryable ({used} of {max} retries used)"),
     }
 }
 
@@ -247,12 +243,16 @@ pub fn waiting_sentence(
     let nth = ordinal(waiting.retried as usize + 1);
     match &waiting.obstacle {
         Obstacle::Time if subject.is_deadline => {
-            format!("its run waits for an event, for {} more", until(waiting.due, now))
+            format!("its run is waiting for an event; the wait times out in {}", until(waiting.due, now))
         }
-        Obstacle::Time if waiting.retried == 0 => format!("delayed: it is due in {}", until(waiting.due, now)),
+        Obstacle::Time if waiting.retried == 0 => format!("delayed: due in {}", until(waiting.due, now)),
         Obstacle::Time => {
-            let mut text =
-                format!("its {nth} attempt of {} is due in {}", subject.retries + 1, until(waiting.due, now));
+            let mut text = format!(
+                "attempt {} of {} is due in {}",
+                waiting.retried + 1,
+                subject.retries + 1,
+                until(waiting.due, now)
+            );
             if let Some(last) = last {
                 let _ = write!(text, ", after {}", told(last, subject));
             }
@@ -262,40 +262,41 @@ pub fn waiting_sentence(
         Obstacle::Flow(flow) => in_flow(flow, now),
         Obstacle::Destination(destination) => at_destination(destination, subject),
         Obstacle::Room(Room::Tenant(count)) => {
-            format!("it waits for room: all {count} deliveries that its tenant may have are under way")
+            format!("waiting for a free slot: the tenant has {count} deliveries in flight, its maximum")
         }
         Obstacle::Room(Room::Server(count)) => {
-            format!("it waits for room: all {count} deliveries that the server may have are under way")
+            format!("waiting for a free slot: the server has {count} deliveries in flight, its maximum")
         }
         Obstacle::Room(Room::Bytes) => {
-            "it waits for room: the bodies under way leave too little for its own".to_owned()
+            "waiting for memory: the bodies in flight leave too little room for this one".to_owned()
         }
         Obstacle::Room(Room::BytesOfFirst) => {
-            "it waits for room: the bodies under way leave too little for that of the first in its line".to_owned()
-        }
-        Obstacle::Room(Room::Memory) => {
-            "it waits for room: the server has as many messages in memory as it may, and reads this one later"
+            "waiting for memory: the bodies in flight leave too little room for the first message in its line"
                 .to_owned()
         }
-        Obstacle::Attempt => {
-            let since =
-                under_way_since.map_or(String::new(), |since| format!(", for {}", length(now.millis_since(since))));
-            let end = if waiting.cancel_requested { "; it was cancelled, so there is no other" } else { "" };
-            format!("its {nth} attempt is under way{since}{end}")
+        Obstacle::Room(Room::Memory) => {
+            "waiting for memory: the server holds the maximum number of messages and loads this one later".to_owned()
         }
-        Obstacle::Stopping => "the server is stopping: it starts again with the server".to_owned(),
-        Obstacle::Nothing => "nothing is in its way: it starts at once".to_owned(),
+        Obstacle::Attempt => {
+            let state = under_way_since.map_or("is in flight".to_owned(), |since| {
+                format!("has been in flight for {}", length(now.millis_since(since)))
+            });
+            let end = if waiting.cancel_requested { "; the message is cancelled and will not be retried" } else { "" };
+            format!("the {nth} attempt {state}{end}")
+        }
+        Obstacle::Stopping => "the server is stopping: the message starts after the restart".to_owned(),
+        Obstacle::Nothing => "ready: it starts immediately".to_owned(),
     }
 }
 
 fn in_queue(queue: &InQueue, now: Timestamp) -> String {
     let InQueue { name, parallelism, taken, .. } = queue;
-    let paused = || format!("the queue {name} is paused (changed {})", ago(queue.changed_at, now));
+    let paused = || format!("queue {name} is paused (changed {})", ago(queue.changed_at, now));
     match queue.position {
-        None if queue.paused => format!("{}: it has its turn, and goes on when the queue does", paused()),
-        None => format!("the queue {name} lets {parallelism} go at once now, and others had their turn before it"),
-        Some(position) if queue.paused => format!("{}: it is {} in line", paused(), place(position)),
-        Some(position) => format!("{} in line for queue {name}, {taken} of {parallelism} under way", place(position)),
+        None if queue.paused => format!("{}: it is this message's turn when the queue resumes", paused()),
+        None => format!("queue {name} now has a parallelism of {parallelism}, and earlier messages use all of it"),
+        Some(position) if queue.paused => format!("{}: {} in line", paused(), place(position)),
+        Some(position) => format!("{} in line for queue {name}, {taken} of {parallelism} in flight", place(position)),
     }
 }
 
@@ -303,11 +304,11 @@ fn in_flow(flow: &InFlow, now: Timestamp) -> String {
     let InFlow { key, in_flight, .. } = flow;
     let nth = place(flow.position);
     if flow.paused {
-        return format!("the flow-control key {key} is paused: it is {nth} in line");
+        return format!("flow-control key {key} is paused: {nth} in line");
     }
     let mut text = format!("{nth} in line for key {key}");
     if let Some(max) = flow.parallelism.filter(|max| in_flight >= max) {
-        let _ = write!(text, ", {in_flight} of {max} under way");
+        let _ = write!(text, ", {in_flight} of {max} in flight");
     }
     if let (Some(rate), Some(opens_at)) = (flow.rate, flow.opens_at) {
         let least = if matches!(flow.position, Position::Beyond(_)) { "at least" } else { "about" };
@@ -319,19 +320,19 @@ fn in_flow(flow: &InFlow, now: Timestamp) -> String {
 fn at_destination(destination: &AtDestination, subject: &Subject<'_>) -> String {
     let AtDestination { in_flight, max, busy, position } = destination;
     let why = match busy {
-        Busy::Full => format!("{in_flight} of {max} deliveries under way"),
-        Busy::Share => format!("{in_flight} deliveries under way, which is its share while its tenant has so many"),
-        Busy::Bytes => "where the bodies under way leave too little room for the next one".to_owned(),
+        Busy::Full => format!("{in_flight} of {max} deliveries in flight"),
+        Busy::Share => format!("{in_flight} deliveries in flight, its fair share while the tenant is busy"),
+        Busy::Bytes => "where the bodies in flight leave too little room for the next one".to_owned(),
     };
     format!("{} in line for {}, {why}", place(*position), subject.destination)
 }
 
-/// `3rd`, or `beyond the 64th`.
+/// `3rd`, or `at least 64 others ahead`.
 fn place(position: Position) -> String {
     match position {
         Position::Nth(nth) => ordinal(nth),
-        Position::Beyond(0) => "somewhere".to_owned(),
-        Position::Beyond(count) => format!("behind more than {count} others"),
+        Position::Beyond(0) => "waiting".to_owned(),
+        Position::Beyond(count) => format!("at least {count} others ahead"),
     }
 }
 

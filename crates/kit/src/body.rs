@@ -1,4 +1,4 @@
-//! Reading a body that may be hostile: so many bytes and no more, and not for ever.
+//! Reading request bodies with a limit on size and time.
 
 use crate::clock::Stopwatch;
 use bytes::{Bytes, BytesMut};
@@ -7,37 +7,37 @@ use http_body_util::BodyExt as _;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-/// The longest body that is read, by default.
+/// Default maximum size of a body, in bytes.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// How long a body may take to arrive, by default.
+/// Default time limit for reading a body.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of a body that is too long handlers read and throw away, so that its sender gets to the answer that says so.
-/// Of a longer one the connection is cut, and the sender may take that for a fault that passes.
+/// How many bytes of a body that is too large a handler reads and discards, so that the sender can read the error
+/// response. With more, the connection is cut, and the sender may take that for a temporary fault.
 pub const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Why a body was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// It is longer than it may be; the rest was not read.
+    /// It is larger than allowed; the rest was not read.
     #[error("the body is longer than {limit} bytes")]
     TooLong {
-        /// How long it may be.
+        /// The maximum size, in bytes.
         limit: usize,
     },
     /// It did not arrive in time.
     #[error("the body did not arrive within {} s", .0.as_secs())]
     TooSlow(Duration),
-    /// The connection broke, or what came was no HTTP.
+    /// The connection broke, or the data was not valid HTTP.
     #[error("the body could not be read")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// How much of a body is read, and for how long.
+/// Limits on the size of a body and the time to read it.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// The longest body.
+    /// Maximum size, in bytes.
     pub bytes: usize,
-    /// The longest wait for all of it.
+    /// Maximum time to read the whole body.
     pub time: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for BodyLimits {
 }
 
 impl BodyLimits {
-    /// Reads all of a body. One that says that it is too long is not even begun.
+    /// Reads the whole body. A body whose declared length exceeds the limit is not read at all.
     pub async fn read<B>(self, body: B) -> Result<Bytes, BodyError>
     where
         B: Body<Data = Bytes>,

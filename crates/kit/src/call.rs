@@ -1,6 +1,6 @@
-//! How a call to somebody else failed, and whether another attempt may help.
+//! Why a call to another service failed, and whether a retry may succeed.
 //!
-//! Start at [`CallError`]. Which failures are worth another attempt is decided in [`Class`], for everybody alike.
+//! Start at [`CallError`]. [`Class`] decides which failures can be retried.
 
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -14,31 +14,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Any error, boxed.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Most bytes of an answer that an error keeps; the rest is cut off.
+/// Maximum number of bytes of a response that an error keeps; the rest is cut off.
 pub const ERROR_TEXT_BYTES_MAX: usize = 2 * 1024;
 
-/// What kind of failure it was.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Class {
-    /// No connection, or it broke.
+    /// There was no connection, or it broke.
     Network,
-    /// No answer in time.
+    /// There was no response in time.
     Timeout,
-    /// The other side cannot now: 408, 425, 429, 500, 502, 503, 504.
+    /// The service is temporarily unavailable: 408, 425, 429, 500, 502, 503, 504.
     Unavailable,
-    /// It is there already, or somebody is at it: 409. A success for whoever wanted it to be there.
+    /// The resource already exists, or another request is creating it: 409. Callers that only want it to exist can
+    /// treat this as a success.
     Conflict,
-    /// The other side will not: any other status.
+    /// The service rejected the request: any other status.
     Refused,
-    /// What was to be sent, or what came back, makes no sense.
+    /// The request or the response is invalid.
     Invalid,
-    /// The caller wants no answer any more.
+    /// The caller cancelled the call.
     Cancelled,
 }
 
 impl Class {
-    /// The class of an answer that is no success.
+    /// The class of a response that is not a success.
     pub fn of_status(status: u16) -> Class {
         match status {
             408 | 425 | 429 | 500 | 502 | 503 | 504 => Class::Unavailable,
@@ -47,7 +48,7 @@ impl Class {
         }
     }
 
-    /// Whether another attempt may help.
+    /// Whether a retry may succeed.
     pub fn is_retryable(self) -> bool {
         matches!(self, Class::Network | Class::Timeout | Class::Unavailable)
     }
@@ -72,7 +73,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// Why a call did not succeed. Shows neither tokens nor what was sent.
+/// Why a call failed. Its output contains neither tokens nor request bodies.
 ///
 /// ```
 /// use posthaste_kit::call::{CallError, Class};
@@ -124,41 +125,41 @@ impl CallError {
         }
     }
 
-    /// The connection could not be made, or broke.
+    /// A failure to connect, or a broken connection.
     pub fn network(source: impl Into<BoxError>) -> CallError {
         CallError::new(Class::Network).because(source)
     }
 
-    /// There was no answer in time.
+    /// No response within this time.
     pub fn timeout(after: Duration) -> CallError {
         let mut error = CallError::new(Class::Timeout);
-        error.inner.detail = Some(format!("no answer within {} ms", after.as_millis()).into());
+        error.inner.detail = Some(format!("no response within {} ms", after.as_millis()).into());
         error
     }
 
-    /// What was to be sent makes no sense, and was not sent; trying again will not change it.
+    /// An invalid request, which was not sent. A retry cannot succeed.
     pub fn invalid(source: impl Into<BoxError>) -> CallError {
         CallError::new(Class::Invalid).because(source)
     }
 
-    /// What came back makes no sense: too long, or of another form. Nobody knows whether the request had its effect.
+    /// An invalid response: too large, or malformed. It is not known whether the request took effect.
     pub fn unreadable(source: impl Into<BoxError>) -> CallError {
         let mut error = CallError::new(Class::Invalid).because(source).from_a_stranger();
         error.inner.is_untouched = false;
         error
     }
 
-    /// The caller gave up.
+    /// A call that the caller cancelled.
     pub fn cancelled() -> CallError {
         CallError::new(Class::Cancelled)
     }
 
-    /// An answer that is no success, with what its headers say about when to try again.
+    /// A response that is not a success, with the retry time from its headers.
     pub fn from_status(status: u16, headers: &HeaderMap) -> CallError {
         CallError::from_status_at(status, headers, Clock::system().now())
     }
 
-    /// The same, at this time: a date in `Retry-After` is counted from it.
+    /// Like [`from_status`](Self::from_status), but at this time, from which a date in `Retry-After` is counted.
     pub fn from_status_at(status: u16, headers: &HeaderMap, now: SystemTime) -> CallError {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
@@ -171,19 +172,19 @@ impl CallError {
         error
     }
 
-    /// What led to it.
+    /// Sets the underlying cause.
     pub fn because(mut self, source: impl Into<BoxError>) -> CallError {
         self.inner.source = Some(source.into());
         self
     }
 
-    /// Words for whoever reads it.
+    /// Adds a description for people who read the error.
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> CallError {
         self.inner.detail = Some(detail.into());
         self
     }
 
-    /// What the other side answered, up to [`ERROR_TEXT_BYTES_MAX`]. Logs do not show it.
+    /// Sets the body of the response, up to [`ERROR_TEXT_BYTES_MAX`]. Logs do not show it.
     pub fn with_body(mut self, body: impl Into<String>) -> CallError {
         let mut body = body.into();
         body.truncate(body.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
@@ -191,19 +192,19 @@ impl CallError {
         self
     }
 
-    /// No further attempt is to be made, whatever the class says.
+    /// Prevents further attempts, whatever the class is.
     pub fn give_up(mut self) -> CallError {
         self.inner.is_retryable = false;
         self
     }
 
-    /// Marks a failure from before anything was sent: the other side can not have acted on it.
+    /// Marks a failure that happened before anything was sent, so the service cannot have acted on the request.
     pub fn before_anything_was_sent(mut self) -> CallError {
         self.inner.is_untouched = true;
         self
     }
 
-    /// Marks an answer that the other side would never give: a proxy or somebody else in its place did.
+    /// Marks a response that the service itself would never send, such as one from a proxy in its place.
     pub fn from_a_stranger(mut self) -> CallError {
         self.inner.is_foreign = true;
         self
@@ -215,76 +216,76 @@ impl CallError {
         self
     }
 
-    /// What kind of failure it was.
+    /// The class of the failure.
     pub fn class(&self) -> Class {
         self.inner.class
     }
 
-    /// The status of the answer, if there was one.
+    /// The status of the response, if there was one.
     pub fn status(&self) -> Option<u16> {
         self.inner.status
     }
 
-    /// How long the other side asks to wait, if it does.
+    /// How long the service asks to wait, if it does.
     pub fn retry_after(&self) -> Option<Duration> {
         self.inner.retry_after
     }
 
-    /// How many attempts were made; 0 if it never came to one.
+    /// Number of attempts; 0 if there was none.
     pub fn attempts(&self) -> u32 {
         self.inner.attempts
     }
 
-    /// What the other side answered, cut off at [`ERROR_TEXT_BYTES_MAX`].
+    /// The body of the response, cut off at [`ERROR_TEXT_BYTES_MAX`].
     pub fn body(&self) -> Option<&str> {
         self.inner.body.as_deref()
     }
 
-    /// Whether another attempt may help.
+    /// Whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         self.inner.is_retryable
     }
 
-    /// Whether it is there already, which is a success for whoever wanted it to be there.
+    /// Whether the resource already exists. Callers that only want it to exist can treat this as a success.
     pub fn is_conflict(&self) -> bool {
         self.inner.class == Class::Conflict
     }
 
-    /// Whether there was no answer in time.
+    /// Whether there was no response in time.
     pub fn is_timeout(&self) -> bool {
         self.inner.class == Class::Timeout
     }
 
-    /// Whether the caller gave up.
+    /// Whether the caller cancelled the call.
     pub fn is_cancelled(&self) -> bool {
         self.inner.class == Class::Cancelled
     }
 
-    /// Whether it does not exist: 404 or 410.
+    /// Whether the resource does not exist: 404 or 410.
     pub fn is_not_found(&self) -> bool {
         matches!(self.inner.status, Some(404 | 410))
     }
 
-    /// Whether the other side can not have acted on the request, so that repeating it does no harm.
+    /// Whether the service cannot have acted on the request, so repeating it does no harm.
     pub fn is_untouched(&self) -> bool {
         self.inner.is_untouched
     }
 
-    /// Whether the other side as a whole is not there: no connection, no answer in time, 408, 425, 429, any 5xx, or an
-    /// answer that is not of its making. Then a request that is good may go elsewhere; in all other cases nobody would
-    /// take it.
+    /// Whether the service as a whole is unavailable: no connection, no response in time, 408, 425, 429, any 5xx, or a
+    /// response that it did not send itself. A valid request can then go elsewhere. In all other cases another service
+    /// would reject it too.
     pub fn is_outage(&self) -> bool {
         let has_failed = |status: u16| status >= 500;
         self.inner.class.is_retryable() || self.inner.is_foreign || self.inner.status.is_some_and(has_failed)
     }
 
-    /// The error and what led to it, for logs.
+    /// The error and its causes, for logs.
     pub fn chain(&self) -> impl fmt::Display + '_ {
         Chain(self)
     }
 
-    /// For a handler whose own success depends on this call: a failure that will not pass is permanent, and the time
-    /// that the other side asked for is passed on to the queue.
+    /// Converts to a handler failure, for handlers that depend on this call. An error that cannot be retried becomes a
+    /// permanent failure, and the requested wait is passed on to the queue.
     pub fn into_failure(self) -> Failure {
         let (will_pass, wait) = (self.is_outage(), self.inner.retry_after);
         let failure =
@@ -318,11 +319,11 @@ impl fmt::Display for CallError {
         }
         match class {
             Class::Network => f.write_str("the connection failed")?,
-            Class::Timeout => f.write_str("the time is over")?,
-            Class::Unavailable => f.write_str("not available now")?,
-            Class::Conflict => f.write_str("in conflict with what is there")?,
-            Class::Refused => f.write_str("refused")?,
-            Class::Invalid => f.write_str("not understood")?,
+            Class::Timeout => f.write_str("timed out")?,
+            Class::Unavailable => f.write_str("temporarily unavailable")?,
+            Class::Conflict => f.write_str("conflicts with the existing state")?,
+            Class::Refused => f.write_str("rejected")?,
+            Class::Invalid => f.write_str("invalid request or response")?,
             Class::Cancelled => f.write_str("cancelled")?,
         }
         if let Some(status) = status {
@@ -407,11 +408,11 @@ mod tests {
     fn an_error_says_what_happened_and_not_what_was_answered() {
         let error = CallError::from_status(503, &HeaderMap::new()).with_body("secret-answer").because("socket");
         let error = error.after("charge", 3);
-        assert_eq!(error.to_string(), "charge: not available now (status 503) after 3 attempts");
+        assert_eq!(error.to_string(), "charge: temporarily unavailable (status 503) after 3 attempts");
         assert!(!format!("{error:?}").contains("secret-answer"));
         assert_eq!(error.body(), Some("secret-answer"));
         assert_eq!(error.source().unwrap().to_string(), "socket");
-        assert_eq!(error.chain().to_string(), "charge: not available now (status 503) after 3 attempts: socket");
+        assert_eq!(error.chain().to_string(), "charge: temporarily unavailable (status 503) after 3 attempts: socket");
     }
 
     #[test]

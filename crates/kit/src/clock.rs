@@ -1,4 +1,4 @@
-//! Where the time comes from, so that tests can choose it.
+//! The source of time, so that tests can control it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl Clock {
-    /// The system's clock.
+    /// The system clock.
     pub fn system() -> Clock {
         Clock::from_fn(SystemTime::now)
     }
 
-    /// The system's time at this moment, and from then on a clock that never jumps. In tests it stands still with
-    /// Tokio's.
+    /// Reads the system time once and then uses a clock that never jumps. In tests it stops when Tokio's clock is
+    /// paused.
     pub fn steady() -> Clock {
         let (time, start) = (SystemTime::now(), tokio::time::Instant::now());
         Clock::from_fn(move || time + start.elapsed())
@@ -26,7 +26,7 @@ impl Clock {
         Clock(Arc::new(now))
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> SystemTime {
         (self.0)()
     }

@@ -14,7 +14,7 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection may take to be made; part of the time of an attempt.
+/// Time limit for establishing a connection; it is part of the time of an attempt.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection without requests is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,9 +35,9 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// The client cannot be made: the system's certificates cannot be read, or what it was given is no URL or no token.
+/// The client cannot be created: the system's certificates cannot be read, or the URL or token is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("the client cannot be made: {what}")]
+#[error("the client cannot be created: {what}")]
 pub struct SetupError {
     what: &'static str,
     #[source]
@@ -119,15 +119,17 @@ fn failed(error: reqwest::Error) -> CallError {
 
 /// Reads a base URL: `http` or `https`, no user, no query; without a slash at its end.
 pub(crate) fn base_url(text: &str) -> Result<Url, SetupError> {
-    let url = Url::parse(text.trim()).map_err(|error| SetupError::because("the base is no URL", error))?;
+    let url = Url::parse(text.trim()).map_err(|error| SetupError::because("the base is not a URL", error))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(SetupError::new("the base URL must begin with http:// or https://"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(SetupError::new("the base URL must have no user and no password: they would end up in logs"));
+        return Err(SetupError::new(
+            "the base URL must not have a user or password, because they would appear in logs",
+        ));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(SetupError::new("the base URL must have no query and no fragment"));
+        return Err(SetupError::new("the base URL must not have a query or fragment"));
     }
     Ok(url)
 }
@@ -136,7 +138,7 @@ pub(crate) fn base_url(text: &str) -> Result<Url, SetupError> {
 pub(crate) fn bearer(token: &Secret) -> Result<HeaderValue, SetupError> {
     let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
     // The error of the conversion could show the token.
-    let mut value = value.map_err(|_| SetupError::new("the token has characters that no header can carry"))?;
+    let mut value = value.map_err(|_| SetupError::new("the token has characters that are not valid in a header"))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -1,4 +1,4 @@
-//! How a handler says that it did not work: whether another attempt may help.
+//! How a handler reports a failure, and whether a retry may succeed.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::time::Duration;
 
-/// What a handler returns.
+/// The result of a handler.
 pub type HandlerResult = Result<(), Failure>;
 
-/// Why a handler did not do its work. Any error turns into one that is worth another attempt; say
-/// [`Failure::permanent`] when none is.
+/// Why a handler failed. Any error converts to a failure that is retried. Use [`Failure::permanent`] if a retry cannot
+/// succeed.
 #[derive(Debug)]
 pub struct Failure {
     is_retryable: bool,
@@ -19,33 +19,33 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Another attempt may help: the queue tries again by its policy.
+    /// A failure that may not happen again: the queue retries by its policy.
     pub fn retryable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
         Failure { is_retryable: true, retry_after: None, source: source.into() }
     }
 
-    /// No attempt will help: the message goes to the dead letters at once.
+    /// A failure that a retry cannot fix: the message goes to the DLQ immediately.
     pub fn permanent(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
         Failure { is_retryable: false, retry_after: None, source: source.into() }
     }
 
-    /// Not before this time has passed.
+    /// Sets the minimum time before the retry.
     pub fn after(mut self, wait: Duration) -> Failure {
         self.retry_after = Some(wait);
         self
     }
 
-    /// Whether another attempt may help.
+    /// Whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         self.is_retryable
     }
 
-    /// How long to wait before it, if the handler knows.
+    /// How long to wait before the retry, if the handler set a time.
     pub fn wait(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// What went wrong. For logs; callers do not hear it.
+    /// The cause of the failure. It appears in logs, never in responses.
     pub fn source(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         self.source.as_ref()
     }

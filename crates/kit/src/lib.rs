@@ -1,4 +1,4 @@
-//! What handlers and publishers need behind a queue that delivers at least once.
+//! Building blocks for handlers and publishers of a queue that delivers at least once.
 //!
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]

@@ -1,4 +1,4 @@
-//! What is wrong, for programs and people: `application/problem+json` (RFC 9457).
+//! Error responses for programs and people: `application/problem+json` (RFC 9457).
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -7,28 +7,28 @@ use http_body_util::Full;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The body of every answer that the kit makes.
+/// The body of every response that the kit creates.
 pub type ResponseBody = Full<Bytes>;
 
-/// Tells a queue not to try again.
+/// Header that asks a queue not to retry.
 pub const NON_RETRYABLE_HEADER: &str = "upstash-nonretryable-error";
-/// The status that goes with it.
+/// Status that must accompany that header.
 pub const NON_RETRYABLE_STATUS: u16 = 489;
 
-/// One problem, as the caller hears of it. What the caller must not hear stays in the logs.
+/// An error response. Details that callers must not see stay in the logs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
-    /// Names the kind of problem; `about:blank` if the status says it all.
+    /// URI that identifies the kind of problem; `about:blank` if the status is enough.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The kind in words, the same each time.
+    /// Summary of the kind of problem, always the same text for one kind.
     pub title: String,
-    /// The status of the answer.
+    /// Status of the response.
     pub status: u16,
-    /// What was wrong this time, and what helps.
+    /// What went wrong this time, and how to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The request, to find it in the logs.
+    /// Identifies the request, to find it in the logs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     #[serde(skip)]
@@ -38,7 +38,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem that its status and these words describe.
+    /// A problem with this status and summary.
     pub fn new(status: StatusCode, title: impl Into<String>) -> Problem {
         Problem {
             kind: "about:blank".to_owned(),
@@ -51,31 +51,31 @@ impl Problem {
         }
     }
 
-    /// A problem that no further attempt will solve: [`NON_RETRYABLE_STATUS`] with [`NON_RETRYABLE_HEADER`].
+    /// A problem that a retry cannot solve: [`NON_RETRYABLE_STATUS`] with [`NON_RETRYABLE_HEADER`].
     pub fn non_retryable(title: impl Into<String>) -> Problem {
         let status = StatusCode::from_u16(NON_RETRYABLE_STATUS).unwrap_or(StatusCode::BAD_REQUEST);
         Problem { is_final: true, ..Problem::new(status, title) }
     }
 
-    /// What was wrong this time, and what helps.
+    /// Sets the description of this occurrence: what went wrong, and how to fix it.
     pub fn detail(mut self, detail: impl Into<String>) -> Problem {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The request, to find it in the logs.
+    /// Sets what identifies the request, to find it in the logs.
     pub fn instance(mut self, instance: impl Into<String>) -> Problem {
         self.instance = Some(instance.into());
         self
     }
 
-    /// When it is worth trying again; rounded up to a second.
+    /// Sets the time after which a retry makes sense, rounded up to whole seconds.
     pub fn retry_after(mut self, after: Duration) -> Problem {
         self.retry_after = Some(after);
         self
     }
 
-    /// The answer.
+    /// Converts to a response.
     pub fn into_response(self) -> Response<ResponseBody> {
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = Response::new(Full::from(body));

@@ -1,26 +1,26 @@
-//! What goes from one request to the next, so that all that happens for one reason can be found together.
+//! Headers that link requests, so that everything that happens for one reason can be found together.
 
 use http::{HeaderMap, HeaderName};
 use std::fmt;
 use std::sync::Arc;
 
-/// Carries the id of the request that another one is part of.
+/// Header with the id of the request that this one is part of.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
-/// Carries the id of the event that a message is about, such as that of a webhook.
+/// Header with the id of the event that a message is about, such as the event of a webhook.
 pub const EVENT_ID_HEADER: &str = "x-event-id";
-/// Carries how many attempts may follow the first, which a delivery does not say otherwise.
+/// Header with the number of attempts that may follow the first. A delivery has this information nowhere else.
 pub const MAX_RETRIES_HEADER: &str = "x-max-retries";
-/// Carries the id by which a message was deduplicated, which a delivery does not say otherwise.
+/// Header with the deduplication id of a message. A delivery has this information nowhere else.
 pub const DEDUPLICATION_ID_HEADER: &str = "x-deduplication-id";
-/// Carries the position in a trace (W3C Trace Context).
+/// Header with the position in a trace (W3C Trace Context).
 pub const TRACEPARENT_HEADER: &str = "traceparent";
-/// Carries what tracing systems add to it.
+/// Header with vendor-specific trace data.
 pub const TRACESTATE_HEADER: &str = "tracestate";
 
 /// The headers that go from an incoming request to all that it leads to.
 pub(crate) const PROPAGATED: [&str; 3] = [TRACEPARENT_HEADER, TRACESTATE_HEADER, REQUEST_ID_HEADER];
 
-/// Puts headers on every request: a trace context, for example.
+/// Adds headers to every request, such as a trace context.
 ///
 /// With OpenTelemetry: `Propagator::new(|headers| propagator.inject_context(&Context::current(), &mut
 /// HeaderInjector(headers)))`.
@@ -28,12 +28,12 @@ pub(crate) const PROPAGATED: [&str; 3] = [TRACEPARENT_HEADER, TRACESTATE_HEADER,
 pub struct Propagator(Arc<dyn Fn(&mut HeaderMap) + Send + Sync>);
 
 impl Propagator {
-    /// Calls this for every request, on the task that makes it.
+    /// Calls this function for every request, on the task that sends it.
     pub fn new(inject: impl Fn(&mut HeaderMap) + Send + Sync + 'static) -> Propagator {
         Propagator(Arc::new(inject))
     }
 
-    /// Passes on what an incoming request carries: the trace context and the request id.
+    /// Forwards the trace context and the request id of an incoming request.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -52,7 +52,7 @@ impl Propagator {
         Propagator::new(move |headers| headers.extend(passed.clone()))
     }
 
-    /// The headers of a request that is made now.
+    /// The headers for a request sent now.
     pub fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         (self.0)(&mut headers);

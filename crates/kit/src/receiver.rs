@@ -1,11 +1,11 @@
-//! Whether a delivery comes from whom it says: the check of `Upstash-Signature` on the raw bytes of the body.
+//! Verification of deliveries: checks `Upstash-Signature` against the raw bytes of the body.
 //!
-//! Start at [`Receiver`]. The order of the checks is part of the promise: the header, the length of the token, its
-//! form, its MAC with both keys, its claims, the hash of the body, and last the header with the id of the message.
-//! Nothing of the body is looked at before.
+//! Start at [`Receiver`]. The order of the checks is guaranteed: the header, the length of the token, its form, its MAC
+//! with both keys, its claims, the hash of the body, and finally the header with the message id. Nothing of the body is
+//! read before these checks.
 //!
-//! Posthaste signs the id of the message. Hosted QStash does not: there [`Verified::message_id`] is `None`, and the id
-//! in `Upstash-Message-Id` is only as trustworthy as the connection.
+//! Posthaste signs the message id. Hosted QStash does not: there [`Verified::message_id`] is `None`, and the id in
+//! `Upstash-Message-Id` is only as trustworthy as the connection.
 
 use crate::clock::{Clock, unix_seconds};
 use crate::idempotency::hex;
@@ -25,15 +25,15 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 use subtle::{Choice, ConstantTimeEq};
 
-/// The header with the signature.
+/// Header with the signature.
 pub const SIGNATURE_HEADER: &str = "upstash-signature";
-/// A token that is longer is refused before it is decoded.
+/// Maximum size of a token, in bytes. A longer token is rejected before it is decoded.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// A signature that is valid for longer than this is refused, by default; QStash's and Posthaste's last five minutes.
+/// Default maximum lifetime of a signature. Signatures of QStash and Posthaste are valid for 5 minutes.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(3_600);
-/// The largest leeway between clocks; a larger one is cut to it. A signature is good for that much longer.
+/// Maximum clock leeway; a larger one is reduced to it. The leeway extends the lifetime of a signature.
 pub const LEEWAY_MAX: Duration = Duration::from_secs(60);
-/// The shortest signing key, in bytes; a shorter one is refused. Keys of QStash and of Posthaste have 25 to 33.
+/// Minimum size of a signing key, in bytes. Keys of QStash and Posthaste have 25 to 33.
 pub const SIGNING_KEY_BYTES_MIN: usize = 24;
 
 /// Who signs: the only value of `iss` that counts.
@@ -71,43 +71,43 @@ enum Expected {
     Anything,
 }
 
-/// What a signature says, once it is verified.
+/// The content of a verified signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
     /// The destination as it was published.
     pub url: String,
-    /// The id of the message, if it is signed: Posthaste signs it, hosted QStash does not. Where it is signed,
-    /// `Upstash-Message-Id` says the same or nothing.
+    /// Id of the message, if it is signed: Posthaste signs it, hosted QStash does not. If it is signed,
+    /// `Upstash-Message-Id` is the same or absent.
     pub message_id: Option<String>,
-    /// The unique name of the signature, if it has one.
+    /// Unique id of the signature, if it has one.
     pub jwt_id: Option<String>,
-    /// When it was made, in seconds since 1970, if it says so.
+    /// Time of the signature, in seconds since 1970, if it has one.
     pub issued_at: Option<i64>,
-    /// Until when it is valid, in seconds since 1970.
+    /// Expiry of the signature, in seconds since 1970.
     pub expires_at: i64,
-    /// Identifies this signature: its [`jwt_id`](Self::jwt_id), or else the hash of the whole token.
+    /// Identifies this signature: its [`jwt_id`](Self::jwt_id), or the hash of the whole token.
     pub(crate) nonce: String,
 }
 
-/// A signing key that protects nothing. No receiver is made with it.
+/// A signing key that protects nothing. It is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSigningKey {
-    /// There is none.
-    #[error("a signing key is empty: set it to the key of your queue")]
+    /// The key is empty.
+    #[error("a signing key is empty; set it to the key of your queue")]
     Empty,
-    /// It can be guessed, or was not copied whole.
+    /// The key is too short: it can be guessed, or was not copied completely.
     #[error(
-        "a signing key has {bytes} bytes and needs {SIGNING_KEY_BYTES_MIN}: copy the whole key (`sig_…`); in tests use `Receiver::for_development`"
+        "a signing key has {bytes} bytes, at least {SIGNING_KEY_BYTES_MIN} are required; copy the whole key (`sig_…`), or use `Receiver::for_development` in tests"
     )]
     TooShort {
-        /// How long it is.
+        /// Size of the key, in bytes.
         bytes: usize,
     },
-    /// Everybody knows it.
+    /// The key is public.
     #[error(
-        "a signing key is a published key of the development server, with which anybody can sign: use the keys of your own queue; on your own machine use `Receiver::for_development`"
+        "a signing key is a public key of the development server, so anyone can sign with it; use the keys of your own queue, or `Receiver::for_development` on your own machine"
     )]
     Published,
 }
@@ -118,39 +118,39 @@ impl From<EmptySecret> for InvalidSigningKey {
     }
 }
 
-/// Why a delivery was refused: for logs and metrics. The caller hears only that it was.
+/// Why a delivery was rejected, for logs and metrics. The response does not contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
     /// There is no signature.
     Missing,
-    /// There are several, and somebody else may look at another one.
+    /// There are several signatures, and another reader may use a different one.
     Ambiguous,
     /// The token is longer than [`TOKEN_BYTES_MAX`].
     TooLong,
-    /// It is no token of three parts in strict base64, or its header or claims have another form.
+    /// The token does not consist of three parts in strict base64, or its header or claims are malformed.
     Malformed,
-    /// It is not signed with HS256, or its header asks for what nobody should do.
+    /// The token is not signed with HS256, or its header requests unsafe features.
     Algorithm,
-    /// Neither key made it.
+    /// The signature matches neither key.
     Signature,
-    /// It was made by somebody else.
+    /// The issuer is wrong.
     Issuer,
-    /// It was made for another URL.
+    /// The signature is for another URL.
     Url,
-    /// Its time is over.
+    /// The signature has expired.
     Expired,
-    /// Its time has not come.
+    /// The signature is not valid yet.
     NotYetValid,
-    /// It would be valid for too long.
+    /// The signature is valid for too long.
     LifetimeTooLong,
-    /// The body is not the one that was signed.
+    /// The signature is for another body.
     Body,
     /// The receiver does not know its own URL: see [`Receiver::at_base`].
     UrlNotConfigured,
-    /// It is genuine, but nothing names it: a repetition could not be told from it.
+    /// The request is authentic, but has no id, so a replay could not be detected.
     EventId,
-    /// `Upstash-Message-Id` names another message than the signature.
+    /// `Upstash-Message-Id` differs from the signed message id.
     MessageId,
 }
 
@@ -183,43 +183,44 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A delivery that is not what it says. Shows the reason and never the signature.
+/// A rejected delivery. It shows the reason and never the signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the signature is refused: {reason}")]
+#[error("invalid signature: {reason}")]
 pub struct Rejected {
     reason: Reason,
 }
 
 impl Rejected {
-    /// Why, for logs and metrics.
+    /// The reason, for logs and metrics.
     pub fn reason(self) -> Reason {
         self.reason
     }
 
-    /// Whether the signature was good once.
+    /// Whether the signature has expired, but is otherwise valid.
     pub fn is_expired(self) -> bool {
         self.reason == Reason::Expired
     }
 }
 
 impl Receiver {
-    /// Takes both signing keys: during a rotation deliveries are signed with either. Keys that are shorter than
-    /// [`SIGNING_KEY_BYTES_MIN`] and the published keys of the development server are refused.
+    /// Creates a receiver with both signing keys: during a rotation, deliveries are signed with either. Keys shorter
+    /// than [`SIGNING_KEY_BYTES_MIN`] and the public keys of the development server are rejected.
     ///
-    /// Say next which URL deliveries are for ([`at_base`](Self::at_base), [`at_url`](Self::at_url) or, explicitly,
-    /// [`at_any_url`](Self::at_any_url)); until then everything is refused.
+    /// Next, set the URL that deliveries are for ([`at_base`](Self::at_base), [`at_url`](Self::at_url) or, explicitly,
+    /// [`at_any_url`](Self::at_any_url)). Until then all deliveries are rejected.
     pub fn new(current_key: impl AsRef<str>, next_key: impl AsRef<str>) -> Result<Receiver, InvalidSigningKey> {
         Ok(Receiver::of_both(signing_key(current_key)?, signing_key(next_key)?))
     }
 
-    /// Takes one signing key. Deliveries are refused from the next rotation on until it is replaced.
+    /// Creates a receiver with one signing key. After the next rotation, deliveries are rejected until you replace it.
     pub fn with_one_key(current_key: impl AsRef<str>) -> Result<Receiver, InvalidSigningKey> {
-        tracing::warn!("there is only one signing key: the next rotation will refuse deliveries");
+        tracing::warn!("only one signing key is set; deliveries will be rejected after the next key rotation");
         Ok(Receiver::of(signing_key(current_key)?))
     }
 
-    /// The same as [`new`](Self::new) for tests and for `posthaste dev` on your own machine: short and published keys
-    /// are accepted, with a warning. Never use it where others can reach the endpoint: anybody can sign with such keys.
+    /// Like [`new`](Self::new), for tests and for `posthaste dev` on your own machine: short and public keys are
+    /// accepted, with a warning. Never use it where others can reach the endpoint, because anyone can sign with such
+    /// keys.
     ///
     /// ```
     /// use posthaste_kit::Receiver;
@@ -236,14 +237,14 @@ impl Receiver {
     ) -> Result<Receiver, InvalidSigningKey> {
         let (current, next) = (Secret::new(current_key)?, Secret::new(next_key)?);
         if let Some(weakness) = weakness(&current).or_else(|| weakness(&next)) {
-            tracing::warn!(%weakness, "development keys are accepted: anybody can sign deliveries to this endpoint");
+            tracing::warn!(%weakness, "development keys are accepted, so anyone can sign deliveries to this endpoint");
         }
         Ok(Receiver::of_both(current, next))
     }
 
     fn of_both(current: Secret, next: Secret) -> Receiver {
         if current.expose() == next.expose() {
-            tracing::warn!("both signing keys are the same: the next rotation will refuse deliveries");
+            tracing::warn!("both signing keys are the same; deliveries will be rejected after the next key rotation");
         }
         Receiver { next: Some(next), ..Receiver::of(current) }
     }
@@ -259,8 +260,8 @@ impl Receiver {
         }
     }
 
-    /// Deliveries are for this origin (and path, if requests lose one on their way), with the path and query of the
-    /// request behind it. What the request says about its host counts for nothing: that is the caller's choice.
+    /// Accepts deliveries for this origin (and path, if a proxy strips one), followed by the path and query of the
+    /// request. The host of the request is ignored, because the caller can choose it.
     pub fn at_base(mut self, base: impl Into<String>) -> Receiver {
         let mut base = base.into();
         base.truncate(base.trim_end_matches('/').len());
@@ -268,31 +269,31 @@ impl Receiver {
         self
     }
 
-    /// Deliveries are for exactly this URL.
+    /// Accepts deliveries for exactly this URL.
     pub fn at_url(mut self, url: impl Into<String>) -> Receiver {
         self.url = Expected::Exactly(url.into());
         self
     }
 
-    /// Deliveries for any URL are taken: also those that were meant for another endpoint that has the same keys.
+    /// Accepts deliveries for any URL, including those for another endpoint with the same keys.
     pub fn at_any_url(mut self) -> Receiver {
         self.url = Expected::Anything;
         self
     }
 
-    /// How far the clocks may be apart; nothing by default, [`LEEWAY_MAX`] at most.
+    /// Sets the allowed clock difference. Default: zero; maximum: [`LEEWAY_MAX`].
     pub fn leeway(mut self, leeway: Duration) -> Receiver {
         self.leeway = leeway.min(LEEWAY_MAX);
         self
     }
 
-    /// Signatures that are valid for longer from now on are refused; [`LIFETIME_MAX`] by default.
+    /// Sets the maximum remaining lifetime of a signature. Default: [`LIFETIME_MAX`].
     pub fn lifetime_max(mut self, lifetime: Duration) -> Receiver {
         self.lifetime_max = lifetime;
         self
     }
 
-    /// Where the time comes from.
+    /// Sets the clock.
     pub fn clock(mut self, clock: Clock) -> Receiver {
         self.clock = clock;
         self
@@ -315,12 +316,12 @@ impl Receiver {
         self.clock.now()
     }
 
-    /// Whether it is known which URL deliveries are for.
+    /// Whether the URL of the receiver is set.
     pub fn knows_its_url(&self) -> bool {
         !matches!(self.url, Expected::Undecided)
     }
 
-    /// Checks what can be checked before the body is read: that there is exactly one token, not too long.
+    /// Checks what is possible before the body is read: that there is exactly one token, and not too long.
     pub fn token<'a>(&self, headers: &'a HeaderMap) -> Result<Token<'a>, Rejected> {
         let mut values = headers.get_all(SIGNATURE_HEADER).iter();
         let value = values.next().ok_or(Reason::Missing)?;
@@ -335,13 +336,13 @@ impl Receiver {
         }
     }
 
-    /// Verifies a request whose body is `body`, byte for byte as it arrived. If the id of the message is signed,
-    /// `Upstash-Message-Id` must not name another one.
+    /// Verifies a request with this body, byte for byte as it was received. If the message id is signed,
+    /// `Upstash-Message-Id` must not differ from it.
     pub fn verify(&self, headers: &HeaderMap, uri: &Uri, body: &[u8]) -> Result<Verified, Rejected> {
         self.verify_at(headers, uri, body, self.clock.now())
     }
 
-    /// The same at a time of your choice.
+    /// Like [`verify`](Self::verify), at the given time.
     pub fn verify_at(
         &self,
         headers: &HeaderMap,
@@ -356,8 +357,8 @@ impl Receiver {
         Ok(verified)
     }
 
-    /// The second half of [`verify`](Self::verify), without its look at `Upstash-Message-Id`: take the id from
-    /// [`Verified::message_id`] if it is there.
+    /// The second half of [`verify`](Self::verify), without the check of `Upstash-Message-Id`. Use
+    /// [`Verified::message_id`] if it is present.
     pub fn verify_token(&self, token: Token<'_>, uri: &Uri, body: &[u8]) -> Result<Verified, Rejected> {
         self.verify_token_at(token, uri, body, self.clock.now())
     }
@@ -429,12 +430,12 @@ impl Receiver {
     }
 }
 
-/// A token that is there once and not too long.
+/// A token that was sent exactly once and is not too long.
 #[derive(Clone, Copy)]
 pub struct Token<'a>(&'a str);
 
 impl Token<'_> {
-    /// Eight hexadecimal digits that are the same for the same token: all that may be logged of it.
+    /// Eight hexadecimal digits that identify the token. Nothing else of it may be logged.
     pub fn fingerprint(self) -> String {
         self.hash()[..8].to_owned()
     }

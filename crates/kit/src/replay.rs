@@ -1,9 +1,9 @@
-//! Each signature of a queue counts once: a recorded delivery cannot be sent again, not even while its signature is
+//! Each signature of a queue is accepted once: a recorded delivery cannot be sent again, even while its signature is
 //! valid.
 //!
-//! A queue signs every attempt afresh, so a signature that comes a second time is a replay, or the same attempt that
-//! was sent twice because a connection broke (a queue may do that, and a proxy). Neither may run the handler: the next
-//! attempt has a signature of its own. The answer is safe for both, and never loses a message:
+//! A queue signs every attempt separately. A signature that arrives twice is therefore a replay, or the same attempt
+//! sent twice because a connection broke (a queue or a proxy may do that). Neither may run the handler, because the
+//! next attempt has its own signature. The response is safe for both cases and never loses a message:
 //!
 //! | the first use of the signature | the id of the message is signed | it is not |
 //! |---|---|---|
@@ -59,7 +59,7 @@ impl SingleUse {
             return;
         }
         if let Err(error) = within(limit, store.complete(lease, self.left)).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "a used signature was not marked as done");
+            tracing::debug!(error = &error as &dyn std::error::Error, "cannot mark a used signature as done");
         }
     }
 }

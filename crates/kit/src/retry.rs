@@ -1,7 +1,7 @@
-//! Calls that are tried again: a bounded number of times, with growing waits, and only where it can help.
+//! Retries of calls: a bounded number of attempts with growing delays, and only where a retry may succeed.
 //!
-//! Start at [`with_retry`]. What to do after a failure is decided by [`RetryPolicy::next`], which reads no clock and
-//! rolls no dice.
+//! Start at [`with_retry`]. [`RetryPolicy::next`] decides what happens after a failure. It uses no clock and no random
+//! numbers of its own.
 
 use crate::call::CallError;
 use std::future::Future;
@@ -9,29 +9,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 pub use tokio_util::sync::CancellationToken;
 
-/// Attempts in all, by default.
+/// Default number of attempts, including the first.
 pub const ATTEMPTS: u32 = 3;
-/// The wait after the first failure, by default; it doubles with each further one.
+/// Default delay after the first failure; it doubles with each further failure.
 pub const WAIT_BASE: Duration = Duration::from_millis(250);
-/// The longest wait between two attempts, by default.
+/// Default maximum delay between two attempts.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long one attempt may take, by default.
+/// Default time limit of one attempt.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest `Retry-After` that is waited for, by default. Who asks for more is not asked again; the error says so.
+/// Default maximum `Retry-After`. A longer one ends the retries, and the error reports it.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// How often, how long, and with which waits a call is tried.
+/// Number of attempts, time limit of each and delays between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts in all; zero counts as one.
+    /// Number of attempts, including the first; 0 counts as 1.
     pub attempts: u32,
-    /// The wait after the first failure; it doubles with each further one.
+    /// Delay after the first failure; it doubles with each further failure.
     pub base: Duration,
-    /// The longest wait, jitter included.
+    /// Maximum delay, including jitter.
     pub max: Duration,
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// The longest `Retry-After` that is waited for. Whoever asks for more is not asked again.
+    /// Maximum `Retry-After`. A longer one ends the retries.
     pub retry_after_max: Duration,
 }
 
@@ -47,23 +47,23 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What comes after a failed attempt.
+/// The step after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another attempt, after this time.
+    /// Retry after this time.
     Retry(Duration),
-    /// No further attempt.
+    /// Do not retry.
     GiveUp,
 }
 
 impl RetryPolicy {
-    /// One attempt and no more.
+    /// A single attempt without retries.
     pub fn once() -> RetryPolicy {
         RetryPolicy { attempts: 1, ..RetryPolicy::default() }
     }
 
-    /// What comes after attempt number `attempt` (the first is 1) has failed. `random` spreads the waits, so that those
-    /// who failed together do not come back together: 0 is half of the wait, `u32::MAX` all of it.
+    /// Decides what happens after attempt `attempt` (starting at 1) has failed. `random` spreads the delays, so that
+    /// calls that failed together are not retried together: 0 is half of the delay, `u32::MAX` the whole delay.
     pub fn next(&self, attempt: u32, error: &CallError, random: u32) -> Next {
         if !error.is_retryable() || attempt >= self.attempts {
             return Next::GiveUp;
@@ -79,30 +79,30 @@ impl RetryPolicy {
     }
 }
 
-/// What an attempt knows about itself.
+/// Information about the current attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Which one it is; the first is 1.
+    /// Number of the attempt, starting at 1.
     pub number: u32,
-    /// How many there may be in all.
+    /// Maximum number of attempts.
     pub max: u32,
     ended: CancellationToken,
 }
 
 impl Attempt {
-    /// Whether no other follows.
+    /// Whether this is the last attempt.
     pub fn is_last(&self) -> bool {
         self.number >= self.max
     }
 
-    /// Is cancelled as soon as this attempt is over, however it ends. The future itself is dropped then; this is for
-    /// work that it has given to others.
+    /// A token that is cancelled when this attempt ends, in whatever way. The future itself is dropped then; the token
+    /// is for work that it handed to other tasks.
     pub fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 }
 
-/// Does something that may fail, and does it again if that can help.
+/// Calls a function that may fail, and retries it if a retry may succeed.
 ///
 /// ```
 /// use posthaste_kit::call::CallError;
@@ -119,8 +119,7 @@ impl Attempt {
 /// ```
 ///
 /// `operation` names it in logs. Every attempt is logged with `operation`, `attempt`, `latency_ms`, `http_status`,
-/// `class` and `retryable`. What the closure does must bear repetition: an attempt that timed out may have had its
-/// effect.
+/// `class` and `retryable`. The closure must be safe to repeat: an attempt that timed out may have taken effect.
 pub async fn with_retry<T, F, A>(operation: &str, policy: &RetryPolicy, call: F) -> Result<T, CallError>
 where
     F: FnMut(Attempt) -> A,
@@ -129,8 +128,8 @@ where
     with_retry_until(&CancellationToken::new(), operation, policy, call).await
 }
 
-/// As [`with_retry`], until somebody cancels: then the attempt is dropped, no other follows, and the error
-/// [`is_cancelled`](CallError::is_cancelled).
+/// Like [`with_retry`], until the token is cancelled. The current attempt is then dropped, there are no further
+/// attempts, and the error [`is_cancelled`](CallError::is_cancelled).
 pub async fn with_retry_until<T, F, A>(
     cancelled: &CancellationToken,
     operation: &str,
@@ -193,7 +192,7 @@ where
                     retryable,
                     wait_ms,
                     error = %error.chain(),
-                    "the call failed, another attempt follows"
+                    "the call failed; retrying"
                 );
                 if tokio::time::timeout(wait, cancelled.cancelled()).await.is_ok() {
                     return Err(CallError::cancelled().because(error).after(operation, number));
@@ -209,7 +208,7 @@ where
                     class,
                     retryable,
                     error = %error.chain(),
-                    "the call failed for good"
+                    "the call failed permanently"
                 );
                 return Err(error);
             }

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// A key or a shared secret. It has a value, is not empty, and shows itself nowhere, not even by `Debug`.
+/// A key or shared secret that is not empty. No output contains it, not even `Debug`.
 #[derive(Clone)]
 pub struct Secret(Box<str>);
 
-/// A secret that would protect nothing.
+/// The secret is empty and would protect nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a secret is empty: set it, or the door would be open")]
+#[error("a secret is empty; set it, or anyone could send valid requests")]
 pub struct EmptySecret;
 
 impl Secret {
-    /// Takes a secret as it is configured. White space around it, which environment files like to add, is no part of it.
+    /// Creates a secret. Surrounding white space, which environment files often add, is removed.
     pub fn new(text: impl AsRef<str>) -> Result<Secret, EmptySecret> {
         match text.as_ref().trim() {
             "" => Err(EmptySecret),

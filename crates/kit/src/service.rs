@@ -1,4 +1,4 @@
-//! Calling other services: JSON in, JSON out, tried again where that is safe, bounded in time and size.
+//! Calls to other services: JSON requests and responses, retries where they are safe, limits on time and size.
 //!
 //! Start at [`ServiceClient`].
 
@@ -15,14 +15,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
-/// The longest answer that is read, by default. A longer one is an error, and the rest of it is not read.
+/// Default maximum size of a response, in bytes. A larger response is an error, and the rest is not read.
 pub const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Carries what tells a repetition from a new request.
+/// Header by which a service recognises a repeated request.
 pub const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
-/// Carries the user on whose behalf the request is made, by default.
+/// Default header for the user on whose behalf a request is made.
 pub const USER_HEADER: &str = "x-user-id";
 
-/// Calls one service.
+/// A client for one service.
 ///
 /// ```no_run
 /// use posthaste_kit::service::ServiceClient;
@@ -57,7 +57,7 @@ pub struct ServiceClient {
 }
 
 impl ServiceClient {
-    /// A service at this URL; paths are put behind it.
+    /// Creates a client for a service at this base URL. Paths are appended to it.
     pub fn new(base: impl AsRef<str>) -> Result<ServiceClient, SetupError> {
         Ok(ServiceClient {
             exchange: Exchange::new()?,
@@ -77,52 +77,52 @@ impl ServiceClient {
         Ok(self)
     }
 
-    /// How often and how long requests are tried.
+    /// Sets the retry policy.
     pub fn policy(mut self, policy: RetryPolicy) -> ServiceClient {
         self.policy = policy;
         self
     }
 
-    /// The header that carries the user; [`USER_HEADER`] unless said otherwise.
+    /// Sets the header for the user. Default: [`USER_HEADER`].
     pub fn user_header(mut self, name: HeaderName) -> ServiceClient {
         self.user_header = name;
         self
     }
 
-    /// The longest answer that is read; [`ANSWER_BYTES_MAX`] unless said otherwise.
+    /// Sets the maximum size of a response, in bytes. Default: [`ANSWER_BYTES_MAX`].
     pub fn answer_bytes_max(mut self, bytes: usize) -> ServiceClient {
         self.answer_bytes_max = bytes;
         self
     }
 
-    /// Puts headers on every request, such as a trace context. What a request says itself goes first.
+    /// Adds headers to every request, such as a trace context. Headers of the request take precedence.
     pub fn propagator(mut self, propagator: Propagator) -> ServiceClient {
         self.propagator = Some(propagator);
         self
     }
 
-    /// Reads something.
+    /// A GET request.
     pub fn get(&self, path: &str) -> ServiceRequest<'_> {
         self.request(Method::GET, path)
     }
 
-    /// Makes something. It is tried again after a failure with an unknown outcome only if it has an
+    /// A POST request. After a failure with an unknown outcome it is retried only if it has an
     /// [`idempotency_key`](ServiceRequest::idempotency_key).
     pub fn post(&self, path: &str) -> ServiceRequest<'_> {
         self.request(Method::POST, path)
     }
 
-    /// Replaces something.
+    /// A PUT request.
     pub fn put(&self, path: &str) -> ServiceRequest<'_> {
         self.request(Method::PUT, path)
     }
 
-    /// Changes something. Tried again as [`post`](Self::post) is.
+    /// A PATCH request. It is retried like [`post`](Self::post).
     pub fn patch(&self, path: &str) -> ServiceRequest<'_> {
         self.request(Method::PATCH, path)
     }
 
-    /// Removes something.
+    /// A DELETE request.
     pub fn delete(&self, path: &str) -> ServiceRequest<'_> {
         self.request(Method::DELETE, path)
     }
@@ -154,17 +154,17 @@ impl ServiceClient {
         // As a URL has it: spaces at its end are no part of it.
         let path = path.trim_start_matches('/').trim_end_matches(' ');
         if path.contains(|letter: char| letter.is_ascii_control()) {
-            return Err(CallError::invalid("the path has control characters, which a URL drops without a word"));
+            return Err(CallError::invalid("the path has control characters, which URLs silently drop"));
         }
         let (before_query, _) = path.split_once(['?', '#']).unwrap_or((path, ""));
         let is_dots = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
         if before_query.split(['/', '\\']).any(is_dots) {
-            return Err(CallError::invalid("the path has . or .. as a part, which would lead elsewhere"));
+            return Err(CallError::invalid("the path has . or .. as a part, which would change its target"));
         }
         let url = Url::parse(&format!("{base}/{path}")).map_err(CallError::invalid)?;
         match url.as_str().strip_prefix(base) {
             Some(rest) if rest.starts_with('/') => Ok(url),
-            _ => Err(CallError::invalid("the path leads out of the base")),
+            _ => Err(CallError::invalid("the path leaves the base URL")),
         }
     }
 }
@@ -178,8 +178,8 @@ impl fmt::Debug for ServiceClient {
     }
 }
 
-/// A request to a service, until it is sent. A part that is wrong (a key that no header can carry, a body that is no
-/// JSON) is told by [`send`](Self::send).
+/// A request that has not been sent yet. [`send`](Self::send) reports invalid parts, such as a key that is not valid in
+/// a header or a body that cannot be written as JSON.
 #[must_use = "a request does nothing until it is sent"]
 pub struct ServiceRequest<'a> {
     client: &'a ServiceClient,
@@ -194,64 +194,64 @@ pub struct ServiceRequest<'a> {
 }
 
 impl ServiceRequest<'_> {
-    /// What logs and errors call it; the method and the host unless said otherwise.
+    /// Sets the name for logs and errors. Default: method and host.
     pub fn operation(mut self, name: impl Into<String>) -> Self {
         self.operation = name.into();
         self
     }
 
-    /// Sends this as JSON.
+    /// Sets the JSON body.
     pub fn json(mut self, body: &(impl Serialize + ?Sized)) -> Self {
         self.body = serde_json::to_vec(body).map(Bytes::from).map_err(CallError::invalid);
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         self
     }
 
-    /// The id of the request that this one is part of.
+    /// Sets the id of the request that this one is part of.
     pub fn request_id(self, id: impl AsRef<str>) -> Self {
         self.header(HeaderName::from_static(REQUEST_ID_HEADER), id)
     }
 
-    /// Tells a repetition from a new request, the same for all attempts. With it every method is tried again.
+    /// Sets the idempotency key, which is the same for all attempts. With a key, requests of every method are retried.
     pub fn idempotency_key(mut self, key: impl AsRef<str>) -> Self {
         self.is_repeatable = true;
         self.header(HeaderName::from_static(IDEMPOTENCY_KEY_HEADER), key)
     }
 
-    /// The user on whose behalf it is made.
+    /// Sets the user on whose behalf the request is made.
     pub fn user(self, id: impl AsRef<str>) -> Self {
         let name = self.client.user_header.clone();
         self.header(name, id)
     }
 
-    /// Any other header.
+    /// Sets any other header.
     pub fn header(mut self, name: HeaderName, value: impl AsRef<str>) -> Self {
         match HeaderValue::from_str(value.as_ref()) {
             Ok(value) => drop(self.headers.insert(name, value)),
-            Err(_) => self.url = Err(CallError::invalid(format!("the value of {name} cannot be that of a header"))),
+            Err(_) => self.url = Err(CallError::invalid(format!("the value of {name} is not a valid header value"))),
         }
         self
     }
 
-    /// It may be repeated even though it has no idempotency key: doing it twice is as good as doing it once.
+    /// Allows retries without an idempotency key, because the request is safe to repeat.
     pub fn repeatable(mut self) -> Self {
         self.is_repeatable = true;
         self
     }
 
-    /// Creates it unless it is there: 409 is a success then, see [`ServiceResponse::existed`].
+    /// Creates a resource unless it exists: 409 is then a success, see [`ServiceResponse::existed`].
     pub fn create_if_absent(mut self) -> Self {
         self.existing_is_fine = true;
         self
     }
 
-    /// Stops when this is cancelled.
+    /// Stops when this token is cancelled.
     pub fn until(mut self, cancelled: CancellationToken) -> Self {
         self.cancelled = cancelled;
         self
     }
 
-    /// Sends it, again if need be, and reads the answer. Anything but a success is an error.
+    /// Sends the request, with retries, and reads the response. Any status other than 2xx is an error.
     pub async fn send(self) -> Result<ServiceResponse, CallError> {
         let ServiceRequest { client, operation, method, mut headers, is_repeatable, existing_is_fine, .. } = self;
         let (url, body) = (self.url?, self.body?);
@@ -267,7 +267,7 @@ impl ServiceRequest<'_> {
     }
 }
 
-/// A success.
+/// A successful response.
 #[derive(Debug)]
 pub struct ServiceResponse {
     status: StatusCode,
@@ -289,7 +289,7 @@ impl ServiceResponse {
         self.status
     }
 
-    /// Whether it was there already: see [`ServiceRequest::create_if_absent`].
+    /// Whether the resource already existed: see [`ServiceRequest::create_if_absent`].
     pub fn existed(&self) -> bool {
         self.status == StatusCode::CONFLICT
     }
@@ -299,21 +299,18 @@ impl ServiceResponse {
         &self.headers
     }
 
-    /// The body as it came.
+    /// The body.
     pub fn bytes(&self) -> &Bytes {
         &self.text
     }
 
-    /// The body as JSON, read once. One that is empty reads as `null`, so that `Option<T>` and `()` take it.
+    /// The body as JSON. An empty body reads as `null`, so `Option<T>` and `()` accept it.
     pub fn json<T: DeserializeOwned>(self) -> Result<T, CallError> {
         let text: &[u8] = if self.text.is_empty() { b"null" } else { &self.text };
         serde_json::from_slice(text).map_err(|error| {
             // The error of the parser quotes what it read; where it stopped is enough to find it.
-            let place = format!(
-                "the answer has another form than expected, at line {} column {}",
-                error.line(),
-                error.column()
-            );
+            let place =
+                format!("the response has an unexpected form at line {} column {}", error.line(), error.column());
             CallError::unreadable(place).with_body(String::from_utf8_lossy(text))
         })
     }

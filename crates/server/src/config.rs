@@ -34,7 +34,7 @@ pub enum Mode {
     Serve,
 }
 
-/// What was said on the command line, in the environment or in the file. `None`: nothing.
+/// The settings from the command line, the environment and the file. `None`: not set.
 ///
 /// Not `Debug`: it holds secrets.
 #[derive(Clone, Default, clap::Args, Serialize, Deserialize)]
@@ -43,13 +43,13 @@ pub struct Settings {
     /// Address to listen on [default: 127.0.0.1:8080]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Directory that holds all data; made if it is missing [default: ./posthaste-data]
+    /// Directory for all data; created if it does not exist [default: ./posthaste-data]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// URL under which clients reach this server; messages to it are refused as loops
+    /// URL at which clients reach this server; messages to it are rejected as loops
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
-    /// Networks of proxies whose X-Forwarded-For says who calls (repeat or separate by commas)
+    /// Networks of proxies whose X-Forwarded-For is trusted (repeat, or separate with commas)
     #[arg(
         long,
         help_heading = "Listening",
@@ -58,10 +58,10 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub trusted_proxies: Option<Vec<String>>,
-    /// Connections at once from one address (IPv6: a /64 network), trusted proxies excepted [default: 1000]
+    /// Maximum connections from one address (IPv6: a /64 network), except from trusted proxies [default: 1000]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
-    /// Origins, with their scheme, whose web pages may call the API; in dev pages of this machine may as well
+    /// Origins (with their scheme) whose web pages may call the API; dev also accepts pages of this machine
     #[arg(
         long,
         help_heading = "Listening",
@@ -92,7 +92,7 @@ pub struct Settings {
         hide_env_values = true
     )]
     pub current_signing_key: Option<String>,
-    /// Key that becomes current at the next rotation
+    /// Signing key that becomes the current one at the next rotation
     #[arg(
         long,
         help_heading = "Tenants",
@@ -101,13 +101,13 @@ pub struct Settings {
         hide_env_values = true
     )]
     pub next_signing_key: Option<String>,
-    /// Accept the token as `?qstash_token=` too [default: true in dev, false in serve]
+    /// Also accept the token as ?qstash_token= [default: true in dev, false in serve]
     #[arg(long, help_heading = "Tenants", env = "POSTHASTE_QUERY_TOKEN", value_name = "BOOL")]
     pub query_token: Option<bool>,
-    /// Start the console's test receiver, on loopback [default: true in dev, false in serve]
+    /// Start the test receiver of the console on a loopback port [default: true in dev, false in serve]
     #[arg(long, help_heading = "Observing", env = "POSTHASTE_CONSOLE_RECEIVER", value_name = "BOOL")]
     pub console_receiver: Option<bool>,
-    /// Token for /metrics; without one /metrics is off in serve and open in dev
+    /// Token for /metrics; without it, /metrics is off in serve and open in dev
     #[arg(
         long,
         help_heading = "Observing",
@@ -117,10 +117,10 @@ pub struct Settings {
     )]
     pub metrics_token: Option<String>,
 
-    /// PEM file with certificate authorities to trust besides the public ones
+    /// PEM file with certificate authorities to trust in addition to the public ones
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
-    /// Private networks that messages may go to, such as 10.0.0.0/8 (repeat or separate by commas)
+    /// Private networks that messages may be sent to, such as 10.0.0.0/8 (repeat, or separate with commas)
     #[arg(
         long,
         help_heading = "Deliveries",
@@ -129,7 +129,7 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub egress_allow_cidrs: Option<Vec<String>>,
-    /// Host names that messages may go to although their addresses are private
+    /// Host names that messages may be sent to although they are local or have private addresses
     #[arg(
         long,
         help_heading = "Deliveries",
@@ -138,10 +138,10 @@ pub struct Settings {
         value_delimiter = ','
     )]
     pub egress_allow_hosts: Option<Vec<String>>,
-    /// Show tenants why a private destination failed [default: true in dev, false in serve]
+    /// Show tenants why a private destination is rejected or unreachable [default: true in dev, false in serve]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_EGRESS_DETAIL", value_name = "BOOL")]
     pub egress_detail: Option<bool>,
-    /// Base URL of an OpenAI-compatible API, up to its /v1: where api/llm leads
+    /// Base URL of an OpenAI-compatible API for api/llm, including its /v1
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_LLM_URL", value_name = "URL")]
     pub llm_url: Option<String>,
     /// Bearer token for that API
@@ -157,13 +157,13 @@ pub struct Settings {
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_REGION", value_name = "REGION")]
     pub region: Option<String>,
 
-    /// Deliveries under way at once per tenant [default: 1000]
+    /// Maximum deliveries in flight per tenant [default: 1000]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_TENANT_PARALLELISM", value_name = "N")]
     pub tenant_parallelism: Option<u32>,
-    /// Deliveries under way at once per tenant and destination [default: 200]
+    /// Maximum deliveries in flight per tenant and destination [default: 200]
     #[arg(long, help_heading = "Deliveries", env = "POSTHASTE_DESTINATION_PARALLELISM", value_name = "N")]
     pub destination_parallelism: Option<u32>,
-    /// Key that encrypts the stored signing keys: 32 bytes in hexadecimal or base64. Older keys may follow, separated by commas
+    /// Key that encrypts the stored signing keys: 32 bytes in hexadecimal or base64, optionally followed by older keys, separated by commas
     #[arg(
         long,
         help_heading = "Storing",
@@ -172,16 +172,16 @@ pub struct Settings {
         hide_env_values = true
     )]
     pub encryption_key: Option<String>,
-    /// File with that key on its first line; older keys may follow, each on a line of its own
+    /// File with that key on its first line, optionally followed by older keys, one per line
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_ENCRYPTION_KEY_FILE", value_name = "FILE")]
     pub encryption_key_file: Option<PathBuf>,
-    /// Largest message body in bytes [default: 10485760]
+    /// Maximum size of a message body in bytes [default: 10485760]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_MESSAGE_BYTES_MAX", value_name = "BYTES")]
     pub message_bytes_max: Option<usize>,
-    /// Bytes of disk to keep free: below it nothing new is accepted; 0 switches this off [default: 67108864]
+    /// Free disk space in bytes below which publishes are rejected; 0 disables the check [default: 67108864]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_DISK_RESERVE_BYTES", value_name = "BYTES")]
     pub disk_reserve_bytes: Option<u64>,
-    /// Write to a journal first and to the database a moment later; without it to the database only [default: true]
+    /// Write to a journal first and to the database shortly after; false writes only to the database [default: true]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_JOURNAL", value_name = "BOOL")]
     pub journal: Option<bool>,
     /// How long logs and ended messages are kept [default: 7d]
@@ -190,66 +190,66 @@ pub struct Settings {
     /// How long dead letters are kept [default: 30d]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_DLQ_RETENTION", value_name = "DURATION")]
     pub dlq_retention: Option<String>,
-    /// Ignore `count` in bulk cancels, as the hosted service now does [default: false]
+    /// Ignore `count` in bulk cancels, as the hosted service does [default: false]
     #[arg(long, help_heading = "Storing", env = "POSTHASTE_BULK_CANCEL_IGNORE_COUNT", value_name = "BOOL")]
     pub bulk_cancel_ignore_count: Option<bool>,
 
-    /// Longest delay that a publish may ask for, up to 365d [default: 365d]
+    /// Maximum delay of a publish, at most 365d [default: 365d]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_DELAY", value_name = "DURATION")]
     pub max_delay: Option<String>,
-    /// Most retries that a publish may ask for, up to 1000 [default: 1000]
+    /// Maximum retries of a publish, at most 1000 [default: 1000]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_RETRIES", value_name = "N")]
     pub max_retries: Option<u32>,
-    /// Longest time that one attempt may take, up to 2h [default: 2h]
+    /// Maximum time of one attempt, at most 2h; also the timeout of messages without one [default: 2h]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_TIMEOUT", value_name = "DURATION")]
     pub max_timeout: Option<String>,
-    /// Schedules of a tenant, up to 100000 [default: 100000]
+    /// Maximum schedules per tenant, at most 100000 [default: 100000]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_SCHEDULES", value_name = "N")]
     pub max_schedules: Option<usize>,
-    /// Queues of a tenant, up to 100000 [default: 100000]
+    /// Maximum queues per tenant, at most 100000 [default: 100000]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_QUEUES", value_name = "N")]
     pub max_queues: Option<usize>,
-    /// Largest parallelism of a queue, up to 1000 [default: 1000]
+    /// Maximum parallelism of a queue, at most 1000 [default: 1000]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_QUEUE_PARALLELISM", value_name = "N")]
     pub max_queue_parallelism: Option<u32>,
-    /// URL groups of a tenant; without it as many as they like
+    /// Maximum URL groups per tenant; no limit if not set
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_URL_GROUPS", value_name = "N")]
     pub max_url_groups: Option<usize>,
-    /// Endpoints of a URL group, up to 100 [default: 100]
+    /// Maximum endpoints of a URL group, at most 100 [default: 100]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_GROUP_ENDPOINTS", value_name = "N")]
     pub max_group_endpoints: Option<usize>,
-    /// Entries of a workflow run, up to 10000 [default: 10000]
+    /// Maximum entries of a workflow run (trigger, steps, calls), at most 10000 [default: 10000]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_STEPS", value_name = "N")]
     pub workflow_max_steps: Option<u32>,
-    /// Bytes of the entries of a workflow run, up to 104857600 [default: 104857600]
+    /// Maximum bytes of the entries of a workflow run, at most 104857600 [default: 104857600]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_BYTES", value_name = "BYTES")]
     pub workflow_max_bytes: Option<u64>,
-    /// How long a workflow run may last, up to 365d [default: 365d]
+    /// Maximum duration of a workflow run, at most 365d [default: 365d]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_DURATION", value_name = "DURATION")]
     pub workflow_max_duration: Option<String>,
-    /// Workflow runs that may invoke one another, up to 100 [default: 100]
+    /// Maximum depth of workflow runs that invoke one another, at most 100 [default: 100]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_MAX_DEPTH", value_name = "N")]
     pub workflow_max_depth: Option<u32>,
-    /// Entries of a workflow run that a delivery carries; of more the client fetches them itself [default: 3145728]
+    /// Maximum bytes of workflow entries in a delivery; clients that support it fetch larger lists themselves [default: 3145728]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_WORKFLOW_LAZY_BYTES", value_name = "BYTES")]
     pub workflow_lazy_bytes: Option<usize>,
-    /// Messages that a tenant may publish on one day (UTC); without it as many as they like
+    /// Maximum messages that a tenant may publish per day (UTC); no limit if not set
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MESSAGES_PER_DAY", value_name = "N")]
     pub messages_per_day: Option<u64>,
-    /// Requests of a tenant per second, publishes not counted; without it as many as they like
+    /// Maximum requests of a tenant per second, not counting publishes; no limit if not set
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_API_REQUESTS_PER_SECOND", value_name = "N")]
     pub api_requests_per_second: Option<u64>,
-    /// Bytes that a tenant may have stored [default: half of the disk]
+    /// Maximum bytes that a tenant may store [default: half of the disk]
     #[arg(long, help_heading = "Quotas", env = "POSTHASTE_MAX_STORED_BYTES", value_name = "BYTES")]
     pub max_stored_bytes: Option<u64>,
 
-    /// How long deliveries under way may take to finish at shutdown [default: 10s]
+    /// How long open requests, and then deliveries in flight, may take to finish at shutdown [default: 10s]
     #[arg(long, help_heading = "Listening", env = "POSTHASTE_SHUTDOWN_GRACE", value_name = "DURATION")]
     pub shutdown_grace: Option<String>,
-    /// How log lines look [default: pretty in dev, json in serve]
+    /// Format of log lines [default: pretty in dev, json in serve]
     #[arg(long, help_heading = "Observing", env = "POSTHASTE_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// Which log lines are written, such as info or posthaste=debug [default: warn in dev, info in serve]
+    /// Filter for log lines, such as info or posthaste=debug [default: warn in dev, info in serve]
     #[arg(long, help_heading = "Observing", env = "POSTHASTE_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
@@ -258,7 +258,7 @@ pub struct Settings {
     pub tenants: Vec<TenantSettings>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -268,7 +268,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the settings mean, checked and with the defaults filled in.
+/// The checked settings, with defaults filled in.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How the server is run.
@@ -285,13 +285,13 @@ pub struct Config {
     pub connections_per_address: usize,
     /// Which web pages may call the API, and under which names it answers.
     pub browsers: BrowserPolicy,
-    /// Who may use the server.
+    /// Tenants of the server.
     pub tenants: Vec<TenantConfig>,
     /// Whether `?qstash_token=` is accepted.
     pub query_token: bool,
     /// Whether the console has a test receiver.
     pub console_receiver: bool,
-    /// What guards `/metrics`.
+    /// Access to `/metrics`.
     pub metrics_access: MetricsAccess,
     /// Where messages may go. Our own addresses are added when the listener is bound.
     pub egress: EgressPolicy,
@@ -303,7 +303,7 @@ pub struct Config {
     pub region: String,
     /// The engine's caps.
     pub shard: shard::Settings,
-    /// What a tenant may have and ask for.
+    /// Quotas of each tenant.
     pub quotas: Quotas,
     /// Keys that encrypt the stored signing keys; `None` stores them in the clear.
     pub encryption: Option<KeyRing>,
@@ -317,9 +317,9 @@ pub struct Config {
     pub retention: Retention,
     /// Whether `count` in bulk cancels is ignored.
     pub bulk_cancel_ignore_count: bool,
-    /// How long deliveries under way may take to finish at shutdown.
+    /// How long deliveries in flight may take to finish at shutdown.
     pub shutdown_grace: Duration,
-    /// How log lines look.
+    /// Format of log lines.
     pub log_format: LogFormat,
     /// Which log lines are written.
     pub log: String,
@@ -327,18 +327,18 @@ pub struct Config {
     pub sources: BTreeMap<String, Source>,
 }
 
-/// What guards `/metrics`.
+/// Access to `/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
-    /// Nobody gets it.
+    /// It does not exist.
     Off,
     /// Everybody who reaches the listener gets it.
     Open,
-    /// Whoever shows a token with this SHA-256 gets it.
+    /// Requests with a token that has this SHA-256 get it.
     Token([u8; 32]),
 }
 
-/// What is wrong with the settings, for the person who wrote them.
+/// An error in the settings, for the person who wrote them.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
@@ -357,7 +357,7 @@ pub enum ConfigError {
     Syntax {
         /// Where.
         path: PathBuf,
-        /// What and at which line.
+        /// The problem and its line.
         message: String,
     },
     /// A value is wrong.
@@ -365,7 +365,7 @@ pub enum ConfigError {
     Invalid {
         /// Which setting, as in the TOML file.
         setting: &'static str,
-        /// What is wrong and what is accepted.
+        /// The problem, and the accepted values.
         problem: String,
     },
 }
@@ -534,7 +534,7 @@ fn own_host(public_url: &str) -> Result<(String, u16), ConfigError> {
     Ok((host.to_owned(), url.port_or_known_default().ok_or_else(wrong)?))
 }
 
-/// What the base URL of a language model is completed by.
+/// Path that is appended to the base URL of a language model.
 const LLM_PATH: &str = "chat/completions";
 
 fn llm_upstream(settings: &Settings) -> Result<Option<Upstream>, ConfigError> {

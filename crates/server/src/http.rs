@@ -84,7 +84,7 @@ pub(crate) trait Serve: Send + Sync + 'static {
 
 /// There is no answer: the connection is closed.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[error("the server gave no answer")]
+#[error("the server did not respond")]
 pub(crate) struct HungUp;
 
 impl Serve for Site {
@@ -170,7 +170,7 @@ pub(crate) async fn serve<S: Serve>(listener: TcpListener, site: Arc<S>, terms: 
     }
     drop(door);
     if tokio::time::timeout(terms.grace, graceful.shutdown()).await.is_err() {
-        tracing::warn!("some requests were still open at the end of the grace time");
+        tracing::warn!("some requests were still open at the end of the grace period");
     }
 }
 
@@ -193,7 +193,7 @@ fn bound_send_queues(listener: &TcpListener) {
     #[cfg(target_os = "linux")]
     let bounded = bounded.and_then(|()| sockopt::set_tcp_user_timeout(listener, WRITE_TIMEOUT.as_millis() as u32));
     if let Err(error) = bounded {
-        tracing::warn!(error = %error, "the kernel does not bound what it keeps for slow clients");
+        tracing::warn!(error = %error, "cannot limit the kernel's send buffers for slow clients");
     }
 }
 
@@ -219,19 +219,19 @@ impl Door {
         let Some(of_address) = self.connections.enter(peer.ip()) else {
             // A client that does not read the reason loses nothing but the reason.
             if let Err(error) = self.refuse(stream) {
-                tracing::debug!(error = %error, "a connection was refused without a response");
+                tracing::debug!(error = %error, "connection rejected without a response");
             }
             return None;
         };
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(error = %error, "connection without TCP_NODELAY");
+            tracing::debug!(error = %error, "cannot set TCP_NODELAY on a connection");
         }
         Some((stream, peer, (place, of_address)))
     }
 
     /// Says why, if that can be said without waiting, and closes.
     fn refuse(&self, stream: TcpStream) -> io::Result<()> {
-        tracing::debug!("a connection was refused: its address has too many");
+        tracing::debug!("connection rejected: too many connections from its address");
         let mut stream = stream.into_std()?;
         stream.write_all(&self.refusal)?;
         stream.shutdown(std::net::Shutdown::Write)

@@ -150,7 +150,7 @@ impl StoredKeys {
             let Some(ring) = &self.encryption else { continue };
             if !ring.is_current(stored.current.expose()) || !ring.is_current(stored.next.expose()) {
                 self.put(tenant, &keys)?;
-                tracing::info!(tenant = tenant.0, "stored signing keys are encrypted with the newest key now");
+                tracing::info!(tenant = tenant.0, "encrypted the stored signing keys with the newest key");
             }
         }
         Ok(())
@@ -165,14 +165,14 @@ fn may_be_used(mode: Mode, tenant: TenantId, stored: &SigningKeys, configured: &
     if mode == Mode::Serve && is_published(stored) {
         tracing::warn!(
             tenant = tenant.0,
-            "the stored signing keys are published development keys; the configured ones are used"
+            "using the configured signing keys, because the stored ones are published development keys"
         );
         return false;
     }
     if stored != configured && stored.current != configured.next {
         tracing::warn!(
             tenant = tenant.0,
-            "the stored signing keys differ from the configured ones and are used; rotate them by the API to change them"
+            "using the stored signing keys, which differ from the configured ones; rotate the keys with the API to change them"
         );
     }
     true

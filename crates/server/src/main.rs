@@ -53,41 +53,41 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run on a developer's machine: loopback only, the published QStash development credentials
+    /// Run for development: on loopback only, with the public QStash development credentials
     Dev(DevArguments),
-    /// Run in production: own tokens and keys, private destinations only where allowed
+    /// Run in production: with your own tokens and keys; private destinations only if allowed
     Serve(RunArguments),
-    /// Print a fresh tenant (tokens and signing keys) to paste into the configuration
+    /// Print a new tenant (tokens and signing keys) to paste into the configuration
     NewTenant {
         /// Name of the tenant
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
     },
-    /// Print a fresh token with a name to paste into the block of its tenant in the configuration
+    /// Print a new named token to paste into the block of its tenant in the configuration
     NewToken {
         /// Name of the tenant
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         tenant: String,
-        /// Name of the token: who or what will have it
+        /// Name of the token: the person or program that uses it
         name: String,
-        /// It may look and not act
+        /// Make the token read-only
         #[arg(long)]
         read_only: bool,
     },
-    /// Run the engine in simulated worlds that fail, and check that no promise is broken
+    /// Simulate the engine with faults and check its guarantees
     #[command(after_help = simulate::HELP)]
     Sim(simulate::Arguments),
 }
 
 #[derive(clap::Args)]
 struct RunArguments {
-    /// TOML file with the same settings as the flags (names with underscores), and [[tenants]]
+    /// TOML file with the settings below (names with underscores) and [[tenants]]
     #[arg(long, env = "POSTHASTE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the effective settings, with secrets hidden, and end
+    /// Print the effective settings, with secrets hidden, and exit
     #[arg(long)]
     print_config: bool,
-    /// Start although the journal is damaged: what it held from the damage on is set aside, and lost
+    /// Start although the journal is damaged; everything in it from the damage on is set aside and lost
     #[arg(long)]
     discard_damaged_journal: bool,
     #[command(flatten)]
@@ -97,13 +97,13 @@ struct RunArguments {
 /// The flags of the official development server, besides ours. It also spells them with one dash.
 #[derive(clap::Args)]
 struct DevArguments {
-    /// Port to listen on at 127.0.0.1, unless --listen says more [env: QSTASH_DEV_PORT=] [default: 8080]
+    /// Port to listen on at 127.0.0.1; --listen takes precedence [env: QSTASH_DEV_PORT=] [default: 8080]
     #[arg(long, help_heading = "Official development server", value_name = "PORT")]
     port: Option<u16>,
-    /// Second port, on the address of the first, that serves the same API; none unless given
+    /// Second port that serves the same API at the same address [default: none]
     #[arg(long, help_heading = "Official development server", env = "QSTASH_DEV_LOG_PORT", value_name = "PORT")]
     log_port: Option<u16>,
-    /// Accepted for compatibility, without effect: quotas have settings of their own
+    /// Accepted for compatibility, without effect; use the quota settings instead
     #[arg(long, help_heading = "Official development server", env = "QSTASH_DEV_QUOTA", value_name = "PLAN")]
     quota: Option<Plan>,
     /// Print no line for each delivery
@@ -193,7 +193,7 @@ fn sources(matches: &ArgMatches) -> BTreeMap<String, Source> {
     matches.ids().filter_map(source).collect()
 }
 
-/// The port of `QSTASH_DEV_PORT`. What is no port counts for nothing: the SDK then looks at the default one.
+/// The port of `QSTASH_DEV_PORT`. An invalid port is ignored: the SDK then uses the default one.
 fn dev_port(text: &OsStr) -> Option<u16> {
     text.to_str()?.parse().ok()
 }

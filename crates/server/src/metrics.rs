@@ -112,26 +112,30 @@ impl Metrics {
 
     fn registered(mut self) -> Metrics {
         let r = &mut self.registry;
-        r.register("published", "Messages published, by result: accepted or deduplicated", self.published.clone());
-        r.register("attempts", "Delivery attempts that ended, by outcome", self.attempts.clone());
-        r.register("attempt_seconds", "How long attempts took", self.attempt_seconds.clone());
-        r.register("request_seconds", "How long API requests took, by route and status", self.request_seconds.clone());
-        r.register("cancelled", "Messages cancelled", self.cancelled.clone());
-        r.register("dead_lettered", "Messages and runs that went to the DLQ", self.dead_lettered.clone());
+        r.register("published", "Published messages, by result: accepted or deduplicated", self.published.clone());
+        r.register("attempts", "Finished delivery attempts, by outcome", self.attempts.clone());
+        r.register("attempt_seconds", "Duration of delivery attempts in seconds", self.attempt_seconds.clone());
+        r.register(
+            "request_seconds",
+            "Duration of API requests in seconds, by route and status",
+            self.request_seconds.clone(),
+        );
+        r.register("cancelled", "Cancelled messages", self.cancelled.clone());
+        r.register("dead_lettered", "Messages and workflow runs moved to the DLQ", self.dead_lettered.clone());
         r.register("pending", "Messages that have not ended", self.pending.clone());
-        r.register("dead_letters", "Messages and failed runs in the DLQ", self.dead_letters.clone());
-        r.register("in_flight", "Attempts under way", self.in_flight.clone());
+        r.register("dead_letters", "Messages and failed workflow runs in the DLQ", self.dead_letters.clone());
+        r.register("in_flight", "Delivery attempts in flight", self.in_flight.clone());
         r.register("held", "Messages held in RAM", self.held.clone());
         r.register("commit_ops", "Operations per commit", self.commit_ops.clone());
         r.register(
             "commit_seconds",
-            "How long commits took, by durability: synced (with fsync) or lazy",
+            "Duration of commits in seconds, by durability: synced (with fsync) or lazy",
             self.commit_seconds.clone(),
         );
-        let ended = "Workflow runs that have ended, by state: success, failed or canceled";
-        r.register("runs_started", "Workflow runs started", self.runs_started.clone());
+        let ended = "Finished workflow runs, by state: success, failed or canceled";
+        r.register("runs_started", "Started workflow runs", self.runs_started.clone());
         r.register("runs_ended", ended, self.runs_ended.clone());
-        r.register("runs_live", "Workflow runs that go on", self.runs_live.clone());
+        r.register("runs_live", "Active workflow runs", self.runs_live.clone());
         r.register("steps_accepted", "Entries appended to workflow runs", self.steps_accepted.clone());
         self
     }

@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 
 /// The work ended in a panic, which the hook has logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the work ended in a panic; the log says where")]
+#[error("the work panicked; the log has the details")]
 pub struct Panicked;
 
 /// Logs every panic with its thread and place, and with its message only if that is a literal: others may hold data of

@@ -114,7 +114,7 @@ impl Quotas {
         let seconds = |name, ms: u64| set(name, format!("{}s", ms / 1_000).into());
         let optional = |name, value: Option<u64>| match value {
             Some(value) => number(name, value),
-            None => unset(name, "not set, so there is no such limit"),
+            None => unset(name, "not set, so there is no limit"),
         };
         vec![
             seconds("max_delay", self.delay_ms),
@@ -172,7 +172,7 @@ fn lowered<T: Ord + Copy + std::fmt::Display>(
 
 fn at_least_one(setting: &'static str, said: Option<u64>) -> Result<Option<u64>, ConfigError> {
     match said {
-        Some(0) => Err(invalid(setting, "must be at least 1; leave it out for no limit")),
+        Some(0) => Err(invalid(setting, "must be at least 1; omit it for no limit")),
         said => Ok(said),
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         let cases: [(Change, &str); 12] = [
             (
                 |settings| settings.messages_per_day = Some(0),
-                "messages_per_day: must be at least 1; leave it out for no limit",
+                "messages_per_day: must be at least 1; omit it for no limit",
             ),
             (|settings| settings.max_delay = Some("366d".into()), "max_delay: must be 1s to 31536000s"),
             (|settings| settings.max_retries = Some(1_001), "max_retries: must be 0 to 1000"),

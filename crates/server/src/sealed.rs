@@ -47,7 +47,7 @@ pub enum InvalidKeys {
     #[error("key {0} is not 32 bytes in hexadecimal or base64; make one with `openssl rand -hex 32`")]
     Malformed(usize),
     /// More than the server looks at.
-    #[error("there are more than 8 keys; remove old ones that nothing was encrypted with")]
+    #[error("there are more than 8 keys; remove old keys that nothing is encrypted with")]
     TooMany,
 }
 
@@ -55,7 +55,7 @@ pub enum InvalidKeys {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CannotOpen {
     /// It was sealed with a key that is not there.
-    #[error("it is encrypted with the key {0}, which is none of those in encryption_key or encryption_key_file")]
+    #[error("it is encrypted with key {0}, which is not in encryption_key or encryption_key_file")]
     UnknownKey(String),
     /// Another version of the server has encrypted it.
     #[error("it is encrypted in a format that this version of the server does not know")]

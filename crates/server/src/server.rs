@@ -172,7 +172,7 @@ impl Server {
                 Ok(Ok(())) | Err(_) => anyhow::anyhow!("the core thread ended unexpectedly"),
             },
             // Closed only when all of them have ended, at a stop.
-            Some(task) = self.panicked.recv() => anyhow::anyhow!("the {task} ended in a panic; the log says where"),
+            Some(task) = self.panicked.recv() => anyhow::anyhow!("the {task} panicked; the log has the details"),
         }
     }
 
@@ -191,7 +191,7 @@ impl Server {
             }
         };
         if tokio::time::timeout(FAILURE_GRACE, listeners).await.is_err() {
-            tracing::warn!("some callers did not hear of the failure in time");
+            tracing::warn!("some requests were dropped without a response");
         }
     }
 
@@ -207,13 +207,13 @@ impl Server {
         for listener in self.listeners {
             listener.await.context("the listener failed")?;
         }
-        self.bulk_worker.await.context("the worker of bulk actions failed")?;
-        self.use_keeper.await.context("the keeper of token uses failed")?;
+        self.bulk_worker.await.context("the bulk action worker failed")?;
+        self.use_keeper.await.context("the task that stores token uses failed")?;
         token_uses::save_last(&self.app).await;
         self.attempts.tracker.close();
         if tokio::time::timeout(grace, self.attempts.tracker.wait()).await.is_err() {
             let left = self.attempts.tracker.len();
-            tracing::info!(attempts = left, "handing back attempts that did not finish in time");
+            tracing::info!(attempts = left, "returning unfinished attempts to the store");
             self.attempts.abandon.cancel();
             self.attempts.tracker.wait().await;
         }

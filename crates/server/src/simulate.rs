@@ -15,33 +15,33 @@ const SEEDS_AT_ONCE: u64 = 32;
 /// Seeds between two words about progress.
 const PROGRESS_SEEDS: u64 = 4_096;
 
-/// What the flags do not say.
+/// Text of the help after the flags.
 pub const HELP: &str = "\
-A seed decides everything that happens in its world: what is published, what fails, how clocks jump. The same seed is
-the same run on every machine. The engine is the one that this server uses; the store, the network, the receivers and
-the clocks are simulated.
+The seed decides everything in a run: what is published, what fails, how clocks jump. The same seed gives the same run \
+on every machine. The engine is the one that the server uses. The store, the network, the receivers and the clocks \
+are simulated.
 
-The first broken rule ends the run: it is printed with the story of the message and the command that repeats it, and
+The first broken rule ends the run. It is printed with the story of the message and the command that repeats it, and \
 the exit code is 1.";
 
-/// What to run.
+/// Flags of `posthaste sim`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// How many seeds to run; each is a world of its own
+    /// Number of seeds to run; each is an independent run
     #[arg(long, default_value_t = 10_000)]
     pub seeds: u64,
-    /// The first of them
+    /// First seed
     #[arg(long, default_value_t = 1)]
     pub first_seed: u64,
-    /// Threads; as many as there are cores unless given
+    /// Number of threads [default: number of cores]
     #[arg(long)]
     pub threads: Option<NonZero<usize>>,
-    /// Print everything that happens; for one seed
+    /// Print every event; requires a single seed
     #[arg(long)]
     pub trace: bool,
 }
 
-/// Runs the seeds; an error if a rule was broken or nothing was delivered. `elapsed` tells how long it has run.
+/// Runs the seeds; an error if a rule was broken or nothing was delivered. `elapsed` returns how long it has run.
 pub fn simulate(arguments: &Arguments, elapsed: &(dyn Fn() -> Duration + Sync)) -> anyhow::Result<()> {
     if arguments.trace {
         return trace(arguments);
@@ -67,7 +67,7 @@ pub fn simulate(arguments: &Arguments, elapsed: &(dyn Fn() -> Duration + Sync)) 
     Ok(())
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Progress {
     next: AtomicU64,
     end: u64,
@@ -143,7 +143,7 @@ fn announce_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default(panic);
-        eprintln!("\nthe engine panics; repeat it with: {}", command(SEED.get()));
+        eprintln!("\nthe engine panicked; repeat with: {}", command(SEED.get()));
     }));
 }
 
@@ -151,21 +151,21 @@ fn command(seed: u64) -> String {
     format!("posthaste sim --first-seed {seed} --seeds 1 --trace")
 }
 
-/// Runs a seed once more and tells what happened.
+/// Runs a seed again and prints its events.
 fn explain(seed: u64) {
     let report = run(seed, true);
     if let Some(violation) = &report.violation {
         println!(
-            "\nbroken rule: {}\n{}\n\nwhat happened to the message, and meanwhile:\n",
+            "\nbroken rule: {}\n{}\n\nevents of the message, and other events in between:\n",
             violation.rule, violation.text
         );
     }
-    println!("{}\n\nrepeat it with: {}", report.story.join("\n"), command(seed));
+    println!("{}\n\nrepeat with: {}", report.story.join("\n"), command(seed));
 }
 
 fn trace(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.seeds != 1 {
-        bail!("--trace shows one seed: add --seeds 1");
+        bail!("--trace needs a single seed: add --seeds 1");
     }
     announce_panics();
     SEED.set(arguments.first_seed);
@@ -187,14 +187,14 @@ fn summary(total: &Total, threads: usize, took: Duration) -> String {
         ("threads", threads as u64),
         ("messages created", counts.created),
         ("  delivered", counts.delivered),
-        ("  failed, into the DLQ", counts.failed),
+        ("  failed (in the DLQ)", counts.failed),
         ("  cancelled", counts.cancelled),
-        ("  callbacks among them", counts.callbacks),
+        ("  of these, callbacks", counts.callbacks),
         ("attempts", counts.attempts),
         ("  of owners without a lease", counts.late_attempts),
         ("publishes acknowledged", counts.acknowledged),
         ("  duplicates", counts.deduplicated),
-        ("  never answered", counts.unknown),
+        ("  without a response", counts.unknown),
         ("dead letters published again", counts.replayed),
         ("firings of schedules", counts.fired),
         ("runs of workflows", counts.runs),
@@ -205,7 +205,7 @@ fn summary(total: &Total, threads: usize, took: Duration) -> String {
         ("  resumed", counts.runs_resumed),
         ("steps executed", counts.steps),
         ("owners of the shard", counts.owners),
-        ("commits of earlier owners refused", counts.fenced),
+        ("commits of earlier owners rejected", counts.fenced),
         ("power cuts", counts.power_cuts),
     ];
     let lines: Vec<String> = rows.iter().map(|(name, count)| format!("{name:<36}{count:>14}")).collect();
@@ -230,6 +230,6 @@ mod tests {
     #[test]
     fn a_trace_shows_one_seed() {
         assert_eq!(simulated(1, true), Ok(()));
-        assert_eq!(simulated(2, true), Err("--trace shows one seed: add --seeds 1".to_owned()));
+        assert_eq!(simulated(2, true), Err("--trace needs a single seed: add --seeds 1".to_owned()));
     }
 }

@@ -402,8 +402,7 @@ impl Owner {
         for Effect::Start { live, message } in effects {
             env.crash_point("between two starts")?;
             let Some(message) = message.or_else(|| env.store.message(live.id).cloned()) else {
-                env.judge
-                    .blame("what starts is stored", Some(live.id), env.now_ms, || "its message is not there".into());
+                env.judge.blame("what starts is stored", Some(live.id), env.now_ms, || "its message is missing".into());
                 continue;
             };
             if self.drained {

@@ -188,14 +188,14 @@ impl Store {
             Op::Bury(letter) => {
                 self.live_row(letter.id).ok_or_else(|| format!("{} has no live row to bury", letter.id))?;
                 self.put_live(letter.id.seq, None);
-                let message = self.message(letter.id).ok_or_else(|| format!("{} is not there", letter.id))?.clone();
+                let message = self.message(letter.id).ok_or_else(|| format!("{} is missing", letter.id))?.clone();
                 if self.put_dead_letter((letter.tenant, letter.dlq_id), Some(message)).is_some() {
                     return Err(format!("the dead letter {} is taken", letter.dlq_id));
                 }
             }
             Op::Exhume { tenant, dlq_id } => {
                 if self.put_dead_letter((*tenant, *dlq_id), None).is_none() {
-                    return Err(format!("the dead letter {dlq_id} is not there"));
+                    return Err(format!("the dead letter {dlq_id} is missing"));
                 }
             }
             Op::PutQueue(queue) => {
@@ -209,18 +209,18 @@ impl Store {
             }
             Op::SetSchedule { tenant, id, state } => {
                 let key = (*tenant, id.clone());
-                let before = self.schedules.get(&key).ok_or_else(|| format!("schedule {id} is not there"))?;
+                let before = self.schedules.get(&key).ok_or_else(|| format!("schedule {id} is missing"))?;
                 let after = Schedule { state: state.clone(), ..before.clone() };
                 self.put_schedule(key, Some(after));
             }
             Op::DropSchedule { tenant, id } => {
                 let key = (*tenant, id.clone());
-                self.schedules.get(&key).ok_or_else(|| format!("schedule {id} is not there"))?;
+                self.schedules.get(&key).ok_or_else(|| format!("schedule {id} is missing"))?;
                 *self.dropped.entry(key.clone()).or_default() += 1;
                 self.undo.push(Undo::Dropped(key.clone()));
                 self.put_schedule(key, None);
             }
-            Op::PutBulkAction(_) => return Err("nobody asked for a bulk action".to_owned()),
+            Op::PutBulkAction(_) => return Err("no bulk action was requested".to_owned()),
             Op::Workflow(change) => self.apply_to_run(change)?,
         }
         Ok(())

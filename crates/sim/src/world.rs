@@ -120,7 +120,7 @@ impl World {
                 self.arrive(node, command);
             }
             Event::Pause { node, for_ms } => {
-                self.env.tell(None, || format!("node {node} stands still for {for_ms} ms"));
+                self.env.tell(None, || format!("node {node} is paused for {for_ms} ms"));
                 self.nodes[node].paused_until_ms = self.env.now_ms + for_ms;
             }
             Event::CutOff { node, for_ms } => self.cut_off(node, for_ms),

@@ -46,7 +46,7 @@ fn seeds_are_clean_and_much_happens_in_them() {
     if let Some((seed, violation)) = broken.first() {
         let story = run(*seed, true).story.join("\n");
         panic!(
-            "{} seeds break rules; seed {seed}: {}: {}\n{story}\nrepeat it with: posthaste sim --first-seed {seed} --seeds 1 --trace",
+            "{} seeds break rules; seed {seed}: {}: {}\n{story}\nrepeat with: posthaste sim --first-seed {seed} --seeds 1 --trace",
             broken.len(),
             violation.rule,
             violation.text

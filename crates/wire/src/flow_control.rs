@@ -40,10 +40,10 @@ impl fmt::Display for InvalidFlowControl {
             InvalidFlowControl::Grammar => {
                 "accepted are parallelism=N, rate=N and period=DURATION, separated by commas"
             }
-            InvalidFlowControl::Repeated => "parallelism, rate and period may each be given once",
+            InvalidFlowControl::Repeated => "parallelism, rate and period can each appear only once",
             InvalidFlowControl::Count => "parallelism and rate must be whole numbers from 1 to 1000000000",
             InvalidFlowControl::Period => "period must be a duration from 1s to 7d",
-            InvalidFlowControl::NothingLimited => "parallelism or rate must be given",
+            InvalidFlowControl::NothingLimited => "parallelism or rate is required",
         })
     }
 }

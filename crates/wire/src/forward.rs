@@ -79,10 +79,10 @@ impl Forwarded {
             return Ok(());
         }
         if header::is_hop_by_hop_or_framing(name) {
-            return Err(line.refused("hop-by-hop and framing headers may not be forwarded"));
+            return Err(line.refused("hop-by-hop and framing headers cannot be forwarded"));
         }
         if header::is_set_by_server(name) {
-            return Err(line.refused("the server sets this header itself, it may not be forwarded"));
+            return Err(line.refused("the server sets this header, so it cannot be forwarded"));
         }
         if name.eq_ignore_ascii_case(header::CONTENT_TYPE) && self.has(name) {
             return Err(line.refused("may be given only once"));

@@ -312,7 +312,7 @@ impl<'l> Draft<'l> {
             "delay" => put(&mut options.delay_ms, line, |text| setting::delay(text, limits)),
             "not-before" if self.subject != Subject::Message => {
                 let delay = self.subject.header("delay");
-                Err(line.refused(format!("a callback cannot wait for a time, use {delay}")))
+                Err(line.refused(format!("a callback does not support Not-Before; use {delay}")))
             }
             "not-before" => put(&mut options.not_before, line, |text| setting::not_before(text, limits, now)),
             "timeout" => put(&mut options.timeout_ms, line, |text| setting::timeout(text, limits)),
@@ -357,7 +357,7 @@ impl<'l> Draft<'l> {
             | "failure-callback-failure-callback" => Err(line.refused("a callback cannot have callbacks")),
             "workflow-init" | "workflow-runid" => Err(line.refused(
                 "only a publish or an item of a batch to a URL can start or continue a workflow run; send a plain message \
-                 to the workflow's URL, and it starts a run itself",
+                 to the workflow's URL, which starts a run",
             )),
             _ => Ok(()),
         }

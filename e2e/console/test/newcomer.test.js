@@ -75,7 +75,7 @@ test("what fails is seen failing, found, explained and sent again, without a rel
   await page.locator("p.flash").waitFor();
   await visitor.open("/messages");
   await page.locator("table a").first().click();
-  await page.locator("#why").filter({ hasText: /delivered at the 3rd attempt/i }).waitFor();
+  await page.locator("#why").filter({ hasText: /delivered on the 3rd attempt/i }).waitFor();
   await page.getByText("which was in the DLQ and was sent again as this one").waitFor();
 });
 

@@ -1,6 +1,7 @@
-//! Plain English in the pages that users read: words and sentence starts of the old style are counted per page. The list of
-//! counts may only shrink.
+//! Plain English in what users read, which is pages and the texts in Rust code: words and sentence starts of the old style
+//! are counted per file. The list of counts may only shrink.
 
+use super::literals;
 use crate::tree::{File, Tree};
 
 /// The list: one `path count` per line.
@@ -28,8 +29,13 @@ const STARTS: [&str; 2] = ["What ", "Who "];
 pub(super) fn check(tree: &Tree, ratchet: &str) -> Vec<String> {
     let mut listed: Vec<(&str, usize)> = ratchet.lines().filter_map(entry).collect();
     let mut problems = Vec::new();
-    for file in tree.files.iter().filter(|file| is_for_users(file)) {
-        let found = old_style(&file.text);
+    let test_modules = literals::test_modules(tree);
+    for file in &tree.files {
+        let found = match kind(file, &test_modules) {
+            Some(Kind::Page) => old_style(paragraphs(&file.text)),
+            Some(Kind::Code) => old_style(literals::shown(file)),
+            None => continue,
+        };
         let place = listed.iter().position(|(path, _)| *path == file.path);
         let allowed = place.map_or(0, |place| listed.swap_remove(place).1);
         if found.len() > allowed {
@@ -43,7 +49,11 @@ pub(super) fn check(tree: &Tree, ratchet: &str) -> Vec<String> {
             problems.push(format!("{RATCHET}: {} has {} places now; lower its count", file.path, found.len()));
         }
     }
-    problems.extend(listed.iter().map(|(path, _)| format!("{RATCHET}: there is no page {path}; remove its line")));
+    problems.extend(
+        listed
+            .iter()
+            .map(|(path, _)| format!("{RATCHET}: there is no {path}, or it is not for users; remove its line")),
+    );
     problems
 }
 
@@ -52,17 +62,28 @@ fn entry(line: &str) -> Option<(&str, usize)> {
     if path.starts_with('#') { None } else { Some((path, count.trim().parse().ok()?)) }
 }
 
-/// Pages for users. The benchmarks and decisions are for developers, and the rules quote what they forbid.
-fn is_for_users(file: &File) -> bool {
-    let is_page =
-        |path: &str| path.ends_with(".md") && !path.contains("decisions/") && !path.ends_with("docs/style.md");
-    is_page(&file.path)
-        && (file.path.starts_with("docs/") || ["README.md", "CHANGELOG.md"].contains(&file.path.as_str()))
+/// How a file is read.
+enum Kind {
+    Page,
+    Code,
+}
+
+/// Pages and code that users read from. Decisions and tests are for developers, and the rules quote what they forbid.
+fn kind(file: &File, test_modules: &[String]) -> Option<Kind> {
+    let path = file.path.as_str();
+    let is_page = path.ends_with(".md") && (path.starts_with("docs/") || ["README.md", "CHANGELOG.md"].contains(&path));
+    let is_for_developers = path.starts_with("docs/decisions/") || path == "docs/style.md";
+    let is_code = file.is_rust() && super::is_source(file);
+    match is_page {
+        true => (!is_for_developers).then_some(Kind::Page),
+        false if is_code => (!test_modules.iter().any(|test| path.starts_with(test.as_str()))).then_some(Kind::Code),
+        false => None,
+    }
 }
 
 /// The places in the old style, each with some words around it.
-fn old_style(page: &str) -> Vec<String> {
-    paragraphs(page).iter().flat_map(|paragraph| old_words(paragraph).chain(old_starts(paragraph))).collect()
+fn old_style(paragraphs: Vec<String>) -> Vec<String> {
+    paragraphs.iter().flat_map(|paragraph| old_words(paragraph).chain(old_starts(paragraph))).collect()
 }
 
 /// The prose of a page: code left out, the lines of a paragraph or list item joined.
@@ -129,7 +150,7 @@ mod tests {
     use super::*;
 
     fn count(page: &str) -> usize {
-        old_style(page).len()
+        old_style(paragraphs(page)).len()
     }
 
     #[test]
@@ -146,11 +167,25 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_code_count_and_its_tests_do_not() {
+        let tree = Tree::of(&[
+            ("crates/a/src/lib.rs", "//! It told.\n#[cfg(test)]\nmod b;\nfn f() { panic!(\"the caller is told\") }\n"),
+            ("crates/a/src/b.rs", "fn g() { panic!(\"nobody is told\") }\n"),
+            ("crates/a/tests/c.rs", "fn g() { panic!(\"nobody is told\") }\n"),
+            ("bench/src/d.rs", "fn g() { panic!(\"nobody is told\") }\n"),
+        ]);
+        let problems = check(&tree, "");
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].starts_with("crates/a/src/lib.rs: 1 places"), "{problems:?}");
+        assert_eq!(check(&tree, "crates/a/src/lib.rs 1\n"), [] as [&str; 0]);
+    }
+
+    #[test]
     fn the_list_may_only_shrink() {
         let tree = Tree::of(&[("docs/a.md", "It tells and it told.\n"), ("docs/decisions/b.md", "It told.\n")]);
         assert!(check(&tree, "")[0].contains("2 places"));
         assert_eq!(check(&tree, "# list\ndocs/a.md 2\n"), [] as [&str; 0]);
         assert!(check(&tree, "docs/a.md 3\n")[0].contains("lower its count"));
-        assert!(check(&tree, "docs/a.md 2\ndocs/c.md 1\n")[0].contains("there is no page docs/c.md"));
+        assert!(check(&tree, "docs/a.md 2\ndocs/c.md 1\n")[0].contains("there is no docs/c.md"));
     }
 }

@@ -3,6 +3,7 @@
 mod dependencies;
 mod functions;
 mod language;
+mod literals;
 mod supply;
 
 use crate::tree::{File, Tree};

@@ -44,63 +44,66 @@ fn every_obstacle_has_its_sentence() {
     let full = InFlow { rate: None, opens_at: None, parallelism: Some(1), ..flow() };
     let slow = InFlow { period_ms: 90_000, position: Position::Beyond(2_000), ..flow() };
     let cases = [
-        (waiting(Obstacle::Time), "delayed: it is due in 12 s"),
-        (retried(Obstacle::Time), "its 2nd attempt of 4 is due in 12 s, after 503 from https://example.com"),
-        (queue(Some(Position::Nth(3)), false), "3rd in line for queue orders, 2 of 2 under way"),
+        (waiting(Obstacle::Time), "delayed: due in 12 s"),
+        (retried(Obstacle::Time), "attempt 2 of 4 is due in 12 s, after 503 from https://example.com"),
+        (queue(Some(Position::Nth(3)), false), "3rd in line for queue orders, 2 of 2 in flight"),
         (
             queue(Some(Position::Beyond(64)), false),
-            "behind more than 64 others in line for queue orders, 2 of 2 under way",
+            "at least 64 others ahead in line for queue orders, 2 of 2 in flight",
         ),
-        (queue(Some(Position::Beyond(0)), false), "somewhere in line for queue orders, 2 of 2 under way"),
-        (queue(Some(Position::Nth(1)), true), "the queue orders is paused (changed 4 min ago): it is 1st in line"),
+        (queue(Some(Position::Beyond(0)), false), "waiting in line for queue orders, 2 of 2 in flight"),
+        (queue(Some(Position::Nth(1)), true), "queue orders is paused (changed 4 min ago): 1st in line"),
         (
             queue(None, true),
-            "the queue orders is paused (changed 4 min ago): it has its turn, and goes on when the queue does",
+            "queue orders is paused (changed 4 min ago): it is this message's turn when the queue resumes",
         ),
-        (queue(None, false), "the queue orders lets 2 go at once now, and others had their turn before it"),
+        (queue(None, false), "queue orders now has a parallelism of 2, and earlier messages use all of it"),
         (waiting(Obstacle::Flow(flow())), "3rd in line for key stripe-eu, 5/s, about 0.6 s"),
-        (waiting(Obstacle::Flow(full)), "3rd in line for key stripe-eu, 1 of 1 under way"),
+        (waiting(Obstacle::Flow(full)), "3rd in line for key stripe-eu, 1 of 1 in flight"),
         (
             waiting(Obstacle::Flow(slow)),
-            "behind more than 2000 others in line for key stripe-eu, 5 per 90 s, at least 0.6 s",
+            "at least 2000 others ahead in line for key stripe-eu, 5 per 90 s, at least 0.6 s",
         ),
         (
             waiting(Obstacle::Flow(InFlow { paused: true, opens_at: None, ..flow() })),
-            "the flow-control key stripe-eu is paused: it is 3rd in line",
+            "flow-control key stripe-eu is paused: 3rd in line",
         ),
-        (destination(Busy::Full), "11th in line for https://example.com, 200 of 200 deliveries under way"),
+        (destination(Busy::Full), "11th in line for https://example.com, 200 of 200 deliveries in flight"),
         (
             destination(Busy::Share),
-            "11th in line for https://example.com, 200 deliveries under way, which is its share while its tenant has so many",
+            "11th in line for https://example.com, 200 deliveries in flight, its fair share while the tenant is busy",
         ),
         (
             destination(Busy::Bytes),
-            "11th in line for https://example.com, where the bodies under way leave too little room for the next one",
+            "11th in line for https://example.com, where the bodies in flight leave too little room for the next one",
         ),
         (
             waiting(Obstacle::Room(Room::Tenant(1_000))),
-            "it waits for room: all 1000 deliveries that its tenant may have are under way",
+            "waiting for a free slot: the tenant has 1000 deliveries in flight, its maximum",
         ),
         (
             waiting(Obstacle::Room(Room::Server(9))),
-            "it waits for room: all 9 deliveries that the server may have are under way",
+            "waiting for a free slot: the server has 9 deliveries in flight, its maximum",
         ),
-        (waiting(Obstacle::Room(Room::Bytes)), "it waits for room: the bodies under way leave too little for its own"),
+        (
+            waiting(Obstacle::Room(Room::Bytes)),
+            "waiting for memory: the bodies in flight leave too little room for this one",
+        ),
         (
             waiting(Obstacle::Room(Room::BytesOfFirst)),
-            "it waits for room: the bodies under way leave too little for that of the first in its line",
+            "waiting for memory: the bodies in flight leave too little room for the first message in its line",
         ),
         (
             waiting(Obstacle::Room(Room::Memory)),
-            "it waits for room: the server has as many messages in memory as it may, and reads this one later",
+            "waiting for memory: the server holds the maximum number of messages and loads this one later",
         ),
-        (retried(Obstacle::Attempt), "its 2nd attempt is under way, for 1.2 s"),
+        (retried(Obstacle::Attempt), "the 2nd attempt has been in flight for 1.2 s"),
         (
             Waiting { cancel_requested: true, ..waiting(Obstacle::Attempt) },
-            "its 1st attempt is under way, for 1.2 s; it was cancelled, so there is no other",
+            "the 1st attempt has been in flight for 1.2 s; the message is cancelled and will not be retried",
         ),
-        (waiting(Obstacle::Stopping), "the server is stopping: it starts again with the server"),
-        (waiting(Obstacle::Nothing), "nothing is in its way: it starts at once"),
+        (waiting(Obstacle::Stopping), "the server is stopping: the message starts after the restart"),
+        (waiting(Obstacle::Nothing), "ready: it starts immediately"),
     ];
     let last = Answer::Status(503);
     for (waiting, expected) in cases {
@@ -109,7 +112,7 @@ fn every_obstacle_has_its_sentence() {
     }
     let deadline = Subject { is_deadline: true, ..subject() };
     let told = waiting_sentence(&waiting(Obstacle::Time), &deadline, None, None, NOW);
-    assert_eq!(told, "its run waits for an event, for 12 s more");
+    assert_eq!(told, "its run is waiting for an event; the wait times out in 12 s");
 }
 
 fn line(state: State, detail: EventDetail) -> Event {
@@ -136,43 +139,43 @@ fn every_ending_has_its_sentence() {
     let looped = EventDetail { error: Some("loop: too many".into()), duration_ms: Some(0), ..Default::default() };
     let error = |status| vec![plain(State::Active), answered(State::Error, status), plain(State::Retry)];
     let cases = [
-        (vec![answered(State::Delivered, 200)], 3, true, "delivered at the 1st attempt after 3.2 s"),
+        (vec![answered(State::Delivered, 200)], 3, true, "delivered on the 1st attempt after 3.2 s"),
         (
             [error(500), vec![plain(State::Active), plain(State::Active), answered(State::Delivered, 204)]].concat(),
             3,
             true,
-            "delivered at the 2nd attempt after 3.2 s",
+            "delivered on the 2nd attempt after 3.2 s",
         ),
         (
             [error(502), error(502), error(502), vec![answered(State::Error, 500), failed()]].concat(),
             3,
             true,
-            "in the DLQ: 500 from https://example.com, 3 retries used up",
+            "in the DLQ: 500 from https://example.com, after 3 retries",
         ),
         (
             vec![line(State::Error, no_answer.clone()), failed()],
             0,
             false,
-            "failed, and no longer in the DLQ: connection refused, it had no retries",
+            "failed, no longer in the DLQ: connection refused, with no retries",
         ),
         (
             [error(500), vec![answered(State::Error, 489), failed()]].concat(),
             3,
             true,
-            "in the DLQ: 489 from https://example.com, which forbids retries (1 of 3 used)",
+            "in the DLQ: 489 from https://example.com, not retryable (1 of 3 retries used)",
         ),
         (
             [error(500), vec![line(State::Error, no_answer), failed()]].concat(),
             1,
             true,
-            "in the DLQ: connection refused, its retry is used up",
+            "in the DLQ: connection refused, after 1 retry",
         ),
-        (vec![line(State::Error, looped), failed()], 0, true, "in the DLQ: loop: too many, it had no retries"),
+        (vec![line(State::Error, looped), failed()], 0, true, "in the DLQ: loop: too many, with no retries"),
         (
             vec![plain(State::CancelRequested), plain(State::Canceled)],
             3,
             true,
-            "cancelled just now, before its 1st attempt",
+            "cancelled just now, before the 1st attempt",
         ),
         (
             [error(500), vec![plain(State::CancelRequested), plain(State::Canceled)]].concat(),
@@ -190,7 +193,7 @@ fn every_ending_has_its_sentence() {
             [error(500), vec![plain(State::CancelRequested), answered(State::Canceled, 200)]].concat(),
             3,
             true,
-            "cancelled just now, while its 2nd attempt was under way, which succeeded",
+            "cancelled just now, during the 2nd attempt, which succeeded",
         ),
     ];
     for (events, retries, in_dlq, expected) in cases {

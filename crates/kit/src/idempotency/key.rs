@@ -1,16 +1,16 @@
-//! The name of a piece of work, the same each time somebody wants it done.
+//! The name of a piece of work, the same each time it is requested.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest part of a key, in bytes. A longer one is refused: a key is made of ids, not of content.
+/// Maximum size of a part of a key, in bytes. A longer part is rejected, because a key consists of ids, not of content.
 pub const PART_BYTES_MAX: usize = 96;
 
 const PARTS: [&str; 5] = ["domain", "user", "entity", "operation", "version"];
 
-/// `<domain>:<user>:<entity>:<operation>:<version>`: which part of the business, for whom, with what, to do what, and
-/// which edition of it. Whoever wants the same work done has the same key; a new version makes it new work.
+/// `<domain>:<user>:<entity>:<operation>:<version>`: the part of the business, the user, the object, the operation, and
+/// its version. Requests for the same work have the same key; a new version makes it new work.
 ///
 /// ```
 /// use posthaste_kit::idempotency::BusinessKey;
@@ -25,7 +25,7 @@ const PARTS: [&str; 5] = ["domain", "user", "entity", "operation", "version"];
 #[serde(try_from = "String", into = "String")]
 pub struct BusinessKey(String);
 
-/// Why a text is no key. It does not repeat the text.
+/// Why a text is not a key. It does not repeat the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a business key is <domain>:<user>:<entity>:<operation>:<version>: {what}")]
 pub struct InvalidKey {
@@ -33,7 +33,7 @@ pub struct InvalidKey {
 }
 
 impl BusinessKey {
-    /// A key of these parts. None may be empty, longer than [`PART_BYTES_MAX`], or have a colon, white space or a
+    /// A key of these parts. No part may be empty, longer than [`PART_BYTES_MAX`], or contain a colon, white space or a
     /// control character.
     pub fn new(
         domain: impl AsRef<str>,
@@ -54,27 +54,27 @@ impl BusinessKey {
         &self.0
     }
 
-    /// Which part of the business.
+    /// The part of the business.
     pub fn domain(&self) -> &str {
         self.part(0)
     }
 
-    /// For whom.
+    /// The user.
     pub fn user(&self) -> &str {
         self.part(1)
     }
 
-    /// With what.
+    /// The object.
     pub fn entity(&self) -> &str {
         self.part(2)
     }
 
-    /// What is done.
+    /// The operation.
     pub fn operation(&self) -> &str {
         self.part(3)
     }
 
-    /// Which edition of it.
+    /// The version of the operation.
     pub fn version(&self) -> &str {
         self.part(4)
     }
@@ -90,7 +90,7 @@ fn check(name: &str, part: &str) -> Result<(), InvalidKey> {
         return refuse("is empty");
     }
     if part.len() > PART_BYTES_MAX {
-        return refuse(&format!("has {} bytes, {PART_BYTES_MAX} are allowed", part.len()));
+        return refuse(&format!("has {} bytes, at most {PART_BYTES_MAX} are allowed", part.len()));
     }
     match part.chars().find(|c| *c == ':' || c.is_whitespace() || c.is_control()) {
         Some(':') => refuse("has a colon"),
@@ -106,7 +106,7 @@ impl FromStr for BusinessKey {
         let parts: Vec<&str> = text.split(':').take(PARTS.len() + 1).collect();
         match parts[..] {
             [domain, user, entity, operation, version] => BusinessKey::new(domain, user, entity, operation, version),
-            _ => Err(InvalidKey { what: "it has five parts".to_owned() }),
+            _ => Err(InvalidKey { what: "it must have five parts".to_owned() }),
         }
     }
 }
@@ -147,14 +147,14 @@ mod tests {
     fn a_key_has_five_parts_that_cannot_be_mixed_up() {
         let long = "x".repeat(PART_BYTES_MAX + 1);
         let cases = [
-            ("a:b:c:d", "it has five parts"),
-            ("a:b:c:d:e:f", "it has five parts"),
-            ("", "it has five parts"),
+            ("a:b:c:d", "it must have five parts"),
+            ("a:b:c:d:e:f", "it must have five parts"),
+            ("", "it must have five parts"),
             ("a::c:d:e", "user is empty"),
             ("a:b:c:d:", "version is empty"),
             ("a:b:c d:d:e", "entity has white space or a control character"),
             ("a:b:c:d\0:e", "operation has white space or a control character"),
-            (&format!("{long}:b:c:d:e"), "domain has 97 bytes, 96 are allowed"),
+            (&format!("{long}:b:c:d:e"), "domain has 97 bytes, at most 96 are allowed"),
         ];
         for (text, expected) in cases {
             let error = text.parse::<BusinessKey>().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A store in the memory of this process: for tests, and for services of one process whose effects may happen again
+//! A store in the memory of this process: for tests, and for services of a single process whose effects may be repeated
 //! after a restart.
 
 use super::model::{State, Taken};
@@ -10,13 +10,13 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// How many keys are remembered at once. At the limit no further key can be begun until some are over.
+/// Maximum number of keys in the store. At the limit no new key can begin until some have expired.
 pub const KEYS_MAX: usize = 1 << 20;
 
 /// From how many keys on those that are over are looked for.
 const SWEEP_MIN: usize = 1_024;
 
-/// Remembers keys in memory.
+/// An idempotency store in memory.
 ///
 /// ```
 /// use posthaste_kit::idempotency::{Begun, IdempotencyStore as _, MemoryStore};
@@ -114,7 +114,10 @@ impl Keys {
             self.sweep_at = (self.states.len() * 2).clamp(SWEEP_MIN, self.max);
         }
         if self.states.len() >= self.max && !self.states.contains_key(&key) {
-            return Err(StoreError::unavailable(format!("{} keys are remembered, and none is over", self.max)));
+            return Err(StoreError::unavailable(format!(
+                "the store is full: it holds {} keys, and none has expired",
+                self.max
+            )));
         }
         self.states.insert(key, state);
         self.fence += 1;

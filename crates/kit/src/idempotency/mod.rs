@@ -1,21 +1,22 @@
-//! What has been done already: two layers that make an effect happen once behind a queue that delivers at least once.
+//! Idempotency: two layers that make an effect happen once although the queue delivers at least once.
 //!
-//! **Deliveries.** A *store* ([`IdempotencyStore`]) remembers which messages are under way and which are done. It fails
-//! closed: if it is down, slow or answers rubbish, nobody may go on, and the queue delivers again later.
+//! **Deliveries.** A *store* ([`IdempotencyStore`]) remembers which messages are in progress and which are done. It
+//! fails closed: if it is down, slow or returns invalid data, the handler does not run, and the queue delivers again
+//! later.
 //!
-//! **Effects.** Two deliveries can do the same work all the same: the same order was published twice, or a process
-//! slept longer than its lock. [`reserve()`] and [`BusinessKey`] name the work itself; the `table` commits the mark
-//! *together with the effect*, and its fence refuses whoever lost the key.
+//! **Effects.** Two deliveries can still do the same work: the same order was published twice, or a process was paused
+//! for longer than its lock. [`reserve()`] and [`BusinessKey`] name the work itself. The `table` commits the mark
+//! *together with the effect*, and its fence rejects a process that lost the key.
 //!
-//! | store | keeps two from working at once | survives its own crash or failover | use it for |
+//! | store | prevents concurrent work | survives its own crash or failover | use it for |
 //! |---|---|---|---|
 //! | [`memory`] | in one process | no | tests |
 //! | `redis` | while Redis loses nothing | **no**: a lock can be granted twice | cheap effects, or with the table |
 //! | `postgres` | while the clock does not jump | yes | effects that live elsewhere |
 //! | `table` | yes, by the fence | yes, with the effect itself | effects in the same PostgreSQL |
 //!
-//! A lock alone is never safety: a process that was paused does not know that its lock is over. Only what refuses the
-//! late write is: a unique key, or the [fence](Lease::fence), in the database that holds the effect.
+//! A lock alone is never safe: a process that was paused does not know that its lock has expired. Only a check of the
+//! late write is safe: a unique key, or the [fence](Lease::fence), in the database that holds the effect.
 
 pub mod key;
 pub mod memory;
@@ -43,47 +44,47 @@ use std::time::Duration;
 /// A future that a store returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// The longest key, in bytes. A longer one is replaced by its hash, so that every store can take it.
+/// Maximum size of a key, in bytes. A longer key is replaced by its hash, so that every store accepts it.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// The longest time for which a key can be held or remembered; a longer one is cut to it.
+/// Maximum time to hold or remember a key; a longer time is reduced to it.
 pub const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// For how long a delivery holds its key, unless it says otherwise or extends it.
+/// Default time for which a delivery holds its key.
 pub const LOCK_DEFAULT: Duration = Duration::from_secs(240);
 
-/// For how long it is remembered that a message is done, unless the handler says otherwise: three days. If the answer
-/// to a delivery is lost, the next attempt comes up to one day later, and its answer may be lost as well.
+/// Default time for which a finished message is remembered: 3 days. If the response to a delivery is lost, the next
+/// attempt comes up to one day later, and its response may be lost as well.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 86_400);
 
-/// Remembers which keys are under way and which are done. Each method is one atomic step.
+/// Remembers which keys are in progress and which are done. Each method is one atomic step.
 ///
-/// The states of a key, and what moves it:
+/// The states of a key and their transitions:
 ///
 /// ```text
-///   free ──begin──► under way (token, until T) ──complete──► done (until T') ──► free
+///   free ──begin──► in progress (token, until T) ──complete──► done (until T') ──► free
 ///     ▲                │      │ ▲
 ///     │                │      └─┘ extend
-///     └────release─────┴── T passes: whoever begins next has it
+///     └────release─────┴── T passes: the next begin gets it
 /// ```
 ///
-/// Only the holder of the token may extend, complete or release; whoever lost it is told so. There is one exception: a
-/// holder whose time ran out may still complete while *nobody* has the key, because its effect has happened. The rules
-/// are those of [`model::State`].
+/// Only the holder of the token can extend, complete or release; the methods return false if it was lost. There is one
+/// exception: a holder whose lock has expired can still complete while the key is *free*, because its effect has
+/// happened. [`model::State`] has the rules.
 ///
-/// An error says that the outcome is **not known**: the step may have been done. A key whose `begin` went wrong may
-/// thus be taken until its lock ends; `complete` can be repeated.
+/// After an error the outcome is **not known**: the step may have taken effect. A key whose `begin` failed may be
+/// held until its lock expires. `complete` can be repeated.
 pub trait IdempotencyStore: Send + Sync + 'static {
-    /// Takes the key for `lock`, unless somebody has it or it is done.
+    /// Takes the key for `lock`, unless it is held or done.
     fn begin<'a>(&'a self, key: &'a str, lock: Duration) -> StoreFuture<'a, Begun>;
 
     /// Keeps the key for another `lock` from now; false if it was lost.
     fn extend<'a>(&'a self, lease: &'a Lease, lock: Duration) -> StoreFuture<'a, bool>;
 
-    /// Marks the key as done for `keep`; false if somebody else has it or has done it (then nothing is marked).
+    /// Marks the key as done for `keep`; false if another holder has it or has completed it. Then nothing is marked.
     fn complete<'a>(&'a self, lease: &'a Lease, keep: Duration) -> StoreFuture<'a, bool>;
 
-    /// Lets go of the key, so that the next may begin; false if it was lost.
+    /// Releases the key, so that the next delivery can begin; false if it was lost.
     fn release<'a>(&'a self, lease: &'a Lease) -> StoreFuture<'a, bool>;
 }
 
@@ -105,29 +106,29 @@ impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
     }
 }
 
-/// What became of an attempt to take a key.
+/// The result of an attempt to take a key.
 #[derive(Debug)]
 pub enum Begun {
-    /// It is yours until the lock ends.
+    /// The key is yours until the lock expires.
     Acquired(Lease),
-    /// Somebody has it.
+    /// Another holder has it.
     UnderWay {
-        /// When their lock ends, if they do not extend it.
+        /// When their lock expires, unless they extend it.
         retry_after: Duration,
     },
-    /// It was done before.
+    /// The work was already done.
     Done,
 }
 
-/// A key that somebody holds.
+/// A key that is held.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The key.
     pub key: String,
-    /// Tells this holder from all others.
+    /// Identifies the holder.
     pub token: [u8; 16],
-    /// Grows with every holder of a key, where the store can promise it: write it beside the effect, and refuse what
-    /// comes with a smaller one. Zero where it cannot.
+    /// Grows with every holder of a key, if the store can guarantee it, and is zero otherwise. Write it next to the
+    /// effect, and reject writes with a smaller one.
     pub fence: u64,
 }
 
@@ -137,7 +138,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The store could not say, in time or at all. Nobody may go on; trying again later helps.
+/// The store failed or did not respond in time, so the work must not continue. A retry later may succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("the idempotency store {}", .kind.as_str())]
 pub struct StoreError {
@@ -157,39 +158,39 @@ impl Kind {
     fn as_str(self) -> &'static str {
         match self {
             Kind::Unavailable => "is not available",
-            Kind::TimedOut => "did not answer in time",
-            Kind::Rubbish => "answered what makes no sense",
+            Kind::TimedOut => "did not respond in time",
+            Kind::Rubbish => "returned an invalid response",
         }
     }
 }
 
 impl StoreError {
-    /// It cannot be reached, or refused.
+    /// The store cannot be reached, or rejected the request.
     pub fn unavailable(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
         StoreError { kind: Kind::Unavailable, source: Some(source.into()) }
     }
 
-    /// It took too long.
+    /// The store took too long.
     pub fn timed_out() -> StoreError {
         StoreError { kind: Kind::TimedOut, source: None }
     }
 
-    /// It answered what makes no sense.
+    /// The store returned an invalid response.
     pub fn rubbish(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
         StoreError { kind: Kind::Rubbish, source: Some(source.into()) }
     }
 
-    /// Whether it could not be reached, or refused.
+    /// Whether the store could not be reached, or rejected the request.
     pub fn is_unavailable(&self) -> bool {
         self.kind == Kind::Unavailable
     }
 
-    /// Whether it took too long.
+    /// Whether the store took too long.
     pub fn is_timed_out(&self) -> bool {
         self.kind == Kind::TimedOut
     }
 
-    /// Whether it answered what makes no sense: somebody else writes to its keys, or it is no such store.
+    /// Whether the response was invalid: another program writes to its keys, or it is not such a store.
     pub fn is_rubbish(&self) -> bool {
         self.kind == Kind::Rubbish
     }

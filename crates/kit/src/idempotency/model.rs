@@ -1,48 +1,48 @@
-//! The life of a key as pure decisions: what is known and what time it is goes in, what becomes of it comes out.
+//! The life of a key as pure decisions: the current state and the time go in, the new state comes out.
 //!
-//! [`MemoryStore`](super::MemoryStore) runs on it; the stores on Redis and PostgreSQL say the same in their own
-//! language and are tested against it.
+//! [`MemoryStore`](super::MemoryStore) uses it. The stores on Redis and PostgreSQL implement the same rules and are
+//! tested against it.
 
 use super::millis;
 use posthaste_wire::time::Timestamp;
 use std::fmt;
 use std::time::Duration;
 
-/// What is known of a key that is not free. Free is `None`, and so is everything whose time is over.
+/// The state of a key that is not free. A free key is `None`, and so is one whose time has expired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Somebody has it.
+    /// It is held.
     UnderWay {
-        /// Tells this holder from all others.
+        /// Identifies the holder.
         token: [u8; 16],
-        /// When anybody may take it.
+        /// When its lock expires.
         until: Timestamp,
     },
-    /// It is done.
+    /// The work is done.
     Done {
-        /// Who has done it.
+        /// Identifies the holder that completed it.
         token: [u8; 16],
         /// When it is forgotten.
         until: Timestamp,
     },
 }
 
-/// What became of an attempt to take a key.
+/// The result of an attempt to take a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is taken, and this is its new state.
+    /// The key was taken, and this is its new state.
     Acquired(State),
-    /// Somebody has it, for so many milliseconds if they do not extend it.
+    /// Another holder has it, for this many milliseconds unless they extend it.
     UnderWay {
         /// Milliseconds.
         left_ms: u64,
     },
-    /// It was done before.
+    /// The work was already done.
     Done,
 }
 
 impl State {
-    /// Somebody wants the key.
+    /// Takes the key if it is free.
     ///
     /// ```
     /// use posthaste_kit::idempotency::model::{State, Taken};
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// The holder wants it for longer; `None` if it is not the holder any more.
+    /// Extends the lock; `None` if the caller no longer holds the key.
     pub fn extend(current: Option<State>, by: [u8; 16], now: Timestamp, lock: Duration) -> Option<State> {
         match State::current(current, now)? {
             State::UnderWay { token, .. } if token == by => {
@@ -72,8 +72,8 @@ impl State {
         }
     }
 
-    /// The holder has done it; `None` if somebody else has the key or has done it. Saying it twice is as good as once,
-    /// and who says it late, while nobody has the key, is believed: the effect has happened.
+    /// Marks the key as done; `None` if another holder has it or has completed it. Repeating it does no harm. A late
+    /// call while the key is free also counts, because the effect has happened.
     pub fn complete(current: Option<State>, by: [u8; 16], now: Timestamp, keep: Duration) -> Option<State> {
         match State::current(current, now) {
             Some(State::UnderWay { token, .. } | State::Done { token, .. }) if token != by => None,
@@ -81,12 +81,12 @@ impl State {
         }
     }
 
-    /// Whether the holder may let go of it; if so, it is free.
+    /// Whether the caller may release the key, which is then free.
     pub fn release(current: Option<State>, by: [u8; 16], now: Timestamp) -> bool {
         matches!(State::current(current, now), Some(State::UnderWay { token, .. }) if token == by)
     }
 
-    /// When it is over.
+    /// When the state expires.
     pub fn until(self) -> Timestamp {
         match self {
             State::UnderWay { until, .. } | State::Done { until, .. } => until,

@@ -1,11 +1,11 @@
-//! A store on PostgreSQL: one short transaction per step, by the clock of the database.
+//! A store on PostgreSQL: one short transaction per step, using the clock of the database.
 //!
-//! What it has answered survives a crash (unless `synchronous_commit` is off) and, with synchronous replication, a
-//! failover. Every lease has a [fence](Lease::fence) that grows. Two things remain: a clock of the database that jumps
-//! forward ends locks early, and a holder that slept does not know that its lock is over. Write the fence beside the
-//! effect and both are harmless; where the effect is in this very database, the [table](super::table) does it for you.
+//! Committed steps survive a crash (unless `synchronous_commit` is off) and, with synchronous replication, a failover.
+//! Every lease has a [fence](Lease::fence) that grows. Two risks remain: if the database clock jumps forward, locks
+//! expire early, and a holder that was paused does not know that its lock has expired. Both are harmless if you write
+//! the fence next to the effect. If the effect is in the same database, the [table](super::table) does this for you.
 //!
-//! Give the connections a `statement_timeout`, so that a step nobody waits for any more ends in the database too.
+//! Set a `statement_timeout` on the connections, so that abandoned steps also end in the database.
 
 use super::{Begun, IdempotencyStore, Lease, StoreError, StoreFuture, millis, storable, token};
 use sqlx::pool::PoolConnection;
@@ -14,11 +14,10 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-/// How long a step may take, the wait for a connection included, unless the store is told otherwise. After that nobody
-/// may go on.
+/// Default time limit of a step, including the wait for a connection. After that the work must not continue.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-/// What the store and the table need, as SQL: for a migration of your own.
+/// The SQL that creates the objects for the store and the table, for your own migrations.
 pub const SCHEMA: &str = include_str!("schema.sql");
 
 /// A row is pruned when its time is over for so long. Not at once: an insert that waits has drawn its fence already.
@@ -63,7 +62,7 @@ DELETE FROM idempotency_locks WHERE key IN (
     ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
 )";
 
-/// Remembers keys in PostgreSQL, in the table `idempotency_locks`.
+/// An idempotency store in PostgreSQL, in the table `idempotency_locks`.
 ///
 /// ```no_run
 /// use posthaste_kit::idempotency::postgres::{PostgresStore, create_tables};
@@ -81,7 +80,7 @@ pub struct PostgresStore {
     timeout: Duration,
 }
 
-/// Creates what is missing of [`SCHEMA`]. Any number of services may do so at once.
+/// Creates the missing objects of [`SCHEMA`]. Several services can do this at the same time.
 pub async fn create_tables(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let mut transaction = connection.begin().await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(CREATE_LOCK).execute(&mut *transaction).await?;
@@ -95,13 +94,13 @@ impl PostgresStore {
         PostgresStore { pool, timeout: TIMEOUT_DEFAULT }
     }
 
-    /// How long a step may take, the wait for a connection included.
+    /// Sets the time limit of a step, including the wait for a connection.
     pub fn timeout(mut self, timeout: Duration) -> PostgresStore {
         self.timeout = timeout;
         self
     }
 
-    /// Deletes rows whose time has been over for an hour, at most `limit`; returns how many. Call it now and then.
+    /// Deletes up to `limit` rows that expired at least an hour ago; returns their number. Call it regularly.
     pub async fn prune(&self, limit: u32) -> Result<u64, StoreError> {
         self.within(self.run(sqlx::query(PRUNE).bind(PRUNE_AFTER_S).bind(i64::from(limit)))).await
     }

@@ -1,16 +1,16 @@
-//! A store on Redis: one script, and so one round trip, per step.
+//! A store on Redis: one script, and therefore one round trip, per step.
 //!
-//! **What Redis cannot promise.** It answers before its replicas know, and before its disk does. When a Redis that has
-//! granted a lock dies or is cut off, its replica takes over without that lock and grants it again: with a partition
-//! and a failover at the wrong time this happened in ten of ten tries. Eviction and `FLUSHALL` forget too. So this
-//! store keeps two deliveries from working at once *while Redis loses nothing*. That is enough where an effect may now
-//! and then happen twice, or where something else refuses the second one. Where nothing may and nothing does, use the
-//! store on PostgreSQL, or better the `table` beside the effect.
+//! **Redis cannot guarantee that locks survive a failover.** It responds before its replicas and its disk have the
+//! write. If a Redis that has granted a lock dies or is cut off, its replica takes over without that lock and grants it
+//! again: with a partition and a failover at the wrong time this happened in ten of ten tries. Eviction and `FLUSHALL`
+//! also lose locks. So this store prevents concurrent work only *while Redis loses nothing*. That is enough if an
+//! effect may occasionally happen twice, or if something else rejects the second one. Otherwise, use the store on
+//! PostgreSQL or, better, the `table` next to the effect.
 //!
-//! [`RedisStore::replicas`] makes the loss rarer and visible: who begins while too few replicas listen is told so.
-//! Set `maxmemory-policy noeviction`, and give the keys a database in which nobody types `FLUSHALL`.
+//! [`RedisStore::replicas`] makes the loss rarer and visible: steps fail while too few replicas respond. Set
+//! `maxmemory-policy noeviction`, and use a database in which `FLUSHALL` is never called.
 //!
-//! Needs Redis 2.6 or any server that speaks like it, with `EVAL`. Leases have no fence: Redis could not keep its word.
+//! Needs Redis 2.6 or any compatible server with `EVAL`. Leases have no fence, because Redis could not guarantee it.
 
 mod connection;
 
@@ -22,10 +22,10 @@ use redis::{Client, RedisError, Value};
 use std::fmt;
 use std::time::Duration;
 
-/// How long a step may take, unless the store is told otherwise. After that nobody may go on.
+/// Default time limit of a step. After that the work must not continue.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 
-/// What all keys start with, unless the store is told otherwise.
+/// Default prefix of all keys.
 pub const PREFIX_DEFAULT: &str = "posthaste:idempotency:";
 
 /// A key that is under way has this and the token of its holder as value; one that is done the other.
@@ -62,7 +62,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// Remembers keys in Redis. Cheap to clone; all clones share a connection.
+/// An idempotency store in Redis. Cheap to clone; all clones share a connection.
 ///
 /// ```no_run
 /// use posthaste_kit::idempotency::redis::RedisStore;
@@ -86,8 +86,8 @@ struct Replicas {
 }
 
 impl RedisStore {
-    /// A store at this URL. The connection is made when it is first needed, and made again when it breaks or does not
-    /// answer; no step is sent twice. Fails if the URL is none.
+    /// A store at this URL. It connects when the first step needs it, and connects again if the connection breaks or
+    /// does not respond; no step is sent twice. Fails if the URL is invalid.
     pub fn connect(url: &str) -> Result<RedisStore, StoreError> {
         let client = Client::open(url).map_err(StoreError::unavailable)?;
         Ok(RedisStore::new(Connection::new(client, TIMEOUT_DEFAULT)))
@@ -95,25 +95,25 @@ impl RedisStore {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisStore<C> {
-    /// A store on a connection of your own, with TLS, Sentinel or a cluster behind it.
+    /// A store on your own connection, for example with TLS, Sentinel or a cluster.
     pub fn new(connection: C) -> RedisStore<C> {
         RedisStore { connection, prefix: PREFIX_DEFAULT.to_owned(), timeout: TIMEOUT_DEFAULT, replicas: None }
     }
 
-    /// What all keys start with: services that share a Redis and not their work have different ones.
+    /// Sets the prefix of all keys. Services that share a Redis but not their work need different prefixes.
     pub fn prefix(mut self, prefix: impl Into<String>) -> RedisStore<C> {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a step may take.
+    /// Sets the time limit of a step.
     pub fn timeout(mut self, timeout: Duration) -> RedisStore<C> {
         self.timeout = timeout;
         self
     }
 
-    /// Lets nobody go on before so many replicas have what was written (`WAIT`), and fails if they do not have it
-    /// within this time. The connection of the store waits with it. Not for clusters.
+    /// Makes a step wait until this number of replicas have the write (`WAIT`), and fail if they do not have it within
+    /// this time. The connection of the store waits too. Not for clusters.
     pub fn replicas(mut self, count: u32, within: Duration) -> RedisStore<C> {
         self.replicas = Some(Replicas { count, within });
         self
@@ -154,7 +154,7 @@ impl Replicas {
         match (answers.pop(), answers.pop()) {
             (Some(Value::Int(found)), Some(answer)) if found >= i64::from(self.count) => Ok(answer),
             (Some(Value::Int(found)), Some(_)) => {
-                Err(StoreError::unavailable(format!("{found} of {} replicas have what was written", self.count)))
+                Err(StoreError::unavailable(format!("only {found} of {} replicas have the write", self.count)))
             }
             _ => Err(StoreError::rubbish("not one answer per command")),
         }
@@ -210,8 +210,8 @@ fn begun(answer: &Value) -> Result<Option<Begun>, StoreError> {
             Ok(Some(Begun::UnderWay { retry_after: Duration::from_millis(left_ms) }))
         }
         (Some(DONE), _) if is_token => Ok(Some(Begun::Done)),
-        (Some(UNDER_WAY), Err(_)) if is_token => Err(StoreError::rubbish("a lock that never ends")),
-        _ => Err(StoreError::rubbish("a value that this store has not written")),
+        (Some(UNDER_WAY), Err(_)) if is_token => Err(StoreError::rubbish("a lock that never expires")),
+        _ => Err(StoreError::rubbish("a value that this store did not write")),
     }
 }
 

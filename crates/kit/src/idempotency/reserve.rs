@@ -1,18 +1,18 @@
-//! Work that is done once for a while, whoever asks for it.
+//! Work that is done once within a period, whoever requests it.
 
 use super::{Begun, IdempotencyStore, Lease, StoreError};
 use std::fmt;
 use std::time::Duration;
 
-/// For how long work is reserved, unless the caller says otherwise.
+/// Default time for which work is reserved.
 pub const RESERVE_DEFAULT: Duration = Duration::from_secs(300);
 
 /// Keeps the names of work and those of messages apart.
 const PREFIX: &str = "work:";
 
 /// Reserves a piece of work, named `<job>:<resource>` or by a [`BusinessKey`](super::BusinessKey), for `ttl`
-/// ([`RESERVE_DEFAULT`]). Until then everybody else is told that it is taken, also when it has been done long before:
-/// a second request for the same report within five minutes needs no second report.
+/// ([`RESERVE_DEFAULT`]). Until then other callers get [`Reserved::Taken`], even if the work is already done: a second
+/// request for the same report within five minutes needs no second report.
 ///
 /// ```
 /// use posthaste_kit::idempotency::{MemoryStore, RESERVE_DEFAULT, Reserved, reserve};
@@ -43,36 +43,37 @@ pub async fn reserve<'a, S: IdempotencyStore + ?Sized>(
     }
 }
 
-/// Whether work was reserved.
+/// The result of a reservation.
 #[derive(Debug)]
 pub enum Reserved<'a, S: ?Sized> {
-    /// It is yours to do.
+    /// The work is yours to do.
     Yours(Reservation<'a, S>),
-    /// Somebody does it, or has done it.
+    /// The work is in progress, or was already done.
     Taken {
-        /// When it may be reserved again, if nobody [confirms](Reservation::confirm) it; `None` once somebody has.
+        /// When it can be reserved again, unless it is [confirmed](Reservation::confirm); `None` once it is.
         retry_after: Option<Duration>,
     },
 }
 
-/// Work that is yours. Dropping it keeps it reserved until its time is over.
+/// Work that is yours. If it is dropped, the work stays reserved until the time expires.
 pub struct Reservation<'a, S: ?Sized> {
     store: &'a S,
     lease: Lease,
 }
 
 impl<S: IdempotencyStore + ?Sized> Reservation<'_, S> {
-    /// The work was not done: the next may try at once. False if the reservation was over already.
+    /// Releases work that was not done, so that it can be reserved again. False if the reservation had expired.
     pub async fn cancel(self) -> Result<bool, StoreError> {
         self.store.release(&self.lease).await
     }
 
-    /// The work is done, and nobody needs it again for `keep`. False if somebody else has reserved it meanwhile.
+    /// Marks the work as done, so that it is not repeated for `keep`. False if it was reserved by another caller
+    /// meanwhile.
     pub async fn confirm(self, keep: Duration) -> Result<bool, StoreError> {
         self.store.complete(&self.lease, keep).await
     }
 
-    /// Keeps it for another `ttl` from now, because the work takes longer. False if it was lost.
+    /// Extends the reservation to `ttl` from now. False if it was lost.
     pub async fn extend(&self, ttl: Duration) -> Result<bool, StoreError> {
         self.store.extend(&self.lease, ttl).await
     }

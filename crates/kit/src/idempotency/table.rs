@@ -1,16 +1,18 @@
-//! The durable form: what became of a request is committed **together with its effect**, in one transaction of yours.
+//! A durable table of idempotency keys: the result of a request is committed **together with its effect**, in one
+//! transaction of yours.
 //!
 //! Start at [`IdempotencyTable`]. There are two ways to use it:
 //!
-//! - *In one transaction* with the effect, if that takes a moment and happens in this database. Either both are there
-//!   or neither is, whatever crashes when. Nothing can be done twice.
-//! - *In two*, if the work takes long or happens elsewhere: begin and commit, work, then complete in the transaction
-//!   that keeps the result. Whoever was too slow finds its [fence](Claim::fence) over, and its transaction fails.
+//! - *In one transaction* with the effect, if the effect is quick and happens in this database. Either both are
+//!   committed or neither is, whatever crashes. Nothing can be done twice.
+//! - *In two transactions*, if the work takes long or happens elsewhere: begin and commit, do the work, then complete
+//!   in the transaction that stores the result. If another process has taken over meanwhile, the [fence](Claim::fence)
+//!   is out of date and the transaction fails.
 //!
-//! An error of `COMMIT` means that the outcome is not known. Begin again with the same key: the answer tells.
+//! If `COMMIT` returns an error, the outcome is not known. Begin again with the same key to find out.
 //!
-//! Begin and commit yourself in both: a connection of a pool of sqlx 0.9 may be in a transaction that somebody forgot
-//! (whose `Pool::begin` was dropped while it waited), and what is not committed there is lost.
+//! In both cases, begin and commit the transaction explicitly: a pooled connection of sqlx 0.9 may still be in an
+//! abandoned transaction (whose `Pool::begin` was dropped while it waited), and uncommitted work in it is lost.
 
 use super::postgres::{length, signed, unsigned};
 use super::{BusinessKey, KEEP_DEFAULT, LOCK_DEFAULT, storable};
@@ -22,13 +24,13 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use std::time::Duration;
 
-/// The longest response that is stored, in bytes. Completing with a longer one fails, and so must the transaction.
+/// Maximum size of a stored response, in bytes. Completing with a longer one fails, and so must the transaction.
 pub const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// The longest error that is stored, in bytes. A longer one is cut.
+/// Maximum size of a stored error, in bytes. A longer one is cut.
 pub const ERROR_BYTES_MAX: usize = 4_096;
 
-/// When to come back if somebody works on the request in a transaction of which nobody can tell how long it takes.
+/// When to retry if another transaction works on the request; it is not known how long that takes.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Rows are pruned when their time is over for so long. Not at once: an insert that waits has drawn its fence already.
@@ -82,7 +84,7 @@ DELETE FROM idempotency_keys WHERE (domain, user_id, key) IN (
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )";
 
-/// The table `idempotency_keys`, and for how long it holds and remembers.
+/// The table `idempotency_keys`, with the times for which it locks and remembers requests.
 ///
 /// ```no_run
 /// use posthaste_kit::idempotency::BusinessKey;
@@ -114,24 +116,24 @@ pub struct IdempotencyTable {
 }
 
 impl IdempotencyTable {
-    /// Holds for [`LOCK_DEFAULT`] and remembers for [`KEEP_DEFAULT`].
+    /// Locks for [`LOCK_DEFAULT`] and remembers for [`KEEP_DEFAULT`].
     pub const fn new() -> IdempotencyTable {
         IdempotencyTable { lock: LOCK_DEFAULT, keep: KEEP_DEFAULT }
     }
 
-    /// For how long a request that is begun and committed is held before another may take it over.
+    /// Sets how long a committed claim is locked before another process can take it over.
     pub fn lock(mut self, lock: Duration) -> IdempotencyTable {
         self.lock = lock;
         self
     }
 
-    /// For how long a request and what was answered is remembered.
+    /// Sets how long a request and its response are remembered.
     pub fn keep(mut self, keep: Duration) -> IdempotencyTable {
         self.keep = keep;
         self
     }
 
-    /// Claims the request, or says what became of it. Does not wait for others.
+    /// Claims the request, or returns its result. Does not wait for other transactions.
     pub async fn begin(
         &self,
         connection: &mut PgConnection,
@@ -158,8 +160,7 @@ impl IdempotencyTable {
         }
     }
 
-    /// Deletes rows that were to be remembered until an hour ago, at most `limit`; returns how many. Call it now and
-    /// then.
+    /// Deletes up to `limit` rows that expired at least an hour ago; returns their number. Call it regularly.
     pub async fn prune(&self, connection: &mut PgConnection, limit: u32) -> Result<u64, TableError> {
         let query = sqlx::query(PRUNE).bind(PRUNE_AFTER_S).bind(i64::from(limit));
         Ok(query.execute(connection).await?.rows_affected())
@@ -172,7 +173,7 @@ impl Default for IdempotencyTable {
     }
 }
 
-/// A key, and whose it is: two users who choose the same key do not get each other's responses.
+/// A key and its owner: two users who choose the same key do not get each other's responses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableKey {
     domain: String,
@@ -181,7 +182,7 @@ pub struct TableKey {
 }
 
 impl TableKey {
-    /// A key that a user chose, say as `Idempotency-Key`. Parts that are longer than
+    /// A key chosen by a user, for example as `Idempotency-Key`. Parts that are longer than
     /// [`KEY_BYTES_MAX`](super::KEY_BYTES_MAX) are replaced by their hashes.
     pub fn new(domain: &str, user: &str, key: &str) -> TableKey {
         let [domain, user, key] = [domain, user, key].map(|part| storable(part).into_owned());
@@ -202,7 +203,7 @@ impl From<&BusinessKey> for TableKey {
     }
 }
 
-/// Tells whether two requests with the same key are the same request.
+/// Detects whether two requests with the same key are the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestHash([u8; 32]);
 
@@ -212,12 +213,12 @@ impl RequestHash {
         RequestHash::of_parts(&[bytes])
     }
 
-    /// The hash of several parts, say method, path and body. What belongs to which part matters.
+    /// The hash of several parts, such as method, path and body. The boundaries of the parts matter.
     pub fn of_parts(parts: &[&[u8]]) -> RequestHash {
         RequestHash(digest(parts))
     }
 
-    /// The hash of a value as JSON. Two values that are equal have to be written alike, so no `HashMap`.
+    /// The hash of a value as JSON. Equal values must serialise identically, so do not use `HashMap`.
     pub fn of_json<T: Serialize + ?Sized>(value: &T) -> Result<RequestHash, serde_json::Error> {
         Ok(RequestHash::of(&serde_json::to_vec(value)?))
     }
@@ -232,18 +233,18 @@ fn digest(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// What became of a request.
+/// The state of a request.
 #[derive(Debug)]
 pub enum Entry {
-    /// It is yours to do.
+    /// The request is yours to process.
     Claimed(Claim),
-    /// It was done, and this was answered.
+    /// The request was completed with this response.
     Completed(Vec<u8>),
-    /// It failed for good, and this was why.
+    /// The request failed permanently with this error.
     Failed(String),
-    /// Somebody does it: 409.
+    /// Another process is working on it: 409.
     UnderWay {
-        /// When to come back.
+        /// When to retry.
         retry_after: Duration,
     },
     /// The key belongs to another request: 422.
@@ -251,29 +252,29 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The answer to a request that cannot go on: 409 or 422. `None` for all others.
+    /// The response to a request that cannot continue: 409 or 422. `None` for all others.
     pub fn problem(&self) -> Option<Problem> {
         match self {
             Entry::UnderWay { retry_after } => {
-                let problem = Problem::new(StatusCode::CONFLICT, "the request is under way");
+                let problem = Problem::new(StatusCode::CONFLICT, "the request is in progress");
                 Some(
                     problem
-                        .detail("another request with this idempotency key is not done yet")
+                        .detail("another request with this idempotency key is in progress")
                         .retry_after(*retry_after),
                 )
             }
             Entry::OtherRequest => {
                 let title = "the idempotency key belongs to another request";
                 let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, title);
-                Some(problem.detail("send the request as it was the first time, or choose a new key"))
+                Some(problem.detail("repeat the original request unchanged, or choose a new key"))
             }
             Entry::Claimed(_) | Entry::Completed(_) | Entry::Failed(_) => None,
         }
     }
 }
 
-/// A request that is yours. If it is dropped in a transaction that does not commit, nothing has happened; if its
-/// beginning was committed, it is held until its lock ends.
+/// A request that is yours. If it is dropped in a transaction that does not commit, nothing has happened. If its
+/// beginning was committed, it is held until its lock expires.
 #[derive(Debug)]
 pub struct Claim {
     key: TableKey,
@@ -282,12 +283,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Grows with every claim: write it beside effects elsewhere, and refuse there what comes with a smaller one.
+    /// Grows with every claim. Write it next to effects elsewhere, and reject writes with a smaller one there.
     pub fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// The request is done, and this is the answer to all that repeat it. If this fails, so must the transaction.
+    /// Completes the request. Repeated requests get this response. If this fails, the transaction must fail too.
     pub async fn complete(self, connection: &mut PgConnection, response: &[u8]) -> Result<(), TableError> {
         if response.len() > RESPONSE_BYTES_MAX {
             return Err(TableError(Cause::TooLarge(response.len())));
@@ -295,7 +296,7 @@ impl Claim {
         self.finish(connection, "completed", Some(response), None).await
     }
 
-    /// As [`Claim::complete`], with a value as JSON.
+    /// Like [`Claim::complete`], with a value as JSON.
     pub async fn complete_json<T: Serialize + Sync + ?Sized>(
         self,
         connection: &mut PgConnection,
@@ -305,19 +306,19 @@ impl Claim {
         self.complete(connection, &response).await
     }
 
-    /// The request failed for good: all that repeat it hear the same. For failures that another attempt may mend, roll
-    /// back or [release](Claim::release) instead.
+    /// Marks the request as permanently failed. Repeated requests get the same error. For temporary failures, roll back
+    /// or [release](Claim::release) instead.
     pub async fn fail(self, connection: &mut PgConnection, error: &str) -> Result<(), TableError> {
         self.finish(connection, "failed", None, Some(storable_error(error))).await
     }
 
-    /// Holds it for another `lock` from now, if its beginning was committed.
+    /// Extends the lock to `lock` from now, if its beginning was committed.
     pub async fn extend(&self, connection: &mut PgConnection, lock: Duration) -> Result<(), TableError> {
         let query = self.of(EXTEND).bind(length(lock));
         changed_one(query.execute(connection).await?.rows_affected())
     }
 
-    /// Lets go of it, so that the same request may be tried again at once.
+    /// Releases the request, so that it can be retried immediately.
     pub async fn release(self, connection: &mut PgConnection) -> Result<(), TableError> {
         changed_one(self.of(RELEASE).execute(connection).await?.rows_affected())
     }
@@ -369,7 +370,7 @@ impl Known {
             "processing" => Status::Processing,
             "completed" => Status::Completed(row.try_get("response")?),
             "failed" => Status::Failed(row.try_get("error")?),
-            other => return Err(sqlx::Error::Decode(format!("no request has the status {other:?}").into())),
+            other => return Err(sqlx::Error::Decode(format!("unknown request status {other:?}").into())),
         };
         let left = Duration::from_millis(unsigned(row.try_get("left_ms")?)?);
         Ok(Known { status, request: row.try_get("request_hash")?, left })
@@ -388,35 +389,35 @@ impl Known {
     }
 }
 
-/// Why the table could not do it. Roll back; whether trying again helps, the predicates say.
+/// Why a step on the table failed. Roll back; the methods say whether a retry may succeed.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TableError(Cause);
 
 #[derive(Debug, thiserror::Error)]
 enum Cause {
-    #[error("somebody else has taken the request over, or it is finished")]
+    #[error("the request was taken over by another process, or is already finished")]
     Lost,
-    #[error("the response has {0} bytes, {RESPONSE_BYTES_MAX} are allowed")]
+    #[error("the response has {0} bytes, at most {RESPONSE_BYTES_MAX} are allowed")]
     TooLarge(usize),
-    #[error("the response is no JSON")]
+    #[error("the response is not JSON")]
     Json(#[source] serde_json::Error),
     #[error("the table of idempotency keys is not available")]
     Database(#[source] sqlx::Error),
 }
 
 impl TableError {
-    /// Whether somebody else has taken the request over: what you did must not be committed.
+    /// Whether another process has taken the request over. Your work must not be committed.
     pub fn is_lost(&self) -> bool {
         matches!(self.0, Cause::Lost)
     }
 
-    /// Whether the response was too large or could not be written, so that trying again does not help.
+    /// Whether the response was too large or could not be written, so that a retry cannot succeed.
     pub fn is_response(&self) -> bool {
         matches!(self.0, Cause::TooLarge(_) | Cause::Json(_))
     }
 
-    /// Whether the database could not be reached, refused, or answered what makes no sense. Trying again helps.
+    /// Whether the database could not be reached, rejected the request, or returned invalid data. A retry may succeed.
     pub fn is_unavailable(&self) -> bool {
         matches!(self.0, Cause::Database(_))
     }

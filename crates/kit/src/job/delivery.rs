@@ -1,4 +1,4 @@
-//! What a delivery says about itself in its headers, once its signature is verified.
+//! The headers of a delivery whose signature is verified.
 
 use crate::propagation::{DEDUPLICATION_ID_HEADER, EVENT_ID_HEADER, MAX_RETRIES_HEADER};
 use crate::receiver::{SIGNATURE_HEADER, Verified};
@@ -7,15 +7,15 @@ use http::HeaderMap;
 use posthaste_wire::header as wire;
 use std::fmt;
 
-/// The header with the id of the message; the answer carries it too.
+/// Header with the id of the message; the response carries it too.
 pub const MESSAGE_ID_HEADER: &str = wire::MESSAGE_ID;
 
-/// A delivery: which message, which attempt, and what its publisher sent along.
+/// A delivery: its message, its attempt and its forwarded headers.
 ///
-/// The signature covers the URL, the body and, from Posthaste, the id of the message; no other header. Those are as
-/// trustworthy as the connection. Hosted QStash does not sign the id
-/// ([`verified().message_id`](crate::receiver::Verified::message_id) is `None`): whoever can hold back a delivery on its
-/// way can also give it another id. Effects that must not happen twice need a key from the body there, see
+/// The signature covers the URL, the body and, from Posthaste, the id of the message, but no other header. The other
+/// headers are only as trustworthy as the connection. Hosted QStash does not sign the id
+/// ([`verified().message_id`](crate::receiver::Verified::message_id) is `None`), so an attacker who can hold back a
+/// delivery can also give it another id. Effects that must not happen twice then need a key from the body, see
 /// [`idempotency`](crate::idempotency).
 #[derive(Clone)]
 pub struct Delivery {
@@ -51,67 +51,67 @@ impl Delivery {
         Ok(Delivery { message_id, request_id, retried, max_retries, verified, headers })
     }
 
-    /// The id of the message: the same for all its deliveries.
+    /// Id of the message, the same for all its deliveries.
     pub fn message_id(&self) -> &str {
         &self.message_id
     }
 
-    /// The id of the request that all this began with; pass it on.
+    /// Id of the request that led to the message; pass it on.
     pub fn request_id(&self) -> &str {
         &self.request_id
     }
 
-    /// Which attempt this is, by the queue's count; the first is 1.
+    /// Number of the attempt as counted by the queue, starting at 1.
     pub fn attempt(&self) -> u32 {
         self.retried.saturating_add(1)
     }
 
-    /// How many retries there are, as far as is known: the queue does not say it, the publisher may.
+    /// Maximum number of retries, if the publisher sent it; the queue does not send it.
     pub fn max_retries(&self) -> u32 {
         self.max_retries
     }
 
-    /// Whether no attempt follows if this one fails, as far as is known.
+    /// Whether this is the last attempt, as far as is known.
     pub fn is_final_attempt(&self) -> bool {
         self.retried >= self.max_retries
     }
 
-    /// What the signature says: the URL that was published to, and when.
+    /// The content of the signature: the URL that was published to, and the time.
     pub fn verified(&self) -> &Verified {
         &self.verified
     }
 
-    /// The event that the message is about, if the publisher said so.
+    /// Id of the event that the message is about, if the publisher set it.
     pub fn event_id(&self) -> Option<&str> {
         id_from(&self.headers, EVENT_ID_HEADER)
     }
 
-    /// The id by which the message was deduplicated, if the publisher said so.
+    /// Deduplication id of the message, if the publisher set it.
     pub fn deduplication_id(&self) -> Option<&str> {
         id_from(&self.headers, DEDUPLICATION_ID_HEADER)
     }
 
-    /// The schedule that made the message.
+    /// Id of the schedule that created the message.
     pub fn schedule_id(&self) -> Option<&str> {
         id_from(&self.headers, wire::SCHEDULE_ID)
     }
 
-    /// The URL group that it was published to.
+    /// URL group that the message was published to.
     pub fn url_group(&self) -> Option<&str> {
         id_from(&self.headers, wire::TOPIC_NAME)
     }
 
-    /// The trace that the message was published in; pass it on.
+    /// Trace context of the publisher; pass it on.
     pub fn trace(&self) -> Option<TraceContext> {
         TraceContext::from_headers(&self.headers)
     }
 
-    /// How this attempt belongs to that trace.
+    /// The relation of this attempt to that trace.
     pub fn relation(&self) -> Relation {
         Relation::of(self.trace(), self.attempt())
     }
 
-    /// All headers but the signature, among them those that the publisher forwarded.
+    /// All headers except the signature, including those that the publisher forwarded.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }

@@ -9,7 +9,7 @@ use crate::idempotency::{Begun, IdempotencyStore, Lease, within};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The shortest lock: there has to be time for heartbeats.
+/// Minimum duration of a lock: there must be time for heartbeats.
 pub const LOCK_MIN: Duration = Duration::from_secs(1);
 /// The lock is extended when this part of it has passed, so that two heartbeats may fail.
 const HEARTBEATS_PER_LOCK: u32 = 3;
@@ -67,10 +67,7 @@ async fn extended(store: &dyn IdempotencyStore, lease: &Lease, times: Times) -> 
             Ok(true) => return Some(until),
             Ok(false) => return None,
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "the lock could not be extended, trying again"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot extend the lock; retrying");
                 sleep(RETRY_EVERY_MAX.min(times.lock / HEARTBEATS_PER_LOCK)).await;
             }
         }
@@ -96,12 +93,12 @@ pub(super) async fn settle(store: &dyn IdempotencyStore, held: &Held, outcome: &
         Ok(true) => {}
         Ok(false) => tracing::warn!(
             outcome = outcome.name(),
-            "the lock had ended before the handler did: another delivery may have run beside it"
+            "the lock expired before the handler finished; another delivery may have run at the same time"
         ),
         Err(error) => tracing::warn!(
             error = &error as &dyn std::error::Error,
             outcome = outcome.name(),
-            "the store was not told what became of the message; its lock ends by itself"
+            "the outcome of the message could not be stored; its lock will expire"
         ),
     }
 }

@@ -1,24 +1,24 @@
-//! Handlers of messages: one function that does the work, and around it all that an at-least-once queue asks for.
+//! Message handlers: your function, and the checks around it that an at-least-once queue requires.
 //!
-//! Start at [`JobHandler`]. A delivery goes through these steps, and each can end it:
+//! Start at [`JobHandler`]. Each delivery goes through these steps, and each step can end it:
 //!
-//! | step | if it ends here | the queue |
+//! | step | response if it fails | the queue |
 //! |---|---|---|
-//! | exactly one signature, not too long | 401 | tries again |
-//! | the body, within its bounds | 489 too long, 408 too slow, 400 broken off | 489: dead letters; else tries again |
-//! | the signature is good for these bytes and this URL | 401 | tries again |
-//! | which message it is: signed, or else in its header | 400 | tries again |
-//! | room for one more | 503, `Retry-After` | tries again |
-//! | the first use of this signature | 204 its work is done, 409 used before, 503 store failed | 204: done; else tries again |
-//! | the lock of the message | 204 done before, 409 under way, 503 store failed | 204: done; else tries again |
-//! | JSON, validation | 489 | dead letters |
-//! | your function | 204, 503 retryable, 489 permanent, 500 panic, 504 too long | as the status says |
+//! | exactly one signature, not too long | 401 | retries |
+//! | the body, within its limits | 489 too large, 408 too slow, 400 connection broken | 489: DLQ; otherwise retries |
+//! | the signature is valid for this body and this URL | 401 | retries |
+//! | the message id: signed, or in its header | 400 | retries |
+//! | a free slot | 503, `Retry-After` | retries |
+//! | the first use of this signature | 204 its work is done, 409 already used, 503 store failed | 204: done; otherwise retries |
+//! | the lock of the message | 204 already done, 409 in progress, 503 store failed | 204: done; otherwise retries |
+//! | JSON, validation | 489 | DLQ |
+//! | your function | 204, 503 retryable, 489 permanent, 500 panic, 504 timeout | depends on the status |
 //!
-//! From the lock on all runs as a task of its own: if the queue hangs up, the handler still comes to its end, and the
-//! next delivery finds out what became of it. A process that ends waits for [`JobHandler::idle`].
+//! From the lock on, everything runs in its own task: if the queue closes the connection, the handler still finishes,
+//! and the next delivery gets its result. Before a process ends, wait for [`JobHandler::idle`].
 //!
-//! In a program that is built with `panic = "abort"` nothing can answer after a panic: the process ends, with all that
-//! it was doing, and the messages that it had locked can be handled again when their locks have ended.
+//! A program built with `panic = "abort"` cannot respond after a panic: the process ends, and the messages that it had
+//! locked can be handled again when their locks expire.
 
 mod delivery;
 mod lock;
@@ -48,28 +48,28 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tracing::Span;
 
-/// How long the store may take to answer, by default. After that nobody knows, and the handler does not run.
+/// Default time limit for a response of the store. Without a response the handler does not run.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a handler may run, by default: as long as QStash waits at most. After that it is dropped.
+/// Default time limit of a handler, which is the maximum of QStash. After that the handler is dropped.
 pub const RUN_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// How many deliveries are handled at the same time, by default. More are told to come back.
+/// Default maximum number of deliveries handled at the same time. Others are asked to retry later.
 pub const RUNNING_MAX: u32 = 1_024;
-/// How many retries a message has, by default: what the kit's own publisher asks for.
+/// Default number of retries of a message: the number that the kit's publisher requests.
 pub const MAX_RETRIES: u32 = crate::publish::RETRIES;
 
 type Run<T> = dyn Fn(Job<T>) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync;
 type Validate<T> = dyn Fn(&T) -> Result<(), Invalid> + Send + Sync;
 type OnSpan = dyn Fn(&Span, Relation) + Send + Sync;
 
-/// One message for a handler: what it says, and where it comes from.
+/// A message for a handler.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Job<T> {
     /// The body.
     pub payload: T,
-    /// Which message, which attempt, and what its publisher sent along.
+    /// The message, its attempt and its forwarded headers.
     pub delivery: Arc<Delivery>,
-    /// The lock of the message. Write its fence beside the effect where the store promises one.
+    /// The lock of the message. Write its fence next to the effect if the store provides one.
     pub lease: Lease,
 }
 
@@ -119,13 +119,13 @@ pub struct JobHandler<T> {
     max_retries: u32,
 }
 
-/// A handler that could never accept a delivery.
+/// The receiver does not know its URL, so the handler could never accept a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the receiver does not know which URL deliveries are for: say `at_base`, `at_url` or `at_any_url`")]
+#[error("the receiver does not know its URL; call `at_base`, `at_url` or `at_any_url`")]
 pub struct UrlNotConfigured;
 
 impl<T: DeserializeOwned + Send + 'static> JobHandler<T> {
-    /// A handler of messages whose body is JSON. `job_type` names it in logs and spans.
+    /// A handler for messages with a JSON body. `job_type` is its name in logs and spans.
     pub fn json<F, R>(
         job_type: impl AsRef<str>,
         receiver: Receiver,
@@ -141,7 +141,7 @@ impl<T: DeserializeOwned + Send + 'static> JobHandler<T> {
 }
 
 impl JobHandler<Bytes> {
-    /// A handler of messages whose body is taken as it is.
+    /// A handler for messages with any body.
     pub fn raw<F, R>(
         job_type: impl AsRef<str>,
         receiver: Receiver,
@@ -188,7 +188,7 @@ impl<T: Send + 'static> JobHandler<T> {
         })
     }
 
-    /// Checks what the type of the payload cannot say. What is invalid goes to the dead letters, and the text with it.
+    /// Adds a check of the payload. Invalid messages go to the DLQ, together with the error text.
     pub fn validate<E: fmt::Display>(
         mut self,
         check: impl Fn(&T) -> Result<(), E> + Send + Sync + 'static,
@@ -198,61 +198,62 @@ impl<T: Send + 'static> JobHandler<T> {
         self
     }
 
-    /// How much of a body is read, and for how long.
+    /// Sets limits on the size of a body and the time to read it.
     pub fn body_limits(mut self, limits: BodyLimits) -> JobHandler<T> {
         self.body = limits;
         self
     }
 
-    /// How long a message is locked without a heartbeat; [`LOCK_DEFAULT`] by default, [`LOCK_MIN`] at least and
-    /// [`TTL_MAX`] at most. The lock is extended for as long as the handler runs; if the process dies, the next attempt has to wait for its end.
+    /// Sets how long a message stays locked without a heartbeat. Default: [`LOCK_DEFAULT`]; minimum: [`LOCK_MIN`];
+    /// maximum: [`TTL_MAX`]. The lock is extended while the handler runs. If the process dies, the next attempt has to
+    /// wait until the lock expires.
     pub fn lock(mut self, lock: Duration) -> JobHandler<T> {
         self.times.lock = lock.clamp(LOCK_MIN, TTL_MAX);
         self
     }
 
-    /// How long it is remembered that a message was handled; [`KEEP_DEFAULT`] by default, [`TTL_MAX`] at most. A
-    /// delivery that comes later runs the handler again, so it has to be longer than the longest wait between two
-    /// attempts.
+    /// Sets how long a handled message is remembered. Default: [`KEEP_DEFAULT`]; maximum: [`TTL_MAX`]. A later delivery
+    /// runs the handler again, so the time must be longer than the longest wait between two attempts.
     pub fn keep(mut self, keep: Duration) -> JobHandler<T> {
         self.times.keep = keep.min(TTL_MAX);
         self
     }
 
-    /// How long the store may take to answer; [`STORE_TIMEOUT`] by default.
+    /// Sets the time limit for a response of the store. Default: [`STORE_TIMEOUT`].
     pub fn store_timeout(mut self, limit: Duration) -> JobHandler<T> {
         self.times.store = limit;
         self
     }
 
-    /// How long the handler may run before it is dropped; [`RUN_MAX`] by default.
+    /// Sets the time limit of the handler, after which it is dropped. Default: [`RUN_MAX`].
     pub fn run_max(mut self, limit: Duration) -> JobHandler<T> {
         self.times.run = limit;
         self
     }
 
-    /// How many deliveries are handled at the same time; [`RUNNING_MAX`] by default. Clones made before keep theirs.
+    /// Sets the maximum number of deliveries handled at the same time. Default: [`RUNNING_MAX`]. Existing clones keep
+    /// their maximum.
     pub fn running_max(mut self, running: u32) -> JobHandler<T> {
         (self.room, self.running_max) = room_for(running);
         self
     }
 
-    /// Returns when no delivery is being handled; those that arrive meanwhile are told to come back. For the end of a
-    /// process: the server that was asked to stop does not know of the handlers whose queue has hung up.
+    /// Waits until no delivery is being handled; new ones are asked to retry later. Call it before the process ends: a
+    /// graceful shutdown of the server does not wait for handlers whose connection the queue has closed.
     pub async fn idle(&self) {
         // The room is never closed, so all of it is free in the end, and given back at once.
         drop(self.room.acquire_many(self.running_max).await);
     }
 
-    /// How many retries the messages have if they do not say it themselves; [`MAX_RETRIES`] by default. Only for logs
+    /// Sets the number of retries of messages that do not carry it. Default: [`MAX_RETRIES`]. It is used only for logs
     /// and [`Delivery::is_final_attempt`].
     pub fn max_retries(mut self, retries: u32) -> JobHandler<T> {
         self.max_retries = retries;
         self
     }
 
-    /// Called with the span of each verified delivery, before the handler runs: to tell a tracing system which trace it
-    /// belongs to. `examples/opentelemetry.rs` has the few lines for `tracing-opentelemetry`.
+    /// Sets a function that is called with the span of each verified delivery before the handler runs, to link it to a
+    /// trace. `examples/opentelemetry.rs` shows it with `tracing-opentelemetry`.
     pub fn on_span(mut self, hook: impl Fn(&Span, Relation) + Send + Sync + 'static) -> JobHandler<T> {
         self.on_span = Some(Arc::new(hook));
         self

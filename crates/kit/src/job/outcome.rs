@@ -9,11 +9,11 @@ use http::{Response, StatusCode};
 use std::error::Error;
 use std::time::Duration;
 
-/// The longest detail that an answer carries; the rest is cut off.
+/// Maximum size of the detail in a response, in bytes; the rest is cut off.
 pub const DETAIL_BYTES_MAX: usize = 512;
-/// When to come back if too many deliveries are being handled.
+/// Retry time if too many deliveries are being handled.
 pub const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// The longest wait that is asked of the queue: it ignores longer ones.
+/// Maximum retry time that is requested from the queue, which ignores longer ones.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What became of a delivery.
@@ -132,37 +132,38 @@ impl Outcome {
     pub(super) fn problem(&self) -> Option<Problem> {
         let problem = match self {
             Outcome::Succeeded | Outcome::Duplicate => return None,
-            Outcome::Replayed => Problem::new(StatusCode::CONFLICT, "this delivery has arrived before"),
+            Outcome::Replayed => Problem::new(StatusCode::CONFLICT, "this delivery was already received"),
             Outcome::UnderWay { retry_after } => Problem::new(StatusCode::CONFLICT, "the message is being handled")
                 .retry_after((*retry_after).clamp(Duration::from_secs(1), RETRY_AFTER_MAX)),
             Outcome::Unread(BodyError::TooLong { limit }) => Problem::non_retryable("the body is too long")
-                .detail(format!("this job takes bodies of up to {limit} bytes")),
+                .detail(format!("this job accepts bodies of up to {limit} bytes")),
             Outcome::Unread(BodyError::TooSlow(_)) => {
                 Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")
             }
             Outcome::Unread(BodyError::Broken(_)) => {
                 Problem::new(StatusCode::BAD_REQUEST, "the body could not be read")
             }
-            Outcome::Rejected { .. } => Problem::new(StatusCode::UNAUTHORIZED, "the signature is refused"),
+            Outcome::Rejected { .. } => Problem::new(StatusCode::UNAUTHORIZED, "invalid signature"),
             Outcome::NoMessageId => Problem::new(StatusCode::BAD_REQUEST, "the delivery has no message id"),
             Outcome::Busy => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many messages are being handled")
                 .retry_after(BUSY_RETRY_AFTER),
-            Outcome::StoreFailed(_) => unavailable("it is not known whether the message was handled before"),
+            Outcome::StoreFailed(_) => unavailable("it is not known whether the message was already handled"),
             Outcome::Invalid(invalid) => {
-                Problem::non_retryable("the body is not what this job takes").detail(cut(&invalid.detail))
+                Problem::non_retryable("the body does not have the type that this job expects")
+                    .detail(cut(&invalid.detail))
             }
             Outcome::Failed(failure) if failure.is_retryable() => {
-                let problem = unavailable("the job failed, and another attempt may help");
+                let problem = unavailable("the job failed; a retry may succeed");
                 match failure.wait() {
                     Some(wait) => problem.retry_after(wait.min(RETRY_AFTER_MAX)),
                     None => problem,
                 }
             }
-            Outcome::Failed(_) => Problem::non_retryable("the job failed, and no attempt will help"),
+            Outcome::Failed(_) => Problem::non_retryable("the job failed permanently"),
             Outcome::TimedOut(_) => Problem::new(StatusCode::GATEWAY_TIMEOUT, "the job took too long"),
             Outcome::LockLost => unavailable("the lock of the message was lost"),
             Outcome::Panicked => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the job panicked"),
-            Outcome::Stopped => unavailable("the service is going down"),
+            Outcome::Stopped => unavailable("the service is shutting down"),
         };
         Some(problem)
     }

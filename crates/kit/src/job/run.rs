@@ -26,7 +26,7 @@ struct Accepted {
 }
 
 impl<T: Send + 'static> JobHandler<T> {
-    /// Handles one delivery and answers it.
+    /// Handles one delivery and responds to it.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<ResponseBody>
     where
         B: Body<Data = Bytes>,
@@ -235,10 +235,10 @@ fn log(
             http_status,
             latency_ms,
             retryable,
-            "the message failed for the last time: it goes to the dead letters"
+            "the message failed permanently; the queue moves it to the DLQ"
         ),
-        _ if outcome.is_success() => tracing::debug!(outcome = outcome.name(), latency_ms, "the message is done"),
-        _ => tracing::warn!(outcome = outcome.name(), error, http_status, latency_ms, retryable, "the delivery failed"),
+        _ if outcome.is_success() => tracing::debug!(outcome = outcome.name(), latency_ms, "message handled"),
+        _ => tracing::warn!(outcome = outcome.name(), error, http_status, latency_ms, retryable, "delivery failed"),
     }
 }
 

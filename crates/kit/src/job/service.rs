@@ -21,7 +21,7 @@ where
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-    /// Always ready: who comes when there is no room is told when to come back.
+    /// Always ready: if there is no free slot, the response asks the queue to retry later.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
@@ -34,7 +34,7 @@ where
 
 #[cfg(feature = "axum")]
 impl<T: Send + 'static> JobHandler<T> {
-    /// The handler as a route. It takes every method, because a publisher may choose any.
+    /// The handler as a route for every method, because a publisher can choose any.
     ///
     /// ```
     /// # fn make(mails: posthaste_kit::job::JobHandler<bytes::Bytes>) {
@@ -42,7 +42,7 @@ impl<T: Send + 'static> JobHandler<T> {
     /// # let _ = app; }
     /// ```
     ///
-    /// Inside of nested routers too the signature is checked against the URL of the whole request.
+    /// In nested routers too, the signature is checked against the URL of the whole request.
     pub fn route<S: Clone + Send + Sync + 'static>(self) -> axum::routing::MethodRouter<S> {
         axum::routing::any_service(self)
     }

@@ -1,4 +1,4 @@
-//! Telling somebody that the queue is not there, or that a message needs a person.
+//! Alerts: the queue is unavailable, or a message needs attention.
 
 use super::message::Message;
 use crate::call::CallError;
@@ -6,37 +6,38 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Something that somebody should know. It is logged as an error in any case.
+/// An event that someone should know about. It is also logged as an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Alert<'a> {
-    /// The queue is not there: messages go elsewhere from now on.
+    /// The queue is unavailable: from now on messages go to the fallback.
     Outage {
-        /// The message that found it out.
+        /// The message whose publish failed.
         message: &'a Message,
-        /// Why.
+        /// The cause.
         error: &'a CallError,
     },
-    /// The queue is there again.
+    /// The queue is available again.
     Recovered,
-    /// A message on the disk will never be taken by the queue, or may have been and must not be published twice. It was
-    /// put aside and needs a person.
+    /// The queue will never accept a message from the disk, or may have it already and must not get it twice. The
+    /// message was set aside and needs attention.
     PutAside {
-        /// The file that it is in now.
+        /// The file that has the message now.
         file: &'a str,
-        /// Why.
+        /// The cause.
         error: &'a CallError,
     },
 }
 
-/// Is called for every [`Alert`], on the task that found out: it should return soon. If it panics, that is logged.
+/// A function that is called for every [`Alert`], on the task that detected it, so it should return quickly. A panic in
+/// it is logged.
 #[derive(Clone, Default)]
 pub struct AlertHook(Option<Arc<Hook>>);
 
 type Hook = dyn Fn(&Alert<'_>) + Send + Sync;
 
 impl AlertHook {
-    /// Calls this.
+    /// Creates a hook from a function.
     pub fn new(hook: impl Fn(&Alert<'_>) + Send + Sync + 'static) -> AlertHook {
         AlertHook(Some(Arc::new(hook)))
     }
@@ -44,11 +45,11 @@ impl AlertHook {
     pub(super) fn fire(&self, alert: &Alert<'_>) {
         match alert {
             Alert::Outage { message, error } => {
-                tracing::error!(?message, error = %error.chain(), "the queue is not there: messages go elsewhere");
+                tracing::error!(?message, error = %error.chain(), "the queue is unavailable; using the fallback");
             }
-            Alert::Recovered => tracing::info!("the queue is there again"),
+            Alert::Recovered => tracing::info!("the queue is available again"),
             Alert::PutAside { file, error } => {
-                tracing::error!(file, error = %error.chain(), "a message was put aside and needs a person");
+                tracing::error!(file, error = %error.chain(), "a message was set aside and needs attention");
             }
         }
         if let Some(hook) = &self.0 {

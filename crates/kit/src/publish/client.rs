@@ -21,16 +21,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use tracing::Instrument as _;
 
-/// Where hosted QStash is, unless the environment says otherwise.
+/// Default URL of hosted QStash.
 pub const HOSTED_URL: &str = "https://qstash.upstash.io";
-/// Most messages in one batch; more are refused before anything is sent.
+/// Maximum number of messages in one batch; a larger batch is rejected before anything is sent.
 pub const BATCH_MESSAGES_MAX: usize = 1_000;
-/// Most bytes of one batch; more are refused before anything is sent.
+/// Maximum size of a batch, in bytes; a larger batch is rejected before anything is sent.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The longest answer that is read. A longer one, such as a page of many long dead letters, is an error; ask for fewer.
+/// Maximum size of a response, in bytes. A longer one, such as a page of many large dead letters, is an error; request
+/// fewer.
 pub const LIST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Publishes to Posthaste or QStash, and looks after what is there.
+/// A client that publishes to Posthaste or QStash and manages its resources.
 ///
 /// ```no_run
 /// use posthaste_kit::publish::{Message, QueueClient, QueueService};
@@ -45,8 +46,8 @@ pub const LIST_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Every publish carries the policy: six attempts in all, 10 s, 20 s, 40 s … apart, and a dedup id, so that repeating
-/// it after a failure with an unknown outcome makes one message.
+/// Every publish carries the policy (six attempts with delays of 10 s, 20 s, 40 s …) and a deduplication id, so a
+/// publish that is repeated after an unknown outcome creates one message.
 #[derive(Clone)]
 pub struct QueueClient {
     exchange: Exchange,
@@ -59,7 +60,7 @@ pub struct QueueClient {
 }
 
 impl QueueClient {
-    /// A queue at this URL, with this token.
+    /// A client for a queue at this URL, with this token.
     pub fn new(base: impl AsRef<str>, token: impl AsRef<str>) -> Result<QueueClient, SetupError> {
         let base = base_url(base.as_ref())?;
         let base = base.as_str().trim_end_matches('/');
@@ -74,59 +75,59 @@ impl QueueClient {
         })
     }
 
-    /// The queue that `QSTASH_URL` (or [`HOSTED_URL`]) and `QSTASH_TOKEN` name, as in the official SDKs.
+    /// A client for the queue in `QSTASH_URL` (default: [`HOSTED_URL`]) and `QSTASH_TOKEN`, as in the official SDKs.
     pub fn from_env() -> Result<QueueClient, SetupError> {
         let url = std::env::var("QSTASH_URL").unwrap_or_else(|_| HOSTED_URL.to_owned());
         let token = std::env::var("QSTASH_TOKEN");
         // The error of the lookup could show the token.
-        QueueClient::new(url, token.map_err(|_| SetupError::new("QSTASH_TOKEN is not set, or is no text"))?)
+        QueueClient::new(url, token.map_err(|_| SetupError::new("QSTASH_TOKEN is not set, or is not text"))?)
     }
 
-    /// What is said about every message that does not say it itself.
+    /// Sets the delivery policy for messages that do not set their own.
     pub fn policy(mut self, policy: PublishPolicy) -> QueueClient {
         self.policy = policy;
         self
     }
 
-    /// How often and how long requests to the queue itself are tried.
+    /// Sets the retry policy for requests to the queue itself.
     pub fn retry(mut self, retry: RetryPolicy) -> QueueClient {
         self.retry = retry;
         self
     }
 
-    /// Fills in the trace context and the request id of messages that have none.
+    /// Adds the trace context and the request id to messages that have none.
     pub fn propagator(mut self, propagator: Propagator) -> QueueClient {
         self.propagator = Some(propagator);
         self
     }
 
-    /// URL groups: names for several destinations.
+    /// Operations on URL groups, which are names for several destinations.
     pub fn url_groups(&self) -> UrlGroups<'_> {
         UrlGroups::new(self)
     }
 
-    /// Queues: messages one after the other.
+    /// Operations on queues, which deliver messages in order.
     pub fn queues(&self) -> Queues<'_> {
         Queues::new(self)
     }
 
-    /// Schedules: messages again and again.
+    /// Operations on schedules, which publish messages repeatedly.
     pub fn schedules(&self) -> Schedules<'_> {
         Schedules::new(self)
     }
 
-    /// Dead letters: messages that failed for good.
+    /// Operations on dead letters, which are messages that failed permanently.
     pub fn dead_letters(&self) -> DeadLetters<'_> {
         DeadLetters::new(self)
     }
 
-    /// A message that is not delivered yet; `None` if the queue does not know it, or not any more.
+    /// Returns a message that has not been delivered yet; `None` if the queue does not know it, or no longer knows it.
     pub async fn message(&self, id: &str) -> Result<Option<StoredMessage>, CallError> {
         let request = Request::new(Method::GET, &["messages", id])?;
         found(self.call("look up a message", request).await)
     }
 
-    /// Stops a message from being delivered; false if it was too late for that, or never there.
+    /// Cancels a message; false if it had already ended or does not exist.
     pub async fn cancel(&self, id: &str) -> Result<bool, CallError> {
         let request = Request::new(Method::DELETE, &["messages", id])?;
         Ok(found(self.call::<Ignored>("cancel a message", request).await)?.is_some())
@@ -168,7 +169,7 @@ impl QueueClient {
         let request = Request { is_repeatable, ..Request::new(Method::POST, &["batch"])?.with_body(body) };
         let answers: Vec<ItemAnswer> = self.call("publish a batch", request).await?;
         if answers.len() != messages.len() {
-            let text = format!("the answer is about {} messages instead of {}", answers.len(), messages.len());
+            let text = format!("the response has {} messages instead of {}", answers.len(), messages.len());
             return Err(CallError::unreadable(text));
         }
         Ok(answers.into_iter().map(ItemAnswer::published).collect())
@@ -205,7 +206,7 @@ impl QueueClient {
         let text: &[u8] = if body.is_empty() { b"null" } else { &body };
         serde_json::from_slice(text).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
-            CallError::unreadable(format!("the answer of the queue has another form than expected, at {place}"))
+            CallError::unreadable(format!("the queue's response has an unexpected form at {place}"))
                 .with_body(String::from_utf8_lossy(text))
                 .after(operation, 1)
         })
@@ -257,7 +258,7 @@ impl Request {
     pub(super) fn new(method: Method, parts: &[&str]) -> Result<Request, CallError> {
         if let Some(part) = parts.iter().find(|part| !is_name(part)) {
             return Err(CallError::invalid(format!(
-                "{part:?} is no name and no id: letters, digits, '.', '_' and '-'"
+                "{part:?} is not a valid name or id; use letters, digits, '.', '_' and '-'"
             )));
         }
         let path = format!("/v2/{}", parts.join("/"));
@@ -330,14 +331,14 @@ fn check_verbatim(destination: &str) -> Result<(), CallError> {
     let parsed = Url::parse(&whole).map_err(CallError::invalid)?;
     if parsed.as_str() != whole || parsed.fragment().is_some() {
         return Err(CallError::invalid(
-            "the destination would be changed on its way: write it without . or .. as parts of its path, without a \
-             fragment, and with all that is not ASCII percent-encoded",
+            "the destination would change in transit: remove the fragment and . or .. as parts of its path, and \
+             percent-encode all characters that are not ASCII",
         ));
     }
     let query = split_query(parsed.query());
     if query.token.is_some() || !query.config.is_empty() {
         return Err(CallError::invalid(
-            "the query of the destination has a key that the server would take for a setting",
+            "the query of the destination has a key that the server would read as a setting",
         ));
     }
     Ok(())
@@ -372,8 +373,9 @@ impl<'a> Item<'a> {
             let values = if texts.len() == 1 { Values::One(texts.remove(0)) } else { Values::Several(texts) };
             headers.insert(name.as_str().to_owned(), values);
         }
-        let body = std::str::from_utf8(message.body())
-            .map_err(|_| CallError::invalid("a batch carries text only: publish a message with other bytes alone"))?;
+        let body = std::str::from_utf8(message.body()).map_err(|_| {
+            CallError::invalid("a batch can carry only text; publish a message with other bytes on its own")
+        })?;
         Ok(Item { destination: message.destination(), queue: message.queue(), headers, body })
     }
 }
@@ -394,7 +396,7 @@ impl OneOrMany {
             OneOrMany::Many(receipts) => receipts,
         };
         if receipts.is_empty() {
-            return Err(CallError::unreadable("the answer of the queue names no message").after(operation, 1));
+            return Err(CallError::unreadable("the queue's response has no message id").after(operation, 1));
         }
         Ok(Published::by(Route::Queue, receipts))
     }

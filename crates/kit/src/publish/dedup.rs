@@ -1,4 +1,4 @@
-//! What makes two publishes one message.
+//! Deduplication of publishes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,29 +7,29 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// For how long a server remembers ids: a repetition within this time makes no second message. A later one does, and is
-/// left to the idempotency of the handler.
+/// How long a server remembers ids: a second publish within this time creates no second message. A later one does, and
+/// the handler must be idempotent.
 pub const DEDUP_WINDOW: Duration = Duration::from_secs(600);
-/// The longest id that is sent as it is. A longer one is replaced by its hash.
+/// Maximum size of an id that is sent unchanged, in bytes. A longer one is replaced by its hash.
 pub const DEDUP_ID_BYTES_MAX: usize = 256;
 
-/// How duplicates of a message are told.
+/// How duplicates of a message are detected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dedup {
-    /// By an id: messages with the same are one.
+    /// By an id: messages with the same id are one message.
     Id(DedupId),
-    /// By what they carry: destination, body and forwarded headers. A trace context is such a header, so that messages
-    /// of different traces are different.
+    /// By content: destination, body and forwarded headers. A trace context is a forwarded header, so messages of
+    /// different traces are different.
     Content,
-    /// Not at all. Then a publish whose outcome is unknown is not repeated.
+    /// No deduplication. A publish whose outcome is unknown is then not repeated.
     Off,
 }
 
-/// An id that tells duplicates of a message within [`DEDUP_WINDOW`].
+/// A deduplication id: publishes with the same id within [`DEDUP_WINDOW`] are one message.
 ///
-/// It is made of the business key by a hash: always the same for the same key, on every machine; and without colons,
-/// which QStash refuses, or names of users, which have no place in logs.
+/// It is a hash of the business key: the same for the same key on every machine, without colons, which QStash
+/// rejects, and without names of users, which do not belong in logs.
 ///
 /// ```
 /// use posthaste_kit::publish::DedupId;
@@ -49,8 +49,8 @@ impl DedupId {
         hashed(&format!("key\n{key}"))
     }
 
-    /// The id of a business key that may come again in each period: `once an hour` is `Duration::from_secs(3_600)`.
-    /// Periods begin at multiples of it since 1970. A period of zero is none.
+    /// The id of a business key that can be published once per period, such as `Duration::from_secs(3_600)` for once an
+    /// hour. Periods start at multiples of it since 1970. A period of zero means no period.
     ///
     /// ```
     /// use posthaste_kit::publish::DedupId;
@@ -69,8 +69,8 @@ impl DedupId {
         }
     }
 
-    /// An id that somebody else has chosen, such as that of a webhook's event. It is kept as it is if every server can
-    /// take it; otherwise its hash takes its place.
+    /// An id from elsewhere, such as the id of a webhook event. It is kept if every server accepts it, and replaced by
+    /// its hash otherwise.
     ///
     /// ```
     /// use posthaste_kit::publish::DedupId;

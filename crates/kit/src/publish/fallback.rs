@@ -1,4 +1,4 @@
-//! A queue with a second choice.
+//! A queue with a fallback.
 
 use super::alert::{Alert, AlertHook};
 use super::message::Message;
@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the queue is left alone after it was not there, by default: until then messages go to the second choice at
-/// once, and nobody waits for a time to run out.
+/// Default pause after an outage. During the pause, messages go to the fallback immediately, without waiting for a
+/// timeout.
 pub const OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Asks one queue, and another if the first is not there.
+/// Publishes to one queue, and to a fallback if the queue is unavailable.
 ///
-/// "Not there" is [`CallError::is_outage`]: no connection, no answer in time, 408, 425, 429, 5xx. A message that the
-/// first refuses is refused; the second is not asked. When `publish` returns `Ok` one of them has the message; when it
-/// returns an error neither may have it, and the caller knows. Both can have it, if the first took it and its answer
-/// was lost: the dedup id and the handler's idempotency make one of that. A message with
-/// [`Dedup::Off`](super::Dedup::Off), or a batch with one, goes to the second only if the first
-/// [can not have it](CallError::is_untouched); otherwise the error is returned.
+/// The queue is unavailable if [`CallError::is_outage`]: no connection, no response in time, 408, 425, 429, 5xx. If
+/// the queue rejects a message, the fallback is not tried. When `publish` returns `Ok`, one of the two has the
+/// message. When it returns an error, possibly neither has it. Both can have it if the queue accepted it and the
+/// response was lost; the deduplication id and the handler's idempotency then make it one. A message with
+/// [`Dedup::Off`](super::Dedup::Off), or a batch with one, goes to the fallback only if the queue
+/// [cannot have it](CallError::is_untouched); otherwise the error is returned.
 ///
 /// ```
 /// use posthaste_kit::call::CallError;
@@ -65,13 +65,13 @@ impl Second {
 }
 
 impl FallbackQueue {
-    /// The first choice and the second.
+    /// Creates a queue with a fallback.
     pub fn new(first: impl QueueService, second: impl QueueService) -> FallbackQueue {
         FallbackQueue::of(Arc::new(first), Second::Any(Named(Arc::new(second))))
     }
 
-    /// The disk is the second choice. Somebody has to [`drain`](Spool::drain) it to the first. Messages of a queue keep
-    /// their order: as long as anything is on the disk, they go there too.
+    /// Uses the disk as the fallback. [`drain`](Spool::drain) must run to publish its messages to the queue. Messages
+    /// of a FIFO queue keep their order: while any message is on the disk, they go there too.
     pub fn with_spool(first: impl QueueService, spool: Arc<Spool>) -> FallbackQueue {
         FallbackQueue::of(Arc::new(first), Second::Spool(spool))
     }
@@ -87,21 +87,20 @@ impl FallbackQueue {
         }
     }
 
-    /// Is told when the queue is not there, and when it is again.
+    /// Sets a hook that is called when the queue becomes unavailable, and when it is available again.
     pub fn alerts(mut self, hook: AlertHook) -> FallbackQueue {
         self.alerts = hook;
         self
     }
 
-    /// How long the queue is left alone after it was not there; [`OUTAGE_PAUSE`] unless said otherwise. Zero asks it
-    /// every time.
+    /// Sets the pause after an outage. Default: [`OUTAGE_PAUSE`]. Zero tries the queue for every message.
     pub fn pause(mut self, pause: Duration) -> FallbackQueue {
         self.pause = pause;
         self
     }
 
-    /// Fills in the trace context and the request id of messages that have none, so that they are those of the publish
-    /// even if a message waits on the disk.
+    /// Adds the trace context and the request id to messages that have none. They are those of the publish even if a
+    /// message waits on the disk.
     pub fn propagator(mut self, propagator: Propagator) -> FallbackQueue {
         self.propagator = Some(propagator);
         self
@@ -121,7 +120,7 @@ impl FallbackQueue {
                 }
                 // What led here would be lost if the second fails as well.
                 self.second.service().publish(message).await.inspect_err(|_| {
-                    tracing::error!(error = %error.chain(), "the queue is not there, and the second choice failed too");
+                    tracing::error!(error = %error.chain(), "the queue is unavailable, and the fallback failed too");
                 })
             }
             outcome => {

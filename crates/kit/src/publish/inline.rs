@@ -1,4 +1,4 @@
-//! A queue that is none: the handler runs here and now.
+//! A queue that runs the handler in this process.
 
 use super::message::Message;
 use super::policy::PublishPolicy;
@@ -13,17 +13,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a handler may take, by default. Over it the publish fails, and the handler is stopped at its next wait.
+/// Default time limit of a handler. After that the publish fails, and the handler is stopped at its next await point.
 pub const INLINE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Handler = dyn Fn(Message) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send + Sync;
 
-/// Runs the handler in this process, before `publish` returns: for development, for tests, and as the second choice of
-/// a [`FallbackQueue`](super::FallbackQueue).
+/// Runs the handler in this process before `publish` returns: for development, for tests, and as the fallback of a
+/// [`FallbackQueue`](super::FallbackQueue).
 ///
-/// The handler gets one attempt, without the checks of a delivery. What it may do twice behind a queue it may do twice
-/// here. A message that is to be delivered later is not taken: for that this queue is
-/// [not there](CallError::is_outage).
+/// The handler gets one attempt, without the checks of a delivery. It must be idempotent, as behind a real queue.
+/// Delayed messages are rejected with an [outage](CallError::is_outage).
 ///
 /// ```
 /// use posthaste_kit::publish::{InlineQueue, Message, QueueService};
@@ -48,7 +47,7 @@ pub struct InlineQueue {
 }
 
 impl InlineQueue {
-    /// Runs this for every message.
+    /// Runs this function for every message.
     pub fn new<F, A>(handler: F) -> InlineQueue
     where
         F: Fn(Message) -> A + Send + Sync + 'static,
@@ -58,7 +57,7 @@ impl InlineQueue {
         InlineQueue { handler, timeout: INLINE_TIMEOUT, policy: PublishPolicy::default() }
     }
 
-    /// How long a handler may take; [`INLINE_TIMEOUT`] unless said otherwise.
+    /// Sets the time limit of a handler. Default: [`INLINE_TIMEOUT`].
     pub fn timeout(mut self, timeout: Duration) -> InlineQueue {
         self.timeout = timeout;
         self
@@ -68,7 +67,7 @@ impl InlineQueue {
         message.check(&self.policy)?;
         if message.is_delayed() {
             // It is a good message, so that a queue may take it that is away now.
-            let error = CallError::network("the message is to be delivered later, which cannot be done inline");
+            let error = CallError::network("a delayed message cannot be delivered inline");
             return Err(error.before_anything_was_sent().give_up());
         }
         let mut id = [0; 16];
@@ -80,7 +79,7 @@ impl InlineQueue {
         match tokio::time::timeout(self.timeout, task).await {
             Ok(Ok(Ok(()))) => Ok(Published::by(Route::Inline, vec![Receipt::new(format!("msg_inline_{}", hex(&id)))])),
             Ok(Ok(Err(failure))) => Err(refused(&failure)),
-            Ok(Err(ended)) => Err(status(500).with_detail(format!("the handler did not end: {ended}"))),
+            Ok(Err(ended)) => Err(status(500).with_detail(format!("the handler did not finish: {ended}"))),
             Err(_) => {
                 stop.abort();
                 Err(CallError::timeout(self.timeout))

@@ -1,4 +1,4 @@
-//! A message to be published, and what is said about it.
+//! A message to publish, and its settings.
 
 use super::dedup::{Dedup, DedupId};
 use super::policy::PublishPolicy;
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest destination.
+/// Maximum size of a destination, in bytes.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
-/// The longest body; servers may allow less, QStash's free plan 1 MiB.
+/// Maximum size of a body, in bytes. Servers may allow less; the free plan of QStash allows 1 MiB.
 pub const MESSAGE_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// Most forwarded headers of one message, and most settings.
+/// Maximum number of forwarded headers of a message, and of its settings.
 pub const LINES_MAX: usize = 90;
-/// Most labels of one message.
+/// Maximum number of labels of a message.
 pub const LABELS_MAX: usize = 32;
-/// Most bytes of all headers of a publish, names included.
+/// Maximum size of all headers of a publish, in bytes, including their names.
 pub const HEADER_BYTES_MAX: usize = 32 * 1024;
 
-/// A message: where it goes, what it carries, and how it is delivered. What is left out is filled in by the publisher's
-/// [`PublishPolicy`].
+/// A message: its destination, its body and its delivery settings. The publisher's [`PublishPolicy`] provides the
+/// settings that it leaves out.
 ///
 /// ```
 /// use posthaste_kit::publish::Message;
@@ -42,7 +42,7 @@ pub const HEADER_BYTES_MAX: usize = 32 * 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Setters take anything; what no message can have is told when it is published, before anything is sent.
+/// Setters accept any value. Publishing reports invalid values before anything is sent.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Message {
@@ -68,22 +68,22 @@ pub struct Message {
     settings: Vec<(String, String)>,
 }
 
-/// How many deliveries of all messages with one key are under way at once, and begin per period.
+/// Limits on the deliveries of all messages with one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowControl {
-    /// Whom the limits are shared with.
+    /// The key that shares the limits.
     pub key: String,
-    /// Most deliveries at once.
+    /// Maximum number of deliveries in flight.
     pub parallelism: Option<u32>,
-    /// Most deliveries that begin within a period.
+    /// Maximum number of deliveries that start within a period.
     pub rate: Option<u32>,
-    /// The period, in whole seconds; one second if it is left out.
+    /// The period, in whole seconds. Default: 1 second.
     pub period: Option<Duration>,
 }
 
 impl Message {
-    /// A message to a URL, or to a URL group by its name, with this as JSON. The business key (what is done, for whom,
-    /// to what) makes it deduplicated: see [`DedupId`].
+    /// A message with a JSON body to a URL, or to a URL group by its name. It is deduplicated by the business key (the
+    /// operation, the user and the object): see [`DedupId`].
     pub fn json(
         destination: impl Into<String>,
         key: impl fmt::Display,
@@ -93,7 +93,7 @@ impl Message {
         Ok(Message::bytes(destination, key, body).content_type("application/json"))
     }
 
-    /// The same with a body of any kind.
+    /// A message with any body.
     pub fn bytes(destination: impl Into<String>, key: impl fmt::Display, body: impl Into<Bytes>) -> Message {
         Message {
             destination: destination.into(),
@@ -116,107 +116,109 @@ impl Message {
         }
     }
 
-    /// Puts it into a queue: it is delivered after all that are in it already.
+    /// Publishes to a FIFO queue: the message is delivered after all messages that are already in it.
     pub fn in_queue(mut self, name: impl Into<String>) -> Message {
         self.queue = Some(name.into());
         self
     }
 
-    /// The method of the delivery; POST unless said otherwise.
+    /// Sets the method of the delivery. Default: POST.
     pub fn method(mut self, method: Method) -> Message {
         self.method = Some(method.as_str().to_owned());
         self
     }
 
-    /// The type of the body.
+    /// Sets the content type of the body.
     pub fn content_type(mut self, kind: impl Into<String>) -> Message {
         self.content_type = Some(kind.into());
         self
     }
 
-    /// How duplicates of it are told, if not by its business key.
+    /// Sets how duplicates are detected. Default: by the business key.
     pub fn dedup(mut self, dedup: Dedup) -> Message {
         self.dedup = dedup;
         self
     }
 
-    /// Not before this time has passed; rounded up to a second.
+    /// Sets the delay before the first attempt, rounded up to whole seconds.
     pub fn delay(mut self, delay: Duration) -> Message {
         self.delay_seconds = Some(seconds_up(delay));
         self
     }
 
-    /// Not before this time; rounded up to a second. Goes before [`delay`](Self::delay).
+    /// Sets the earliest time of the first attempt, rounded up to whole seconds. Takes precedence over
+    /// [`delay`](Self::delay).
     pub fn not_before(mut self, time: SystemTime) -> Message {
         self.not_before = Some(seconds_up(time.duration_since(UNIX_EPOCH).unwrap_or_default()));
         self
     }
 
-    /// How long one delivery may take; rounded up to a second.
+    /// Sets the time limit of an attempt, rounded up to whole seconds.
     pub fn timeout(mut self, timeout: Duration) -> Message {
         self.timeout_seconds = Some(seconds_up(timeout));
         self
     }
 
-    /// How many attempts may follow the first, instead of the policy's.
+    /// Sets the number of retries, instead of the policy's.
     pub fn retries(mut self, retries: u32) -> Message {
         self.retries = Some(retries);
         self
     }
 
-    /// The wait before each of them, in milliseconds: an expression of `retried`, instead of the policy's.
+    /// Sets the delay before each retry in milliseconds, an expression of `retried`, instead of the policy's.
     pub fn retry_delay(mut self, expression: impl Into<String>) -> Message {
         self.retry_delay = Some(expression.into());
         self
     }
 
-    /// A URL that hears of every attempt.
+    /// Sets a URL that is called after every attempt.
     pub fn callback(mut self, url: impl Into<String>) -> Message {
         self.callback = Some(url.into());
         self
     }
 
-    /// A URL that hears of it when it has failed for good.
+    /// Sets a URL that is called if the message fails permanently.
     pub fn failure_callback(mut self, url: impl Into<String>) -> Message {
         self.failure_callback = Some(url.into());
         self
     }
 
-    /// A label, to find it by.
+    /// Adds a label to filter by.
     pub fn label(mut self, label: impl Into<String>) -> Message {
         self.labels.push(label.into());
         self
     }
 
-    /// Shares a rate and a parallelism with others.
+    /// Sets a flow-control key, which shares a rate and a parallelism with other messages.
     pub fn flow_control(mut self, flow: FlowControl) -> Message {
         self.flow_control = Some(flow);
         self
     }
 
-    /// A header of the delivery.
+    /// Adds a header to the delivery.
     pub fn header(mut self, name: impl AsRef<str>, value: impl Into<String>) -> Message {
         self.forwarded.push((name.as_ref().to_ascii_lowercase(), value.into()));
         self
     }
 
-    /// Any other setting of the protocol: `setting("Redact-Fields", "body")` sends `Upstash-Redact-Fields: body`.
+    /// Sets any other setting of the protocol: `setting("Redact-Fields", "body")` sends `Upstash-Redact-Fields: body`.
     pub fn setting(mut self, name: impl AsRef<str>, value: impl Into<String>) -> Message {
         self.settings.push((name.as_ref().to_ascii_lowercase(), value.into()));
         self
     }
 
-    /// The id of the request that led to it: the delivery carries it as `x-request-id`.
+    /// Sets the id of the request that led to the message. The delivery carries it as `x-request-id`.
     pub fn request_id(self, id: impl Into<String>) -> Message {
         self.only_header(crate::propagation::REQUEST_ID_HEADER, id)
     }
 
-    /// The id of the event that it is about, such as that of a webhook: the delivery carries it as `x-event-id`.
+    /// Sets the id of the event that the message is about, such as a webhook event. The delivery carries it as
+    /// `x-event-id`.
     pub fn event_id(self, id: impl Into<String>) -> Message {
         self.only_header(crate::propagation::EVENT_ID_HEADER, id)
     }
 
-    /// The trace that it is part of (W3C Trace Context): the delivery carries it as `traceparent` and `tracestate`.
+    /// Sets the trace context (W3C). The delivery carries it as `traceparent` and `tracestate`.
     pub fn trace(self, traceparent: impl Into<String>, tracestate: Option<String>) -> Message {
         let traced = self.only_header(crate::propagation::TRACEPARENT_HEADER, traceparent);
         match tracestate {
@@ -248,27 +250,27 @@ impl Message {
         }
     }
 
-    /// The URL, or the name of the URL group, that it goes to.
+    /// The destination: a URL, or the name of a URL group.
     pub fn destination(&self) -> &str {
         &self.destination
     }
 
-    /// The queue that it goes through.
+    /// The FIFO queue that the message is published to.
     pub fn queue(&self) -> Option<&str> {
         self.queue.as_deref()
     }
 
-    /// What it carries.
+    /// The body.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// What it carries, as JSON.
+    /// Parses the body as JSON.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.body)
     }
 
-    /// What tells its duplicates, if an id does.
+    /// The deduplication id, if there is one.
     pub fn dedup_id(&self) -> Option<&str> {
         match &self.dedup {
             Dedup::Id(id) => Some(id.as_str()),
@@ -276,7 +278,7 @@ impl Message {
         }
     }
 
-    /// Whether publishing it twice makes one message.
+    /// Whether publishing the message twice creates one message.
     pub fn is_deduplicated(&self) -> bool {
         self.dedup != Dedup::Off
     }
@@ -287,7 +289,7 @@ impl Message {
         error.is_untouched() || self.is_deduplicated()
     }
 
-    /// Whether it is not to be delivered at once.
+    /// Whether the message is delayed.
     pub fn is_delayed(&self) -> bool {
         self.delay_seconds.is_some_and(|seconds| seconds > 0) || self.not_before.is_some()
     }
@@ -363,7 +365,9 @@ impl Message {
         let refuse = |what: String| Err(CallError::invalid(what));
         destination::Destination::parse_whole(&self.destination, URL_BYTES_MAX).map_err(CallError::invalid)?;
         if let Some(queue) = self.queue.as_deref().filter(|queue| !is_name(queue)) {
-            return refuse(format!("the queue {queue:?} needs a name of letters, digits, '.', '_' and '-'"));
+            return refuse(format!(
+                "the name of the queue {queue:?} can contain only letters, digits, '.', '_' and '-'"
+            ));
         }
         if self.body.len() > MESSAGE_BYTES_MAX {
             return refuse(format!("the body has {} bytes, more than {MESSAGE_BYTES_MAX}", self.body.len()));
@@ -372,12 +376,12 @@ impl Message {
             return refuse(format!("more than {LINES_MAX} forwarded headers or settings, or {LABELS_MAX} labels"));
         }
         if let Some(label) = self.labels.iter().find(|label| label.contains(',') || label.trim().is_empty()) {
-            return refuse(format!("the label {label:?} is empty or has a comma, which would make two of it"));
+            return refuse(format!("the label {label:?} is empty or contains a comma, which separates labels"));
         }
         for (name, _) in &self.forwarded {
             if is_hop_by_hop_or_framing(name) || is_set_by_server(name) {
                 return refuse(format!(
-                    "the header {name} belongs to one connection or to the server, and is not forwarded"
+                    "the header {name} is a connection header or set by the server, so it cannot be forwarded"
                 ));
             }
         }
@@ -415,10 +419,10 @@ impl Lines {
         let Some(value) = value else { return Ok(()) };
         let shown: String = name.chars().take(100).collect();
         let name = HeaderName::try_from(name)
-            .map_err(|_| CallError::invalid(format!("{shown:?} cannot be the name of a header")))?;
+            .map_err(|_| CallError::invalid(format!("{shown:?} is not a valid header name")))?;
         // What it says is left out: it may be secret.
         let value = HeaderValue::try_from(value)
-            .map_err(|_| CallError::invalid(format!("the value of {shown} cannot be that of a header")))?;
+            .map_err(|_| CallError::invalid(format!("the value of {shown} is not a valid header value")))?;
         self.0.append(name, value);
         Ok(())
     }
@@ -444,7 +448,7 @@ mod base64_bytes {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
         let text = String::deserialize(deserializer)?;
-        from_base64(&text).map(Bytes::from).ok_or_else(|| serde::de::Error::custom("the body is no base64"))
+        from_base64(&text).map(Bytes::from).ok_or_else(|| serde::de::Error::custom("the body is not base64"))
     }
 }
 

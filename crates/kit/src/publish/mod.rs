@@ -1,14 +1,14 @@
-//! Publishing: what leaves the program to be delivered by a queue, and what happens when there is none.
+//! Publishing messages to a queue, and fallbacks for when it is unavailable.
 //!
-//! Write a [`Message`], give it to a [`QueueService`]. The services, in the order in which one meets them:
+//! Create a [`Message`] and pass it to a [`QueueService`]. The services:
 //!
 //! | service | what it does |
 //! |---|---|
-//! | `QueueClient` (feature `client`) | publishes over HTTP, to Posthaste or QStash |
-//! | [`RecordingQueue`] | keeps what is published, for tests |
-//! | [`InlineQueue`] | runs the handler in this process, at once |
-//! | [`Spool`] | keeps messages on the disk, to be published later |
-//! | [`FallbackQueue`] | asks one, and another if the first is not there |
+//! | `QueueClient` (feature `client`) | publishes over HTTP to Posthaste or QStash |
+//! | [`RecordingQueue`] | keeps published messages, for tests |
+//! | [`InlineQueue`] | runs the handler in this process immediately |
+//! | [`Spool`] | keeps messages on disk, to publish them later |
+//! | [`FallbackQueue`] | publishes to one service, and to another if the first is unavailable |
 
 mod alert;
 #[cfg(feature = "client")]
@@ -47,13 +47,13 @@ use std::sync::Arc;
 /// A future that a queue returns.
 pub type PublishFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
 
-/// Takes messages. When it answers `Ok`, the message is in good hands: stored by a server, on the disk, or done.
+/// A queue. After `Ok` the message is stored by a server, stored on disk, or handled.
 pub trait QueueService: Send + Sync + 'static {
     /// Publishes a message.
     fn publish<'a>(&'a self, message: &'a Message) -> PublishFuture<'a, Published>;
 
-    /// Publishes several, in their order, and says of each what became of it. An error of the whole says that none was
-    /// taken, or that nobody knows.
+    /// Publishes several messages in order, with a result for each. An error of the whole batch means that none was
+    /// accepted, or that the outcome is unknown.
     fn publish_all<'a>(&'a self, messages: &'a [Message]) -> PublishFuture<'a, Vec<Result<Published, CallError>>> {
         Box::pin(async move {
             let mut results = Vec::with_capacity(messages.len());
@@ -75,13 +75,13 @@ impl<Q: QueueService + ?Sized> QueueService for Arc<Q> {
     }
 }
 
-/// A message that was taken.
+/// The result of a publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// Who took it.
+    /// The service that accepted the message.
     pub route: Route,
-    /// What it became: one message, or one for each endpoint of a URL group. Empty for what is on the disk still.
+    /// The stored messages: one, or one for each endpoint of a URL group. Empty while the message is on disk.
     pub receipts: Vec<Receipt>,
 }
 
@@ -90,42 +90,42 @@ impl Published {
         Published { route, receipts }
     }
 
-    /// The id of the message; the first one's if there are several.
+    /// Id of the message, or of the first one if there are several.
     pub fn message_id(&self) -> Option<&str> {
         self.receipts.first().map(|receipt| receipt.message_id.as_str())
     }
 
-    /// Whether it had been published before, and nothing new was made.
+    /// Whether the message is a duplicate, so that nothing new was stored.
     pub fn is_duplicate(&self) -> bool {
         !self.receipts.is_empty() && self.receipts.iter().all(|receipt| receipt.deduplicated)
     }
 }
 
-/// Who took a message.
+/// The service that accepted a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Route {
     /// The queue.
     Queue,
-    /// The handler, in this process: it is done.
+    /// The handler in this process; it has finished.
     Inline,
-    /// The disk: it is published as soon as the queue is there again.
+    /// The disk; the message is published when the queue is available again.
     Spool,
-    /// A list, for tests.
+    /// The list of a [`RecordingQueue`].
     Recording,
 }
 
-/// One message at the queue.
+/// A message stored by the queue.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Receipt {
     /// Its id.
     pub message_id: String,
-    /// The endpoint of a URL group that it goes to.
+    /// URL of the endpoint, for messages of a URL group.
     #[serde(default)]
     pub url: Option<String>,
-    /// Whether it was there before.
+    /// Whether the message is a duplicate of an earlier one.
     #[serde(default)]
     pub deduplicated: bool,
 }

@@ -1,16 +1,16 @@
-//! How messages are delivered unless they say otherwise.
+//! Default delivery settings of messages.
 
 use std::time::Duration;
 
-/// Attempts after the first, by default: six in all.
+/// Default number of retries: six attempts in total.
 pub const RETRIES: u32 = 5;
-/// The wait before each of them in milliseconds, by default: 10 s, 20 s, 40 s, 80 s and 160 s.
+/// Default delay before each retry, in milliseconds: 10 s, 20 s, 40 s, 80 s and 160 s.
 pub const RETRY_DELAY: &str = "10000 * pow(2, retried)";
 
-/// What is said about every message that does not say it itself.
+/// Delivery settings for messages that do not set their own.
 ///
-/// Plans of hosted QStash may allow fewer retries: it refuses the publish then, with status 412, and the policy has to ask
-/// for fewer.
+/// Some plans of hosted QStash allow fewer retries and reject the publish with status 412. The policy must then request
+/// fewer.
 ///
 /// ```
 /// use posthaste_kit::publish::PublishPolicy;
@@ -20,11 +20,11 @@ pub const RETRY_DELAY: &str = "10000 * pow(2, retried)";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishPolicy {
-    /// Attempts after the first.
+    /// Number of retries.
     pub retries: u32,
-    /// The wait before each of them in milliseconds: an expression of `retried`, which is 0 before the first.
+    /// Delay before each retry in milliseconds: an expression of `retried`, which is 0 before the first retry.
     pub retry_delay: String,
-    /// How long one delivery may take; the server's own limit if it is left out.
+    /// Time limit of a delivery. Default: the limit of the server.
     pub timeout: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! A queue that only remembers, for tests.
+//! A queue that records messages, for tests.
 
 use super::message::Message;
 use super::policy::PublishPolicy;
@@ -7,11 +7,11 @@ use crate::call::CallError;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most messages that are kept. Whatever comes after is refused, because a test that needs more has a loop.
+/// Maximum number of recorded messages. Further ones are rejected, because a test that needs more probably loops.
 pub const RECORDED_MAX: usize = 100_000;
 
-/// Keeps what is published and delivers nothing. As at a server, a second message with the same dedup id makes nothing
-/// new.
+/// Records published messages and delivers nothing. As on a server, a second message with the same deduplication id is
+/// a duplicate.
 ///
 /// ```
 /// use posthaste_kit::publish::{Message, QueueService, RecordingQueue};
@@ -40,18 +40,18 @@ struct State {
 }
 
 impl RecordingQueue {
-    /// What the next publishes end with, one each: an error, or `None` to take the message. Behind the last, all are
-    /// taken.
+    /// Sets the results of the next publishes: an error, or `None` to accept the message. All further publishes are
+    /// accepted.
     pub fn then(&self, outcomes: impl IntoIterator<Item = Option<CallError>>) {
         self.state().script.extend(outcomes);
     }
 
-    /// All messages so far, in their order, without duplicates.
+    /// All messages so far, in order, without duplicates.
     pub fn messages(&self) -> Vec<Message> {
         self.state().messages.clone()
     }
 
-    /// The same; they are forgotten, so that their like are none of their duplicates.
+    /// Returns all messages and clears the record, so that new messages are not duplicates of them.
     pub fn take(&self) -> Vec<Message> {
         std::mem::take(&mut self.state().messages)
     }

@@ -1,7 +1,7 @@
-//! What is at the queue besides messages on their way: URL groups, queues, schedules, dead letters.
+//! Resources of the queue: URL groups, queues, schedules and dead letters.
 //!
-//! Each is a view of the [`QueueClient`] with the verbs of its part of the API. What does not exist is `None` or
-//! `false`, not an error.
+//! Each is a view of the [`QueueClient`] with the operations of its part of the API. If a resource does not exist, the
+//! result is `None` or `false`, not an error.
 
 use super::client::{Ignored, QueueClient, Request, found};
 use super::message::Message;
@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// One destination of a URL group.
+/// A destination of a URL group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Where messages go.
+    /// URL of the destination.
     pub url: String,
-    /// What it is called.
+    /// Name of the endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -37,9 +37,9 @@ impl Endpoint {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct UrlGroup {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Where its messages go.
+    /// Endpoints of the group.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
 }
@@ -53,14 +53,14 @@ impl<'a> UrlGroups<'a> {
         UrlGroups(client)
     }
 
-    /// Adds endpoints, and the group with them; changes those that have the same name or URL.
+    /// Adds endpoints, and replaces those with the same name or URL. Creates the group if it does not exist.
     pub async fn add(&self, name: &str, endpoints: &[Endpoint]) -> Result<(), CallError> {
         let request = Request::new(Method::POST, &["topics", name, "endpoints"])?;
         let request = request.with_json(&json!({ "endpoints": endpoints }))?;
         self.0.call::<Ignored>("add endpoints", request).await.map(drop)
     }
 
-    /// Removes the endpoints with these URLs; the group goes with the last one.
+    /// Removes the endpoints with these URLs. Removing the last one removes the group.
     pub async fn remove(&self, name: &str, urls: &[&str]) -> Result<(), CallError> {
         let endpoints: Vec<_> = urls.iter().map(|url| json!({ "url": url })).collect();
         let request = Request::new(Method::DELETE, &["topics", name, "endpoints"])?;
@@ -68,36 +68,36 @@ impl<'a> UrlGroups<'a> {
         found(self.0.call::<Ignored>("remove endpoints", request).await).map(drop)
     }
 
-    /// A group.
+    /// Returns a group.
     pub async fn get(&self, name: &str) -> Result<Option<UrlGroup>, CallError> {
         found(self.0.call("look up a URL group", Request::new(Method::GET, &["topics", name])?).await)
     }
 
-    /// All groups.
+    /// Returns all groups.
     pub async fn list(&self) -> Result<Vec<UrlGroup>, CallError> {
         self.0.call("list URL groups", Request::new(Method::GET, &["topics"])?).await
     }
 
-    /// Removes a group. Messages on their way go on.
+    /// Deletes a group. Its published messages are still delivered.
     pub async fn delete(&self, name: &str) -> Result<(), CallError> {
         let request = Request::new(Method::DELETE, &["topics", name])?;
         found(self.0.call::<Ignored>("delete a URL group", request).await).map(drop)
     }
 }
 
-/// Messages one after the other.
+/// A FIFO queue.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Queue {
-    /// Its name.
+    /// Name of the queue.
     pub name: String,
-    /// How many of its messages are delivered at once.
+    /// Maximum number of its messages delivered at the same time.
     pub parallelism: u32,
-    /// Whether deliveries are stopped.
+    /// Whether deliveries are paused.
     #[serde(default)]
     pub paused: bool,
-    /// How many messages wait or are being delivered.
+    /// Number of messages that wait or are being delivered.
     #[serde(default)]
     pub lag: u64,
 }
@@ -111,37 +111,37 @@ impl<'a> Queues<'a> {
         Queues(client)
     }
 
-    /// Makes a queue or changes it: so many of its messages are delivered at once. It is not paused afterwards.
+    /// Creates or updates a queue with this parallelism, and resumes it if it is paused.
     pub async fn put(&self, name: &str, parallelism: u32) -> Result<(), CallError> {
         if !is_name(name) {
-            return Err(CallError::invalid(format!("{name:?} is no name of a queue")));
+            return Err(CallError::invalid(format!("{name:?} is not a valid queue name")));
         }
         let body = json!({ "queueName": name, "parallelism": parallelism, "paused": false });
         let request = Request::new(Method::POST, &["queues"])?.with_json(&body)?;
         self.0.call::<Ignored>("put a queue", request).await.map(drop)
     }
 
-    /// A queue.
+    /// Returns a queue.
     pub async fn get(&self, name: &str) -> Result<Option<Queue>, CallError> {
         found(self.0.call("look up a queue", Request::new(Method::GET, &["queues", name])?).await)
     }
 
-    /// All queues.
+    /// Returns all queues.
     pub async fn list(&self) -> Result<Vec<Queue>, CallError> {
         self.0.call("list queues", Request::new(Method::GET, &["queues"])?).await
     }
 
-    /// Stops deliveries; messages are still taken. False if there is no such queue.
+    /// Pauses deliveries; messages are still accepted. False if the queue does not exist.
     pub async fn pause(&self, name: &str) -> Result<bool, CallError> {
         self.switch("pause a queue", name, "pause").await
     }
 
-    /// Goes on with deliveries. False if there is no such queue.
+    /// Resumes deliveries. False if the queue does not exist.
     pub async fn resume(&self, name: &str) -> Result<bool, CallError> {
         self.switch("resume a queue", name, "resume").await
     }
 
-    /// Removes a queue with all messages that wait in it.
+    /// Deletes a queue and cancels its waiting messages.
     pub async fn delete(&self, name: &str) -> Result<(), CallError> {
         let request = Request::new(Method::DELETE, &["queues", name])?;
         found(self.0.call::<Ignored>("delete a queue", request).await).map(drop)
@@ -153,30 +153,30 @@ impl<'a> Queues<'a> {
     }
 }
 
-/// A message that is published again and again.
+/// A schedule, which publishes a message repeatedly.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Schedule {
-    /// Its id.
+    /// Id of the schedule.
     pub schedule_id: String,
-    /// When, as a cron expression.
+    /// Cron expression.
     pub cron: String,
-    /// Where to.
+    /// Destination of the messages.
     pub destination: String,
-    /// Attempts after the first, for each message.
+    /// Number of retries of each message.
     #[serde(default)]
     pub retries: u32,
-    /// Whether it is stopped.
+    /// Whether the schedule is paused.
     #[serde(default)]
     pub is_paused: bool,
-    /// The queue that its messages go through.
+    /// FIFO queue for the messages.
     #[serde(default)]
     pub queue_name: Option<String>,
-    /// When it is next, in milliseconds since 1970.
+    /// Next firing time, in milliseconds since 1970.
     #[serde(default)]
     pub next_schedule_time: Option<u64>,
-    /// When it last was, in milliseconds since 1970.
+    /// Last firing time, in milliseconds since 1970.
     #[serde(default)]
     pub last_schedule_time: Option<u64>,
 }
@@ -190,12 +190,12 @@ impl<'a> Schedules<'a> {
         Schedules(client)
     }
 
-    /// Publishes this message whenever the cron expression says so. A schedule with the same id is replaced, so that a
-    /// program can do this whenever it starts. What the message says about duplicates does not count: every time is
-    /// another message.
+    /// Publishes the message at the times of the cron expression. A schedule with the same id is replaced, so a program
+    /// can call this at every start. Deduplication settings of the message have no effect: each firing creates a new
+    /// message.
     pub async fn put(&self, id: &str, cron: &str, message: &Message) -> Result<(), CallError> {
         if !is_name(id) {
-            return Err(CallError::invalid(format!("{id:?} is no id of a schedule")));
+            return Err(CallError::invalid(format!("{id:?} is not a valid schedule id")));
         }
         let mut headers = self.0.headers_of(message)?;
         headers.remove(header::DEDUPLICATION_ID);
@@ -212,27 +212,27 @@ impl<'a> Schedules<'a> {
         self.0.call::<Ignored>("put a schedule", request).await.map(drop)
     }
 
-    /// A schedule.
+    /// Returns a schedule.
     pub async fn get(&self, id: &str) -> Result<Option<Schedule>, CallError> {
         found(self.0.call("look up a schedule", Request::new(Method::GET, &["schedules", id])?).await)
     }
 
-    /// All schedules.
+    /// Returns all schedules.
     pub async fn list(&self) -> Result<Vec<Schedule>, CallError> {
         self.0.call("list schedules", Request::new(Method::GET, &["schedules"])?).await
     }
 
-    /// Stops it until it is resumed. False if there is no such schedule.
+    /// Pauses a schedule. False if it does not exist.
     pub async fn pause(&self, id: &str) -> Result<bool, CallError> {
         self.switch("pause a schedule", Method::PATCH, &["schedules", id, "pause"]).await
     }
 
-    /// Goes on with it. False if there is no such schedule.
+    /// Resumes a schedule. False if it does not exist.
     pub async fn resume(&self, id: &str) -> Result<bool, CallError> {
         self.switch("resume a schedule", Method::PATCH, &["schedules", id, "resume"]).await
     }
 
-    /// Removes it. False if there is no such schedule.
+    /// Deletes a schedule. False if it does not exist.
     pub async fn delete(&self, id: &str) -> Result<bool, CallError> {
         self.switch("delete a schedule", Method::DELETE, &["schedules", id]).await
     }
@@ -242,67 +242,67 @@ impl<'a> Schedules<'a> {
     }
 }
 
-/// A message as the queue has it.
+/// A message as stored by the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct StoredMessage {
-    /// Its id.
+    /// Id of the message.
     pub message_id: String,
-    /// Where it goes.
+    /// Destination URL.
     pub url: String,
-    /// The method of its delivery.
+    /// Method of the delivery.
     #[serde(default)]
     pub method: Option<String>,
-    /// The headers of its delivery.
+    /// Headers of the delivery.
     #[serde(default)]
     pub header: BTreeMap<String, Vec<String>>,
-    /// What it carries, if that is text.
+    /// The body, if it is text.
     #[serde(default)]
     pub body: Option<String>,
-    /// What it carries in base64, if it is no text.
+    /// The body in base64, if it is not text.
     #[serde(default)]
     pub body_base64: Option<String>,
-    /// Attempts after the first.
+    /// Number of retries.
     #[serde(default)]
     pub max_retries: u32,
-    /// The wait before each of them.
+    /// Expression for the delay before each retry.
     #[serde(default)]
     pub retry_delay_expression: Option<String>,
-    /// The queue that it goes through.
+    /// FIFO queue of the message.
     #[serde(default)]
     pub queue_name: Option<String>,
-    /// The URL group that it was published to.
+    /// URL group that the message was published to.
     #[serde(default)]
     pub topic_name: Option<String>,
-    /// The schedule that published it.
+    /// Schedule that created the message.
     #[serde(default)]
     pub schedule_id: Option<String>,
-    /// Its labels.
+    /// Labels of the message.
     #[serde(default)]
     pub labels: Vec<String>,
-    /// Not before, in milliseconds since 1970.
+    /// Earliest time of the first attempt, in milliseconds since 1970.
     #[serde(default)]
     pub not_before: u64,
-    /// When it was published, in milliseconds since 1970.
+    /// Time of the publish, in milliseconds since 1970.
     #[serde(default)]
     pub created_at: u64,
 }
 
-/// A message that failed for good.
+/// A message that failed permanently.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Its id among the dead letters.
+    /// Id of the dead letter.
     pub dlq_id: String,
     /// The message.
     #[serde(flatten)]
     pub message: StoredMessage,
-    /// The status of the last answer; 0 if there was none.
+    /// Status of the last response; 0 if there was none.
     #[serde(default)]
     pub response_status: u16,
-    /// The last answer, if it is text.
+    /// Body of the last response, if it is text.
     #[serde(default)]
     pub response_body: Option<String>,
 }
@@ -311,32 +311,32 @@ pub struct DeadLetter {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct DeadLetterPage {
-    /// The letters, newest first.
+    /// Dead letters, newest first.
     #[serde(rename = "messages")]
     pub letters: Vec<DeadLetter>,
-    /// Where the next page begins; `None` on the last.
+    /// Cursor of the next page; `None` on the last page.
     #[serde(default, deserialize_with = "not_empty")]
     pub cursor: Option<String>,
 }
 
-/// Which dead letters are meant: those for which all that is given is true. The default means all.
+/// Filter for dead letters. All given conditions must match; the default matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
-    /// Of this message.
+    /// Id of the message.
     pub message_id: Option<String>,
-    /// For this URL.
+    /// Destination URL.
     pub url: Option<String>,
-    /// Of this queue.
+    /// FIFO queue.
     pub queue: Option<String>,
-    /// Of this URL group.
+    /// URL group.
     pub url_group: Option<String>,
-    /// With this label.
+    /// Label.
     pub label: Option<String>,
-    /// With this status of the last answer.
+    /// Status of the last response.
     pub response_status: Option<u16>,
-    /// From here on: see [`DeadLetterPage::cursor`].
+    /// Start of the page: see [`DeadLetterPage::cursor`].
     pub cursor: Option<String>,
-    /// At most so many, up to 100.
+    /// Maximum number of dead letters on the page. Default and maximum: 100.
     pub count: Option<u32>,
 }
 
@@ -370,27 +370,27 @@ impl<'a> DeadLetters<'a> {
         DeadLetters(client)
     }
 
-    /// A page of them.
+    /// Returns a page of dead letters.
     pub async fn list(&self, filter: &DeadLetterFilter) -> Result<DeadLetterPage, CallError> {
         let mut request = Request::new(Method::GET, &["dlq"])?;
         request.path.push_str(&filter.query());
         self.0.call("list dead letters", request).await
     }
 
-    /// One of them.
+    /// Returns a dead letter.
     pub async fn get(&self, dlq_id: &str) -> Result<Option<DeadLetter>, CallError> {
         found(self.0.call("look up a dead letter", Request::new(Method::GET, &["dlq", dlq_id])?).await)
     }
 
-    /// Publishes it again, as a new message, and removes it. `None` if it is not there.
+    /// Publishes a dead letter again, as a new message, and removes it. `None` if it does not exist.
     pub async fn retry(&self, dlq_id: &str) -> Result<Option<Published>, CallError> {
         let request = Request::new(Method::POST, &["dlq", "retry", dlq_id])?.once();
         let receipt: Option<Receipt> = found(self.0.call("retry a dead letter", request).await)?;
         Ok(receipt.map(|receipt| Published::by(Route::Queue, vec![receipt])))
     }
 
-    /// Publishes a page of them again: at most 100, or [`DeadLetterFilter::count`]. How many that were; none when there
-    /// are none left.
+    /// Publishes a page of dead letters again: at most 100, or [`DeadLetterFilter::count`]. Returns the new messages;
+    /// empty if no dead letter is left.
     pub async fn retry_page(&self, filter: &DeadLetterFilter) -> Result<Vec<Receipt>, CallError> {
         #[derive(Deserialize)]
         struct Answer {
@@ -401,14 +401,14 @@ impl<'a> DeadLetters<'a> {
         Ok(self.0.call::<Answer>("retry dead letters", request).await?.responses)
     }
 
-    /// Removes it. False if it is not there.
+    /// Deletes a dead letter. False if it does not exist.
     pub async fn delete(&self, dlq_id: &str) -> Result<bool, CallError> {
         let request = Request::new(Method::DELETE, &["dlq", dlq_id])?;
         Ok(found(self.0.call::<Ignored>("delete a dead letter", request).await)?.is_some())
     }
 
-    /// Removes a page of them: at most 100, or [`DeadLetterFilter::count`]. How many that were; zero when there are
-    /// none left.
+    /// Deletes a page of dead letters: at most 100, or [`DeadLetterFilter::count`]. Returns their number; zero if no
+    /// dead letter is left.
     pub async fn delete_page(&self, filter: &DeadLetterFilter) -> Result<u64, CallError> {
         #[derive(Deserialize)]
         struct Answer {

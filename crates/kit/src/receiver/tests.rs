@@ -347,7 +347,7 @@ fn neither_keys_nor_tokens_are_shown() {
     let debug = format!("{:?}", receiver());
     assert!(!debug.contains(CURRENT) && !debug.contains(NEXT), "{debug}");
     let rejected = receiver().verify(&map, &Uri::default(), b"x").unwrap_err();
-    assert_eq!(rejected.to_string(), "the signature is refused: body");
+    assert_eq!(rejected.to_string(), "invalid signature: body");
 }
 
 /// Counts warnings.

@@ -1,8 +1,8 @@
-//! What a run looks like from outside: its span, the ids that tie it to other services, the trace that it belongs to.
+//! Telemetry of a run: its span, the ids that link it to other services, and its trace.
 //!
-//! The kit speaks `tracing` and nothing else. The names of all fields of its spans and logs are in [`field`], to record
-//! more into them or to look for them. [`TraceContext`] reads and writes the W3C headers, and [`Relation`] says how a
-//! run belongs to its publisher's trace. `examples/opentelemetry.rs` exports all of it.
+//! The kit uses only `tracing`. [`field`] has the names of all fields of its spans and logs, so that you can record
+//! into them or search for them. [`TraceContext`] reads and writes the W3C headers, and [`Relation`] describes how a
+//! run relates to the publisher's trace. `examples/opentelemetry.rs` exports all of it.
 
 mod trace;
 
@@ -13,50 +13,50 @@ use http::HeaderMap;
 use tracing::field::Empty;
 use tracing::{Span, info_span};
 
-/// The longest id that is taken over from a header. A longer one counts as absent.
+/// Maximum size of an id from a header, in bytes. A longer one is ignored.
 pub const ID_BYTES_MAX: usize = 256;
 
-/// The names of span and log fields.
+/// Names of span and log fields.
 pub mod field {
-    /// The id of the message.
+    /// Id of the message.
     pub const MESSAGE_ID: &str = "qstash.message_id";
-    /// Which attempt this is; the first is 1.
+    /// Number of the attempt, starting at 1.
     pub const ATTEMPT: &str = "qstash.attempt";
-    /// How many retries the publisher asked for.
+    /// Number of retries that the publisher requested.
     pub const MAX_RETRIES: &str = "qstash.max_retries";
-    /// Whether no attempt follows this one.
+    /// Whether this is the last attempt.
     pub const FINAL_ATTEMPT: &str = "qstash.final_attempt";
-    /// The id by which the message was deduplicated.
+    /// Deduplication id of the message.
     pub const DEDUP_ID: &str = "qstash.dedup_id";
-    /// Whether the message goes to the dead letters.
+    /// Whether the message goes to the DLQ.
     pub const DLQ: &str = "qstash.dlq";
-    /// What the message is about, such as the id of an event.
+    /// Subject of the message, such as the id of an event.
     pub const EVENT_KEY: &str = "event.key";
     /// The table that changed.
     pub const TABLE: &str = "table";
-    /// How it changed.
+    /// The kind of change.
     pub const OP: &str = "op";
-    /// Which job this is.
+    /// Name of the job.
     pub const JOB_TYPE: &str = "job_type";
-    /// The key under which the store remembers this.
+    /// Key of the work in the idempotency store.
     pub const IDEMPOTENCY_KEY: &str = "idempotency_key";
-    /// What is tried.
+    /// Name of the operation.
     pub const OPERATION: &str = "operation";
-    /// How long it took.
+    /// Duration in milliseconds.
     pub const LATENCY_MS: &str = "latency_ms";
-    /// What was answered.
+    /// Status of the response.
     pub const HTTP_STATUS: &str = "http_status";
-    /// Whether another attempt may help.
+    /// Whether a retry may succeed.
     pub const RETRYABLE: &str = "retryable";
-    /// The request that all this began with.
+    /// Id of the request that led to this one.
     pub const REQUEST_ID: &str = "request_id";
-    /// What became of it, in a word.
+    /// Outcome, as one word.
     pub const OUTCOME: &str = "outcome";
     /// Read by `tracing-opentelemetry`: whether the span failed.
     pub const OTEL_STATUS: &str = "otel.status_code";
 }
 
-/// The span of one delivery of a job. Its fields are filled in as they become known.
+/// The span of one delivery of a job. Its fields are recorded as they become known.
 pub fn job_span(job_type: &str) -> Span {
     info_span!(
         "qstash.job",
@@ -79,7 +79,7 @@ pub fn job_span(job_type: &str) -> Span {
     )
 }
 
-/// The span of one webhook; `source` is who sends it, such as `stripe`. Its fields are filled in as they become known.
+/// The span of one webhook. `source` is its sender, such as `stripe`. Its fields are recorded as they become known.
 pub fn webhook_span(source: &str) -> Span {
     info_span!(
         "qstash.webhook",
@@ -98,7 +98,7 @@ pub fn webhook_span(source: &str) -> Span {
     )
 }
 
-/// The id in a header, if it is there once, is visible ASCII and not longer than [`ID_BYTES_MAX`].
+/// The id in a header, if it appears exactly once, is visible ASCII and not longer than [`ID_BYTES_MAX`].
 pub fn id_from<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?;
@@ -110,12 +110,12 @@ pub(crate) fn is_id(text: &str) -> bool {
     !text.is_empty() && text.len() <= ID_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// The id of the request, or a fresh one.
+/// The id of the request, or a new one.
 pub fn request_id(headers: &HeaderMap) -> String {
     id_from(headers, REQUEST_ID_HEADER).map_or_else(fresh_request_id, str::to_owned)
 }
 
-/// An id that nobody else has: `req_` and 128 random bits.
+/// A unique id: `req_` and 128 random bits.
 pub fn fresh_request_id() -> String {
     fresh_id("req_")
 }

@@ -1,10 +1,10 @@
-//! The trace that a message belongs to, by the W3C headers `traceparent` and `tracestate`.
+//! The trace of a message, in the W3C headers `traceparent` and `tracestate`.
 
 use crate::propagation::{TRACEPARENT_HEADER, TRACESTATE_HEADER};
 use http::{HeaderMap, HeaderValue};
 use std::fmt;
 
-/// The longest `tracestate` that is carried on; a longer one is dropped, as the specification allows.
+/// Maximum size of a `tracestate`, in bytes. A longer one is dropped, as the specification allows.
 pub const TRACE_STATE_BYTES_MAX: usize = 512;
 
 /// `00-<32 digits>-<16 digits>-<2 digits>`.
@@ -12,7 +12,7 @@ const TRACEPARENT_BYTES: usize = 55;
 /// The flags that we know: sampled, random id. Others are not carried on.
 const KNOWN_FLAGS: u8 = 0b11;
 
-/// A place in a trace: which one, and which span of it.
+/// A position in a trace: the trace and one of its spans.
 ///
 /// ```
 /// use posthaste_kit::telemetry::TraceContext;
@@ -30,22 +30,22 @@ pub struct TraceContext {
     state: Option<String>,
 }
 
-/// How a run belongs to the trace of whoever published the message.
+/// How a run relates to the trace of the publisher.
 ///
-/// The first attempt continues it. A retry may come hours later, when the publisher's trace has long ended: it is a
-/// trace of its own, with a link to where it came from.
+/// The first attempt continues the trace. A retry may come hours later, when the publisher's trace has long ended, so
+/// it starts a new trace with a link to the original one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// The publisher had no trace.
     None,
     /// A child of the publisher's span.
     ChildOf(TraceContext),
-    /// A trace of its own, linked to the publisher's span.
+    /// A new trace, linked to the publisher's span.
     LinkedTo(TraceContext),
 }
 
 impl Relation {
-    /// How attempt number `attempt` (the first is 1) of a message with this context belongs to it.
+    /// The relation of attempt number `attempt` (starting at 1) of a message to this context.
     pub fn of(context: Option<TraceContext>, attempt: u32) -> Relation {
         match context {
             None => Relation::None,
@@ -56,13 +56,13 @@ impl Relation {
 }
 
 impl TraceContext {
-    /// A place in a trace; `None` if either id is zero, which stands for no id at all.
+    /// A position in a trace; `None` if either id is zero, which means no id.
     pub fn new(trace_id: u128, span_id: u64, is_sampled: bool) -> Option<TraceContext> {
         let is_valid = trace_id != 0 && span_id != 0;
         is_valid.then_some(TraceContext { trace_id, span_id, flags: u8::from(is_sampled), state: None })
     }
 
-    /// Reads a `traceparent`; `None` if it has another form. Versions to come may have more fields behind these.
+    /// Parses a `traceparent`; `None` if it is malformed. Later versions may have additional fields at the end.
     pub fn parse(text: &str) -> Option<TraceContext> {
         let bytes = text.as_bytes();
         let has_dashes = bytes.len() >= TRACEPARENT_BYTES && [2, 35, 52].iter().all(|at| bytes[*at] == b'-');
@@ -83,7 +83,7 @@ impl TraceContext {
         Some(TraceContext { flags, ..context })
     }
 
-    /// Reads the headers of a request; `None` if there is no `traceparent`, several, or one of another form.
+    /// Reads the headers of a request; `None` if there is no `traceparent`, several, or a malformed one.
     pub fn from_headers(headers: &HeaderMap) -> Option<TraceContext> {
         let mut parents = headers.get_all(TRACEPARENT_HEADER).iter();
         let parent = parents.next().filter(|_| parents.next().is_none())?;
@@ -91,7 +91,7 @@ impl TraceContext {
         Some(TraceContext { state: state_of(headers), ..context })
     }
 
-    /// Writes the headers of a request, in the place of those that are there.
+    /// Writes the headers of a request, replacing existing ones.
     pub fn write_to(&self, headers: &mut HeaderMap) {
         headers.remove(TRACESTATE_HEADER);
         let Ok(parent) = HeaderValue::try_from(self.to_string()) else { return };
@@ -101,22 +101,22 @@ impl TraceContext {
         }
     }
 
-    /// Which trace.
+    /// Id of the trace.
     pub fn trace_id(&self) -> u128 {
         self.trace_id
     }
 
-    /// Which span of it.
+    /// Id of the span.
     pub fn span_id(&self) -> u64 {
         self.span_id
     }
 
-    /// Whether the publisher recorded it.
+    /// Whether the publisher recorded the trace.
     pub fn is_sampled(&self) -> bool {
         self.flags & 1 == 1
     }
 
-    /// What the vendors along the way added.
+    /// Vendor-specific data of the trace.
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
     }

@@ -1,4 +1,4 @@
-//! A clock that stands still until it is told to move.
+//! A clock that tests set by hand.
 
 use crate::clock::Clock;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The first second that [`ManualClock::new`] shows: 1 June 2026, 12:00 UTC.
 const START_SECONDS: u64 = 1_780_315_200;
 
-/// A clock that stands still until it is told to move. Clones show the same time.
+/// A clock that only moves when you advance it. Clones show the same time.
 ///
 /// ```
 /// use posthaste_kit::testing::ManualClock;
@@ -27,33 +27,33 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows some noon.
+    /// A clock with a fixed time at noon.
     pub fn new() -> ManualClock {
         ManualClock::at(UNIX_EPOCH + Duration::from_secs(START_SECONDS))
     }
 
-    /// A clock that shows this time, to the millisecond.
+    /// A clock with this time, to the millisecond.
     pub fn at(time: SystemTime) -> ManualClock {
         ManualClock { millis: Arc::new(AtomicU64::new(millis_of(time))) }
     }
 
-    /// The time that it shows.
+    /// The current time of the clock.
     pub fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.millis.load(Ordering::SeqCst))
     }
 
-    /// Moves it on.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.millis.fetch_add(by, Ordering::SeqCst);
     }
 
-    /// Sets it, also back.
+    /// Sets the clock, forward or back.
     pub fn set(&self, time: SystemTime) {
         self.millis.store(millis_of(time), Ordering::SeqCst);
     }
 
-    /// The clock to give to a [`Receiver`](crate::Receiver) or a store.
+    /// The clock, to pass to a [`Receiver`](crate::Receiver) or a store.
     pub fn clock(&self) -> Clock {
         let clock = self.clone();
         Clock::from_fn(move || clock.now())

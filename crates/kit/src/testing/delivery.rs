@@ -1,4 +1,4 @@
-//! Deliveries as the queue makes them.
+//! Signed deliveries, as the queue sends them.
 
 use super::clock::millis_of;
 use crate::telemetry::fresh_id;
@@ -12,7 +12,7 @@ use posthaste_wire::time::Timestamp;
 use serde::Serialize;
 use std::time::SystemTime;
 
-/// A delivery to be signed. The same delivery can be signed several times, as the queue does for each attempt.
+/// A delivery to sign. It can be signed several times, as the queue does for each attempt.
 ///
 /// ```
 /// use posthaste_kit::testing::TestDelivery;
@@ -41,7 +41,7 @@ impl TestDelivery {
     ///
     /// # Panics
     ///
-    /// If the URL is none.
+    /// If the URL is invalid.
     pub fn to(url: &str) -> TestDelivery {
         let uri = url.parse().expect("the URL of a delivery is a URL");
         TestDelivery {
@@ -56,51 +56,51 @@ impl TestDelivery {
         }
     }
 
-    /// Of another message.
+    /// Sets the message id.
     ///
     /// # Panics
     ///
-    /// If the id has characters that no header can carry.
+    /// If the id is not valid in a header.
     pub fn message_id(mut self, id: &str) -> TestDelivery {
         self.message_id = HeaderValue::from_str(id).expect("the id of a message can be in a header");
         self
     }
 
-    /// As hosted QStash signs: without the id of the message, which is only in a header.
+    /// Signs like hosted QStash: the message id is only in a header, not in the signature.
     pub fn without_signed_id(mut self) -> TestDelivery {
         self.is_id_signed = false;
         self
     }
 
-    /// How many attempts there were before.
+    /// Sets the number of previous attempts.
     pub fn retried(mut self, retried: u32) -> TestDelivery {
         self.retried = retried;
         self
     }
 
-    /// With another method than POST.
+    /// Sets the method. Default: POST.
     pub fn method(mut self, method: Method) -> TestDelivery {
         self.method = method;
         self
     }
 
-    /// With a header that the publisher forwarded.
+    /// Adds a header that the publisher forwarded.
     ///
     /// # Panics
     ///
-    /// If the value has characters that no header can carry.
+    /// If the value is not valid in a header.
     pub fn header(mut self, name: &'static str, value: &str) -> TestDelivery {
         self.headers.append(name, HeaderValue::from_str(value).expect("the value can be in a header"));
         self
     }
 
-    /// With this body.
+    /// Sets the body.
     pub fn body(mut self, body: impl Into<Bytes>) -> TestDelivery {
         self.body = body.into();
         self
     }
 
-    /// With this body, as JSON.
+    /// Sets the body as JSON.
     pub fn json(mut self, body: &impl Serialize) -> Result<TestDelivery, serde_json::Error> {
         self.body = serde_json::to_vec(body)?.into();
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -112,8 +112,8 @@ impl TestDelivery {
         &self.body
     }
 
-    /// The value of `Upstash-Signature` for an attempt at this time, valid for five minutes. Each has an id (`jti`) of
-    /// its own, as each attempt of the queue has; for a replay, send one request twice.
+    /// The value of `Upstash-Signature` for an attempt at this time, valid for 5 minutes. Each has its own id (`jti`),
+    /// as each attempt of the queue does. To simulate a replay, send one request twice.
     pub fn signature(&self, key: &str, at: SystemTime) -> String {
         let issued_at = Timestamp(millis_of(at));
         let claims = Claims {
@@ -128,7 +128,7 @@ impl TestDelivery {
         signature::sign(&SigningKey::new(key), &claims)
     }
 
-    /// The request of an attempt at this time, as a handler gets it: its URI has no host.
+    /// The request of an attempt at this time, as a handler receives it: its URI has no host.
     pub fn sign(&self, key: &str, at: SystemTime) -> Request<Full<Bytes>> {
         let mut request = self.unsigned();
         let signature = HeaderValue::try_from(self.signature(key, at)).expect("a token is base64 and dots");

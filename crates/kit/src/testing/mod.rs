@@ -1,5 +1,5 @@
-//! For the tests of your handlers: deliveries and webhooks that are signed as the real ones are, a clock that stands
-//! still, and a queue that misbehaves as you tell it to.
+//! Helpers for tests of your handlers: deliveries and webhooks with valid signatures, a manual clock, and a queue that
+//! can be scripted to misbehave.
 //!
 //! ```
 //! use posthaste_kit::testing::{ManualClock, TestDelivery};

@@ -1,5 +1,5 @@
-//! A queue that delivers one message as it is told to: with duplicates, lost answers and hang-ups, until the message is
-//! delivered or dead.
+//! A queue that delivers one message by a script, with duplicates, lost responses and closed connections, until the
+//! message is delivered or has failed.
 
 use super::{ManualClock, TestDelivery};
 use crate::problem::{NON_RETRYABLE_HEADER, NON_RETRYABLE_STATUS};
@@ -21,44 +21,45 @@ const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// How often waits double.
 const DOUBLINGS_MAX: u32 = 12;
 
-/// What happens to one attempt.
+/// The fate of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: the handler gets the request, the queue gets the answer.
+    /// Normal delivery: the handler gets the request, and the queue gets the response.
     Deliver,
-    /// The handler gets the request so many times at once. A success among the answers counts, else the first.
+    /// The handler gets this number of requests at the same time. A success among the responses counts, otherwise the
+    /// first.
     AtOnce(usize),
-    /// The handler gets the request, its answer is lost.
+    /// The handler gets the request, but its response is lost.
     LoseAnswer,
-    /// The queue hangs up as soon as the handler waits for something.
+    /// The queue closes the connection as soon as the handler waits for something.
     HangUp,
-    /// The handler gets nothing: it cannot be reached.
+    /// The handler cannot be reached and gets nothing.
     Unreachable,
 }
 
-/// One attempt and what the queue heard of it.
+/// An attempt and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// What happened to it.
+    /// The step of the script.
     pub step: Step,
-    /// The status of every answer that was given, also of those that were lost.
+    /// Status of each response, including lost ones.
     pub statuses: Vec<u16>,
-    /// How long the queue waited afterwards; `None` after the last.
+    /// How long the queue waited afterwards; `None` after the last attempt.
     pub waited: Option<Duration>,
 }
 
-/// How it ended.
+/// How the delivery ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The queue heard of a success.
+    /// The queue received a success.
     Delivered,
-    /// The handler said that no attempt will help.
+    /// The handler rejected the message permanently.
     Refused,
-    /// There were no retries left.
+    /// No retries were left.
     Exhausted,
 }
 
-/// What became of a message.
+/// The result of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How it ended.
@@ -68,7 +69,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether the queue heard of a success.
+    /// Whether the queue received a success.
     pub fn is_delivered(&self) -> bool {
         self.ended == Ended::Delivered
     }
@@ -79,7 +80,7 @@ impl Report {
     }
 }
 
-/// A queue that delivers as it is told to. Its waits move a [`ManualClock`] and take no time.
+/// A queue that delivers by a script. Its waits advance a [`ManualClock`] and take no time.
 ///
 /// ```
 /// use http::Response;
@@ -105,32 +106,33 @@ pub struct ScriptedQueue {
 }
 
 impl ScriptedQueue {
-    /// A queue that signs with this key and delivers once, retrying as the kit's publisher asks for.
+    /// A queue that signs with this key. Without a script it delivers normally, and it retries like the kit's
+    /// publisher.
     pub fn new(key: impl Into<String>, clock: ManualClock) -> ScriptedQueue {
         ScriptedQueue { key: key.into(), clock, script: Vec::new(), retries: RETRIES, sleeps: false }
     }
 
-    /// What happens to the attempts, in order; to those behind the last one nothing does.
+    /// Sets the steps of the attempts, in order. Further attempts are delivered normally.
     pub fn script(mut self, steps: impl IntoIterator<Item = Step>) -> ScriptedQueue {
         self.script = steps.into_iter().collect();
         self
     }
 
-    /// How many retries there are.
+    /// Sets the number of retries.
     pub fn retries(mut self, retries: u32) -> ScriptedQueue {
         self.retries = retries;
         self
     }
 
-    /// Waits also by Tokio's clock, so that the locks of a store that goes by it come to their end. For tests that have
-    /// paused it: else the waits take their time.
+    /// Makes waits advance Tokio's clock too, so that the locks of a store that uses it expire. For tests that have
+    /// paused Tokio's clock; otherwise the waits take real time.
     pub fn on_tokio_time(mut self) -> ScriptedQueue {
         self.sleeps = true;
         self
     }
 
-    /// Delivers the message until the handler says that it is done, or that it never will be, or there are no retries
-    /// left. What is still running after a hang-up is not waited for.
+    /// Delivers the message until the handler succeeds or rejects it permanently, or no retries are left. It does not
+    /// wait for handlers that still run after a closed connection.
     pub async fn deliver<H, F, B>(&self, message: &TestDelivery, handler: H) -> Report
     where
         H: Fn(Request<Full<Bytes>>) -> F,

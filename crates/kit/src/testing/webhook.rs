@@ -1,4 +1,4 @@
-//! Signatures of webhooks, as their senders make them: headers to put on a request with the same body.
+//! Signatures of webhooks, as their senders create them: headers for a request with the same body.
 
 use super::clock::millis_of;
 use base64::Engine as _;
@@ -8,14 +8,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::Sha256;
 use std::time::SystemTime;
 
-/// As Stripe signs: `Stripe-Signature: t=…,v1=…`.
+/// Signs like Stripe: `Stripe-Signature: t=…,v1=…`.
 pub fn stripe(secret: &str, body: &[u8], at: SystemTime) -> HeaderMap {
     let time = seconds(at);
     let mac = hex(secret.as_bytes(), &[time.as_bytes(), b".", body]);
     headers([("stripe-signature", format!("t={time},v1={mac}"))])
 }
 
-/// As GitHub signs: `X-Hub-Signature-256`, and the ids of delivery and event.
+/// Signs like GitHub: `X-Hub-Signature-256`, and the ids of delivery and event.
 pub fn github(secret: &str, body: &[u8], delivery_id: &str, event: &str) -> HeaderMap {
     let mac = hex(secret.as_bytes(), &[body]);
     headers([
@@ -25,8 +25,8 @@ pub fn github(secret: &str, body: &[u8], delivery_id: &str, event: &str) -> Head
     ])
 }
 
-/// As Standard Webhooks has it (also Supabase's auth hooks): `webhook-id`, `webhook-timestamp`, `webhook-signature`.
-/// The secret is base64, with or without `whsec_` and `v1,` in front.
+/// Signs like Standard Webhooks (and Supabase's auth hooks): `webhook-id`, `webhook-timestamp`, `webhook-signature`.
+/// The secret is base64, with or without the prefixes `whsec_` and `v1,`.
 ///
 /// # Panics
 ///
@@ -40,19 +40,19 @@ pub fn standard(secret: &str, body: &[u8], id: &str, at: SystemTime) -> HeaderMa
     headers([("webhook-id", id.to_owned()), ("webhook-timestamp", time), ("webhook-signature", format!("v1,{mac}"))])
 }
 
-/// As Slack signs: `X-Slack-Signature` and `X-Slack-Request-Timestamp`.
+/// Signs like Slack: `X-Slack-Signature` and `X-Slack-Request-Timestamp`.
 pub fn slack(secret: &str, body: &[u8], at: SystemTime) -> HeaderMap {
     let time = seconds(at);
     let mac = hex(secret.as_bytes(), &[b"v0:", time.as_bytes(), b":", body]);
     headers([("x-slack-signature", format!("v0={mac}")), ("x-slack-request-timestamp", time)])
 }
 
-/// As many others sign: the HMAC of the body in hexadecimal digits, in a header of their own.
+/// Signs like many others: the HMAC of the body in hexadecimal digits, in a header.
 pub fn hmac(header: &'static str, prefix: &str, secret: &str, body: &[u8]) -> HeaderMap {
     headers([(header, format!("{prefix}{}", hex(secret.as_bytes(), &[body])))])
 }
 
-/// No signature: the secret itself in a header, as Supabase's database webhooks have it.
+/// Sends the secret itself in a header, like Supabase's database webhooks.
 pub fn shared_secret(header: &'static str, secret: &str) -> HeaderMap {
     headers([(header, secret.to_owned())])
 }

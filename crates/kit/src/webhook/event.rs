@@ -1,4 +1,4 @@
-//! What a webhook says happened: its id, its kind, and what it carries.
+//! Webhook events: their id, kind and payload.
 
 use crate::replay::SingleUse;
 use bytes::Bytes;
@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// The longest id that is kept as it is; a longer one is replaced by its hash.
+/// Maximum size of an id that is kept unchanged, in bytes. A longer one is replaced by its hash.
 pub const EVENT_ID_BYTES_MAX: usize = 128;
 
 /// The longest kind or table that is looked at; a longer one counts as none.
 const LABEL_BYTES_MAX: usize = 256;
 
-/// The name of an event: the same each time the sender sends it, and another for each event. Plain ASCII without white
-/// space or colons, so that it can be a header, a part of a key and a deduplication id.
+/// The id of an event: the same each time the sender sends it, and different for each event. It is ASCII without white
+/// space or colons, so it can be used in headers, keys and deduplication ids.
 ///
 /// ```
 /// use posthaste_kit::webhook::EventId;
@@ -27,7 +27,7 @@ const LABEL_BYTES_MAX: usize = 256;
 pub struct EventId(String);
 
 impl EventId {
-    /// Takes an id as the sender wrote it. One that is empty, too long or has other characters is replaced by its
+    /// Creates an id from the sender's id. An id that is empty, too long or has other characters is replaced by its
     /// hash.
     pub fn new(text: &str) -> EventId {
         let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
@@ -38,13 +38,13 @@ impl EventId {
         }
     }
 
-    /// Names an event by its body, where the sender gives it no name: the same body again counts as the same event.
+    /// Creates an id from the body, for senders without event ids. The same body again counts as the same event.
     pub fn from_body(body: &[u8]) -> EventId {
         let hash = Sha256::digest(body);
         EventId(hash.iter().fold("sha256-".to_owned(), |text, byte| format!("{text}{byte:02x}")))
     }
 
-    /// The name.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,22 +56,22 @@ impl fmt::Display for EventId {
     }
 }
 
-/// What a scheme knows of a request that is genuine.
+/// The event of a verified request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Authentic {
-    /// Which event it is.
+    /// Id of the event.
     pub id: EventId,
-    /// What kind of event, in the words of the sender, if it says so: `invoice.paid`, `pull_request`, `INSERT`.
+    /// Kind of the event, as the sender names it, if it does: `invoice.paid`, `pull_request`, `INSERT`.
     pub kind: Option<String>,
-    /// Which table has changed, if that is what it is about.
+    /// The table that changed, for database webhooks.
     pub table: Option<String>,
     /// The signature, if it may be used once only.
     pub(crate) single_use: Option<SingleUse>,
 }
 
 impl Authentic {
-    /// An event of which nothing but its name is known.
+    /// An event with only an id.
     pub fn new(id: EventId) -> Authentic {
         Authentic { id, kind: None, table: None, single_use: None }
     }
@@ -130,27 +130,27 @@ fn label(value: Option<&RawValue>) -> Option<String> {
     text(value).filter(|text| text.len() <= LABEL_BYTES_MAX)
 }
 
-/// An event, as a handler gets it: genuine, wanted, and not handled before.
+/// An event for a handler: verified, selected by the filters, and not handled before.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Event<P> {
-    /// Which event it is.
+    /// Id of the event.
     pub id: EventId,
-    /// The [name](super::Webhook::named) of the route that took it: ids of events are only unique with it.
+    /// The [name](super::Webhook::named) of the route that received it. Event ids are unique only within a route.
     pub route: String,
-    /// What kind of event, in the words of the sender, if it says so: `invoice.paid`, `pull_request`, `INSERT`.
+    /// Kind of the event, as the sender names it, if it does: `invoice.paid`, `pull_request`, `INSERT`.
     pub kind: Option<String>,
-    /// Which table has changed, if that is what it is about.
+    /// The table that changed, for database webhooks.
     pub table: Option<String>,
-    /// What it carries.
+    /// The payload.
     pub payload: P,
-    /// The body as it arrived.
+    /// The body as it was received.
     pub body: Bytes,
-    /// The headers as they arrived, with the signature.
+    /// The headers as they were received, including the signature.
     pub headers: HeaderMap,
-    /// Names the request, for logs and for other services: that of the sender, or a new one.
+    /// Id of the request, for logs and other services: from the sender, or a new one.
     pub request_id: String,
-    /// Grows with every holder of the event's key, where the store can promise that; see
+    /// Grows with every holder of the event's key, if the store can guarantee it; see
     /// [`Lease::fence`](crate::idempotency::Lease::fence).
     pub fence: u64,
 }

@@ -1,4 +1,4 @@
-//! Webhooks straight into a queue: verified, published with a deduplication id of the event, answered.
+//! Webhooks that are forwarded to a queue: verified, published with a deduplication id, and answered.
 
 use super::{Event, Scheme, Webhook};
 use crate::failure::Failure;
@@ -6,17 +6,17 @@ use crate::propagation::EVENT_ID_HEADER;
 use crate::publish::{Message, QueueService};
 use std::sync::Arc;
 
-/// Says what kind of event a published message is about, in the words of the sender.
+/// Header with the kind of the event that a published message is about, as the sender names it.
 pub const EVENT_TYPE_HEADER: &str = "x-event-type";
 
 impl Webhook {
-    /// Takes any body and publishes it to a URL or a URL group, deduplicated by the name of the route, the destination
-    /// and the id of the event: the whole of what a webhook should do while its sender waits. Whoever handles the message gets the body as the
-    /// sender wrote it, with `x-event-id`, [`x-event-type`](EVENT_TYPE_HEADER) and `x-request-id`.
+    /// Accepts any body and publishes it to a URL or a URL group, deduplicated by the name of the route, the
+    /// destination and the id of the event. This is all that a webhook should do while its sender waits. The handler of
+    /// the message gets the original body with `x-event-id`, [`x-event-type`](EVENT_TYPE_HEADER) and `x-request-id`.
     ///
-    /// An event that comes again within the queue's window (ten minutes) makes no second message; senders may come
-    /// again after days, so the handler has to be idempotent by the id of the event. If the queue does not take the
-    /// message, the sender hears an error and comes again.
+    /// An event that is sent again within the deduplication window (10 minutes) creates no second message. Senders may
+    /// repeat events after days, so the handler must be idempotent by the event id. If the queue does not accept the
+    /// message, the sender gets an error and retries.
     ///
     /// ```
     /// use posthaste_kit::publish::RecordingQueue;

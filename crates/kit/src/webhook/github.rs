@@ -14,10 +14,10 @@ const EVENT: &str = "x-github-event";
 /// for deliveries that are late.
 const RETRY_WINDOW: Duration = Duration::from_secs(8 * DAY_SECONDS);
 
-/// Verifies what GitHub sends. The kind of an event is `X-GitHub-Event`, as `pull_request`.
+/// Verifies webhooks of GitHub. The kind of an event is `X-GitHub-Event`, such as `pull_request`.
 ///
-/// GitHub signs neither the time nor the id of a delivery, so who has seen one can send it again under another id: the
-/// effect of a handler has to be idempotent by what the body says.
+/// GitHub signs neither the time nor the id of a delivery, so anyone who has seen one can send it again under another
+/// id. The effect of a handler must therefore be idempotent by the content of the body.
 ///
 /// ```
 /// use posthaste_kit::webhook::GitHub;
@@ -32,12 +32,12 @@ pub struct GitHub {
 }
 
 impl GitHub {
-    /// Takes the secret of the hook.
+    /// Creates the scheme with the secret of the webhook.
     pub fn new(secret: impl AsRef<str>) -> Result<GitHub, InvalidScheme> {
         Ok(GitHub { keys: Keys::from_text(secret)? })
     }
 
-    /// Takes another secret beside the first.
+    /// Also accepts another secret.
     pub fn or(mut self, secret: impl AsRef<str>) -> Result<GitHub, InvalidScheme> {
         self.keys = self.keys.and(Keys::from_text(secret)?);
         Ok(self)

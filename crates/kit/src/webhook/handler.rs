@@ -1,10 +1,9 @@
-//! The route of a webhook. The order of its steps is part of the promise: callers that failed too often, the form of the
-//! signature, size of the body, signature, rate limit, filter, payload, idempotency, handler. A request gets to a step
-//! only if it has passed those before it.
+//! The route of a webhook. The order of its steps is guaranteed: callers that failed too often, form of the signature,
+//! size of the body, signature, rate limit, filter, payload, idempotency, handler. A request reaches a step only if it
+//! has passed all steps before it.
 //!
-//! The rate limit comes after the signature, so that requests of strangers do not use up what genuine senders need. Up to
-//! there a request costs no more than its own bytes: one hash over a bounded body, and nothing of that if it has no
-//! signature.
+//! The rate limit comes after the signature, so that forged requests do not use up the limit of genuine senders. Before
+//! it, a request costs only one hash over a bounded body, and nothing if it has no signature.
 
 use super::event::{Authentic, Event, EventId};
 use super::once::{Key, Outcome, Times, Work, once};
@@ -33,15 +32,16 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, Span};
 
-/// Within this time the sender has an answer, by default: Stripe and GitHub wait for ten seconds.
+/// Default time limit for the response: Stripe and GitHub wait for 10 seconds.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// How long an event is locked while it is handled, by default.
+/// Default time for which an event is locked while it is handled.
 pub const LOCK: Duration = Duration::from_secs(300);
-/// Refused requests per second of one route that are logged as warnings; the others are logged at level `debug`.
+/// Maximum number of rejected requests per second and route that are logged as warnings; the others are logged as
+/// `debug`.
 pub const LOGGED_PER_SECOND: u32 = 10;
-/// Handlers that run at the same time, by default. Beyond that the answer is 503.
+/// Default maximum number of handlers that run at the same time. Beyond it the response is 503.
 pub const AT_ONCE_MAX: u32 = 256;
-/// When a sender should come back whom we could not answer in time.
+/// Retry time for a sender whose event is still being handled.
 pub const LATE_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// When a sender should come back if the store failed, or too much was going on.
 const BUSY_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -49,28 +49,28 @@ const BUSY_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Reads what an event carries, and makes the work of it.
 type Prepare = Arc<dyn Fn(Event<()>) -> Result<Work, serde_json::Error> + Send + Sync>;
 
-/// A route that takes webhooks: for `http` types by [`answer`](Self::answer), with the feature `tower` a service.
+/// A route for webhooks: call [`answer`](Self::answer) with `http` types, or use it as a service with the feature
+/// `tower`.
 ///
-/// | what | answer |
+/// | case | response |
 /// |---|---|
-/// | handled, handled before, or not wanted | 204 |
-/// | too many events, or too many requests of one caller that are not verified | 429 with `Retry-After` |
-/// | body too long, too slow, broken off | 413, 408, 400 |
-/// | not verified, whatever the reason | 401 |
-/// | the payload has another form, or a body to be filtered is no JSON object | 422 |
-/// | the handler says that nothing will help | 422 |
-/// | being handled | 409 with `Retry-After` |
-/// | of a queue: the same signature again | 204 if its work is done, 409 if not |
+/// | handled, already handled, or not selected by a filter | 204 |
+/// | too many events, or too many unverified requests of one caller | 429 with `Retry-After` |
+/// | body too large, too slow, connection broken | 413, 408, 400 |
+/// | not verified, for any reason | 401 |
+/// | the payload is malformed, or a body to be filtered is not a JSON object | 422 |
+/// | the handler returned a permanent failure | 422 |
+/// | in progress | 409 with `Retry-After` |
+/// | from a queue: the same signature again | 204 if its work is done, otherwise 409 |
 /// | the handler failed, or panicked | 500 |
-/// | store down, too busy, or no answer in time | 503 with `Retry-After` |
+/// | store unavailable, too many handlers, or no result in time | 503 with `Retry-After` |
 ///
-/// A queue hears 489 instead of 413 and 422, so that it does not try again. Errors are `application/problem+json`.
+/// A queue gets 489 instead of 413 and 422, so that it does not retry. Errors are `application/problem+json`.
 ///
-/// The handler runs in a task of its own: a sender that hangs up does not stop it half way. If it takes longer than
-/// [`answer_within`](Self::answer_within) the sender hears 503, the handler goes on, and when the sender comes
-/// back it hears that it was done. A process that ends waits for [`idle`](Self::idle). In a program that is built with
-/// `panic = "abort"` nothing can answer after a panic: the process ends, and every event that it had locked is locked
-/// until that time is over.
+/// The handler runs in its own task, so a sender that closes the connection does not stop it. If it takes longer than
+/// [`answer_within`](Self::answer_within), the sender gets 503, the handler continues, and the sender gets its result
+/// when it retries. Before a process ends, wait for [`idle`](Self::idle). A program built with `panic = "abort"` cannot
+/// respond after a panic: the process ends, and its events stay locked until their locks expire.
 ///
 /// ```
 /// use posthaste_kit::Failure;
@@ -118,7 +118,7 @@ struct Inner {
 }
 
 impl Webhook {
-    /// Takes JSON. The payload is read after the signature is verified, and only of events that are wanted.
+    /// A route for JSON payloads. The payload is parsed after the signature is verified, and only for selected events.
     pub fn new<P, F, R>(scheme: impl Scheme, store: Arc<dyn IdempotencyStore>, handler: F) -> Webhook
     where
         P: DeserializeOwned + Send + 'static,
@@ -133,7 +133,7 @@ impl Webhook {
         Webhook::of(scheme, Some(store), Arc::new(prepare))
     }
 
-    /// Takes any body: [`Event::body`] has it.
+    /// A route for any body: [`Event::body`] has it.
     pub fn raw<F, R>(scheme: impl Scheme, store: Arc<dyn IdempotencyStore>, handler: F) -> Webhook
     where
         F: Fn(Event<()>) -> R + Send + Sync + 'static,
@@ -142,10 +142,10 @@ impl Webhook {
         Webhook::forward(scheme, handler).with_store(store)
     }
 
-    /// Takes any body and hands it to a queue: `publish` makes a deduplication id of the [route](Event::route) and the
-    /// [id of the event](Event::id), and returns when the queue has it. Without a store, because the queue takes its place: an event that comes
-    /// again within the queue's window (ten minutes) is one message. Senders may come again after days, so whoever
-    /// handles the message has to be idempotent by the id of the event.
+    /// A route that passes any body to a queue: `publish` creates a deduplication id from the [route](Event::route) and
+    /// the [id of the event](Event::id), and returns when the queue has accepted the message. It needs no store,
+    /// because the queue deduplicates: an event that is sent again within the queue's window (10 minutes) is one
+    /// message. Senders may repeat events after days, so the handler of the message must be idempotent by the event id.
     pub fn forward<F, R>(scheme: impl Scheme, publish: F) -> Webhook
     where
         F: Fn(Event<()>) -> R + Send + Sync + 'static,
@@ -177,36 +177,35 @@ impl Webhook {
         }))
     }
 
-    /// What the route is called in logs and in the keys of events; by default the scheme and the path of the request,
-    /// such as `stripe:/hooks/stripe`. Routes that share a store or a queue and may get the same event, but do
-    /// different things with it, have different names. A route that takes many paths (a wildcard, a fallback) needs a
-    /// name of its own: otherwise whoever has recorded a request can send it again to another path.
+    /// Sets the name of the route in logs and in the keys of events. Default: the scheme and the path of the request,
+    /// such as `stripe:/hooks/stripe`. Routes that share a store or a queue and handle the same event differently need
+    /// different names. A route for many paths (a wildcard, a fallback) needs a name, because otherwise a recorded
+    /// request could be replayed to another path.
     pub fn named(self, name: impl Into<String>) -> Webhook {
         self.with(|inner| inner.name = Some(name.into()))
     }
 
-    /// Only these kinds of events are handled, in the words of the sender: `invoice.paid`, `pull_request`, `INSERT`.
-    /// All others are answered with 204, those whose body cannot be read with 422.
+    /// Handles only these kinds of events, as the sender names them: `invoice.paid`, `pull_request`, `INSERT`. The
+    /// response to all others is 204, or 422 if their body cannot be read.
     pub fn events<S: Into<String>>(self, kinds: impl IntoIterator<Item = S>) -> Webhook {
         self.with(|inner| inner.kinds = Some(kinds.into_iter().map(Into::into).collect()))
     }
 
-    /// Only changes of these tables are handled. All others are answered with 204, those whose body cannot be read with
-    /// 422.
+    /// Handles only changes of these tables. The response to all others is 204, or 422 if their body cannot be read.
     pub fn tables<S: Into<String>>(self, tables: impl IntoIterator<Item = S>) -> Webhook {
         self.with(|inner| inner.tables = Some(tables.into_iter().map(Into::into).collect()))
     }
 
-    /// How many verified requests are taken; [`RateLimit::default`] if this is not said. Requests that cannot be
-    /// verified do not count.
+    /// Sets the rate limit for verified requests. Default: [`RateLimit::default`]. Requests that cannot be verified do
+    /// not count.
     pub fn rate_limit(self, limit: RateLimit) -> Webhook {
         self.with(|inner| inner.rate_limit = limit)
     }
 
-    /// How many requests of one caller may fail to be verified before the next are refused unread, with 429. By default
-    /// [`UNVERIFIED_PER_SECOND`] and [`UNVERIFIED_BURST`] for each caller that is known, but none is known until you say
-    /// how: [`RateLimit::by_peer`] where callers connect directly, [`RateLimit::by`] behind a proxy. Requests of unknown
-    /// callers are always verified.
+    /// Sets how many unverified requests a caller can send before further ones are rejected unread with 429. Default:
+    /// [`UNVERIFIED_PER_SECOND`] and [`UNVERIFIED_BURST`] for each known caller. No caller is known until you set how
+    /// to identify it: [`RateLimit::by_peer`] if callers connect directly, [`RateLimit::by`] behind a proxy. Requests
+    /// of unknown callers are always verified.
     ///
     /// ```
     /// use posthaste_kit::webhook::{RateLimit, Webhook};
@@ -222,44 +221,44 @@ impl Webhook {
         self.with(|inner| inner.unverified = limit)
     }
 
-    /// How long a body may be, and how long it may take; it never takes longer than
+    /// Sets limits on the size of a body and the time to read it, which is never longer than
     /// [`answer_within`](Self::answer_within).
     pub fn body_limits(self, limits: BodyLimits) -> Webhook {
         self.with(|inner| inner.body_limits = limits)
     }
 
-    /// How long an event is remembered after it was handled. By default for as long as the sender may repeat it
-    /// ([`Scheme::retry_window`]), and always at least for as long as somebody who has recorded it could send it again
-    /// with a good signature ([`Scheme::valid_for`]); [`TTL_MAX`] at most. The store has to have room for all events of
-    /// that time.
+    /// Sets how long a handled event is remembered. Default: as long as the sender may repeat it
+    /// ([`Scheme::retry_window`]), and at least as long as a recorded request stays valid ([`Scheme::valid_for`]).
+    /// Maximum: [`TTL_MAX`]. The store must have room for all events of that time.
     pub fn keep(self, keep: Duration) -> Webhook {
         self.with(|inner| inner.keep = Some(keep))
     }
 
-    /// How long a handler may take at most, and how long nobody else may handle its event; [`LOCK`] by default,
-    /// [`TTL_MAX`] at most. A handler that takes longer is stopped.
+    /// Sets the maximum time of a handler, during which its event is locked. Default: [`LOCK`]; maximum: [`TTL_MAX`]. A
+    /// handler that takes longer is stopped.
     pub fn lock(self, lock: Duration) -> Webhook {
         self.with(|inner| inner.lock = lock.min(TTL_MAX))
     }
 
-    /// When the sender has an answer, whatever happens; [`ANSWER_WITHIN`] by default, [`TTL_MAX`] at most.
+    /// Sets the time limit for the response. Default: [`ANSWER_WITHIN`]; maximum: [`TTL_MAX`].
     pub fn answer_within(self, time: Duration) -> Webhook {
         self.with(|inner| inner.answer_within = time.min(TTL_MAX))
     }
 
-    /// Handlers that run at the same time; [`AT_ONCE_MAX`] by default. Clones made before keep theirs.
+    /// Sets the maximum number of handlers that run at the same time. Default: [`AT_ONCE_MAX`]. Existing clones keep
+    /// their maximum.
     pub fn at_once(self, count: u32) -> Webhook {
         self.with(|inner| (inner.slots, inner.at_once) = room_for(count))
     }
 
-    /// Returns when no event is being handled; those that arrive meanwhile are told to come back. For the end of a
-    /// process: the server that was asked to stop does not know of the handlers whose sender has gone.
+    /// Waits until no event is being handled; new ones are asked to retry later. Call it before the process ends: a
+    /// graceful shutdown of the server does not wait for handlers whose sender has closed the connection.
     pub async fn idle(&self) {
         // The slots are never closed, so all of them are free in the end, and given back at once.
         drop(self.0.slots.acquire_many(self.0.at_once).await);
     }
 
-    /// Where the time comes from.
+    /// Sets the clock.
     pub fn clock(self, clock: Clock) -> Webhook {
         self.with(|inner| inner.clock = clock)
     }
@@ -278,7 +277,7 @@ impl Webhook {
         self.0.scheme.is_queue()
     }
 
-    /// Takes a request to its answer.
+    /// Handles a request and returns the response.
     pub async fn answer<B>(&self, request: Request<B>) -> Response<ResponseBody>
     where
         B: Body<Data = Bytes>,
@@ -387,12 +386,12 @@ impl Inner {
         match self.wants(&authentic) {
             Some(true) => {}
             None if !Authentic::is_legible(&body) => {
-                tracing::warn!("the event does not say whether it is wanted: its body is no JSON object");
-                let problem = self.unprocessable("the body of the event is no JSON object");
+                tracing::warn!("the event cannot be filtered: its body is not a JSON object");
+                let problem = self.unprocessable("the body of the event is not a JSON object");
                 return Answered { event_id, verdict: Err(Refused::new("invalid", problem)) };
             }
             Some(false) | None => {
-                tracing::debug!("the event is not wanted");
+                tracing::debug!("event ignored by the filter");
                 return Answered { event_id, verdict: Ok("not_wanted") };
             }
         }
@@ -440,9 +439,9 @@ impl Inner {
         let reason = why.reason();
         // A flood of them must not become a flood of warnings.
         if self.logged.take_one(self.clock.now()).is_ok() {
-            tracing::warn!(%reason, "a webhook is refused");
+            tracing::warn!(%reason, "webhook rejected");
         } else {
-            tracing::debug!(%reason, "a webhook is refused");
+            tracing::debug!(%reason, "webhook rejected");
         }
         Refused::new("rejected", Problem::new(StatusCode::UNAUTHORIZED, "the request is not verified"))
     }
@@ -452,8 +451,12 @@ impl Inner {
         Span::current().record(field::IDEMPOTENCY_KEY, &key.event);
         let work = (self.prepare)(event).map_err(|error| {
             // Where, and not what: the message of the error may repeat the payload.
-            tracing::warn!(line = error.line(), column = error.column(), "the payload of the event has another form");
-            Refused::new("invalid", self.unprocessable("the payload of the event has another form"))
+            tracing::warn!(
+                line = error.line(),
+                column = error.column(),
+                "the payload of the event does not have the expected type"
+            );
+            Refused::new("invalid", self.unprocessable("the payload of the event does not have the expected type"))
         })?;
         self.run(key, work, deadline).await
     }
@@ -479,7 +482,7 @@ impl Inner {
     /// In a task of its own, so that neither a sender that hangs up nor the deadline stops it half way.
     async fn run(&self, key: Key, work: Work, deadline: Instant) -> Verdict {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            tracing::warn!("a webhook is refused: too many handlers are running");
+            tracing::warn!("webhook rejected: too many handlers are running");
             return Err(Refused::new("busy", unavailable("too many events are being handled", BUSY_RETRY_AFTER)));
         };
         let (store, times) = (self.store.clone(), self.times());
@@ -494,7 +497,7 @@ impl Inner {
             Ok(Ok(outcome)) => self.verdict(&outcome),
             Ok(Err(_)) => Err(Refused::new("stopped", unavailable("the server is stopping", BUSY_RETRY_AFTER))),
             Err(_) => {
-                tracing::warn!("the handler of the event takes longer than the sender waits");
+                tracing::warn!("the handler of the event is still running at the response deadline");
                 Err(Refused::new("late", unavailable("the event is still being handled", LATE_RETRY_AFTER)))
             }
         }
@@ -506,7 +509,7 @@ impl Inner {
             Outcome::Done => return Ok("succeeded"),
             Outcome::DoneBefore => return Ok("duplicate"),
             Outcome::Replayed => {
-                Refused::new("replayed", Problem::new(StatusCode::CONFLICT, "this delivery has arrived before"))
+                Refused::new("replayed", Problem::new(StatusCode::CONFLICT, "this delivery was already received"))
             }
             Outcome::UnderWay { retry_after } => {
                 let problem = Problem::new(StatusCode::CONFLICT, "the event is being handled");
@@ -529,7 +532,7 @@ impl Inner {
     }
 
     fn unread(&self, error: &BodyError) -> Refused {
-        tracing::info!(%error, "a webhook is refused");
+        tracing::info!(%error, "webhook rejected");
         match error {
             BodyError::TooLong { .. } => {
                 let title = "the body is too long";
@@ -558,23 +561,23 @@ impl Inner {
 
 fn log(outcome: &Outcome) {
     match outcome {
-        Outcome::Done => tracing::debug!("the event is handled"),
-        Outcome::DoneBefore => tracing::debug!("the event was handled before"),
-        Outcome::Replayed => tracing::warn!("the event is refused: its signature was used before"),
+        Outcome::Done => tracing::debug!("event handled"),
+        Outcome::DoneBefore => tracing::debug!("the event was already handled"),
+        Outcome::Replayed => tracing::warn!("event rejected: its signature was already used"),
         Outcome::UnderWay { .. } => tracing::debug!("the event is being handled"),
         Outcome::Failed(error) => {
             tracing::warn!(%error, retryable = error.is_retryable(), "the handler of the event failed")
         }
         Outcome::Panicked => tracing::error!(retryable = true, "the handler of the event panicked"),
-        Outcome::TimedOut => tracing::error!(retryable = true, "the handler of the event took longer than its lock"),
+        Outcome::TimedOut => tracing::error!(retryable = true, "the handler of the event ran longer than its lock"),
         Outcome::StoreFailed(error) => {
-            tracing::error!(error = error as &dyn std::error::Error, retryable = true, "the event is not handled");
+            tracing::error!(error = error as &dyn std::error::Error, retryable = true, "the event was not handled");
         }
     }
 }
 
 fn too_many(wait: Duration) -> Refused {
-    tracing::debug!("a webhook is refused: there are too many");
+    tracing::debug!("webhook rejected: too many requests");
     Refused::new("too_many", Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests").retry_after(wait))
 }
 

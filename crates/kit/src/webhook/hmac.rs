@@ -1,4 +1,4 @@
-//! An HMAC-SHA256 in a header, for senders that have no scheme of their own here.
+//! An HMAC-SHA256 in a header, for senders without a scheme of their own in this module.
 
 use super::mac::{
     InvalidScheme, Keys, MacBytes, TOLERANCE, TOLERANCE_MAX, check_age, from_hex, header, optional_header, time,
@@ -11,21 +11,21 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 use std::time::{Duration, SystemTime};
 
-/// How a MAC is written.
+/// Encoding of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// In lower-case hexadecimal digits.
+    /// Lower-case hexadecimal digits.
     Hex,
-    /// In base64 with padding.
+    /// Base64 with padding.
     Base64,
 }
 
-/// Verifies an HMAC-SHA256 of the body, or of a time and the body, in a header of any name.
+/// Verifies an HMAC-SHA256 of the body, or of a time and the body, in any header.
 ///
-/// Without [`id_in`](Self::id_in) the body names the event: the same body again within the time that events are
-/// [kept](super::Webhook::keep) (eight days by default, because nothing is known of the sender's retries) counts as the
-/// same event. If your sender makes two events with the same body, name a header with their id, or keep them for less.
+/// Without [`id_in`](Self::id_in) the body identifies the event: the same body again within the
+/// [retention](super::Webhook::keep) (8 days by default, because the sender's retries are not known) counts as the same
+/// event. If your sender creates two events with the same body, set a header with their id, or a shorter retention.
 ///
 /// ```
 /// use posthaste_kit::webhook::{Encoding, Hmac};
@@ -53,7 +53,7 @@ pub struct Hmac {
 }
 
 impl Hmac {
-    /// The MAC of the body is in this header, in hexadecimal digits unless told otherwise.
+    /// Creates the scheme. This header has the MAC of the body, by default in hexadecimal digits.
     pub fn in_header(name: &str, secret: impl AsRef<str>) -> Result<Hmac, InvalidScheme> {
         Ok(Hmac {
             keys: Keys::from_text(secret)?,
@@ -66,38 +66,40 @@ impl Hmac {
         })
     }
 
-    /// Takes another secret beside the first.
+    /// Also accepts another secret.
     pub fn or(mut self, secret: impl AsRef<str>) -> Result<Hmac, InvalidScheme> {
         self.keys = self.keys.and(Keys::from_text(secret)?);
         Ok(self)
     }
 
-    /// What stands before the MAC in its header.
+    /// Sets the text before the MAC in its header.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Hmac {
         self.prefix = prefix.into();
         self
     }
 
-    /// How the MAC is written.
+    /// Sets the encoding of the MAC.
     pub fn encoding(mut self, encoding: Encoding) -> Hmac {
         self.encoding = encoding;
         self
     }
 
-    /// This header has the time in seconds since 1970, which is signed together with the body: first the header's
-    /// text, then `separator`, then the body. Requests that are older than [`tolerance`](Self::tolerance) are refused.
+    /// Sets the header with the time in seconds since 1970. The signature then covers the header's text, `separator`
+    /// and the body. Requests older than [`tolerance`](Self::tolerance) are rejected.
     pub fn timestamp_in(mut self, name: &str, separator: impl Into<String>) -> Result<Hmac, InvalidScheme> {
         self.timestamp = Some((header_name(name)?, separator.into()));
         Ok(self)
     }
 
-    /// This header names the event; a request without it is refused. Without this, the body names it.
+    /// Sets the header with the id of the event. Requests without it are rejected. Without this, the body identifies
+    /// the event.
     pub fn id_in(mut self, name: &str) -> Result<Hmac, InvalidScheme> {
         self.id = Some(header_name(name)?);
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
+    /// Sets the maximum age of a request, and how far its clock may be ahead. Default: [`TOLERANCE`]; maximum:
+    /// [`TOLERANCE_MAX`].
     pub fn tolerance(mut self, tolerance: Duration) -> Hmac {
         self.tolerance = tolerance.min(TOLERANCE_MAX);
         self

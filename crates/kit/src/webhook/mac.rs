@@ -10,18 +10,17 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 use subtle::{Choice, ConstantTimeEq as _};
 
-/// A longer header is refused before it is looked at.
+/// Maximum size of a header, in bytes. A longer one is rejected unread.
 pub const HEADER_BYTES_MAX: usize = 8 * 1024;
-/// A header with more signatures than this is refused: senders that change their secret send two.
+/// Maximum number of signatures in a header. Senders that rotate their secret send two.
 pub const ENTRIES_MAX: usize = 16;
-/// How old a request may be, and how far ahead its clock, by default.
+/// Default maximum age of a request, and how far its clock may be ahead.
 pub const TOLERANCE: Duration = Duration::from_secs(300);
-/// The largest tolerance; a larger one is cut to it. For that long, and as long again, a recorded request is accepted.
+/// Maximum tolerance; a larger one is reduced to it. A recorded request can be accepted for up to twice this time.
 pub const TOLERANCE_MAX: Duration = Duration::from_secs(3_600);
-/// How long events of a sender are remembered whose retries are not known: senders in the field retry for up to seven
-/// days.
+/// How long events are remembered if the sender's retries are not known: common senders retry for up to 7 days.
 pub const RETRY_WINDOW_UNKNOWN: Duration = Duration::from_secs(8 * DAY_SECONDS);
-/// The shortest key of Standard Webhooks, in bytes; a shorter one is refused when the scheme is made.
+/// Minimum size of a key of Standard Webhooks, in bytes; a shorter one is rejected.
 pub const KEY_BYTES_MIN: usize = 24;
 
 /// A day in seconds.
@@ -33,19 +32,22 @@ const TIME_DIGITS_MAX: usize = 18;
 /// A MAC. Its length is part of its type: a part of one is none.
 pub(crate) type MacBytes = [u8; 32];
 
-/// A scheme that cannot be: its secret is empty or has another form, or a header cannot have that name. No route is
-/// started with it, least of all an open one.
+/// An invalid scheme: its secret is empty or malformed, or the header name is invalid. No route starts with it, so it
+/// cannot be open by mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidScheme(&'static str);
 
 impl InvalidScheme {
-    pub(crate) const EMPTY: InvalidScheme = InvalidScheme("a secret is empty: set it, or the door would be open");
-    pub(crate) const NOT_BASE64: InvalidScheme = InvalidScheme("a secret of Standard Webhooks is base64 behind whsec_");
-    pub(crate) const TOO_SHORT: InvalidScheme = InvalidScheme("a secret of Standard Webhooks has at least 24 bytes");
-    pub(crate) const NO_HEADER: InvalidScheme = InvalidScheme("no header can have this name");
+    pub(crate) const EMPTY: InvalidScheme =
+        InvalidScheme("a secret is empty; set it, or anyone could send valid requests");
+    pub(crate) const NOT_BASE64: InvalidScheme =
+        InvalidScheme("a secret of Standard Webhooks must be whsec_ followed by base64");
+    pub(crate) const TOO_SHORT: InvalidScheme =
+        InvalidScheme("a secret of Standard Webhooks must have at least 24 bytes");
+    pub(crate) const NO_HEADER: InvalidScheme = InvalidScheme("invalid header name");
 
-    /// Whether there was no secret at all.
+    /// Whether the secret is empty.
     pub fn is_empty_secret(self) -> bool {
         self == InvalidScheme::EMPTY
     }

@@ -1,9 +1,9 @@
-//! Webhooks: what other services send, verified, told apart, and handled once.
+//! Webhooks from other services: verified, identified, and handled once.
 //!
-//! Start at [`Webhook`], a route that does all of it. A [`Scheme`] is how a sender proves that a request is its own;
-//! there is a file for each. They work on the bytes as they arrived, and their arithmetic cannot overflow.
+//! Start at [`Webhook`], a route that does all of this. A [`Scheme`] verifies that a request comes from its sender;
+//! each has its own file. Schemes work on the received bytes, and their arithmetic cannot overflow.
 //!
-//! | sender | scheme | signs the time | names the event | events are remembered for |
+//! | sender | scheme | signs the time | event id | events are remembered for |
 //! |---|---|---|---|---|
 //! | Stripe | [`Stripe`] | yes | `id` of the body | 4 days: it retries for 3 |
 //! | GitHub | [`GitHub`] | no | `X-GitHub-Delivery`, which is not signed | 8 days: people can redeliver for 3, on Enterprise Server for 7 |
@@ -12,13 +12,13 @@
 //! | Slack | [`Slack`] | yes | `event_id` of the body | 2 days: three retries within minutes, delayed events hourly for a day |
 //! | Posthaste | [`Receiver`](crate::Receiver) | yes | the signed id of the message | 3 days: retries come up to 1 day apart |
 //! | hosted QStash | [`Receiver`](crate::Receiver) | yes | `Upstash-Message-Id`, which is not signed | 3 days, as above |
-//! | anybody with an HMAC | [`Hmac`] | if told so | if told so | 8 days: nothing is known of the sender |
-//! | anybody with a password | [`SharedSecret`] | no | by the body | 8 days, as above |
+//! | any sender with an HMAC | [`Hmac`] | if configured | if configured | 8 days, because the sender is not known |
+//! | any sender with a password | [`SharedSecret`] | no | by the body | 8 days, as above |
 //!
-//! The store has to have room for that many events. [`Webhook::keep`] changes the time.
+//! The store must have room for these events. [`Webhook::keep`] changes the time.
 //!
-//! Where the time is not signed, a request that somebody recorded is good for ever: use TLS, and let the handler's own
-//! effect be idempotent (see [`idempotency`](crate::idempotency)).
+//! If the time is not signed, a recorded request stays valid forever: use TLS, and make the effect of the handler
+//! idempotent (see [`idempotency`](crate::idempotency)).
 
 mod event;
 mod forward;
@@ -59,7 +59,7 @@ use crate::receiver::Rejected;
 use http::{HeaderMap, Uri};
 use std::time::{Duration, SystemTime};
 
-/// How a sender proves that a request is its own.
+/// Verifies that a request comes from its sender.
 ///
 /// ```
 /// use posthaste_kit::webhook::{GitHub, Incoming, Scheme};
@@ -73,44 +73,44 @@ use std::time::{Duration, SystemTime};
 /// # Ok(()) }
 /// ```
 pub trait Scheme: Send + Sync + 'static {
-    /// A short name for logs, and a part of the keys of events.
+    /// A short name for logs, which is also part of the keys of events.
     fn name(&self) -> &'static str;
 
-    /// Verifies a request, and says which event it is.
+    /// Verifies a request and returns its event.
     fn verify(&self, request: &Incoming<'_>, now: SystemTime) -> Result<Authentic, Rejected>;
 
-    /// Checks what can be checked before the body is read, so that a request without a signature costs next to nothing.
-    /// Everything that it refuses [`verify`](Self::verify) has to refuse too.
+    /// Checks what is possible before the body is read, so that a request without a signature costs almost nothing.
+    /// [`verify`](Self::verify) must reject everything that this rejects.
     fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
         let _ = headers;
         Ok(())
     }
 
-    /// For how long the sender may repeat an event after it got no success. Events are remembered that long by default.
+    /// How long the sender may repeat an event after a failure. By default events are remembered this long.
     fn retry_window(&self) -> Duration {
         RETRY_WINDOW_UNKNOWN
     }
 
-    /// How long a request can be good for after it was accepted once: events are remembered at least that long. Zero
-    /// where the time is not signed, because then no time is long enough.
+    /// How long a request stays valid after it was accepted: events are remembered at least this long. Zero if the time
+    /// is not signed, because then no time is long enough.
     fn valid_for(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Whether the sender is a queue that knows how to give up: then what no further attempt can solve is answered
-    /// with [`NON_RETRYABLE_STATUS`](crate::problem::NON_RETRYABLE_STATUS).
+    /// Whether the sender is a queue that supports permanent failures. They are then answered with
+    /// [`NON_RETRYABLE_STATUS`](crate::problem::NON_RETRYABLE_STATUS).
     fn is_queue(&self) -> bool {
         false
     }
 }
 
-/// A request whose whole body is there.
+/// A request with its whole body.
 #[derive(Clone, Copy)]
 pub struct Incoming<'a> {
     /// Its headers.
     pub headers: &'a HeaderMap,
-    /// Where it went to. Only queues sign that.
+    /// The URI of the request. Only queues sign it.
     pub uri: &'a Uri,
-    /// Its body, byte for byte as it arrived.
+    /// The body, byte for byte as it was received.
     pub body: &'a [u8],
 }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How long one answer of the store may take. Without it the handler is not run.
+/// Time limit for a response of the store. Without a response the handler does not run.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The work that is to be done once; gets the fence of its lease.
@@ -97,6 +97,6 @@ async fn settle(store: &dyn IdempotencyStore, lease: &Lease, outcome: &Outcome, 
     match told {
         Ok(true) => {}
         Ok(false) => tracing::warn!(is_done, "the key of the event was lost while its handler ran"),
-        Err(error) => tracing::warn!(is_done, %error, "the store did not hear how the handler of the event ended"),
+        Err(error) => tracing::warn!(is_done, %error, "the result of the event's handler could not be stored"),
     }
 }

@@ -33,7 +33,7 @@ impl Scheme for Receiver {
         self.token(headers).map(drop)
     }
 
-    /// The same as for [jobs](crate::job): if an answer is lost, the next attempt comes up to one day later.
+    /// As for [jobs](crate::job): if a response is lost, the next attempt comes up to one day later.
     fn retry_window(&self) -> Duration {
         KEEP_DEFAULT
     }

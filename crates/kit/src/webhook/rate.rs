@@ -1,4 +1,4 @@
-//! How many requests are taken: of verified senders, and of callers whose requests cannot be verified.
+//! Rate limits: for verified senders, and for callers whose requests cannot be verified.
 
 use http::request::Parts;
 use std::collections::HashMap;
@@ -8,16 +8,16 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Requests per second, by default.
+/// Default number of requests per second.
 pub const PER_SECOND: u32 = 100;
-/// Requests at once after a pause, by default.
+/// Default burst after a pause.
 pub const BURST: u32 = 200;
-/// Requests per second of one caller that cannot be verified, by default; more are refused before they are read.
+/// Default number of unverified requests per second and caller; more are rejected unread.
 pub const UNVERIFIED_PER_SECOND: u32 = 5;
-/// Such requests at once after a pause, by default.
+/// Default burst of unverified requests after a pause.
 pub const UNVERIFIED_BURST: u32 = 50;
-/// Callers that are counted apart. Beyond that, and as long as none has been quiet for long enough to be forgotten,
-/// new ones share one count.
+/// Maximum number of callers that are counted separately. Beyond it, new callers share one count until an old one is
+/// idle long enough to be forgotten.
 pub const RATE_KEYS_MAX: usize = 16 * 1024;
 
 /// Callers that can be forgotten are looked for this often at most.
@@ -26,7 +26,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Who is counted together.
 type KeyOf = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
-/// So many requests per second and no more, with some at once after a pause. Each process counts for itself.
+/// A maximum number of requests per second, with a burst after a pause. Each process counts separately.
 ///
 /// ```
 /// use posthaste_kit::webhook::RateLimit;
@@ -46,32 +46,33 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// So many per second, at least one, and as many at once.
+    /// A limit of this many requests per second, at least 1, with a burst of the same size.
     pub fn per_second(count: u32) -> RateLimit {
         let count = count.max(1);
         RateLimit { per_second: count, burst: count, key_of: None, state: Arc::default(), hasher: RandomState::new() }
     }
 
-    /// So many at once after a pause, at least one.
+    /// Sets the burst after a pause, at least 1.
     pub fn burst(mut self, count: u32) -> RateLimit {
         self.burst = count.max(1);
         self
     }
 
-    /// Counts callers apart, by what this makes of a request. Those without a key share one count, as do all if this
-    /// is not said.
+    /// Counts callers separately, by the key that this function returns. Requests without a key share one count. By
+    /// default all requests share one count.
     ///
-    /// What the caller itself can choose, such as `X-Forwarded-For` without a proxy in front, is no key.
+    /// Do not use a key that the caller can choose, such as `X-Forwarded-For` without a proxy in front.
     pub fn by(mut self, key_of: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> RateLimit {
         self.key_of = Some(Arc::new(key_of));
         self
     }
 
-    /// Counts callers apart by the address of the connection: an IPv4 address, or the first half of an IPv6 address. It
-    /// is known if the server was started with axum's `into_make_service_with_connect_info::<SocketAddr>()`.
+    /// Counts callers separately by the address of the connection: an IPv4 address, or the first half of an IPv6
+    /// address. The address is known if the server was started with axum's
+    /// `into_make_service_with_connect_info::<SocketAddr>()`.
     ///
-    /// Only where callers connect directly. With a proxy, a load balancer or a CDN in front, all requests have its
-    /// address; use [`by`](Self::by) with the header in which it names the caller.
+    /// Use it only where callers connect directly. Behind a proxy, a load balancer or a CDN, all requests have its
+    /// address; use [`by`](Self::by) with the header in which it passes the caller.
     #[cfg(feature = "axum")]
     pub fn by_peer(self) -> RateLimit {
         use axum::extract::ConnectInfo;

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// The answer to a webhook, to come.
+/// The response to a webhook, as a future.
 pub struct WebhookFuture(Pin<Box<dyn Future<Output = Response<ResponseBody>> + Send>>);
 
 impl Future for WebhookFuture {
@@ -51,7 +51,7 @@ where
 
 #[cfg(feature = "axum")]
 impl Webhook {
-    /// The route for an axum router. It takes `POST`; from a queue, which may deliver with any method, all of them.
+    /// The route for an axum router. It accepts `POST`; from a queue, which may use any method, it accepts all methods.
     ///
     /// ```
     /// use posthaste_kit::webhook::Webhook;

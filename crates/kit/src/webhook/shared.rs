@@ -1,4 +1,4 @@
-//! A secret in a header, from senders that cannot sign.
+//! A secret in a header, for senders that cannot sign.
 
 use super::mac::{InvalidScheme, header};
 use super::{Authentic, Incoming, Scheme};
@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use std::time::SystemTime;
 use subtle::ConstantTimeEq as _;
 
-/// Verifies that the sender knows a secret. It says nothing about the body, and whoever sees one request can make
-/// others: only over TLS, and only where the sender can do no better. The body names the event: the same body again
-/// within the time that events are [kept](super::Webhook::keep) counts as the same event.
+/// Verifies that the sender knows a secret. It does not protect the body, and anyone who sees one request can forge
+/// others: use it only over TLS, and only if the sender supports nothing better. The body identifies the event: the
+/// same body again within the [retention](super::Webhook::keep) counts as the same event.
 ///
 /// ```
 /// use posthaste_kit::webhook::SharedSecret;
@@ -29,13 +29,13 @@ pub struct SharedSecret {
 }
 
 impl SharedSecret {
-    /// The header's value is the secret.
+    /// The value of this header is the secret.
     pub fn in_header(name: &str, secret: impl AsRef<str>) -> Result<SharedSecret, InvalidScheme> {
         let header = name.parse().map_err(|_| InvalidScheme::NO_HEADER)?;
         Ok(SharedSecret { header, prefix: "", secret: Secret::new(secret)? })
     }
 
-    /// `Authorization: Bearer` and the secret.
+    /// The header is `Authorization: Bearer` followed by the secret.
     pub fn bearer(secret: impl AsRef<str>) -> Result<SharedSecret, InvalidScheme> {
         Ok(SharedSecret { header: http::header::AUTHORIZATION, prefix: "Bearer ", secret: Secret::new(secret)? })
     }

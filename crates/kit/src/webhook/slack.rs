@@ -16,11 +16,11 @@ const VERSION: &str = "v0";
 /// that are late.
 const RETRY_WINDOW: Duration = Duration::from_secs(2 * DAY_SECONDS);
 
-/// Verifies what Slack sends, and whoever signs as Slack does.
+/// Verifies requests of Slack, and of senders that sign like Slack.
 ///
-/// Events are named by their `event_id`; commands and interactions, which have none, by their body, which has a
-/// `trigger_id` of its own each time. Slack waits three seconds: say
-/// [`answer_within`](super::Webhook::answer_within) that.
+/// Events are identified by their `event_id`. Commands and interactions have none and are identified by their body,
+/// which has a unique `trigger_id`. Slack waits 3 seconds, so set [`answer_within`](super::Webhook::answer_within)
+/// accordingly.
 ///
 /// ```
 /// use posthaste_kit::webhook::Slack;
@@ -36,18 +36,19 @@ pub struct Slack {
 }
 
 impl Slack {
-    /// Takes the signing secret of the app.
+    /// Creates the scheme with the signing secret of the app.
     pub fn new(secret: impl AsRef<str>) -> Result<Slack, InvalidScheme> {
         Ok(Slack { keys: Keys::from_text(secret)?, tolerance: TOLERANCE })
     }
 
-    /// Takes another secret beside the first.
+    /// Also accepts another secret.
     pub fn or(mut self, secret: impl AsRef<str>) -> Result<Slack, InvalidScheme> {
         self.keys = self.keys.and(Keys::from_text(secret)?);
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
+    /// Sets the maximum age of a request, and how far its clock may be ahead. Default: [`TOLERANCE`]; maximum:
+    /// [`TOLERANCE_MAX`].
     pub fn tolerance(mut self, tolerance: Duration) -> Slack {
         self.tolerance = tolerance.min(TOLERANCE_MAX);
         self

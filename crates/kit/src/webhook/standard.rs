@@ -1,4 +1,5 @@
-//! Standard Webhooks: `webhook-signature: v1,…` over id, time and body. Svix sends the same under other names.
+//! Standard Webhooks: `webhook-signature: v1,…` over id, time and body. Svix uses the same scheme with other header
+//! names.
 
 use super::mac::{
     DAY_SECONDS, ENTRIES_MAX, InvalidScheme, KEY_BYTES_MIN, Keys, MacBytes, TOLERANCE, TOLERANCE_MAX, check_age,
@@ -27,7 +28,7 @@ const SECRET: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Verifies what senders of [Standard Webhooks](https://www.standardwebhooks.com) send, with symmetric keys (`v1`).
+/// Verifies [Standard Webhooks](https://www.standardwebhooks.com) with symmetric keys (`v1`).
 ///
 /// ```
 /// use posthaste_kit::webhook::Standard;
@@ -44,18 +45,19 @@ pub struct Standard {
 }
 
 impl Standard {
-    /// Takes the secret of the endpoint: base64, with or without `whsec_` before it.
+    /// Creates the scheme with the secret of the endpoint: base64, with or without the prefix `whsec_`.
     pub fn new(secret: impl AsRef<str>) -> Result<Standard, InvalidScheme> {
         Ok(Standard { keys: keys(secret)?, tolerance: TOLERANCE })
     }
 
-    /// Takes another secret beside the first.
+    /// Also accepts another secret.
     pub fn or(mut self, secret: impl AsRef<str>) -> Result<Standard, InvalidScheme> {
         self.keys = self.keys.and(keys(secret)?);
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
+    /// Sets the maximum age of a request, and how far its clock may be ahead. Default: [`TOLERANCE`]; maximum:
+    /// [`TOLERANCE_MAX`].
     pub fn tolerance(mut self, tolerance: Duration) -> Standard {
         self.tolerance = tolerance.min(TOLERANCE_MAX);
         self

@@ -16,7 +16,7 @@ const HEADER: &str = "stripe-signature";
 /// Stripe retries for up to three days; one more for attempts that are late.
 const RETRY_WINDOW: Duration = Duration::from_secs(4 * DAY_SECONDS);
 
-/// Verifies what Stripe sends.
+/// Verifies webhooks of Stripe.
 ///
 /// ```
 /// use posthaste_kit::webhook::Stripe;
@@ -33,18 +33,19 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// Takes the endpoint's secret, `whsec_…`.
+    /// Creates the scheme with the secret of the endpoint, `whsec_…`.
     pub fn new(secret: impl AsRef<str>) -> Result<Stripe, InvalidScheme> {
         Ok(Stripe { keys: Keys::from_text(secret)?, tolerance: TOLERANCE })
     }
 
-    /// Takes another secret beside the first.
+    /// Also accepts another secret.
     pub fn or(mut self, secret: impl AsRef<str>) -> Result<Stripe, InvalidScheme> {
         self.keys = self.keys.and(Keys::from_text(secret)?);
         Ok(self)
     }
 
-    /// How old a request may be, and how far ahead; [`TOLERANCE`] by default, [`TOLERANCE_MAX`] at most.
+    /// Sets the maximum age of a request, and how far its clock may be ahead. Default: [`TOLERANCE`]; maximum:
+    /// [`TOLERANCE_MAX`].
     pub fn tolerance(mut self, tolerance: Duration) -> Stripe {
         self.tolerance = tolerance.min(TOLERANCE_MAX);
         self
@@ -103,7 +104,7 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// An event of Stripe. `T` is the object that it is about.
+/// An event of Stripe. `T` is the type of its object.
 ///
 /// ```
 /// use posthaste_kit::webhook::StripeEvent;
@@ -123,47 +124,47 @@ impl<'a> Signed<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StripeEvent<T = Value> {
-    /// Names the event, `evt_…`.
+    /// Id of the event, `evt_…`.
     pub id: String,
-    /// What happened, as `invoice.paid`.
+    /// Kind of the event, such as `invoice.paid`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// When, in seconds since 1970. Events do not arrive in this order.
+    /// Time of the event, in seconds since 1970. Events may arrive in a different order.
     pub created: i64,
-    /// Whether it is about real money.
+    /// Whether the event is about real money.
     pub livemode: bool,
-    /// The version of the API that `data` is written in.
+    /// Version of the API that `data` uses.
     #[serde(default)]
     pub api_version: Option<String>,
-    /// The connected account that it is about.
+    /// The connected account.
     #[serde(default)]
     pub account: Option<String>,
     /// The object.
     pub data: StripeData<T>,
-    /// The call that made it happen.
+    /// The API call that caused the event.
     #[serde(default)]
     pub request: Option<StripeRequest>,
 }
 
-/// The object that an event is about.
+/// The object of an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StripeData<T = Value> {
-    /// As it was when the event happened.
+    /// The object at the time of the event.
     pub object: T,
-    /// What it was before, of what has changed.
+    /// Previous values of the attributes that changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_attributes: Option<Value>,
 }
 
-/// The call that made an event happen. Both are missing if Stripe did it by itself.
+/// The API call that caused an event. Both fields are absent if Stripe caused it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "RequestForm")]
 #[non_exhaustive]
 pub struct StripeRequest {
-    /// Names the call, `req_…`.
+    /// Id of the call, `req_…`.
     pub id: Option<String>,
-    /// The idempotency key that the caller gave it.
+    /// Idempotency key of the call.
     pub idempotency_key: Option<String>,
 }
 

@@ -1,5 +1,4 @@
-//! Supabase: auth hooks, which are Standard Webhooks, and database webhooks, which carry what their trigger was told
-//! to.
+//! Supabase: auth hooks, which are Standard Webhooks, and database webhooks, which are sent by database triggers.
 
 use super::{Authentic, Hmac, Incoming, InvalidScheme, Scheme, SharedSecret, Standard};
 use crate::receiver::Rejected;
@@ -18,10 +17,10 @@ const AUTH_RETRY_WINDOW: Duration = Duration::from_secs(3_600);
 /// forth for a repetition.
 const DATABASE_RETRY_WINDOW: Duration = Duration::from_secs(300);
 
-/// Verifies what Supabase sends. The kind of a change is `INSERT`, `UPDATE` or `DELETE`.
+/// Verifies webhooks of Supabase. The kind of a change is `INSERT`, `UPDATE` or `DELETE`.
 ///
-/// Database webhooks name no event, so the body does: two changes that look the same, such as a flag that is set,
-/// cleared and set again within the time that events are [kept](super::Webhook::keep), count as one unless the row
+/// Database webhooks have no event id, so the body identifies the event. Two identical changes within the
+/// [retention](super::Webhook::keep), such as a flag that is set, cleared and set again, count as one unless the row
 /// has a time or a version that changes with it.
 ///
 /// ```
@@ -51,13 +50,13 @@ impl Supabase {
         Standard::new(secret.strip_prefix("v1,").unwrap_or(secret)).map(Supabase::from)
     }
 
-    /// A database webhook whose trigger signs the body with `hmac(…, 'sha256')` and writes it to
+    /// A database webhook whose trigger signs the body with `hmac(…, 'sha256')` and sends the MAC as
     /// `X-Supabase-Signature`.
     pub fn hmac(secret: impl AsRef<str>) -> Result<Supabase, InvalidScheme> {
         Hmac::in_header(SIGNATURE_HEADER, secret).map(Supabase::from)
     }
 
-    /// A database webhook as the dashboard makes them, with the header `X-Webhook-Secret` added.
+    /// A database webhook created in the dashboard, with the header `X-Webhook-Secret` added.
     pub fn shared_secret(secret: impl AsRef<str>) -> Result<Supabase, InvalidScheme> {
         SharedSecret::in_header(SECRET_HEADER, secret).map(Supabase::from)
     }
@@ -118,7 +117,7 @@ impl Scheme for Supabase {
     }
 }
 
-/// A change of a row, as a database webhook tells it. `T` is the row.
+/// A change of a row, from a database webhook. `T` is the type of the row.
 ///
 /// ```
 /// use posthaste_kit::webhook::SupabaseChange;
@@ -140,33 +139,33 @@ impl Scheme for Supabase {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "UPPERCASE")]
 pub enum SupabaseChange<T = Value> {
-    /// There is a new row.
+    /// A row was inserted.
     Insert {
-        /// Its table.
+        /// The table.
         table: String,
-        /// The schema of that.
+        /// The schema of the table.
         schema: String,
-        /// The row.
+        /// The new row.
         record: T,
     },
-    /// A row is another.
+    /// A row was updated.
     Update {
-        /// Its table.
+        /// The table.
         table: String,
-        /// The schema of that.
+        /// The schema of the table.
         schema: String,
-        /// The row as it is.
+        /// The row after the update.
         record: T,
-        /// The row as it was.
+        /// The row before the update.
         old_record: T,
     },
-    /// A row is gone.
+    /// A row was deleted.
     Delete {
-        /// Its table.
+        /// The table.
         table: String,
-        /// The schema of that.
+        /// The schema of the table.
         schema: String,
-        /// The row as it was.
+        /// The row before it was deleted.
         old_record: T,
     },
 }
@@ -197,7 +196,7 @@ impl<T> SupabaseChange<T> {
         schema
     }
 
-    /// The row as it is now, unless it is gone.
+    /// The row after the change, unless it was deleted.
     pub fn record(&self) -> Option<&T> {
         match self {
             SupabaseChange::Insert { record, .. } | SupabaseChange::Update { record, .. } => Some(record),
@@ -205,7 +204,7 @@ impl<T> SupabaseChange<T> {
         }
     }
 
-    /// The row as it was before, unless it is new.
+    /// The row before the change, unless it is new.
     pub fn old_record(&self) -> Option<&T> {
         match self {
             SupabaseChange::Insert { .. } => None,

@@ -100,7 +100,7 @@ async fn a_body_over_the_limit_is_not_retried_and_has_no_effect() {
     assert_eq!(at_the_limit.bytes().len(), 24);
     let answer = harness.deliver(&at_the_limit.clone().body(vec![b' '; 25])).await;
     assert_eq!((answer.status, answer.is_final()), (489, true));
-    assert_eq!(answer.problem()["detail"], "this job takes bodies of up to 24 bytes");
+    assert_eq!(answer.problem()["detail"], "this job accepts bodies of up to 24 bytes");
     assert_untouched(&harness, "one byte too many");
     assert_eq!(harness.deliver(&at_the_limit).await.status, 204);
 }

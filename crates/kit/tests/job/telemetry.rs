@@ -159,7 +159,7 @@ async fn no_secret_and_no_body_is_ever_logged() {
         harness.deliver(&delivery).await;
     }
     let text = log.text() + &format!("{:?} {:?}", harness.jobs, delivery.sign(KEY, harness.clock.now()).uri());
-    assert!(log.spans().len() == 7 && text.contains("the signature is refused: body (token "), "{text}");
+    assert!(log.spans().len() == 7 && text.contains("invalid signature: body (token "), "{text}");
     let token = delivery.signature(KEY, harness.clock.now());
     let parts = token.split('.').collect::<Vec<_>>();
     for secret in [KEY, NEXT_KEY, "canary", &token, parts[1], parts[2]] {

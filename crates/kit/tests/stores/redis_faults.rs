@@ -191,7 +191,7 @@ async fn too_few_replicas_let_nobody_go_on() {
     let error = store.begin("unheard of", LOCK_DEFAULT).await.unwrap_err();
     assert!(error.is_unavailable());
     let source = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(source, "0 of 1 replicas have what was written");
+    assert_eq!(source, "only 0 of 1 replicas have the write");
     redis.ask::<()>(cmd("CONFIG").arg("SET").arg("min-replicas-to-write").arg("1")).await;
     let errors = fails_closed(&redis.store(), &lease).await;
     assert!(errors.iter().all(StoreError::is_unavailable));

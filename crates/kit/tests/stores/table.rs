@@ -163,7 +163,7 @@ async fn responses_have_a_limit() {
     let claim = claimed(TABLE.begin(&mut connection, &key("b"), request("1")).await);
     let error = claim.complete(&mut connection, &vec![0; RESPONSE_BYTES_MAX + 1]).await.unwrap_err();
     assert!(error.is_response());
-    assert_eq!(error.to_string(), "the response has 1048577 bytes, 1048576 are allowed");
+    assert_eq!(error.to_string(), "the response has 1048577 bytes, at most 1048576 are allowed");
 }
 
 #[tokio::test]

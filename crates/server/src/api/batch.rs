@@ -57,7 +57,7 @@ impl Item {
         match self.body.take() {
             None => Ok(Bytes::new()),
             Some(ItemBody::Text(text)) => Ok(Bytes::from(text)),
-            Some(ItemBody::Json(_)) => Err(ApiError::invalid("the body is not text: write JSON as a string")),
+            Some(ItemBody::Json(_)) => Err(ApiError::invalid("body must be a string; write JSON as a string")),
         }
     }
 
@@ -146,7 +146,7 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
-    let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
+    let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; split it"));
     let mut body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
     let publisher = Publisher { tenant, caller_ip: caller_ip(&app, &parts) };
     let lines = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -274,12 +274,12 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, batch: &[u8]) -> Res
         };
         prepared.fates.push(fate);
         if prepared.messages.len() > BATCH_ITEMS_MAX {
-            let text = format!("the batch makes more than {BATCH_ITEMS_MAX} messages; send it in parts");
+            let text = format!("the batch creates more than {BATCH_ITEMS_MAX} messages; split it");
             return Err(ApiError::invalid(text));
         }
     }
     if !prepared.runs.is_empty() && !prepared.fates.is_empty() {
-        let text = "a batch holds plain messages or what is about workflow runs, not both; send it in parts";
+        let text = "a batch cannot mix plain messages and workflow requests; split it";
         return Err(ApiError::invalid(text));
     }
     Ok(prepared)
@@ -326,7 +326,7 @@ fn prepare_item(
     options.queue = queue.or(options.queue);
     options.hops = options.hops.max(hops);
     if options.cron.is_some() {
-        return Err(malformed(ApiError::invalid("Upstash-Cron: a batch makes no schedules, use /v2/schedules")));
+        return Err(malformed(ApiError::invalid("Upstash-Cron: a batch cannot create schedules; use /v2/schedules")));
     }
     let body = item.take_body().map_err(malformed)?;
     let max = app.config.message_bytes_max;

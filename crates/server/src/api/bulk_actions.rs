@@ -61,7 +61,7 @@ pub(super) async fn begin_on_dead_letters(
     task: impl FnOnce(DlqRange) -> Task,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     if let Some(name) = ["cursor", "order", "trimBody"].into_iter().find(|name| params.has(name)) {
-        return Err(ApiError::invalid(format!("{name} makes no sense with async: there are no pages")));
+        return Err(ApiError::invalid(format!("{name} cannot be combined with async=true, which does not paginate")));
     }
     let count = params.number("count", 1)?.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let rate = rate(params)?;
@@ -79,7 +79,7 @@ fn rate(params: &Params) -> Result<Option<u32>, ApiError> {
     let Some(rate) = params.number("rate", 1)? else { return Ok(None) };
     match u32::try_from(rate) {
         Ok(rate) if rate <= BULK_RATE_MAX => Ok(Some(rate)),
-        _ => Err(ApiError::invalid(format!("rate must be 1 to {BULK_RATE_MAX} per second; leave it out for no limit"))),
+        _ => Err(ApiError::invalid(format!("rate must be 1 to {BULK_RATE_MAX} per second; omit it for no limit"))),
     }
 }
 
@@ -250,7 +250,7 @@ fn cursor(params: &Params) -> Result<Option<Seq>, ApiError> {
     let Some(text) = params.one("cursor")?.filter(|text| !text.is_empty()) else { return Ok(None) };
     match text.parse() {
         Ok(BulkActionId(seq)) => Ok(Some(seq)),
-        Err(_) => Err(ApiError::invalid("cursor is not one that this server gave out")),
+        Err(_) => Err(ApiError::invalid("cursor is invalid; use the cursor of the previous page")),
     }
 }
 

@@ -59,8 +59,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, request: Request) -> Resul
     params.only(&known)?;
     let filter = params.filter()?;
     let turn = app.allowances.causes.wait(tenant).await;
-    let _turn =
-        turn.ok_or_else(|| ApiError::too_many("causes are being looked for already: one at a time; try again"))?;
+    let _turn = turn.ok_or_else(|| ApiError::too_many("another request for causes is in progress; try again"))?;
     let (filter, mut causes) = (Arc::new(filter), Causes::default());
     loop {
         let filter = filter.clone();

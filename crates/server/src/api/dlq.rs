@@ -245,7 +245,7 @@ async fn read_bulk(app: &Arc<App>, request: Request) -> Result<(TenantId, Params
 fn is_async(params: &Params) -> Result<bool, ApiError> {
     let is_async = params.boolean("async")?;
     match !is_async && params.has("rate") {
-        true => Err(ApiError::invalid("rate is for what is done in the background: add async=true")),
+        true => Err(ApiError::invalid("rate requires async=true")),
         false => Ok(is_async),
     }
 }
@@ -324,7 +324,7 @@ fn load(store: &dyn Store, tenant: TenantId, ids: Vec<DlqId>) -> Result<Option<V
 
 fn too_large() -> ApiError {
     ApiError::invalid(format!(
-        "dlqIds: these dead letters have more than {PAGE_BYTES_MAX} bytes; ask for fewer at once"
+        "dlqIds: these dead letters have more than {PAGE_BYTES_MAX} bytes; request fewer at once"
     ))
 }
 
@@ -336,7 +336,7 @@ pub(super) fn parse_overrides(app: &App, headers: &HeaderMap, query: &QueryParts
     let lines = options::merge_query(lines.iter().copied(), &query.config);
     let overrides = options::parse(lines, &publish_limits(app), app.clock.now())?;
     match overrides.cron {
-        Some(_) => Err(ApiError::invalid("Upstash-Cron: a dead letter cannot become a schedule, use /v2/schedules")),
+        Some(_) => Err(ApiError::invalid("Upstash-Cron: a dead letter cannot become a schedule; use /v2/schedules")),
         None => Ok(overrides),
     }
 }

@@ -52,7 +52,7 @@ impl ApiError {
     pub(super) fn read_only() -> Self {
         ApiError::new(
             StatusCode::FORBIDDEN,
-            "this is a read-only token: it may not publish, change, delete or see keys",
+            "this is a read-only token: it cannot publish, change or delete anything, or read signing keys",
         )
     }
 
@@ -65,8 +65,7 @@ impl ApiError {
     pub(super) fn came_back() -> Self {
         let status = StatusCode::from_u16(489).unwrap_or(StatusCode::LOOP_DETECTED);
         let headers = vec![(HeaderName::from_static("upstash-nonretryable-error"), HeaderValue::from_static("true"))];
-        let text =
-            "this delivery has come back to the server that sent it: messages cannot go to the API of their server";
+        let text = "this delivery came back to the server that sent it; a message cannot be delivered to the API of its own server";
         ApiError { headers, ..ApiError::new(status, text) }
     }
 
@@ -228,7 +227,7 @@ impl From<ReadError> for ApiError {
         let seconds = READ_WAIT_MAX.as_secs();
         match error {
             ReadError::NoTurn(NoTurn::Own) => ApiError::too_many(format!(
-                "too many reads of this tenant are under way: {TENANT_READS_MAX} are done at once, and the others wait {seconds} s at most; ask for fewer at once or for shorter pages, and try again"
+                "too many reads of this tenant are in progress: {TENANT_READS_MAX} run at once, and the others wait up to {seconds} s; send fewer at once or request shorter pages, and try again"
             )),
             ReadError::NoTurn(NoTurn::Others) => ApiError::overloaded(format!(
                 "the server is overloaded: this read waited {seconds} s for reads of other tenants; try again"
@@ -244,7 +243,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Corrupt { .. } => ApiError::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "stored data could not be read; the operator finds the cause in the log",
+                "stored data could not be read; the cause is in the server's log",
             ),
             StoreError::Fenced | StoreError::Unknown(_) | StoreError::Unavailable(_) => {
                 ApiError::overloaded("the store is unavailable, try again")
@@ -268,7 +267,7 @@ pub(super) fn refuse_malformed(request: &Request) -> Option<ApiError> {
         return Some(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "CONNECT: this server is not a proxy"));
     }
     if request.version() == Version::HTTP_11 && !has_one_host(headers) {
-        return Some(ApiError::invalid("Host: exactly one is needed, and it must be a host and optionally a port"));
+        return Some(ApiError::invalid("Host: send exactly one header, with a host and optionally a port"));
     }
     if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > REQUEST_LINE_BYTES_MAX) {
         let text = format!(

@@ -51,7 +51,7 @@ pub(super) async fn stream(State(app): State<Arc<App>>, request: Request) -> Res
     let tenant = viewer.tenant;
     let params = Params::from_query(request.uri().query());
     if let Some(name) = OF_PAGES.into_iter().find(|name| params.has(name)) {
-        return Err(ApiError::invalid(format!("{name} is about pages, and a stream has none; use /v2/events")));
+        return Err(ApiError::invalid(format!("a stream has no pages, so {name} is not supported; use /v2/events")));
     }
     let per_second = params.number("maxPerSecond", 1)?.map_or(LINES_PER_SECOND_MAX, |number| {
         u32::try_from(number).unwrap_or(LINES_PER_SECOND_MAX).min(LINES_PER_SECOND_MAX)
@@ -144,11 +144,7 @@ async fn send_lines(app: &Arc<App>, wanted: &Arc<Wanted>, events: Arc<[Event]>, 
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    error,
-                    tenant = wanted.tenant.0,
-                    "a stream of log lines ends: the store does not answer"
-                );
+                tracing::warn!(error, tenant = wanted.tenant.0, "log stream ended: the store does not respond");
                 return Err(Gone);
             }
         }
@@ -234,7 +230,7 @@ impl Streams {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let own = open.get(&tenant).copied().unwrap_or_default();
         if own >= TENANT_STREAMS_MAX {
-            let text = format!("{TENANT_STREAMS_MAX} streams of this tenant are open, which is the most; close one");
+            let text = format!("{TENANT_STREAMS_MAX} streams of this tenant are open, the maximum; close one");
             return Err(ApiError::too_many(text));
         }
         if open.values().sum::<usize>() >= STREAMS_MAX {

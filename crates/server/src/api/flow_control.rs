@@ -95,7 +95,7 @@ fn flow_edit(name: &str, params: &Params) -> Result<FlowEdit, ApiError> {
         "reset" => FlowEdit::Reset,
         _ => {
             return Err(ApiError::not_found(
-                "no such endpoint; a flow-control key has pause, resume, pin, unpin, resetRate and reset",
+                "no such endpoint; the actions of a flow-control key are pause, resume, pin, unpin, resetRate and reset",
             ));
         }
     };
@@ -107,11 +107,11 @@ fn flow_edit(name: &str, params: &Params) -> Result<FlowEdit, ApiError> {
 fn pin(params: &Params) -> Result<FlowEdit, ApiError> {
     params.only(&["parallelism", "rate", "period"])?;
     if params.has("period") && !params.has("rate") {
-        return Err(ApiError::invalid("pin: a period needs a rate"));
+        return Err(ApiError::invalid("pin: period requires rate"));
     }
     let parts: Vec<String> = params.pairs().map(|(name, value)| format!("{name}={value}")).collect();
     if parts.is_empty() {
-        return Err(ApiError::invalid("pin: parallelism or rate must be given"));
+        return Err(ApiError::invalid("pin: parallelism or rate is required"));
     }
     let limits = FlowControl::parse(&parts.join(",")).map_err(|error| ApiError::invalid(format!("pin: {error}")))?;
     Ok(FlowEdit::Pin { parallelism: limits.parallelism, rate: limits.rate.map(|rate| (rate, limits.period_ms)) })

@@ -27,10 +27,10 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Ap
         return Err(ApiError::overloaded("not ready: the engine is not running"));
     }
     if app.disk_is_low() {
-        return Err(ApiError::overloaded("not ready: the disk is nearly full, so nothing is accepted"));
+        return Err(ApiError::overloaded("not ready: the disk is nearly full, so publishes are rejected"));
     }
     if !store_takes_writes(&app).await {
-        return Err(ApiError::overloaded("not ready: the store does not take writes"));
+        return Err(ApiError::overloaded("not ready: the store does not accept writes"));
     }
     Ok(Json(json!({ "status": "ready" })))
 }
@@ -45,7 +45,7 @@ pub(super) async fn store_takes_writes(app: &Arc<App>) -> bool {
     }
     let result = app.look_up(|store| store.probe()).await;
     if let Err(error) = &result {
-        tracing::warn!(error = %error, "the store does not take writes");
+        tracing::warn!(error = %error, "the store does not accept writes");
     }
     *last = Some((Instant::now(), result.is_ok()));
     result.is_ok()
@@ -55,12 +55,10 @@ pub(super) async fn store_takes_writes(app: &Arc<App>) -> bool {
 pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     match &app.config.metrics_access {
         MetricsAccess::Open => {}
-        MetricsAccess::Off => return Err(ApiError::not_found("metrics are off: set metrics_token to switch them on")),
+        MetricsAccess::Off => return Err(ApiError::not_found("metrics are off; set metrics_token to turn them on")),
         MetricsAccess::Token(expected) => {
             if bearer(&headers).map(hash).as_ref() != Some(expected) {
-                return Err(ApiError::unauthenticated(
-                    "the metrics need the metrics_token of the configuration as a Bearer token",
-                ));
+                return Err(ApiError::unauthenticated("send the metrics_token of the configuration as a Bearer token"));
             }
         }
     }

@@ -102,7 +102,7 @@ pub(super) fn check_destination(app: &App, destination: &str) -> Result<(), ApiE
     match (destination, &app.config.llm) {
         ("api/llm", Some(_)) => Ok(()),
         ("api/llm", None) => Err(ApiError::invalid(
-            "invalid destination: api/llm leads nowhere on this server; the operator can set llm_url, or publish to the URL of the model",
+            "invalid destination: api/llm is not configured on this server; the operator can set llm_url, or you can publish to the URL of the model",
         )),
         (other, _) => Err(ApiError::invalid(format!(
             "invalid destination: {other} is not supported by this server; publish to a URL, or to api/llm"
@@ -112,19 +112,19 @@ pub(super) fn check_destination(app: &App, destination: &str) -> Result<(), ApiE
 
 /// Nobody would see the answer.
 pub(super) fn no_callback() -> ApiError {
-    ApiError::invalid("Upstash-Callback: needed for api/llm, it gets the answer of the model")
+    ApiError::invalid("Upstash-Callback: required for api/llm; it receives the response of the model")
 }
 
 pub(super) async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     let llm = app.llm.as_ref().ok_or_else(|| {
-        ApiError::not_found("there is no language model behind this server; the operator can name one with llm_url")
+        ApiError::not_found("no language model is configured on this server; the operator can set llm_url")
     })?;
     let place = llm.places.take(tenant).map_err(|none| match none {
         NoPlace::OwnShare(own) => ApiError::too_many(format!(
-            "{own} of your requests to the language model are in flight, and as many places are kept for other tenants; try \
-             again when one has ended"
+            "{own} of your requests to the language model are in flight, and the other slots are kept for other tenants; \
+             try again when one has ended"
         )),
         NoPlace::Full => ApiError::overloaded("too many requests to the language model are in flight, try again"),
     })?;
@@ -137,7 +137,7 @@ pub(super) async fn complete(State(app): State<Arc<App>>, request: Request) -> R
         headers.insert(header::ACCEPT, accept.clone());
     }
     let answer = llm.deliverer.pass_on(tenant, headers, body.bytes, HEAD_PATIENCE).await;
-    let answer = answer.ok_or_else(|| ApiError::not_found("there is no language model behind this server"))?;
+    let answer = answer.ok_or_else(|| ApiError::not_found("no language model is configured on this server"))?;
     let answer = answer.map_err(|error| ApiError::bad_gateway(format!("the language model: {}", error.message)))?;
     Ok(passed_back(answer, place))
 }
@@ -182,7 +182,7 @@ impl http_body::Body for Passing {
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => match self.pause.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(Some(Err("the language model paused too long".into()))),
+                Poll::Ready(()) => Poll::Ready(Some(Err("the language model stopped responding".into()))),
                 Poll::Pending => Poll::Pending,
             },
         }

@@ -75,7 +75,7 @@ pub(super) async fn retry(
 ) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Write)?;
     let absent = || {
-        let text = "not found, or it has already ended; what has failed is retried from the DLQ";
+        let text = "not found, or it has already ended; retry failed messages from the DLQ";
         ApiError::not_found(format!("message {id} {text}"))
     };
     let message_id: MessageId = id.parse().map_err(|_| absent())?;

@@ -279,7 +279,7 @@ async fn respell(mut request: Request) -> Request {
 async fn no_id(State(app): State<Arc<App>>, request: Request) -> ApiError {
     let access = if request.method() == Method::GET { Access::Read } else { Access::Write };
     match authorize(&app, request.headers(), request.uri(), access) {
-        Ok(_) => ApiError::invalid("the id is empty; to act on many use the path without the last slash"),
+        Ok(_) => ApiError::invalid("the id is missing; for a bulk request, remove the trailing slash"),
         Err(refusal) => refusal,
     }
 }
@@ -290,7 +290,7 @@ async fn no_endpoint(request: Request) -> Response {
     if request.method() == Method::GET && request.uri().path() == "/" && accepts.contains("text/html") {
         return Redirect::to("/console").into_response();
     }
-    ApiError::not_found("no such endpoint; /openapi.json lists the paths there are").into_response()
+    ApiError::not_found("no such endpoint; /openapi.json lists all paths").into_response()
 }
 
 /// The response to a request that ended in a panic.
@@ -352,7 +352,7 @@ impl Api {
         if status >= 500 {
             tracing::warn!(%method, route, status, duration_ms, "request failed");
         } else {
-            tracing::debug!(%method, route, status, duration_ms, "request answered");
+            tracing::debug!(%method, route, status, duration_ms, "request completed");
         }
         response
     }

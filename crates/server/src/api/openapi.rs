@@ -176,8 +176,8 @@ fn build() -> Value {
             "title": "Posthaste",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Durable, signed, retried, deduplicated HTTP message delivery that speaks the QStash \
-                protocol. A slash at the end of a path makes no difference, except where an id was probably \
-                forgotten: that is refused with 400. Paths marked as deprecated are kept for older clients.",
+                protocol. A trailing slash makes no difference, except where an id is probably \
+                missing: such requests are rejected with 400. Deprecated paths are aliases for older clients.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
@@ -186,14 +186,14 @@ fn build() -> Value {
             "schemas": schemas::all(),
             "responses": error_responses(),
             "securitySchemes": {
-                "token": { "type": "http", "scheme": "bearer", "description": "The tenant's token." },
+                "token": { "type": "http", "scheme": "bearer", "description": "Token of the tenant." },
                 "queryToken": {
                     "type": "apiKey",
                     "in": "query",
                     "name": "qstash_token",
-                    "description": "The same in the query: in dev, or where the operator allows it.",
+                    "description": "The same token as a query parameter. Available in `dev`, or if the operator enables `query_token`.",
                 },
-                "metricsToken": { "type": "http", "scheme": "bearer", "description": "The operator's metrics_token." },
+                "metricsToken": { "type": "http", "scheme": "bearer", "description": "The `metrics_token` of the operator." },
             },
         },
     })
@@ -215,7 +215,7 @@ fn operation(endpoint: &Endpoint, path: &str, is_alias: bool) -> Value {
         operation["deprecated"] = true.into();
     }
     if endpoint.access == Access::Read {
-        operation["description"] = "A read-only token may do this too.".into();
+        operation["description"] = "A read-only token can call this endpoint.".into();
     }
     let in_path = |parameter: &&Parameter| path.contains(&format!("{{{}}}", parameter.name));
     let parameters: Vec<Value> = endpoint
@@ -227,7 +227,7 @@ fn operation(endpoint: &Endpoint, path: &str, is_alias: bool) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    let any_bytes = || json!({ "content": { "*/*": { "schema": {} } }, "description": "The message, byte by byte." });
+    let any_bytes = || json!({ "content": { "*/*": { "schema": {} } }, "description": "Body of the message, delivered byte for byte." });
     let of_schema = |schema: &Value, required: bool| json!({ "content": { "application/json": { "schema": schema } }, "required": required });
     match &endpoint.body {
         RequestBody::None => {}
@@ -263,24 +263,22 @@ fn error_responses() -> Value {
 
 fn meaning_of(status: u16) -> &'static str {
     match status {
-        400 => "The request makes no sense; the text names the field and says what is accepted.",
-        401 => "No token, or a wrong one.",
-        403 => "The token may only read.",
-        404 => "There is no such thing.",
-        408 => "The body did not arrive in time.",
-        405 => "Not with this method; Allow says with which.",
-        412 => "Over a quota; the text names it and its limit.",
+        400 => "The request is invalid. The text names the field and says what is accepted.",
+        401 => "The token is missing or wrong.",
+        403 => "The token is read-only.",
+        404 => "Not found.",
+        408 => "The body took longer than 60 s to arrive.",
+        405 => "Method not allowed. The header `Allow` lists the accepted methods.",
+        412 => "A quota is exceeded. The text names the quota and its limit.",
         413 => "The body is too large.",
         414 => "The path and query are too long.",
-        417 => "An Expect header other than 100-continue.",
-        429 => {
-            "Too many requests per second, or messages per day; the headers say when to go on, `Retry-After` among them."
-        }
-        431 => "The headers are too many or too large.",
+        417 => "The header `Expect` has a value other than `100-continue`.",
+        429 => "A rate limit or the daily message quota is exceeded. `Retry-After` says when to try again.",
+        431 => "The request has more than 256 headers, or more than 64 KiB of headers.",
         500 => "Stored data could not be read.",
-        502 => "The language model did not answer.",
-        503 => "Overloaded, stopping, or the store is unavailable; with Retry-After.",
-        _ => "Refused.",
+        502 => "The language model did not respond.",
+        503 => "The server is overloaded or stopping, or its store is unavailable. Try again after `Retry-After`.",
+        _ => "Rejected.",
     }
 }
 

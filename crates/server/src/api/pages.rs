@@ -58,7 +58,7 @@ fn has_query_token(request: &Request) -> bool {
 
 /// The page cannot read the answer, so that its developer finds the reason in the log.
 fn refused(text: String) -> ApiError {
-    tracing::info!("request refused: {text}");
+    tracing::info!("request rejected: {text}");
     ApiError::forbidden(text)
 }
 

@@ -49,7 +49,7 @@ impl Params {
         })?;
         // Some SDKs send null for what was not given; but if that is all, something was forgotten.
         if params.0.is_empty() && !object.is_empty() && object.values().all(Value::is_null) {
-            return Err(ApiError::invalid("every filter is null; leave them out to mean all"));
+            return Err(ApiError::invalid("every filter is null; omit them to select all"));
         }
         for (name, value) in object {
             if params.has(&name) {
@@ -57,7 +57,7 @@ impl Params {
             }
             let values = match value {
                 Value::Array(values) if values.is_empty() => {
-                    return Err(ApiError::invalid(format!("{name} is an empty list; leave it out to mean all")));
+                    return Err(ApiError::invalid(format!("{name} is an empty list; omit it to select all")));
                 }
                 Value::Array(values) => values,
                 Value::Null => continue,
@@ -115,7 +115,7 @@ impl Params {
         for (name, value) in self.0.iter().filter(|(name, _)| names.contains(&name.as_str())) {
             let parts: Vec<&str> = value.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
             if parts.is_empty() {
-                return Err(ApiError::invalid(format!("{name} is empty; leave it out to mean all")));
+                return Err(ApiError::invalid(format!("{name} is empty; omit it to select all")));
             }
             values.extend(parts.into_iter().map(str::to_owned));
         }
@@ -235,7 +235,7 @@ impl Params {
                 }
             }
             match urls.len() - first {
-                0 => return Err(ApiError::invalid(format!("{name} is empty; leave it out to mean all"))),
+                0 => return Err(ApiError::invalid(format!("{name} is empty; omit it to select all"))),
                 1 => urls[first].clone_from(value),
                 _ => urls.push(value.clone()),
             }
@@ -319,7 +319,7 @@ impl Params {
         };
         let time = text.parse::<u64>().ok().filter(|millis| *millis <= DATE_MAX).map(of_time);
         let position = time.or_else(|| text.parse().ok());
-        position.map(Some).ok_or_else(|| ApiError::invalid("cursor is not one that this server gave out"))
+        position.map(Some).ok_or_else(|| ApiError::invalid("cursor is invalid; use the cursor of the previous page"))
     }
 
     /// How much of each body is wanted; `None` means all, zero or less means none.
@@ -334,7 +334,7 @@ fn status(text: &str) -> Result<u16, ApiError> {
 }
 
 fn cause(text: &str) -> Result<CauseId, ApiError> {
-    text.parse().map_err(|_| ApiError::invalid(format!("cause {text} is not one that /v2/dlq/causes gave out")))
+    text.parse().map_err(|_| ApiError::invalid(format!("cause {text} is invalid; use one from /v2/dlq/causes")))
 }
 
 fn scalar_text(name: &str, value: Value) -> Result<String, ApiError> {

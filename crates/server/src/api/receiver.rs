@@ -34,7 +34,7 @@ pub(super) async fn forget(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 fn off() -> ApiError {
-    ApiError::not_found("there is no test receiver: set console_receiver = true to switch it on")
+    ApiError::not_found("the test receiver is off; set console_receiver = true to turn it on")
 }
 
 fn shape(received: &Received, viewer: &Viewer) -> Object {

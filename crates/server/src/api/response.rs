@@ -71,10 +71,10 @@ impl ResponseBudget {
     fn take(&self, tenant: TenantId, bytes: usize) -> Result<Room, ApiError> {
         let own_is_full = || {
             ApiError::too_many(format!(
-                "the responses to this tenant that are not read yet have up to {TENANT_RESPONSES_BYTES_MAX} bytes, which is the most; read them, or ask for fewer at once"
+                "unread responses of this tenant have up to {TENANT_RESPONSES_BYTES_MAX} bytes, the maximum; read them, or request fewer at once"
             ))
         };
-        let is_full = || ApiError::overloaded("too many bytes of responses wait for their readers; try again");
+        let is_full = || ApiError::overloaded("too many bytes of responses are waiting to be read; try again");
         let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).map_err(|_| own_is_full())?;
         let share = self.tenants.get(&tenant).ok_or_else(own_is_full)?;
         let own = share.clone().try_acquire_many_owned(permits).map_err(|_| own_is_full())?;
@@ -150,7 +150,7 @@ pub(super) async fn begin(app: &App, tenant: TenantId) -> Result<Beginning, ApiE
 
 /// What the core tells somebody who has a turn to read.
 pub(super) async fn from_core<T>(asked: impl Future<Output = Result<T, CoreError>>) -> Result<T, ApiError> {
-    let late = |_| ApiError::overloaded("the core does not answer: it is busy, or waits for the disk");
+    let late = |_| ApiError::overloaded("the engine does not respond: it is busy or waiting for the disk");
     Ok(timeout(CORE_PATIENCE, asked).await.map_err(late)??)
 }
 
@@ -194,7 +194,7 @@ pub(super) async fn room_before_storing(
     let wait_max = WAIT_MAX.saturating_sub(*waited);
     let room = app.response_budget.wait(tenant, bytes.min(TENANT_RESPONSES_BYTES_MAX / 2), wait_max).await;
     *waited += begun.elapsed();
-    let full = "too many bytes of responses wait for their readers; nothing was stored, read them and try again";
+    let full = "too many bytes of responses are waiting to be read; nothing was stored, read them and try again";
     room.map(Some).ok_or_else(|| ApiError::overloaded(full))
 }
 
@@ -204,7 +204,7 @@ pub(super) async fn stored<T: Serialize + Send + 'static>(status: StatusCode, to
     // A long one takes a while to write; others go on meanwhile.
     let written = tokio::task::spawn_blocking(move || Pieces::of(&told).finish()).await;
     let Ok(json) = passed_on(written) else {
-        return ApiError::overloaded("the server is stopping; what was sent is stored").into_response();
+        return ApiError::overloaded("the server is stopping; the request was stored").into_response();
     };
     room.fit(json.held());
     sent(status, json, room)

@@ -98,7 +98,8 @@ async fn reschedule(app: &Arc<App>, request: Request, id: String) -> Result<Resp
     let SmallRequest { tenant, parts, body } = read_small(app, request).await?;
     let mut names = parts.headers.keys().map(HeaderName::as_str);
     if names.any(|name| name.starts_with(header::PREFIX) && name != CRON) || !body.bytes.is_empty() {
-        let text = "only Upstash-Cron can be changed; to change more, make the schedule again with its id";
+        let text =
+            "only Upstash-Cron can be changed; to change other settings, create the schedule again with the same id";
         return Err(ApiError::invalid(text));
     }
     let mut given = parts.headers.get_all(CRON).iter();

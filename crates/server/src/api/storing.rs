@@ -42,7 +42,7 @@ pub(super) fn check_request(app: &App, bytes: usize) -> Result<(), ApiError> {
     let max = if is_usual { REQUEST_STORED_BYTES_MAX } else { largest + SETTINGS_BYTES };
     if bytes > max {
         return Err(ApiError::too_large(format!(
-            "the request would store {bytes} bytes, at most {max} are accepted: send it in parts, with smaller bodies or fewer headers"
+            "the request would store {bytes} bytes, at most {max} are accepted: split it, or send smaller bodies or fewer headers"
         )));
     }
     Ok(())

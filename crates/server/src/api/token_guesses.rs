@@ -59,7 +59,7 @@ pub(super) fn refuse(app: &App, request: &Request) -> Option<ApiError> {
     match guesses.judge(caller, key, now, || is_known(app, &token)) {
         Verdict::Pass => None,
         Verdict::Last => {
-            tracing::warn!(%address, "too many wrong tokens: new tokens from this address are refused for a minute");
+            tracing::warn!(%address, "too many wrong tokens; rejecting new tokens from this address for a minute");
             None
         }
         Verdict::Refused(exhausted) => Some(ApiError::too_many_guesses(exhausted)),

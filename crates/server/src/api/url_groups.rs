@@ -125,7 +125,7 @@ pub(super) fn default_headers(body: &Map<String, Value>) -> Result<Vec<(String, 
     let mut headers = Vec::new();
     for (name, values) in given {
         if NO_DEFAULTS.iter().any(|refused| name.eq_ignore_ascii_case(refused)) {
-            let text = "it is about a single publish and cannot be a default of a group; send it with the publish";
+            let text = "it applies to a single publish and cannot be a default of a group; send it with the publish";
             return Err(ApiError::invalid(format!("{}: {text}", header::canonical(name))));
         }
         let values = match values {
@@ -265,7 +265,7 @@ fn checked_name(name: String) -> Result<String, ApiError> {
     if name.len() <= NAME_BYTES_MAX && is_name(&name) {
         return Ok(name);
     }
-    Err(ApiError::invalid("the name of a URL group may have letters, digits, `-`, `_` and `.` only"))
+    Err(ApiError::invalid("the name of a URL group can contain only letters, digits, `-`, `_` and `.`"))
 }
 
 /// A.5: a URL group.

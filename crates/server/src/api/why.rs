@@ -31,7 +31,7 @@ pub(super) async fn get(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let tenant = authorize(&app, request.headers(), request.uri(), Access::Read)?;
-    let absent = || ApiError::not_found(format!("message {id} not found, or its history is no longer kept"));
+    let absent = || ApiError::not_found(format!("message {id} not found, or its log lines have expired"));
     let id: MessageId = id.parse().map_err(|_| absent())?;
     let record = app.read(tenant, move |store| known(store, tenant, id)).await?.ok_or_else(absent)?;
     let mut told = told(&app, tenant, record).await?.ok_or_else(absent)?;
@@ -124,7 +124,7 @@ fn of_ended(known: &Known, now: Timestamp) -> Value {
     let origin = origin(&known.message);
     let subject = subject(&known.message, &origin);
     let Some(ending) = why::ending(&known.events) else {
-        let text = "it has ended; the log lines that say how are no longer kept".to_owned();
+        let text = "ended; its log lines have expired".to_owned();
         return begun(known, text, known.events.last().map_or("", |event| event.state.name()), "nothing").into();
     };
     let sentence = why::ended_sentence(&ending, &subject, known.in_dlq, now);

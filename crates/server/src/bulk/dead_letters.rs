@@ -83,7 +83,7 @@ pub(super) async fn advance(
                 Ok(changes) => changes,
                 Err(problem) => {
                     let id = BulkActionId(action.id);
-                    tracing::error!(bulk_action.id = %id, problem, "changes of a retry are refused now: it is ended");
+                    tracing::error!(bulk_action.id = %id, problem, "the changes of a bulk retry are no longer valid; ending it");
                     action.problem = Some(problem);
                     return Ok(Advance::default());
                 }

@@ -54,7 +54,7 @@ pub(crate) enum BulkError {
     #[error(transparent)]
     Core(#[from] CoreError),
     /// There is no room for what would be published again.
-    #[error("the disk is nearly full, or the tenant has stored all that it may")]
+    #[error("the disk is nearly full, or the tenant has reached its storage quota")]
     DiskLow,
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn run(app: Arc<App>, stop: CancellationToken) {
                 Next::Pause(PAUSE)
             }
             Ok(Err(error)) => {
-                tracing::warn!(error = %error, "bulk actions do not get on; trying again");
+                tracing::warn!(error = %error, "bulk actions stalled; retrying");
                 Next::Pause(PAUSE)
             }
         };
@@ -128,7 +128,7 @@ async fn step(app: &Arc<App>, not_before: &mut HashMap<Seq, Duration>) -> Result
             Ok(()) => pace.pause,
             Err(error) => {
                 let id = BulkActionId(id);
-                tracing::warn!(bulk_action.id = %id, error = %error, "a bulk action does not get on; trying again");
+                tracing::warn!(bulk_action.id = %id, error = %error, "bulk action stalled; retrying");
                 PAUSE
             }
         };
@@ -162,7 +162,7 @@ async fn advance(app: &Arc<App>, mut action: BulkAction, max: usize) -> Result<(
         Ok(filter) => Arc::new(filter),
         Err(problem) => {
             let id = BulkActionId(action.id);
-            tracing::error!(bulk_action.id = %id, problem, "a stored bulk action is not understood: it is ended");
+            tracing::error!(bulk_action.id = %id, problem, "stored bulk action is invalid; ending it");
             action.completed_at = Some(app.clock.now());
             return Ok((action, Advance::default()));
         }

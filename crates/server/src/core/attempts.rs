@@ -84,7 +84,7 @@ impl Attempts {
                     this.core.ended(message, outcome, room.into_taken());
                 }
                 () = this.abandon.cancelled() => {
-                    tracing::info!(msg.id = %live.id, tenant = live.tenant.0, "attempt handed back: the server is stopping");
+                    tracing::info!(msg.id = %live.id, tenant = live.tenant.0, "attempt returned to the store: the server is stopping");
                 }
             }
         };
@@ -146,7 +146,7 @@ impl Attempts {
             Err(error) => error.into(),
         };
         let error = failed.as_ref() as &dyn std::error::Error;
-        tracing::error!(run = step.run.0, error, "a workflow run cannot be read, so it is not sent");
+        tracing::error!(run = step.run.0, error, "cannot read a workflow run; its delivery fails");
         let message = "the server could not read the workflow run".to_owned();
         Err(Outcome { result: Err(AttemptError { class: ErrorClass::Closed, message }), duration_ms: 0, phases: None })
     }
@@ -195,6 +195,6 @@ fn failed_by_us() -> Outcome {
 
 /// The message was accepted when there was an upstream for it.
 fn no_upstream(api: &str) -> Outcome {
-    let message = format!("destination refused: the server has no upstream for api/{api} any more");
+    let message = format!("destination refused: the server no longer has an upstream for api/{api}");
     Outcome { result: Err(AttemptError { class: ErrorClass::Blocked, message }), duration_ms: 0, phases: None }
 }

@@ -45,7 +45,7 @@ impl Core {
                     if accepted.deduplicated {
                         duplicates.push(accepted);
                         action.refused += 1;
-                        action.problem = Some(format!("a duplicate of {}: nothing was sent", accepted.id));
+                        action.problem = Some(format!("duplicate of {}; nothing was sent", accepted.id));
                     } else {
                         action.processed += 1;
                     }

@@ -29,7 +29,7 @@ impl ClockWatch {
                 tracing::warn!(
                     from = %last_wall,
                     to = %wall,
-                    "the clock jumped ahead; nothing is dropped by age for a day, in case it is put right"
+                    "the clock jumped ahead; keeping expired data for a day in case the clock is corrected"
                 );
                 self.distrusted_until = uptime + DISTRUST;
             }

@@ -359,10 +359,10 @@ pub enum HastenRefused {
     #[error("the message is unknown, or it has already ended")]
     Unknown,
     /// Nobody comes before his turn.
-    #[error("the message is in a queue, where every message waits for its turn")]
+    #[error("the message is in a queue and must wait for its turn")]
     Queued,
     /// It stands for the deadline of a wait, and is never sent.
-    #[error("the step waits for an event, which ends its wait")]
+    #[error("the step waits for an event, and only the event or its timeout ends the wait")]
     Deadline,
 }
 

@@ -93,10 +93,10 @@ impl Batch {
 #[derive(Debug, thiserror::Error)]
 pub enum CoreFailure {
     /// The store could not be read or written.
-    #[error("the store failed, so nothing more is accepted")]
+    #[error("the store failed; rejecting all requests")]
     Store(#[from] StoreError),
     /// What it has decided since the last commit is lost with it, and nobody was told of it.
-    #[error("the core thread ended in a panic, and the log says where; nothing more is accepted")]
+    #[error("the core thread panicked, as logged above; rejecting all requests")]
     Panicked,
 }
 
@@ -424,7 +424,7 @@ impl Core {
         self.metrics.committed(&out.ops, durability, started.elapsed());
         for letter in out.ops.iter().filter_map(buried) {
             let status = letter.response.as_ref().map_or(0, |response| response.status);
-            tracing::warn!(msg.id = %letter.id, dlq.id = %letter.dlq_id, retried = letter.retried, status, "message failed: it is in the DLQ");
+            tracing::warn!(msg.id = %letter.id, dlq.id = %letter.dlq_id, retried = letter.retried, status, "message failed and moved to the DLQ");
         }
         let now = self.clock.now();
         self.activity.committed(&out.ops, now);
@@ -512,7 +512,7 @@ impl Core {
         crash_point("after_retain");
         self.metrics.runs_left_dlq(retained.failed_runs_dropped);
         if retained.buckets_dropped > 0 {
-            tracing::info!(buckets = retained.buckets_dropped, "dropped history that is past its retention");
+            tracing::info!(buckets = retained.buckets_dropped, "deleted history past its retention");
         }
         if retained.more {
             self.retain_at = self.clock.uptime() + RETENTION_PAUSE;

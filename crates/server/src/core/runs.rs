@@ -428,7 +428,7 @@ impl Core {
         match is_there {
             Some((dlq_id, id)) if !was_there => self.batch.answers.push(Box::new(move || {
                 metrics.run_dead_lettered();
-                tracing::warn!(workflow.run_id = ?id, dlq.id = %dlq_id, "workflow run failed: it is in the DLQ");
+                tracing::warn!(workflow.run_id = ?id, dlq.id = %dlq_id, "workflow run failed and moved to the DLQ");
             })),
             None if was_there => self.batch.answers.push(Box::new(move || metrics.runs_left_dlq(1))),
             _ => {}

@@ -156,7 +156,7 @@ impl Core {
                 continue;
             }
             let Some(schedule) = self.store.schedule(tenant, &id, Part::Whole)? else {
-                tracing::error!(tenant = tenant.0, schedule.id = %id, "a schedule has vanished from the store");
+                tracing::error!(tenant = tenant.0, schedule.id = %id, "schedule missing from the store");
                 self.firing.schedules.remove(tenant, &id);
                 continue;
             };
@@ -200,7 +200,7 @@ impl Core {
             }
         };
         if let Some(error) = &state.error {
-            tracing::info!(tenant = schedule.tenant.0, schedule.id, error, "a schedule fired and made no message");
+            tracing::info!(tenant = schedule.tenant.0, schedule.id, error, "schedule fired without creating a message");
         }
         let made = state.last_messages.len();
         self.firing.schedules.put(schedule.tenant, &schedule.id, &state);

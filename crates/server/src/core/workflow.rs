@@ -159,7 +159,7 @@ pub enum FailureCallRefused {
     #[error("dlq message not found")]
     Unknown,
     /// The run has no failure function, or its call does not stand so that this can be done.
-    #[error("the failure callback of this run is not in a state in which this can be done")]
+    #[error("the failure callback of this run is not in a state that allows this")]
     State,
 }
 

@@ -22,7 +22,8 @@ pub(super) fn phase_timed_out(class: ErrorClass, what: &str, limit: Duration) ->
 
 /// We failed, not the receiver.
 pub(super) fn no_room(limit: Duration) -> AttemptError {
-    let text = format!("the server had no room for the answer within {limit:?}: it holds too many long ones");
+    let text =
+        format!("the server had no room for the response within {limit:?}, because it holds too many large responses");
     failure(ErrorClass::Closed, text)
 }
 
@@ -34,7 +35,8 @@ pub(super) fn refused(refusal: &Refusal, explain: bool) -> AttemptError {
 /// All that a tenant sees of a connection into the operator's network that failed.
 pub(super) const NOT_CONNECTED: &str = "could not connect";
 /// The same, when it was not tried.
-pub(super) const TOO_MANY_UNREACHED: &str = "could not connect: too many private destinations did not answer lately, so that new ones are not tried for a while";
+pub(super) const TOO_MANY_UNREACHED: &str =
+    "could not connect: too many private destinations failed recently, so new ones are not tried for now";
 
 /// No connection. The kind says enough; the operating system's own text adds only a number.
 pub(super) fn not_connected(error: &io::Error) -> AttemptError {
@@ -47,7 +49,7 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
         return failure(ErrorClass::Tls, format!("TLS failed: {tls}"));
     }
     if error.is_parse_too_large() {
-        return failure(ErrorClass::Protocol, "the answer's headers are too large");
+        return failure(ErrorClass::Protocol, "the response headers are too large");
     }
     if error.is_parse() {
         return not_http(root(error));
@@ -57,20 +59,20 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
         if matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) {
             return not_http(io);
         }
-        return failure(ErrorClass::Closed, format!("the connection broke before the answer: {}", io.kind()));
+        return failure(ErrorClass::Closed, format!("the connection broke before the response: {}", io.kind()));
     }
     if error.is_incomplete_message() || error.is_closed() || error.is_canceled() || error.is_timeout() {
-        return failure(ErrorClass::Closed, "the connection was closed before the answer");
+        return failure(ErrorClass::Closed, "the connection was closed before the response");
     }
     if unprocessed(error) {
-        return failure(ErrorClass::Closed, "the receiver closed the connection before it looked at the request");
+        return failure(ErrorClass::Closed, "the receiver closed the connection before it read the request");
     }
     not_http(root(error))
 }
 
 /// An answer that breaks the rules of HTTP, or our bounds on what comes along with it.
 pub(super) fn not_http(why: &dyn Error) -> AttemptError {
-    failure(ErrorClass::Protocol, format!("the answer is not valid HTTP: {why}"))
+    failure(ErrorClass::Protocol, format!("the response is not valid HTTP: {why}"))
 }
 
 /// The receiver has not looked at the request for certain: it was never sent, or HTTP/2 says so.

@@ -34,9 +34,9 @@ const _: () = assert!(PING_BYTES < limits::CONTROL_FRAME_BYTES);
 /// What a receiver has too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flood {
-    #[error("too many HTTP/2 frames that carry nothing")]
+    #[error("too many empty HTTP/2 frames")]
     ControlFrames,
-    #[error("too many interim answers")]
+    #[error("too many interim responses")]
     Interim,
 }
 

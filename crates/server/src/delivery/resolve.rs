@@ -164,7 +164,7 @@ impl Files {
         let hosts = fs::read(&self.hosts).map(|bytes| parse_hosts(&String::from_utf8_lossy(&bytes)));
         let dns = read_dns(&self.resolv);
         if let Err(why) = &dns {
-            tracing::warn!("host names cannot be looked up, deliveries to them will fail: {why}");
+            tracing::warn!("host names cannot be resolved; deliveries to them will fail: {why}");
         }
         Loaded { stamps, hosts: hosts.unwrap_or_default(), dns }
     }

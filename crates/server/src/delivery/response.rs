@@ -65,7 +65,7 @@ pub(super) async fn read(
     match &ending {
         Ending::Failed(error) if wanted.needs_body && success => Err(error.clone()),
         Ending::TooLong if wanted.needs_body && success => {
-            Err(failure(ErrorClass::Protocol, format!("the answer is longer than {bytes_max} bytes")))
+            Err(failure(ErrorClass::Protocol, format!("the response is longer than {bytes_max} bytes")))
         }
         _ => Ok((response, ending)),
     }
@@ -74,10 +74,10 @@ pub(super) async fn read(
 /// What hyper lets pass and we do not.
 fn check_head(head: &http::response::Parts) -> Result<(), AttemptError> {
     if head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH) {
-        return Err(failure(ErrorClass::Protocol, "the answer has two lengths"));
+        return Err(failure(ErrorClass::Protocol, "the response has two different lengths"));
     }
     if head.headers.len() > limits::RESPONSE_HEADERS_MAX {
-        return Err(failure(ErrorClass::Protocol, "the answer has too many headers"));
+        return Err(failure(ErrorClass::Protocol, "the response has too many headers"));
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ impl Reading {
             let rest_until = Instant::now() + rest;
             if rest_until < until {
                 until = rest_until;
-                too_late = failure::phase_timed_out(ErrorClass::Timeout, "reading the rest of a long answer", rest);
+                too_late = failure::phase_timed_out(ErrorClass::Timeout, "reading the rest of a large response", rest);
             }
             free = usize::MAX;
         }

@@ -121,7 +121,7 @@ pub async fn served(pieces: &[&[u8]], room: usize) -> (Vec<Served>, Vec<u8>) {
             }
             let (method, target) = (head.method.to_string(), head.uri.to_string());
             let headers = head.headers.len();
-            seen.lock().expect("nobody panics with it").push(Served { method, target, headers, body });
+            seen.lock().expect("no thread panics with the lock").push(Served { method, target, headers, body });
             Ok::<_, HungUp>(response.map(|body| exchange.answer(body)))
         }
     });
@@ -142,5 +142,5 @@ pub async fn served(pieces: &[&[u8]], room: usize) -> (Vec<Served>, Vec<u8>) {
     // A connection that breaks is no failure of the server's.
     let (ended, (), _) = tokio::join!(connection, writing, reading);
     drop(ended);
-    (seen.into_inner().expect("nobody panics with it"), written)
+    (seen.into_inner().expect("no thread panics with the lock"), written)
 }

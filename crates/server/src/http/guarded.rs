@@ -22,7 +22,7 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {
 impl Transport for TcpStream {
     fn abandon(&self) {
         if let Err(error) = self.set_zero_linger() {
-            tracing::debug!(error = %error, "connection without SO_LINGER");
+            tracing::debug!(error = %error, "cannot set SO_LINGER on a connection");
         }
     }
 }

@@ -29,7 +29,7 @@ impl Refusal {
             Refusal::InvalidChunk => "the chunked body is malformed; nothing was stored".to_owned(),
             Refusal::TooLarge => too_large(),
             Refusal::NoRoom => {
-                "too many large request heads at once, from this address or from all; try again, or send fewer headers"
+                "too many large request heads at once, from this address or in total; try again, or send fewer headers"
                     .to_owned()
             }
         }
@@ -38,7 +38,7 @@ impl Refusal {
 
 fn too_large() -> String {
     format!(
-        "the request line and headers are too large: at most {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers are read"
+        "the request line and headers are too large: at most {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers are accepted"
     )
 }
 

@@ -157,15 +157,14 @@ impl Receiver {
         let path = request.uri().path().trim_start_matches('/').to_owned();
         let (secret, script) = path.split_once('/').unwrap_or((&path, ""));
         let Some((tenant, inbox)) = self.inboxes.owner(secret) else {
-            return (StatusCode::NOT_FOUND, "this is nobody's test receiver\n").into_response();
+            return (StatusCode::NOT_FOUND, "there is no test receiver at this URL\n").into_response();
         };
         let script = match script.parse::<Script>() {
             Ok(script) => script,
             Err(invalid) => return (StatusCode::BAD_REQUEST, format!("{invalid}\n")).into_response(),
         };
         let Ok(_place) = inbox.places.try_acquire() else {
-            let text =
-                format!("the test receiver has {OPEN_MAX} requests of this tenant to answer, and takes no more\n");
+            let text = format!("the test receiver has {OPEN_MAX} open requests of this tenant and accepts no more\n");
             return closing((StatusCode::SERVICE_UNAVAILABLE, text).into_response());
         };
         match self.receive(tenant, request, &script).await {
@@ -308,7 +307,7 @@ async fn within(time: Duration, answer: impl Future<Output = Response>) -> Resul
 async fn answer(step: Step, attempt: u32) -> Response {
     let Step::Answer { status, delay } = step else { return std::future::pending().await };
     tokio::time::sleep(delay).await;
-    let text = format!("the test receiver answered {} to attempt {attempt}\n", status.as_u16());
+    let text = format!("the test receiver responded {} to attempt {attempt}\n", status.as_u16());
     let mut response = (status, text).into_response();
     if status.as_u16() == 489 {
         response.headers_mut().insert(NON_RETRYABLE, HeaderValue::from_static("true"));

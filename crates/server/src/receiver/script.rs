@@ -37,8 +37,8 @@ impl fmt::Display for InvalidScript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} is not an answer of the test receiver: accepted are statuses from 200 to 599 and hang, up to {SCRIPT_STEPS_MAX} \
-             separated by commas; a status may have a delay up to 10m, as in 200+3s",
+            "{} is not a response of the test receiver: accepted are statuses from 200 to 599 and hang, at most \
+             {SCRIPT_STEPS_MAX} separated by commas; a status can have a delay of at most 10m, such as 200+3s",
             self.0
         )
     }

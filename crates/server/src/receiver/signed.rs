@@ -33,8 +33,8 @@ impl SignatureCheck {
         match self {
             SignatureCheck::Valid(_) => None,
             SignatureCheck::Misplaced(_, why) | SignatureCheck::Unknown(why) => Some(why),
-            SignatureCheck::Forged => Some("neither the current nor the next key has made this signature"),
-            SignatureCheck::Unsigned => Some("there is no Upstash-Signature"),
+            SignatureCheck::Forged => Some("the signature matches neither the current nor the next key"),
+            SignatureCheck::Unsigned => Some("the header Upstash-Signature is missing"),
         }
     }
 

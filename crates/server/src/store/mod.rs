@@ -531,7 +531,7 @@ pub enum StoreError {
     #[error("the store is unavailable")]
     Unavailable(#[source] BoxError),
     /// Bytes that were written no longer decode: stop and tell a human.
-    #[error("stored {what} does not decode")]
+    #[error("stored {what} is invalid")]
     Corrupt {
         /// What was being read.
         what: &'static str,
@@ -555,7 +555,7 @@ pub(crate) fn is_same_body(one: &Bytes, other: &Bytes) -> bool {
 
 /// A message that must be there and is not.
 fn absent(what: &'static str, id: MessageId) -> StoreError {
-    StoreError::Corrupt { what, source: format!("{id} is not there").into() }
+    StoreError::Corrupt { what, source: format!("{id} is missing").into() }
 }
 
 /// Locks a part of what is stored. A thread that panicked with it may have left it half changed, such as a batch that was

@@ -103,7 +103,7 @@ impl<B> Parts<B> {
             return Ok(None);
         }
         match self.entries.iter().enumerate().find(|(place, (entry, _))| entry.index as usize != *place) {
-            Some((index, _)) => Err(format!("entry {index} of run {} is not there", run.no.0).into()),
+            Some((index, _)) => Err(format!("entry {index} of run {} is missing", run.no.0).into()),
             None => Ok(Some(run)),
         }
     }

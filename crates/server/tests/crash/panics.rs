@@ -167,7 +167,7 @@ async fn a_panic_of_the_core_or_the_journal_ends_the_process_and_loses_nothing()
         assert!(!status.success(), "{place}: {status}");
         assert_logged(&server, &threads).await;
         let output = server.output();
-        let reason = output.lines().any(|line| line.starts_with("posthaste: ") && line.contains("ended in a panic"));
+        let reason = output.lines().any(|line| line.starts_with("posthaste: ") && line.contains("panicked"));
         let in_order = reason && status.code() == Some(1);
         // A panic with the store half changed: nobody may touch it again, not even to end in order.
         let at_once = output.contains("ending the process") && status.signal() == Some(SIGABRT);

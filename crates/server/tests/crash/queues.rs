@@ -177,6 +177,6 @@ mod tests {
         history.stalls = vec![Stall { from: 130, until: 499 }];
         assert_eq!(check(&history), [], "it was sent before the pause, perhaps");
         history.stalls = vec![Stall { from: 370, until: 499 }];
-        assert_eq!(check(&history), [Violation::StartedWhilePaused(key("b"))], "so long it was not under way");
+        assert_eq!(check(&history), [Violation::StartedWhilePaused(key("b"))], "so long it was not in flight");
     }
 }

@@ -108,7 +108,7 @@ async fn who_gets_no_room_fails_by_our_fault_and_may_come_again() {
     let outcome = attempt().await;
     assert_eq!(outcome.verdict(), Verdict::Failure);
     let error = outcome.result.expect_err("no room");
-    let text = "the server had no room for the answer within 300ms: it holds too many long ones";
+    let text = "the server had no room for the response within 300ms, because it holds too many large responses";
     assert_eq!((error.class, error.message.as_str()), (ErrorClass::Closed, text));
     drop(taken);
     assert_eq!(attempt().await.result.expect("an answer").body.len(), LONG);
@@ -124,7 +124,7 @@ async fn who_has_room_must_not_keep_it_for_long() {
     let ended = timeout(LONG_ENOUGH, attempt(TIMEOUT_MS_MAX)).await;
     let (outcome, _) = ended.expect("its timeout is two hours, and it ends").expect("an attempt");
     let error = outcome.result.expect_err("not all of it");
-    let text = "reading the rest of a long answer timed out after 300ms";
+    let text = "reading the rest of a large response timed out after 300ms";
     assert_eq!((error.class, error.message.as_str()), (ErrorClass::Timeout, text));
     // A timeout of its own that comes before is told as such.
     let senders = Senders::patient_for(AnswerPatience::default());

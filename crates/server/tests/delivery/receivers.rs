@@ -166,7 +166,7 @@ async fn interim_answers_are_limited() {
     let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
     assert_eq!(expect_of(&outcome), Fails(ErrorClass::Protocol));
     let error = outcome.result.unwrap_err();
-    assert_eq!(error.message, "the answer is not valid HTTP: too many interim answers");
+    assert_eq!(error.message, "the response is not valid HTTP: too many interim responses");
 }
 
 #[tokio::test]

@@ -309,7 +309,7 @@ async fn no_answer_is_a_failure_that_says_why() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let unused = format!("http://{}/", unused.expect("loopback has a free port"));
     let cases = [
-        (receiver.url("/closes"), "the connection was closed before the answer"),
+        (receiver.url("/closes"), "the connection was closed before the response"),
         (unused, "could not connect: connection refused"),
         ("https://example.com/".to_owned(), "unable to resolve host: example.com"),
     ];

@@ -42,7 +42,7 @@ async fn a_request_may_store_only_so_many_bytes() {
     let value = "x".repeat(10_000);
     let item = json!({ "destination": "all", "headers": { "Upstash-Forward-X": value, "Upstash-Delay": "1h" } });
     let error = server.post("/v2/batch").json(&json!(vec![item.clone(); 99])).expect(413).await.error();
-    assert!(error.contains("at most 67108864 are accepted") && error.contains("send it in parts"), "{error}");
+    assert!(error.contains("at most 67108864 are accepted") && error.contains("split it"), "{error}");
     assert_eq!(server.counts().live, 0, "nothing was stored");
     server.post("/v2/batch").json(&json!(vec![item; 2])).expect(200).await;
     assert_eq!(server.counts().live, 200);

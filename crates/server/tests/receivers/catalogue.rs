@@ -309,7 +309,7 @@ fn words(class: ErrorClass) -> &'static [&'static str] {
         ErrorClass::Connect => &["could not connect", "connecting timed out"],
         ErrorClass::Tls => &["TLS failed", "TLS handshake failed", "TLS handshake timed out"],
         ErrorClass::Timeout => &["context deadline exceeded"],
-        ErrorClass::Protocol => &["the answer "],
+        ErrorClass::Protocol => &["the response "],
         ErrorClass::Closed => &["the connection was closed", "the connection broke", "the receiver closed"],
     }
 }

@@ -72,7 +72,7 @@ impl Judge {
             note(op, now_ms, story);
             self.check_op(op, commit, now_ms, store, &mut deeds);
             if let Err(text) = store.apply(op) {
-                self.blame("every op makes sense", subject(op), now_ms, || text);
+                self.blame("every op is valid", subject(op), now_ms, || text);
             }
         }
         self.check_runs(&deeds, programs, now_ms, store);

@@ -33,7 +33,7 @@ impl Judge {
         let could_start = |row: &&Live| self.key_lets(row, now_ms, now, store) && self.queue_lets(row, store);
         let idle = store.live.values().filter(is_overdue).find(could_start).copied();
         if let Some(row) = idle {
-            self.blame("whoever could start has started", Some(row.id), now_ms, || {
+            self.blame("every unblocked message has started", Some(row.id), now_ms, || {
                 format!("nothing is in its way at {now}: {row:?}")
             });
         }

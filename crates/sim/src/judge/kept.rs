@@ -78,7 +78,7 @@ impl Judge {
                 });
             }
             Part::FailureCall if !tells_truly(step, &message.body, store) => {
-                self.blame("what tells of a failure tells of it truly", Some(live.id), now_ms, || {
+                self.blame("a failure report is correct", Some(live.id), now_ms, || {
                     String::from_utf8_lossy(&message.body).into_owned()
                 });
             }

@@ -48,7 +48,7 @@ impl Judge {
         };
         let turns: BTreeSet<Turn> = before.filter(counts).map(|other| other.turn).collect();
         if turns.len() >= parallelism as usize {
-            self.blame("a queue starts nobody before his turn", Some(live.id), now_ms, || {
+            self.blame("a queue starts no message before its turn", Some(live.id), now_ms, || {
                 format!("{turns:?} are before it, and the queue has {parallelism} slots")
             });
         }
@@ -73,8 +73,8 @@ impl Judge {
         let widest = in_force.iter().map(|flow| flow.parallelism.unwrap_or(u32::MAX)).max().unwrap_or(u32::MAX);
         let lets_go = self.flow_books.get(&key).is_some_and(|book| book.lets_go);
         if under_way >= widest as usize && !lets_go {
-            self.blame("no more of a key are under way than its parallelism", Some(live.id), now_ms, || {
-                format!("{under_way} are under way already, {widest} may be")
+            self.blame("deliveries of a key in flight do not exceed its parallelism", Some(live.id), now_ms, || {
+                format!("{under_way} are already in flight, {widest} are allowed")
             });
         }
         self.check_rate(live, &in_force, now_ms);

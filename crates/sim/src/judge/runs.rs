@@ -109,7 +109,9 @@ impl Judge {
     ) {
         let missed = store.waiters_of(tenant, event).into_iter().find(|(timer, _)| timer.seq <= last);
         if let Some((timer, _)) = missed {
-            self.blame("an event reaches all who wait for it", Some(timer), now_ms, || format!("not for {event}"));
+            self.blame("an event reaches all runs that wait for it", Some(timer), now_ms, || {
+                format!("not for {event}")
+            });
         }
         for id in reached {
             self.counts.events_heard += 1;
@@ -175,7 +177,7 @@ impl Judge {
             let is_rival =
                 |other: &&Arc<Run>| (other.tenant, &other.id, other.state) == (run.tenant, &run.id, RunState::Started);
             if store.runs.values().any(|other| is_rival(&other)) {
-                deeds.breach("one run of a name goes on at a time", None, || run.id.clone());
+                deeds.breach("only one run of a name is active at a time", None, || run.id.clone());
             }
             deeds.new_runs.insert(run.no);
             return;
@@ -288,12 +290,12 @@ impl Judge {
             self.blame("no message of a run lives on after its end", Some(row.id), now_ms, || format!("{row:?}"));
         }
         if let Some((.., timer)) = store.waiters.iter().find(|(_, waiting)| **waiting == no).map(|(key, _)| key) {
-            self.blame("who has ended waits for nothing", Some(*timer), now_ms, || run.id.clone());
+            self.blame("an ended run waits for nothing", Some(*timer), now_ms, || run.id.clone());
         }
         let is_call = |id: &&MessageId| run_of(**id, store) == Some((no, Part::FailureCall));
         let calls = deeds.inserted.keys().filter(is_call).count();
         if calls != usize::from(run.state == RunState::Failed && run.config.failure.is_some()) {
-            self.blame("a failure is told of once", first_of(no, store), now_ms, || format!("{calls} calls"));
+            self.blame("a failure is reported once", first_of(no, store), now_ms, || format!("{calls} calls"));
         }
         for invoker in invokers(no, store) {
             let Ok(invoker) = serde_json::from_str::<Invoker>(invoker) else { continue };
@@ -302,8 +304,8 @@ impl Judge {
             let number = number_of(&invoker.step);
             let is_told = |entry: &Entry| program::line(entry) == Some(Line::Result(number));
             if goes_on && !store.entries_of(parent).any(is_told) {
-                self.blame("the end of a run reaches who invoked it", first_of(no, store), now_ms, || {
-                    format!("{} has ended, and {} has not heard of it", run.id, invoker.run_id)
+                self.blame("the end of a run reaches the run that invoked it", first_of(no, store), now_ms, || {
+                    format!("{} has ended, and {} has not received its result", run.id, invoker.run_id)
                 });
             }
         }
@@ -383,7 +385,7 @@ impl Judge {
             });
             for told in told.into_iter().chain(record.out(invoke)) {
                 if !child.is_some_and(|child| is_end_of(child, &told, store)) {
-                    self.blame("who invoked a run hears how it ended", about, now_ms, || {
+                    self.blame("an invoking run gets the result of the run", about, now_ms, || {
                         format!("{told} of {}", invoke.run_id)
                     });
                 }

@@ -129,7 +129,7 @@ impl Owner {
         let random = env.random.next_u64();
         let (callback, failure_callback) = (self.next_id(env, now), self.next_id(env, now));
         self.batch.notes.outcomes.push((live, outcome.verdict(), callback, failure_callback));
-        env.tell(Some(live.id), || format!("node {} hears {:?}", self.node, outcome.verdict()));
+        env.tell(Some(live.id), || format!("node {} receives {:?}", self.node, outcome.verdict()));
         let chance = Chance { random, callback, failure_callback, storage: Storage::Free };
         self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
         Ok(())

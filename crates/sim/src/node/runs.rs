@@ -291,7 +291,7 @@ impl Owner {
             self.hear_before_deadline(message.id, env, now)?;
         }
         let random = env.random.next_u64();
-        env.tell(Some(message.id), || format!("node {} hears {:?}", self.node, outcome.verdict()));
+        env.tell(Some(message.id), || format!("node {} receives {:?}", self.node, outcome.verdict()));
         let Some(end) = self.shard.step_ended(message, outcome, random, Storage::Free, now, &mut self.batch.out) else {
             return Ok(());
         };

@@ -31,7 +31,7 @@ impl Store {
                 self.put_entry((*run, *index), entry);
             }
             Change::Note { run, .. } if !self.runs.contains_key(run) => {
-                return Err(format!("a note of run {}, which is not there", run.0));
+                return Err(format!("a note of run {}, which is missing", run.0));
             }
             Change::Note { run, note } => self.put_note((*run, note.key), Some(note.clone())),
             Change::NoNote { run, key } => {
@@ -43,7 +43,7 @@ impl Store {
             Change::Waiter(waiter) => self.put_waiter(waiter, Some(waiter.run)),
             Change::NoWaiter(waiter) => {
                 if !self.waiters.contains_key(&key(waiter)) {
-                    return Err(format!("nobody waits for {} with {}", waiter.event, waiter.timer));
+                    return Err(format!("no run waits for {} with {}", waiter.event, waiter.timer));
                 }
                 self.put_waiter(waiter, None);
             }

@@ -159,7 +159,7 @@ impl Local<'_> {
         };
         let (way, verb) = match change.kind {
             ClockChange::Skipped => ("forward", "is skipped"),
-            ClockChange::Repeated => ("back", "comes twice"),
+            ClockChange::Repeated => ("back", "occurs twice"),
         };
         let text = format!("the clock goes {way} on this day, and {} {verb}{effect}", change.span());
         Some(Remark { change: change.kind, text })
@@ -169,12 +169,12 @@ impl Local<'_> {
         let Some(due) = self.first_within(gap) else { return String::new() };
         match self.pace {
             Pace::Once if fire.timestamp() == gap.at => {
-                format!(": what is due at {} fires when the gap ends", due.strftime("%H:%M"))
+                format!("; {} fires when the gap ends", due.strftime("%H:%M"))
             }
             // With all hours, what comes after the gap is what would have come.
             Pace::WallClock if self.fields.hours == ALL_HOURS => String::new(),
             Pace::Once => String::new(),
-            Pace::WallClock => ": what is due in it does not fire".to_owned(),
+            Pace::WallClock => "; times in it do not fire".to_owned(),
         }
     }
 
@@ -183,9 +183,9 @@ impl Local<'_> {
             return String::new();
         }
         match (self.pace, fire.timestamp() < overlap.at) {
-            (Pace::Once, _) => ": it fires the first time only".to_owned(),
-            (Pace::WallClock, true) => ": it fires both times, this is the first".to_owned(),
-            (Pace::WallClock, false) => ": it fires both times, this is the second".to_owned(),
+            (Pace::Once, _) => "; it fires only the first time".to_owned(),
+            (Pace::WallClock, true) => "; it fires both times, and this is the first".to_owned(),
+            (Pace::WallClock, false) => "; it fires both times, and this is the second".to_owned(),
         }
     }
 
@@ -197,7 +197,7 @@ impl Local<'_> {
         let gap = Change::between(fire.time_zone(), previous, fire.timestamp())
             .find(|change| change.kind == ClockChange::Skipped && self.first_within(change).is_some())?;
         let text = format!(
-            "before this, on {}, the clock goes forward, and {} is skipped: what is due in it does not fire",
+            "before this, on {}, the clock goes forward, and {} is skipped; times in it do not fire",
             gap.from.date(),
             gap.span()
         );

@@ -102,7 +102,7 @@ fn mistakes_about_callbacks_name_their_header() {
         (
             &[callback, ("Upstash-Callback-Not-Before", "1")],
             400,
-            "Upstash-Callback-Not-Before: a callback cannot wait for a time, use Upstash-Callback-Delay",
+            "Upstash-Callback-Not-Before: a callback does not support Not-Before; use Upstash-Callback-Delay",
         ),
         (
             &[callback, ("Upstash-Callback-Delay", "1s"), ("upstash-callback-delay", "1s")],

@@ -332,7 +332,7 @@ fn some_headers_may_not_be_forwarded() {
         ("Upstash-Forward-é", "must be a header name"),
         ("Upstash-Forward-Host", "hop-by-hop"),
         ("Upstash-Forward-TE", "hop-by-hop"),
-        ("Upstash-Forward-Upstash-Signature", "sets this header itself"),
+        ("Upstash-Forward-Upstash-Signature", "the server sets this header"),
     ] {
         let rejection = read(&[(name, "x")]).unwrap_err();
         assert_eq!(rejection.status, RejectionKind::Invalid);

@@ -1,4 +1,4 @@
-//! A connection that is made when it is needed, and given up as soon as it is in doubt.
+//! A connection to Redis that is opened on demand and replaced as soon as it may be broken.
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
@@ -13,10 +13,9 @@ use tokio::sync::Mutex;
 
 /// A connection to one Redis. Clones share it.
 ///
-/// It is made when it is first needed, and anew for the next step after one that went unanswered or went wrong: a
-/// connection that was cut off silently would not answer any other step either. A step that a server refused leaves it
-/// as it is, unless the server has become a replica. What went wrong in connecting is forgotten: the next step tries
-/// again. No step is sent twice.
+/// It is opened for the first step, and again after a step that failed or got no response, because a silently broken
+/// connection would not respond to other steps either. An error response keeps the connection, unless the server has
+/// become a replica. A failure to connect is not remembered: the next step tries again. No step is sent twice.
 #[derive(Clone)]
 pub struct Connection {
     client: Client,

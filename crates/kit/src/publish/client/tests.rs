@@ -70,5 +70,5 @@ fn answers_of_every_form_are_read() {
     let batch: Vec<ItemAnswer> = serde_json::from_str(batch).unwrap();
     let results: Vec<_> = batch.into_iter().map(ItemAnswer::published).collect();
     assert!(results[0].is_ok() && results[1].is_ok());
-    assert_eq!(results[2].as_ref().unwrap_err().to_string(), "publish a batch: refused (status 400): no such group");
+    assert_eq!(results[2].as_ref().unwrap_err().to_string(), "publish a batch: rejected (status 400): no such group");
 }

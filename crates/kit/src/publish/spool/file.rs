@@ -94,7 +94,7 @@ impl Directory {
             for left in [unfinished, finished] {
                 match fs::remove_file(&left) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        tracing::error!(file = %left.display(), %error, "a failed file of the spool stays");
+                        tracing::error!(file = %left.display(), %error, "cannot remove a failed file of the spool");
                     }
                     _ => {}
                 }
@@ -156,14 +156,14 @@ pub(super) fn decode(content: &[u8]) -> Result<Message, Damage> {
     let end = content.iter().position(|byte| *byte == b'\n').ok_or(Damage("it has no first line"))?;
     let (first, json) = (&content[..end], &content[end + 1..]);
     let first = std::str::from_utf8(first).ok().and_then(|line| line.split_once(' '));
-    let (format, sum) = first.ok_or(Damage("its first line has another form"))?;
+    let (format, sum) = first.ok_or(Damage("its first line is malformed"))?;
     if format != FORMAT {
         return Err(Damage("it has another format"));
     }
     if sum != hex(&Sha256::digest(json)) {
         return Err(Damage("its checksum is wrong"));
     }
-    serde_json::from_slice(json).map_err(|_| Damage("its JSON is no message"))
+    serde_json::from_slice(json).map_err(|_| Damage("its JSON is not a message"))
 }
 
 /// For the owner alone: messages may carry secrets.

@@ -1,7 +1,8 @@
-//! Messages on the disk, until the queue is there again.
+//! A spool: messages on disk until the queue is available again.
 //!
-//! One file for each message, written whole before it gets its name; files are the truth, the list in memory only names
-//! them. Start at [`Spool::open`]; [`Spool::drain_step`] publishes the oldest. How a file looks like is in `file`.
+//! Each message is a file, which is written completely before it gets its name. The files are the truth; the list in
+//! memory only names them. Start at [`Spool::open`]; [`Spool::drain_step`] publishes the oldest message. The format of
+//! a file is in `file`.
 
 mod file;
 
@@ -18,19 +19,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most messages in a spool, by default. Over it `publish` fails, and the caller knows.
+/// Default maximum number of messages in a spool. Beyond it `publish` returns an error.
 pub const SPOOL_MESSAGES_MAX: usize = 100_000;
-/// Most bytes in a spool, by default. Over it `publish` fails, and the caller knows.
+/// Default maximum size of a spool, in bytes. Beyond it `publish` returns an error.
 pub const SPOOL_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// How long [`Spool::drain`] waits when there is nothing to publish, or nobody takes it.
+/// How long [`Spool::drain`] waits if the spool is empty or the queue is unavailable.
 pub const DRAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// How much a spool holds.
+/// Limits of a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolLimits {
-    /// Most messages.
+    /// Maximum number of messages.
     pub messages: usize,
-    /// Most bytes.
+    /// Maximum number of bytes.
     pub bytes: u64,
 }
 
@@ -40,12 +41,13 @@ impl Default for SpoolLimits {
     }
 }
 
-/// Keeps messages in a directory until a queue takes them.
+/// Keeps messages in a directory until a queue accepts them.
 ///
-/// As a [`QueueService`] it takes a message by writing it to the disk, synced, so that it survives a crash and a power
-/// cut. It is removed only when the queue has taken it; a crash in between publishes it again, which is one message
-/// still if it is within [`DEDUP_WINDOW`](super::DEDUP_WINDOW) and not with [`Dedup::Off`](super::Dedup::Off). Bodies
-/// and forwarded headers are in the files as they are: they are readable for their owner alone.
+/// As a [`QueueService`] it accepts a message by writing and syncing it to disk, so it survives a crash and a power
+/// cut. The file is removed only after the queue has accepted the message. After a crash in between, the message is
+/// published again. That is a duplicate if it happens within [`DEDUP_WINDOW`](super::DEDUP_WINDOW) and without
+/// [`Dedup::Off`](super::Dedup::Off). The files contain bodies and forwarded headers in plain text and are readable
+/// only by their owner.
 ///
 /// ```no_run
 /// # use posthaste_kit::publish::{FallbackQueue, QueueService, Spool};
@@ -110,7 +112,7 @@ impl Shared {
     /// it would be published again and again, with the file once more at most, after the next start.
     fn finish(&self, sequence: u64, change: fn(&Directory, u64) -> std::io::Result<()>) {
         if let Err(error) = change(&self.directory, sequence) {
-            tracing::error!(sequence, %error, "a file of the spool may come back at the next start: it is done with");
+            tracing::error!(sequence, %error, "a file of the spool is done but could not be removed; it may be published again after a restart");
         }
         self.forget(sequence);
     }
@@ -138,29 +140,29 @@ impl SpoolError {
         SpoolError { what, source }
     }
 
-    /// Whether another process has it open.
+    /// Whether another process has the spool open.
     pub fn is_in_use(&self) -> bool {
         self.source.kind() == std::io::ErrorKind::WouldBlock
     }
 }
 
-/// What a step of draining did.
+/// The result of a step of draining.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Drained {
-    /// There was nothing to do.
+    /// The spool is empty.
     Empty,
-    /// The queue took the oldest message.
+    /// The queue accepted the oldest message.
     Published(Published),
-    /// The oldest message was put aside: it will never be taken, or the queue may have it and could not tell a
-    /// duplicate of it, see [`Dedup::Off`](super::Dedup::Off).
+    /// The oldest message was set aside: the queue will never accept it, or may already have it and could not detect a
+    /// duplicate, see [`Dedup::Off`](super::Dedup::Off).
     PutAside(CallError),
-    /// The queue is not there; the message stays.
+    /// The queue is unavailable; the message stays.
     Blocked(CallError),
 }
 
 impl Spool {
-    /// Opens the directory, or makes it. One process at a time can have it open.
+    /// Opens the directory, or creates it. Only one process can have it open.
     pub async fn open(directory: impl AsRef<Path>) -> Result<Spool, SpoolError> {
         let path = directory.as_ref().to_owned();
         let opened = blocking(move || Ok(Directory::open(&path))).await;
@@ -171,7 +173,7 @@ impl Spool {
             index.entries.insert(sequence, bytes);
         }
         if !index.entries.is_empty() {
-            tracing::info!(messages = index.entries.len(), "the spool has messages of an earlier run");
+            tracing::info!(messages = index.entries.len(), "the spool has messages from an earlier run");
         }
         Ok(Spool {
             shared: Arc::new(Shared { directory, index: Mutex::new(index) }),
@@ -183,30 +185,30 @@ impl Spool {
         })
     }
 
-    /// How much it holds.
+    /// Sets the limits.
     pub fn limits(mut self, limits: SpoolLimits) -> Spool {
         self.limits = limits;
         self
     }
 
-    /// Is told when a message is put aside.
+    /// Sets a hook that is called when a message is set aside.
     pub fn alerts(mut self, hook: AlertHook) -> Spool {
         self.alerts = hook;
         self
     }
 
-    /// Where the time comes from, from which the delay of a message is counted.
+    /// Sets the clock, from which the delays of messages are counted.
     pub fn clock(mut self, clock: Clock) -> Spool {
         self.clock = clock;
         self
     }
 
-    /// How many messages wait.
+    /// Number of waiting messages.
     pub fn len(&self) -> usize {
         self.shared.index().entries.len()
     }
 
-    /// Whether none waits.
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -217,8 +219,8 @@ impl Spool {
         index.entries.is_empty() && index.unfinished == 0
     }
 
-    /// Publishes the oldest message. It is gone from the disk only when the queue has taken it. If the disk does not
-    /// let it go then, that is logged, and it is published once more after the next [`open`](Self::open).
+    /// Publishes the oldest message. Its file is removed only after the queue has accepted it. If it cannot be removed,
+    /// this is logged, and the message is published again after the next [`open`](Self::open).
     pub async fn drain_step(&self, queue: &(impl QueueService + ?Sized)) -> Result<Drained, SpoolError> {
         let _alone = self.draining.lock().await;
         let (sequence, message) = loop {
@@ -231,7 +233,10 @@ impl Spool {
                 Some(Ok(message)) => break (sequence, message),
                 Some(Err(damage)) => return self.put_aside(sequence, CallError::invalid(damage)).await,
                 None => {
-                    tracing::error!(sequence, "somebody took a file of the spool away: its message is not published");
+                    tracing::error!(
+                        sequence,
+                        "a file of the spool was removed by another process; its message is not published"
+                    );
                     self.shared.forget(sequence);
                 }
             }
@@ -248,7 +253,7 @@ impl Spool {
         }
     }
 
-    /// Publishes messages as they come, until it is cancelled.
+    /// Publishes messages as they arrive, until the token is cancelled.
     pub async fn drain(&self, queue: &(impl QueueService + ?Sized), cancelled: &CancellationToken) {
         while !cancelled.is_cancelled() {
             match self.drain_step(queue).await {

@@ -44,8 +44,8 @@ fn publishing() -> Vec<Endpoint> {
             .with(DELIVERY)
             .with(ONCE)
             .body(RequestBody::Raw)
-            .answers(200, "It is stored: one message, or one for each endpoint of a group.", one_or_group())
-            .answers(202, "All are duplicates: nothing new was stored.", one_or_group())
+            .answers(200, "The stored message, or one for each endpoint of a URL group.", one_or_group())
+            .answers(202, "Duplicates only. Nothing new was stored.", one_or_group())
             .errors(&[404, 412])
     };
     vec![
@@ -54,17 +54,17 @@ fn publishing() -> Vec<Endpoint> {
             .alias_of_route("/v1/publish/{*destination}", "/v1/publish/{destination}")
             .with(SCHEDULE)
             .with(&[DESTINATION])
-            .answers(201, "There was a cron expression: a schedule was made.", one_or_group()),
-        endpoint("/v2/publish", "Without a destination: refused").alias("/v1/publish"),
-        publish(endpoint("/v2/enqueue/{queue}/{destination}", "Publish a message into a queue"))
+            .answers(201, "The schedule that was created, if the request has `Upstash-Cron`.", one_or_group()),
+        endpoint("/v2/publish", "Rejected: the destination is missing").alias("/v1/publish"),
+        publish(endpoint("/v2/enqueue/{queue}/{destination}", "Publish a message to a queue"))
             .route("/v2/enqueue/{queue}/{*destination}")
             .with(&[QUEUE, DESTINATION]),
-        endpoint("/v2/enqueue", "Without a queue: refused"),
-        endpoint("/v2/enqueue/{queue}", "Without a destination: refused").with(&[QUEUE]),
-        endpoint("/v2/batch", "Publish many messages in one transaction")
+        endpoint("/v2/enqueue", "Rejected: the queue is missing"),
+        endpoint("/v2/enqueue/{queue}", "Rejected: the destination is missing").with(&[QUEUE]),
+        endpoint("/v2/batch", "Publish a batch of messages")
             .body(RequestBody::Json(list_of("BatchItem")))
-            .answers(200, "One result for each item, in their order.", results.clone())
-            .answers(202, "All are duplicates: nothing new was stored.", results)
+            .answers(200, "One result for each item, in the same order.", results.clone())
+            .answers(202, "Duplicates only. Nothing new was stored.", results)
             .errors(&[404, 412]),
     ]
 }
@@ -74,7 +74,7 @@ fn messages() -> Vec<Endpoint> {
     let page = object(&["bulkActions"], &[("bulkActions", list_of("BulkAction")), ("cursor", text())]);
     let sent_now = object(&["messageId"], &[("messageId", text())]);
     vec![
-        Endpoint::new("GET", "/v2/messages/{id}", Access::Read, tag, "Look at a message")
+        Endpoint::new("GET", "/v2/messages/{id}", Access::Read, tag, "Get a message")
             .alias("/v1/messages/{id}")
             .with(&[ID])
             .answers(200, "The message.", reference("Message"))
@@ -82,43 +82,45 @@ fn messages() -> Vec<Endpoint> {
         Endpoint::new("DELETE", "/v2/messages/{id}", Access::Write, tag, "Cancel a message")
             .alias("/v1/messages/{id}")
             .with(&[ID])
-            .answers(202, "It is cancelled, or will be when its attempt ends.", reference("Cancelled"))
+            .answers(202, "Cancelled. A running attempt finishes first.", reference("Cancelled"))
             .errors(&[404]),
-        Endpoint::new(
-            "POST",
-            "/v2/messages/{id}/retry",
-            Access::Write,
-            tag,
-            "Send a message now that is delayed or retried",
-        )
-        .with(&[ID])
-        .answers(200, "It is due, and is sent as soon as limits allow.", sent_now)
-        .errors(&[404]),
+        Endpoint::new("POST", "/v2/messages/{id}/retry", Access::Write, tag, "Send a delayed or retrying message now")
+            .with(&[ID])
+            .answers(200, "The message is due and starts as soon as its limits allow.", sent_now)
+            .errors(&[404]),
         Endpoint::new(
             "GET",
             "/v2/messages/{id}/why",
             Access::Read,
             tag,
-            "What a message waits for, or what became of it",
+            "Explain what a message is waiting for or how it ended",
         )
         .with(&[ID])
-        .answers(200, "One sentence, and the facts behind it.", reference("Why"))
+        .answers(200, "One sentence, and the facts it is made of.", reference("Why"))
         .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/messages", Access::Write, tag, "Cancel many messages; without a filter, all")
-            .with(&cancel_filters())
-            .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(202, "How many were cancelled, or with async how many match.", reference("Cancelled"))
-            .errors(&[412]),
-        Endpoint::new("GET", "/v2/bulkActions", Access::Read, tag, "List what is done to many in the background")
-            .with(BULK_ACTIONS)
-            .answers(200, "A page, newest first.", page),
-        Endpoint::new("GET", "/v2/bulkActions/{id}", Access::Read, tag, "Look at a bulk action")
+        Endpoint::new(
+            "DELETE",
+            "/v2/messages",
+            Access::Write,
+            tag,
+            "Cancel messages that match filters, or all messages",
+        )
+        .with(&cancel_filters())
+        .body(RequestBody::OptionalJson(reference("Filters")))
+        .answers(202, "Number of cancelled messages; with `async`, number of matches.", reference("Cancelled"))
+        .errors(&[412]),
+        Endpoint::new("GET", "/v2/bulkActions", Access::Read, tag, "List bulk actions").with(BULK_ACTIONS).answers(
+            200,
+            "One page, newest first.",
+            page,
+        ),
+        Endpoint::new("GET", "/v2/bulkActions/{id}", Access::Read, tag, "Get a bulk action")
             .with(&[ID])
-            .answers(200, "How far it is.", reference("BulkAction"))
+            .answers(200, "The bulk action and its progress.", reference("BulkAction"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/bulkActions/{id}", Access::Write, tag, "Stop a bulk action where it is")
+        Endpoint::new("DELETE", "/v2/bulkActions/{id}", Access::Write, tag, "Stop a bulk action")
             .with(&[ID])
-            .answers(200, "How far it came. It does nothing more.", reference("BulkAction"))
+            .answers(200, "The stopped bulk action. Completed work is not undone.", reference("BulkAction"))
             .errors(&[404]),
     ]
 }
@@ -133,28 +135,28 @@ fn queues() -> Vec<Endpoint> {
     let switch = |path, summary| {
         Endpoint::new("POST", path, Access::Write, tag, summary)
             .with(&[NAME_IN_PATH])
-            .answers(200, "It is so now.", done())
+            .answers(200, "Done.", done())
             .errors(&[404])
     };
     vec![
-        Endpoint::new("GET", "/v2/queues", Access::Read, tag, "List the queues").with(LIST_PAGE).answers(
+        Endpoint::new("GET", "/v2/queues", Access::Read, tag, "List queues").with(LIST_PAGE).answers(
             200,
-            "The queues, by name.",
+            "Queues, sorted by name.",
             list_of("Queue"),
         ),
-        Endpoint::new("POST", "/v2/queues", Access::Write, tag, "Make a queue, or change it")
+        Endpoint::new("POST", "/v2/queues", Access::Write, tag, "Create or update a queue")
             .body(RequestBody::Json(object(&["queueName"], &wanted)))
-            .answers(200, "It is so now.", done())
+            .answers(200, "Done.", done())
             .errors(&[412]),
-        Endpoint::new("GET", "/v2/queues/{name}", Access::Read, tag, "Look at a queue")
+        Endpoint::new("GET", "/v2/queues/{name}", Access::Read, tag, "Get a queue")
             .with(&[NAME_IN_PATH])
             .answers(200, "The queue.", reference("Queue"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/queues/{name}", Access::Write, tag, "Cancel a queue's messages and forget it")
+        Endpoint::new("DELETE", "/v2/queues/{name}", Access::Write, tag, "Delete a queue and cancel its messages")
             .with(&[NAME_IN_PATH])
-            .answers(200, "How many were cancelled; also when there was no such queue.", reference("Cancelled")),
-        switch("/v2/queues/{name}/pause", "Start nothing of a queue"),
-        switch("/v2/queues/{name}/resume", "Go on with a queue"),
+            .answers(200, "Number of cancelled messages; 0 if the queue does not exist.", reference("Cancelled")),
+        switch("/v2/queues/{name}/pause", "Pause a queue"),
+        switch("/v2/queues/{name}/resume", "Resume a queue"),
     ]
 }
 
@@ -166,56 +168,55 @@ fn schedules() -> Vec<Endpoint> {
         Endpoint::new(method, path, Access::Write, tag, summary)
             .route(rest)
             .with(&[ID])
-            .answers(200, "It is so now.", done())
+            .answers(200, "Done.", done())
             .errors(&[404])
     };
     vec![
-        Endpoint::new("GET", "/v2/schedules", Access::Read, tag, "List the schedules")
+        Endpoint::new("GET", "/v2/schedules", Access::Read, tag, "List schedules")
             .alias("/v1/schedules")
             .with(&[TRIM_BODY])
             .with(LIST_PAGE)
-            .answers(200, "The schedules, by id.", list_of("Schedule")),
-        Endpoint::new("POST", "/v2/schedules", Access::Write, tag, "Without a destination: refused").errors(&[404]),
-        Endpoint::new("POST", "/v2/schedules/{destination}", Access::Write, tag, "Make a schedule, or replace it")
+            .answers(200, "Schedules, sorted by id.", list_of("Schedule")),
+        Endpoint::new("POST", "/v2/schedules", Access::Write, tag, "Rejected: the destination is missing")
+            .errors(&[404]),
+        Endpoint::new("POST", "/v2/schedules/{destination}", Access::Write, tag, "Create or replace a schedule")
             .route(rest)
             .with(&[DESTINATION])
             .with(SCHEDULE)
             .with(DELIVERY)
             .body(RequestBody::Raw)
-            .answers(201, "It is stored.", object(&["scheduleId"], &[("scheduleId", text())]))
+            .answers(201, "The id of the stored schedule.", object(&["scheduleId"], &[("scheduleId", text())]))
             .errors(&[404, 412]),
-        Endpoint::new("GET", "/v2/schedules/{id}", Access::Read, tag, "Look at a schedule")
+        Endpoint::new("GET", "/v2/schedules/{id}", Access::Read, tag, "Get a schedule")
             .route(rest)
             .alias_of_route("/v1/schedules/{*rest}", "/v1/schedules/{id}")
             .with(&[ID, TRIM_BODY])
             .answers(200, "The schedule.", reference("Schedule"))
             .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/schedules/{id}", Access::Write, tag, "Delete a schedule; its messages stay")
+        Endpoint::new("DELETE", "/v2/schedules/{id}", Access::Write, tag, "Delete a schedule, but not its messages")
             .route(rest)
             .alias_of_route("/v1/schedules/{*rest}", "/v1/schedules/{id}")
             .with(&[ID])
-            .answers(200, "It is gone.", done())
+            .answers(200, "Deleted.", done())
             .errors(&[404]),
-        Endpoint::new("PATCH", "/v2/schedules/{id}", Access::Write, tag, "Give a schedule another cron expression")
+        Endpoint::new("PATCH", "/v2/schedules/{id}", Access::Write, tag, "Change the cron expression of a schedule")
             .route(rest)
             .with(&[ID])
             .with(NEW_CRON)
-            .answers(200, "It fires by it from now on.", object(&["scheduleId"], &[("scheduleId", text())]))
+            .answers(200, "The id of the updated schedule.", object(&["scheduleId"], &[("scheduleId", text())]))
             .errors(&[404]),
-        Endpoint::new("POST", "/v2/schedules/{id}/run", Access::Write, tag, "Publish what a schedule would, once, now")
+        Endpoint::new("POST", "/v2/schedules/{id}/run", Access::Write, tag, "Run a schedule now")
             .route(rest)
             .with(&[ID])
-            .answers(201, "Its messages are stored.", run)
+            .answers(201, "The messages that were published.", run)
             .errors(&[404, 412]),
-        Endpoint::new("GET", "/v2/cron", Access::Read, tag, "When a cron expression fires").with(FORECAST).answers(
-            200,
-            "The next times.",
-            reference("Forecast"),
-        ),
-        switch("POST", "/v2/schedules/{id}/pause", "Let a schedule not fire"),
-        switch("PATCH", "/v2/schedules/{id}/pause", "Let a schedule not fire"),
-        switch("POST", "/v2/schedules/{id}/resume", "Let a schedule fire again"),
-        switch("PATCH", "/v2/schedules/{id}/resume", "Let a schedule fire again"),
+        Endpoint::new("GET", "/v2/cron", Access::Read, tag, "Preview when a cron expression fires")
+            .with(FORECAST)
+            .answers(200, "The next firing times.", reference("Forecast")),
+        switch("POST", "/v2/schedules/{id}/pause", "Pause a schedule"),
+        switch("PATCH", "/v2/schedules/{id}/pause", "Pause a schedule"),
+        switch("POST", "/v2/schedules/{id}/resume", "Resume a schedule"),
+        switch("PATCH", "/v2/schedules/{id}/resume", "Resume a schedule"),
     ]
 }
 
@@ -226,31 +227,32 @@ fn flow_control() -> Vec<Endpoint> {
             .route("/v2/flowControl/{*key}")
             .with(&[KEY])
             .with(parameters)
-            .answers(200, "It is so now.", done())
+            .answers(200, "Done.", done())
             .errors(&[404, 412])
     };
     let parallelism = [("parallelismMax", whole()), ("parallelismCount", whole())];
     vec![
-        Endpoint::new("GET", "/v2/flowControl", Access::Read, tag, "List the flow-control keys")
+        Endpoint::new("GET", "/v2/flowControl", Access::Read, tag, "List flow-control keys")
             .with(SEARCH)
             .with(LIST_PAGE)
-            .answers(200, "The keys.", list_of("FlowControlKey")),
-        Endpoint::new("GET", "/v2/flowControl/{key}", Access::Read, tag, "Look at a flow-control key")
+            .answers(200, "Flow-control keys.", list_of("FlowControlKey")),
+        Endpoint::new("GET", "/v2/flowControl/{key}", Access::Read, tag, "Get a flow-control key")
             .route("/v2/flowControl/{*key}")
             .with(&[KEY])
-            .answers(200, "The key.", reference("FlowControlKey"))
+            .answers(200, "The flow-control key.", reference("FlowControlKey"))
             .errors(&[404]),
-        edit("/v2/flowControl/{key}/pause", "Start nothing with this key", &[]),
-        edit("/v2/flowControl/{key}/resume", "Go on with this key", &[]),
-        edit("/v2/flowControl/{key}/pin", "Fix limits, whatever messages say", PIN),
-        edit("/v2/flowControl/{key}/unpin", "Let messages set the limits again", UNPIN),
-        edit("/v2/flowControl/{key}/resetRate", "Forget what was started in this period", &[]),
-        edit("/v2/flowControl/{key}/reset", "Forget what was started and what is under way", &[]),
-        Endpoint::new("GET", "/v2/globalParallelism", Access::Read, tag, "How many deliveries are under way").answers(
-            200,
-            "At most, and now.",
-            object(&["parallelismMax", "parallelismCount"], &parallelism),
-        ),
+        edit("/v2/flowControl/{key}/pause", "Pause a flow-control key", &[]),
+        edit("/v2/flowControl/{key}/resume", "Resume a flow-control key", &[]),
+        edit("/v2/flowControl/{key}/pin", "Pin limits, so messages cannot change them", PIN),
+        edit("/v2/flowControl/{key}/unpin", "Unpin limits, so messages can change them again", UNPIN),
+        edit("/v2/flowControl/{key}/resetRate", "Reset the rate of a flow-control key", &[]),
+        edit("/v2/flowControl/{key}/reset", "Reset the rate and the parallelism of a flow-control key", &[]),
+        Endpoint::new("GET", "/v2/globalParallelism", Access::Read, tag, "Get the number of deliveries in flight")
+            .answers(
+                200,
+                "Maximum and current number of deliveries in flight.",
+                object(&["parallelismMax", "parallelismCount"], &parallelism),
+            ),
     ]
 }
 
@@ -265,32 +267,42 @@ fn url_groups() -> Vec<Endpoint> {
         object(&["headers"], &[("headers", json!({ "type": "object", "additionalProperties": header_value }))]);
     let one = |method, path, access, summary| Endpoint::new(method, path, access, tag, summary).with(&[NAME_IN_PATH]);
     vec![
-        Endpoint::new("GET", "/v2/topics", Access::Read, tag, "List the URL groups")
+        Endpoint::new("GET", "/v2/topics", Access::Read, tag, "List URL groups")
             .alias("/v1/topics")
             .with(LIST_PAGE)
-            .answers(200, "The groups, by name.", list_of("UrlGroup")),
-        one("GET", "/v2/topics/{name}", Access::Read, "Look at a URL group")
+            .answers(200, "URL groups, sorted by name.", list_of("UrlGroup")),
+        one("GET", "/v2/topics/{name}", Access::Read, "Get a URL group")
             .alias("/v1/topics/{name}")
-            .answers(200, "The group.", reference("UrlGroup"))
+            .answers(200, "The URL group.", reference("UrlGroup"))
             .errors(&[404]),
-        one("DELETE", "/v2/topics/{name}", Access::Write, "Remove a URL group, or with a body endpoints of it")
+        one("DELETE", "/v2/topics/{name}", Access::Write, "Delete a URL group, or the endpoints named in the body")
             .alias("/v1/topics/{name}")
             .body(RequestBody::OptionalJson(removed.clone()))
-            .answers(200, "It is gone; also when there was none.", done())
+            .answers(200, "Deleted, or the group did not exist.", done())
             .errors(&[404]),
-        one("PATCH", "/v2/topics/{name}", Access::Write, "Replace a URL group's default headers")
+        one("PATCH", "/v2/topics/{name}", Access::Write, "Replace the default headers of a URL group")
             .body(RequestBody::Json(defaults))
-            .answers(200, "It is so now.", done())
+            .answers(200, "Done.", done())
             .errors(&[404, 412]),
-        one("POST", "/v2/topics/{name}/endpoints", Access::Write, "Add endpoints; makes the URL group")
-            .alias("/v2/topics/{name}")
-            .body(RequestBody::Json(added))
-            .answers(200, "It is so now.", done())
-            .errors(&[412]),
-        one("DELETE", "/v2/topics/{name}/endpoints", Access::Write, "Remove endpoints; the group goes with the last")
-            .body(RequestBody::Json(removed))
-            .answers(200, "It is so now.", done())
-            .errors(&[404]),
+        one(
+            "POST",
+            "/v2/topics/{name}/endpoints",
+            Access::Write,
+            "Add endpoints to a URL group, which is created if it does not exist",
+        )
+        .alias("/v2/topics/{name}")
+        .body(RequestBody::Json(added))
+        .answers(200, "Done.", done())
+        .errors(&[412]),
+        one(
+            "DELETE",
+            "/v2/topics/{name}/endpoints",
+            Access::Write,
+            "Remove endpoints; removing the last one deletes the URL group",
+        )
+        .body(RequestBody::Json(removed))
+        .answers(200, "Done.", done())
+        .errors(&[404]),
     ]
 }
 
@@ -313,56 +325,44 @@ fn dlq() -> Vec<Endpoint> {
         Endpoint::new("GET", "/v2/dlq", Access::Read, tag, "List dead letters")
             .alias("/v2/dlq/messages")
             .with(&dlq_list())
-            .answers(200, "A page.", page),
-        Endpoint::new("GET", "/v2/dlq/causes", Access::Read, tag, "Group the newest dead letters by what they died of")
+            .answers(200, "One page of dead letters.", page),
+        Endpoint::new("GET", "/v2/dlq/causes", Access::Read, tag, "Group the newest dead letters by cause")
             .with(&dlq_selection())
             .answers(
                 200,
-                "The causes of most dead letters first.",
+                "Causes, those with the most dead letters first.",
                 object(&causes.each_ref().map(|(name, _)| *name), &causes),
             ),
-        Endpoint::new(
-            "DELETE",
-            "/v2/dlq",
-            Access::Write,
-            tag,
-            "Delete dead letters, a page at a time or in the background",
-        )
-        .with(&dlq_filters())
-        .with(DLQ_BULK)
-        .body(RequestBody::OptionalJson(reference("Filters")))
-        .answers(200, "How many are gone.", deleted())
-        .answers(202, "With async: what was begun, and how many match.", begun())
-        .errors(&[412]),
-        Endpoint::new(
-            "POST",
-            "/v2/dlq/retry",
-            Access::Write,
-            tag,
-            "Publish dead letters again, a page at a time or in the background",
-        )
-        .with(&dlq_filters())
-        .with(DLQ_BULK)
-        .with(DELIVERY)
-        .with(ONCE)
-        .body(RequestBody::OptionalJson(reference("Filters")))
-        .answers(201, "The new messages.", retried)
-        .answers(202, "With async: what was begun, and how many match.", begun())
-        .errors(&[404, 412]),
-        Endpoint::new("POST", "/v2/dlq/retry/{id}", Access::Write, tag, "Publish a dead letter again")
+        Endpoint::new("DELETE", "/v2/dlq", Access::Write, tag, "Delete dead letters by page, or in the background")
+            .with(&dlq_filters())
+            .with(DLQ_BULK)
+            .body(RequestBody::OptionalJson(reference("Filters")))
+            .answers(200, "Number of deleted dead letters.", deleted())
+            .answers(202, "With `async`: the id of the bulk action and the number of matches.", begun())
+            .errors(&[412]),
+        Endpoint::new("POST", "/v2/dlq/retry", Access::Write, tag, "Retry dead letters by page, or in the background")
+            .with(&dlq_filters())
+            .with(DLQ_BULK)
+            .with(DELIVERY)
+            .with(ONCE)
+            .body(RequestBody::OptionalJson(reference("Filters")))
+            .answers(201, "The messages that were published again.", retried)
+            .answers(202, "With `async`: the id of the bulk action and the number of matches.", begun())
+            .errors(&[404, 412]),
+        Endpoint::new("POST", "/v2/dlq/retry/{id}", Access::Write, tag, "Retry a dead letter")
             .with(&[ID])
             .with(DELIVERY)
             .with(ONCE)
-            .answers(201, "The new message.", reference("Published"))
+            .answers(201, "The message that was published again.", reference("Published"))
             .errors(&[404, 412]),
-        Endpoint::new("GET", "/v2/dlq/{id}", Access::Read, tag, "Look at a dead letter")
+        Endpoint::new("GET", "/v2/dlq/{id}", Access::Read, tag, "Get a dead letter")
             .with(&[ID])
             .answers(200, "The dead letter.", reference("DeadLetter"))
             .errors(&[404]),
         Endpoint::new("DELETE", "/v2/dlq/{id}", Access::Write, tag, "Delete a dead letter")
             .alias("/v2/dlq/messages/{id}")
             .with(&[ID])
-            .answers(200, "It is gone.", deleted())
+            .answers(200, "Deleted.", deleted())
             .errors(&[404]),
     ]
 }
@@ -376,56 +376,90 @@ fn logs() -> Vec<Endpoint> {
         ("cursor", text()),
     ];
     vec![
-        Endpoint::new("GET", "/v2/logs", Access::Read, "Logs", "List what happened to messages")
+        Endpoint::new("GET", "/v2/logs", Access::Read, "Logs", "List log lines")
             .alias("/v2/events")
             .alias("/v1/logs")
             .alias("/v1/events")
             .with(&log_filters())
-            .answers(200, "A page.", object(&["logs", "events"], &fields)),
-        Endpoint::new("GET", "/v2/events/stream", Access::Read, "Logs", "Follow what happens to messages")
+            .answers(200, "One page of log lines.", object(&["logs", "events"], &fields)),
+        Endpoint::new("GET", "/v2/events/stream", Access::Read, "Logs", "Stream log lines")
             .with(&stream_filters())
-            .answers_text(200, "Events `line`, whose data is a LogLine, and `missed`.", "text/event-stream"),
+            .answers_text(
+                200,
+                "Server-sent events: `line` with a LogLine, and `missed` with the number of skipped lines.",
+                "text/event-stream",
+            ),
     ]
 }
 
 fn keys() -> Vec<Endpoint> {
     let tag = "Signing keys";
     vec![
-        Endpoint::new("GET", "/v2/keys", Access::Write, tag, "Show the keys that sign deliveries")
-            .alias("/v1/keys")
-            .answers(200, "The keys.", reference("Keys")),
-        Endpoint::new("POST", "/v2/keys/rotate", Access::Write, tag, "Make the next key the current one")
-            .alias("/v1/keys/rotate")
-            .alias("/v2/rotate")
-            .answers(200, "The new keys.", reference("Keys")),
+        Endpoint::new("GET", "/v2/keys", Access::Write, tag, "Get the signing keys").alias("/v1/keys").answers(
+            200,
+            "The signing keys.",
+            reference("Keys"),
+        ),
+        Endpoint::new(
+            "POST",
+            "/v2/keys/rotate",
+            Access::Write,
+            tag,
+            "Rotate the signing keys: the next key becomes the current one",
+        )
+        .alias("/v1/keys/rotate")
+        .alias("/v2/rotate")
+        .answers(200, "The new signing keys.", reference("Keys")),
     ]
 }
 
 fn trying() -> Vec<Endpoint> {
     let forgotten = object(&["deleted"], &[("deleted", whole())]);
     vec![
-        Endpoint::new("GET", "/v2/retryDelay", Access::Read, "Publishing", "When a message would be tried again")
+        Endpoint::new("GET", "/v2/retryDelay", Access::Read, "Publishing", "Preview when a message is retried")
             .with(RETRY_DELAY)
-            .answers(200, "The plan, if no receiver names a time.", reference("RetryPlan"))
+            .answers(200, "Time of each attempt, if the receiver sends no `Retry-After`.", reference("RetryPlan"))
             .errors(&[412]),
-        Endpoint::new("GET", "/v2/receiver", Access::Read, "Test receiver", "What the test receiver has received")
-            .answers(200, "Its URL for this tenant, and the last deliveries, newest first.", reference("TestReceiver"))
-            .errors(&[404]),
-        Endpoint::new("DELETE", "/v2/receiver", Access::Write, "Test receiver", "Forget what it has received")
-            .answers(200, "How many deliveries are forgotten.", forgotten)
-            .errors(&[404]),
-        Endpoint::new("GET", "/v2/settings", Access::Read, "Operators", "The configuration in effect, without secrets")
-            .answers(200, "It, and the tenant's own tokens by name.", reference("Settings")),
+        Endpoint::new(
+            "GET",
+            "/v2/receiver",
+            Access::Read,
+            "Test receiver",
+            "List the deliveries that the test receiver has received",
+        )
+        .answers(
+            200,
+            "URL of the receiver for this tenant, and its last deliveries, newest first.",
+            reference("TestReceiver"),
+        )
+        .errors(&[404]),
+        Endpoint::new(
+            "DELETE",
+            "/v2/receiver",
+            Access::Write,
+            "Test receiver",
+            "Clear the deliveries of the test receiver",
+        )
+        .answers(200, "Number of cleared deliveries.", forgotten)
+        .errors(&[404]),
+        Endpoint::new(
+            "GET",
+            "/v2/settings",
+            Access::Read,
+            "Operators",
+            "Get the effective configuration, without secrets",
+        )
+        .answers(200, "The configuration, and the names of the tenant's tokens.", reference("Settings")),
     ]
 }
 
 fn language_model() -> Vec<Endpoint> {
     let path = "/llm/v1/chat/completions";
-    let summary = "Pass a request on to the operator's language model; the answer is what it says";
+    let summary = "Forward a chat completion request to the language model of the operator";
     vec![
         Endpoint::new("POST", path, Access::Write, "Language model", summary)
             .body(RequestBody::Json(json!({ "type": "object" })))
-            .answers(200, "The answer of the model; with stream, as server-sent events.", json!({}))
+            .answers(200, "The response of the model; server-sent events if the request has `stream`.", json!({}))
             .errors(&[404, 502]),
     ]
 }
@@ -434,13 +468,28 @@ fn operators() -> Vec<Endpoint> {
     let status = |status: &str| object(&["status"], &[("status", json!({ "const": status }))]);
     let endpoint = |path, access, summary| Endpoint::new("GET", path, access, "Operators", summary);
     vec![
-        endpoint("/v2/stats", Access::Read, "How the tenant stands, and the last five minutes second by second")
-            .answers(200, "Figures.", reference("Stats")),
-        endpoint("/health", Access::Open, "Whether the process answers").answers(200, "It does.", status("ok")),
-        endpoint("/ready", Access::Open, "Whether messages are accepted").answers(200, "They are.", status("ready")),
-        endpoint("/metrics", Access::Metrics, "Figures for Prometheus")
-            .answers_text(200, "Prometheus text.", "text/plain; version=0.0.4; charset=utf-8")
+        endpoint("/v2/stats", Access::Read, "Get the tenant's statistics, and the last 5 minutes by second").answers(
+            200,
+            "Statistics of the tenant.",
+            reference("Stats"),
+        ),
+        endpoint("/health", Access::Open, "Check that the process is alive").answers(
+            200,
+            "The process is alive.",
+            status("ok"),
+        ),
+        endpoint("/ready", Access::Open, "Check that the server accepts messages").answers(
+            200,
+            "The server accepts messages.",
+            status("ready"),
+        ),
+        endpoint("/metrics", Access::Metrics, "Get metrics for Prometheus")
+            .answers_text(200, "Metrics in the Prometheus text format.", "text/plain; version=0.0.4; charset=utf-8")
             .errors(&[404]),
-        endpoint("/openapi.json", Access::Open, "This document").answers(200, "It.", json!({ "type": "object" })),
+        endpoint("/openapi.json", Access::Open, "Get this OpenAPI document").answers(
+            200,
+            "The OpenAPI document.",
+            json!({ "type": "object" }),
+        ),
     ]
 }

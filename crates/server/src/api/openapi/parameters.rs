@@ -77,73 +77,114 @@ const TIME: Kind = Kind::Whole(0, i64::MAX);
 pub(super) const DESTINATION: Parameter = path(
     "destination",
     Kind::Text,
-    "A URL, as it is or percent-encoded as a whole; the name of a URL group; or api/llm. Its own query is the query of the request.",
+    "A URL (as it is, or percent-encoded as a whole), the name of a URL group, or `api/llm`. The query of the request becomes the query of the URL.",
 );
-pub(super) const QUEUE: Parameter = path("queue", NAME, "The queue; made if there is none.");
-pub(super) const ID: Parameter = path("id", Kind::Text, "The id, as the server gave it.");
-pub(super) const NAME_IN_PATH: Parameter = path("name", NAME, "The name.");
-pub(super) const KEY: Parameter = path("key", Kind::Text, "The flow-control key.");
+pub(super) const QUEUE: Parameter = path("queue", NAME, "Name of the queue, which is created if it does not exist.");
+pub(super) const ID: Parameter = path("id", Kind::Text, "Id of the object.");
+pub(super) const NAME_IN_PATH: Parameter = path("name", NAME, "Name of the object.");
+pub(super) const KEY: Parameter = path("key", Kind::Text, "Flow-control key.");
 
 /// How a message is to be delivered. `Upstash-Forward-*`, `Upstash-Callback-*` and
 /// `Upstash-Failure-Callback-*` have no fixed names, so they cannot be listed.
 pub(super) const DELIVERY: &[Parameter] = &[
-    header("Upstash-Method", Kind::OneOf(&["GET", "POST", "PUT", "PATCH", "DELETE"]), "Method of the delivery."),
-    header("Upstash-Delay", DURATION, "How long after now the first attempt is due."),
-    header("Upstash-Retries", Kind::Whole(0, 1_000), "How many attempts may follow the first."),
-    header("Upstash-Retry-Delay", Kind::Text, "Milliseconds between attempts, an expression over `retried`."),
-    header("Upstash-Timeout", DURATION, "How long one attempt may take."),
-    header("Upstash-Callback", Kind::Text, "URL that hears of every attempt; `Upstash-Callback-*` configures it."),
+    header(
+        "Upstash-Method",
+        Kind::OneOf(&["GET", "POST", "PUT", "PATCH", "DELETE"]),
+        "HTTP method of the delivery. Default: POST.",
+    ),
+    header(
+        "Upstash-Delay",
+        DURATION,
+        "Delay before the first attempt, such as 50s or 1d12h. A number without a unit is in seconds. Default: none; maximum: 365d.",
+    ),
+    header("Upstash-Retries", Kind::Whole(0, 1_000), "Maximum number of retries. Default: 3."),
+    header(
+        "Upstash-Retry-Delay",
+        Kind::Text,
+        "Expression for the delay before each retry, in milliseconds, such as `1000 * (1 + retried)`. Default: exponential back-off; maximum: 1 day.",
+    ),
+    header("Upstash-Timeout", DURATION, "Time limit of one attempt, from 1s to 2h. Default: 2h."),
+    header(
+        "Upstash-Callback",
+        Kind::Text,
+        "URL that is called with the response of each attempt. `Upstash-Callback-*` headers configure it.",
+    ),
     header(
         "Upstash-Failure-Callback",
         Kind::Text,
-        "URL that hears of the final failure; `Upstash-Failure-Callback-*` configures it.",
+        "URL that is called if the message fails permanently. `Upstash-Failure-Callback-*` headers configure it.",
     ),
-    header("Upstash-Label", Kind::Text, "Labels for filtering, separated by commas."),
-    header("Upstash-Redact-Fields", Kind::Text, "What answers of the API hide: body, header, header[Name]."),
-    header("Upstash-Flow-Control-Key", Kind::Text, "Messages with the same key share limits."),
-    header("Upstash-Flow-Control-Value", Kind::Text, "The limits: parallelism=N, rate=N, period=DURATION."),
-    header("Upstash-Header-Forward", Kind::Boolean, "Whether all headers of the request are sent on."),
+    header("Upstash-Label", Kind::Text, "Labels to filter by, separated by commas. At most 32, of 256 bytes each."),
+    header(
+        "Upstash-Redact-Fields",
+        Kind::Text,
+        "Parts of the message to redact in API responses: `body`, `header` or `header[Name]`, separated by commas.",
+    ),
+    header(
+        "Upstash-Flow-Control-Key",
+        Kind::Text,
+        "Flow-control key. Messages with the same key share limits. At most 256 bytes.",
+    ),
+    header(
+        "Upstash-Flow-Control-Value",
+        Kind::Text,
+        "Limits of the flow-control key: `rate=N`, `period=DURATION` and `parallelism=N`, separated by commas. Default period: 1s.",
+    ),
+    header("Upstash-Header-Forward", Kind::Boolean, "Forward all plain headers of this request. Default: false."),
 ];
 /// When it is published once.
 pub(super) const ONCE: &[Parameter] = &[
-    header("Upstash-Not-Before", TIME, "Unix second before which nothing is attempted; wins over the delay."),
-    header("Upstash-Deduplication-Id", Kind::Text, "A publish with the same id within 10 minutes is a duplicate."),
-    header("Upstash-Content-Based-Deduplication", Kind::Boolean, "The same, by destination, headers and body."),
+    header(
+        "Upstash-Not-Before",
+        TIME,
+        "Earliest time of the first attempt, in Unix seconds. Takes precedence over `Upstash-Delay`. At most 365 days ahead.",
+    ),
+    header(
+        "Upstash-Deduplication-Id",
+        Kind::Text,
+        "Deduplication id, at most 1024 bytes. A second publish with this id within 10 minutes is a duplicate.",
+    ),
+    header(
+        "Upstash-Content-Based-Deduplication",
+        Kind::Boolean,
+        "Deduplicate by destination, forwarded headers and body. Default: false.",
+    ),
 ];
 /// When it is published again and again.
 pub(super) const SCHEDULE: &[Parameter] = &[
-    header("Upstash-Cron", Kind::Text, "The cron expression, with an optional CRON_TZ= before it."),
-    header("Upstash-Schedule-Id", NAME, "The id of the schedule; one of the same id is replaced."),
-    header("Upstash-Queue-Name", NAME, "The queue that its messages are put into."),
+    header(
+        "Upstash-Cron",
+        Kind::Text,
+        "Cron expression. `CRON_TZ=ZONE` before it sets the time zone. Default zone: UTC.",
+    ),
+    header(
+        "Upstash-Schedule-Id",
+        NAME,
+        "Id of the schedule. A schedule with the same id is replaced. Default: a new id.",
+    ),
+    header("Upstash-Queue-Name", NAME, "Queue for the messages of the schedule."),
 ];
 
 /// What a plan of retries is asked for.
 pub(super) const RETRY_DELAY: &[Parameter] = &[
-    query("expression", Kind::Text, "As in Upstash-Retry-Delay; without it, the default back-off."),
-    query("retries", Kind::Whole(0, 1_000), "As in Upstash-Retries."),
+    query("expression", Kind::Text, "Expression as in `Upstash-Retry-Delay`. Default: exponential back-off."),
+    query("retries", Kind::Whole(0, 1_000), "Number of retries, as in `Upstash-Retries`. Default: 3."),
 ];
 /// What can be changed of a schedule.
-pub(super) const NEW_CRON: &[Parameter] = &[header("Upstash-Cron", Kind::Text, "The cron expression.")];
+pub(super) const NEW_CRON: &[Parameter] = &[header("Upstash-Cron", Kind::Text, "New cron expression.")];
 /// When an expression fires.
 pub(super) const FORECAST: &[Parameter] = &[
-    query("expression", Kind::Text, "The cron expression; required."),
-    query("count", Kind::Whole(1, 100), "At most so many times; 10 unless it is said."),
-    query(
-        "after",
-        Kind::Whole(0, i64::MAX),
-        "Times after this one, in Unix milliseconds; after now unless it is said.",
-    ),
+    query("expression", Kind::Text, "Cron expression. Required."),
+    query("count", Kind::Whole(1, 100), "Number of firing times to return. Default: 10."),
+    query("after", Kind::Whole(0, i64::MAX), "Return times after this one, in Unix milliseconds. Default: now."),
 ];
 
-pub(super) const RUN: Parameter = path("run", Kind::Text, "The id of a workflow run, as it is or percent-encoded.");
-pub(super) const USER: Parameter = path("user", Kind::Text, "The tenant: the user that its token names.");
-pub(super) const RUN_ID: Parameter = header(
-    "Upstash-Workflow-RunId",
-    Kind::Text,
-    "The id of the run; made if there is none, unique while the run goes on.",
-);
+pub(super) const RUN: Parameter = path("run", Kind::Text, "Id of the workflow run, optionally percent-encoded.");
+pub(super) const USER: Parameter = path("user", Kind::Text, "Name of the tenant.");
+pub(super) const RUN_ID: Parameter =
+    header("Upstash-Workflow-RunId", Kind::Text, "Id of the run, unique among active runs. Default: a new id.");
 pub(super) const CANCEL: Parameter =
-    query("cancel", Kind::Boolean, "false: the run has succeeded, and the body is its result.");
+    query("cancel", Kind::Boolean, "`false` ends the run as a success, with the body as its result.");
 
 /// How a run may be triggered: what a message can have, but for what a run does its own way.
 pub(super) fn trigger() -> Vec<Parameter> {
@@ -160,7 +201,7 @@ pub(super) fn trigger() -> Vec<Parameter> {
     parameters.push(header(
         "Upstash-Workflow-Unknown-Sdk",
         Kind::Boolean,
-        "The endpoint may have any client: it is asked to trigger the run once more, its own way.",
+        "Let the SDK of the endpoint trigger the run, whatever its version.",
     ));
     parameters
 }
@@ -168,14 +209,18 @@ pub(super) fn trigger() -> Vec<Parameter> {
 /// Which runs a bulk cancel means.
 pub(super) fn run_filters() -> Vec<Parameter> {
     let mut parameters = vec![
-        query("workflowRunIds", Kind::Texts, "These runs, whatever else is said."),
-        query("workflowRunId", Kind::Texts, "These runs, if they match the other filters."),
-        query("workflowUrl", Kind::Texts, "Runs whose URL begins like this."),
-        query("workflowUrlExactMatch", Kind::Boolean, "Runs whose URL is exactly that."),
+        query("workflowRunIds", Kind::Texts, "Cancel these runs and ignore all other filters."),
+        query("workflowRunId", Kind::Texts, "Only these runs, combined with the other filters."),
+        query("workflowUrl", Kind::Texts, "Prefix of the workflow URL."),
+        query(
+            "workflowUrlExactMatch",
+            Kind::Boolean,
+            "Match `workflowUrl` exactly instead of as a prefix. Default: false.",
+        ),
         query(
             "count",
             Kind::Whole(1, i64::MAX),
-            "At most so many, the oldest first; 500 is the most, 100 the default.",
+            "Maximum number of runs to cancel, oldest first. Default: 100; maximum: 500.",
         ),
     ];
     let names = ["label", "flowControlKey", "callerIp", "fromDate", "toDate"];
@@ -184,39 +229,42 @@ pub(super) fn run_filters() -> Vec<Parameter> {
     parameters
 }
 
-const MESSAGE_IDS: Parameter = query("messageIds", Kind::Texts, "These messages.");
+const MESSAGE_IDS: Parameter = query("messageIds", Kind::Texts, "Message ids.");
 const COMMON_FILTERS: [Parameter; 10] = [
-    query("url", Kind::Texts, "The destination, exactly."),
-    query("topicName", Kind::Texts, "The URL group it was published to."),
-    query("urlGroup", Kind::Texts, "The same, as older SDKs say it."),
-    query("queueName", Kind::Texts, "The queue it is in."),
-    query("scheduleId", Kind::Texts, "The schedule that made it."),
-    query("label", Kind::Texts, "Any label of the message."),
-    query("flowControlKey", Kind::Texts, "Its flow-control key."),
-    query("callerIp", Kind::Texts, "The address that published it."),
-    query("fromDate", TIME, "Not before this Unix millisecond."),
-    query("toDate", TIME, "Not after this Unix millisecond."),
+    query("url", Kind::Texts, "Destination URL, exact match."),
+    query("topicName", Kind::Texts, "URL group that the message was published to."),
+    query("urlGroup", Kind::Texts, "Alias of `topicName`, for older SDKs."),
+    query("queueName", Kind::Texts, "Queue of the message."),
+    query("scheduleId", Kind::Texts, "Schedule that created the message."),
+    query("label", Kind::Texts, "Labels; matches messages with any of them."),
+    query("flowControlKey", Kind::Texts, "Flow-control key."),
+    query("callerIp", Kind::Texts, "IP address that published the message."),
+    query("fromDate", TIME, "Start of the time range, in Unix milliseconds, inclusive."),
+    query("toDate", TIME, "End of the time range, in Unix milliseconds, inclusive."),
 ];
 const PLACE_FILTERS: [Parameter; 2] = [
-    query("host", Kind::Texts, "Host of the destination, with or without its port."),
-    query("path", Kind::Texts, "Path of the destination, without its query."),
+    query("host", Kind::Texts, "Host of the destination, with or without the port."),
+    query("path", Kind::Texts, "Path of the destination, without the query."),
 ];
 const PAGE: [Parameter; 2] = [
-    query("cursor", Kind::Text, "Where the page starts, as the page before said."),
-    query("order", Kind::OneOf(&["latestFirst", "earliestFirst"]), "Which end comes first."),
+    query("cursor", Kind::Text, "Cursor from the previous page."),
+    query("order", Kind::OneOf(&["latestFirst", "earliestFirst"]), "Sort order by time. Default: latestFirst."),
 ];
-pub(super) const TRIM_BODY: Parameter =
-    query("trimBody", Kind::Whole(-1, i64::MAX), "Bytes of each body; 0 or -1 for none.");
+pub(super) const TRIM_BODY: Parameter = query(
+    "trimBody",
+    Kind::Whole(-1, i64::MAX),
+    "Maximum number of bytes of each body; 0 or -1 omits bodies. Default: whole bodies.",
+);
 
 /// Which page of a bare list is meant; the header `Upstash-Cursor` of a response says where the next one begins.
 pub(super) const LIST_PAGE: &[Parameter] = &[
-    query("cursor", Kind::Text, "Where the page starts: the Upstash-Cursor header of the page before."),
-    query("count", Kind::Whole(1, i64::MAX), "At most so many; 10000 is the most, and the default."),
+    query("cursor", Kind::Text, "Cursor from the `Upstash-Cursor` header of the previous page."),
+    query("count", Kind::Whole(1, i64::MAX), "Maximum number of items on the page. Default and maximum: 10000."),
 ];
 /// The same of those who wait for an event.
 pub(super) const WAITERS_PAGE: &[Parameter] = &[
-    query("cursor", Kind::Text, "Where the page starts: the Upstash-Cursor header of the page before."),
-    query("count", Kind::Whole(1, i64::MAX), "At most so many; 1000 is the most, and the default."),
+    query("cursor", Kind::Text, "Cursor from the `Upstash-Cursor` header of the previous page."),
+    query("count", Kind::Whole(1, i64::MAX), "Maximum number of items on the page. Default and maximum: 1000."),
 ];
 
 /// Which messages a bulk cancel means.
@@ -224,19 +272,23 @@ pub(super) fn cancel_filters() -> Vec<Parameter> {
     let mut parameters = vec![MESSAGE_IDS];
     parameters.extend(COMMON_FILTERS);
     parameters.extend(PLACE_FILTERS);
-    parameters.push(query("count", Kind::Whole(1, 500), "At most so many, the oldest first."));
-    parameters.push(query("async", Kind::Boolean, "Do it in the background and answer at once."));
+    parameters.push(query(
+        "count",
+        Kind::Whole(1, 500),
+        "Maximum number of messages to cancel, oldest first. Default: no limit.",
+    ));
+    parameters.push(query("async", Kind::Boolean, "Cancel in the background and respond immediately. Default: false."));
     parameters
 }
 
 /// Which dead letters are meant.
 pub(super) fn dlq_selection() -> Vec<Parameter> {
     let mut parameters = vec![
-        query("dlqIds", Kind::Texts, "These dead letters."),
-        query("messageId", Kind::Text, "This message."),
+        query("dlqIds", Kind::Texts, "Ids of dead letters."),
+        query("messageId", Kind::Text, "Message id."),
         MESSAGE_IDS,
-        query("responseStatus", Kind::Wholes, "Status of the last answer; 0 for none."),
-        query("cause", Kind::Texts, "What they died of, as /v2/dlq/causes names it."),
+        query("responseStatus", Kind::Wholes, "Status of the last response; 0 if there was none."),
+        query("cause", Kind::Texts, "Id of a cause, from `GET /v2/dlq/causes`."),
     ];
     parameters.extend(COMMON_FILTERS);
     parameters
@@ -245,7 +297,11 @@ pub(super) fn dlq_selection() -> Vec<Parameter> {
 /// Which dead letters are meant, a page at a time.
 pub(super) fn dlq_filters() -> Vec<Parameter> {
     let mut parameters = dlq_selection();
-    parameters.push(query("count", Kind::Whole(1, i64::MAX), "At most so many; 100 is the most, and the default."));
+    parameters.push(query(
+        "count",
+        Kind::Whole(1, i64::MAX),
+        "Maximum number of dead letters on the page. Default and maximum: 100.",
+    ));
     parameters.extend(PAGE);
     parameters
 }
@@ -255,9 +311,9 @@ pub(super) const DLQ_BULK: &[Parameter] = &[
     query(
         "async",
         Kind::Boolean,
-        "Do it in the background, with all that match or `count` of them, and answer at once.",
+        "Process all matches, or `count` of them, in the background and respond immediately. Default: false.",
     ),
-    query("rate", Kind::Whole(1, 1_000), "With async: at most so many per second."),
+    query("rate", Kind::Whole(1, 1_000), "With `async`: maximum number of dead letters per second. Default: no limit."),
 ];
 
 pub(super) fn dlq_list() -> Vec<Parameter> {
@@ -266,7 +322,7 @@ pub(super) fn dlq_list() -> Vec<Parameter> {
     parameters.push(query(
         "source",
         Kind::OneOf(&["workflow"]),
-        "Failed runs of workflows instead, with their filters.",
+        "`workflow` lists failed workflow runs instead, with their own filters.",
     ));
     parameters
 }
@@ -287,20 +343,24 @@ const STATES: [&str; 10] = [
 /// Which log lines are meant.
 pub(super) fn log_filters() -> Vec<Parameter> {
     let mut parameters = vec![
-        query("messageId", Kind::Text, "This message."),
+        query("messageId", Kind::Text, "Message id."),
         MESSAGE_IDS,
-        query("state", Kind::OneOf(&STATES), "This state; IN_PROGRESS stands for ACTIVE, RETRY and ERROR."),
-        query("groupBy", Kind::OneOf(&["messageId"]), "Lines by message."),
-        query("sourceMessageId", Kind::Texts, "Messages that this one led to: its callbacks, and what was sent again."),
+        query("state", Kind::OneOf(&STATES), "State of the line. `IN_PROGRESS` matches ACTIVE, RETRY and ERROR."),
+        query("groupBy", Kind::OneOf(&["messageId"]), "Group the lines by message."),
+        query(
+            "sourceMessageId",
+            Kind::Texts,
+            "Messages that this message led to: its callbacks and its retries from the DLQ.",
+        ),
         query(
             "scanLimit",
             Kind::Whole(1, i64::MAX),
-            "The page ends when so many lines did not match; 500000 is the most.",
+            "End the page after this number of lines that do not match. Default and maximum: 500000.",
         ),
         query(
             "count",
             Kind::Whole(1, i64::MAX),
-            "At most so many; 1000 is the most, and the default (10 when grouped).",
+            "Maximum number of lines on the page. Default and maximum: 1000. With `groupBy`, number of messages; default: 10.",
         ),
         TRIM_BODY,
     ];
@@ -318,28 +378,36 @@ pub(super) fn stream_filters() -> Vec<Parameter> {
     parameters.push(query(
         "trimBody",
         Kind::Whole(-1, i64::MAX),
-        "Bytes of each body; 0 or -1 for none. 4096 by default.",
+        "Maximum number of bytes of each body; 0 or -1 omits bodies. Default: 4096.",
     ));
     parameters.push(query(
         "maxPerSecond",
         Kind::Whole(1, 1_000),
-        "At most so many; what is more is left out. 1000 by default.",
+        "Maximum number of lines that the stream examines per second; more are skipped. Default: 1000.",
     ));
     parameters
 }
 
 /// What runs of workflows are found by.
 const RUN_FILTERS: [Parameter; 10] = [
-    query("workflowRunId", Kind::Texts, "Runs of this name."),
-    query("workflowCreatedAt", TIME, "The run of this name that was created then."),
-    query("workflowUrl", Kind::Texts, "Where its steps are executed, exactly."),
-    query("label", Kind::Texts, "Any label of the run."),
-    query("flowControlKey", Kind::Texts, "Its flow-control key."),
-    query("callerIp", Kind::Texts, "The address that triggered it."),
-    query("host", Kind::Texts, "Host of its URL, with or without the port."),
-    query("path", Kind::Texts, "Path of its URL, without the query."),
-    query("fromDate", TIME, "Not before this Unix millisecond: of its creation, in the DLQ of its failure."),
-    query("toDate", TIME, "Not after this Unix millisecond."),
+    query("workflowRunId", Kind::Texts, "Ids of runs."),
+    query(
+        "workflowCreatedAt",
+        TIME,
+        "Creation time of the run, in Unix milliseconds, to tell apart runs with the same id.",
+    ),
+    query("workflowUrl", Kind::Texts, "Workflow URL, exact match."),
+    query("label", Kind::Texts, "Labels; matches runs with any of them."),
+    query("flowControlKey", Kind::Texts, "Flow-control key."),
+    query("callerIp", Kind::Texts, "IP address that triggered the run."),
+    query("host", Kind::Texts, "Host of the workflow URL, with or without the port."),
+    query("path", Kind::Texts, "Path of the workflow URL, without the query."),
+    query(
+        "fromDate",
+        TIME,
+        "Start of the time range, in Unix milliseconds, inclusive. Applies to the creation of the run; in the DLQ, to its failure.",
+    ),
+    query("toDate", TIME, "End of the time range, in Unix milliseconds, inclusive."),
 ];
 
 /// States of runs and steps.
@@ -358,13 +426,17 @@ const RUN_LOG_STATES: [&str; 9] = [
 /// Which runs a log is asked for.
 pub(super) fn run_log_filters() -> Vec<Parameter> {
     let mut parameters = vec![
-        query("groupBy", Kind::OneOf(&["workflowRunId"]), "Runs with their steps, instead of lines."),
-        query("state", Kind::OneOf(&RUN_LOG_STATES), "Runs, or lines, in this state."),
-        query("messageId", Kind::Text, "The run that this message belongs to."),
-        query("workflowRuns", Kind::Texts, "These runs, each as id@createdAt; no other filter counts then."),
-        query("count", Kind::Whole(1, i64::MAX), "At most so many: 10 runs, or 1000 lines."),
-        query("cursor", Kind::Text, "Where the page starts, as the page before said."),
-        query("usage", Kind::Boolean, "Runs also tell how much they have of what they may have."),
+        query("groupBy", Kind::OneOf(&["workflowRunId"]), "Return runs with their steps instead of log lines."),
+        query("state", Kind::OneOf(&RUN_LOG_STATES), "State of the run, or of the line."),
+        query("messageId", Kind::Text, "Message id; matches the run that the message belongs to."),
+        query("workflowRuns", Kind::Texts, "Runs, each as `id@createdAt`. All other filters are ignored."),
+        query(
+            "count",
+            Kind::Whole(1, i64::MAX),
+            "Maximum number of items on the page. Default and maximum: 10 runs or 1000 lines.",
+        ),
+        query("cursor", Kind::Text, "Cursor from the previous page."),
+        query("usage", Kind::Boolean, "Include the usage and the limits of each run. Default: false."),
         TRIM_BODY,
     ];
     parameters.extend(RUN_FILTERS);
@@ -374,13 +446,17 @@ pub(super) fn run_log_filters() -> Vec<Parameter> {
 /// Which failed runs are meant.
 pub(super) fn failed_run_filters() -> Vec<Parameter> {
     let mut parameters = vec![
-        query("dlqIds", Kind::Texts, "These failed runs; no other filter counts then."),
-        query("url", Kind::Texts, "The same as workflowUrl."),
-        query("responseStatus", Kind::Wholes, "Status of the last answer; 503 or 504 when there was none."),
-        query("failureFunctionState", Kind::Texts, "How telling of the failure stands."),
-        query("failureCallbackState", Kind::Texts, "The same, as the documentation also says it."),
-        query("count", Kind::Whole(1, i64::MAX), "At most so many: 100, or 50 that begin again."),
-        query("cursor", Kind::Text, "Where the page starts, as the page before said."),
+        query("dlqIds", Kind::Texts, "Ids of failed runs. All other filters are ignored."),
+        query("url", Kind::Texts, "Alias of `workflowUrl`."),
+        query("responseStatus", Kind::Wholes, "Status of the last response; 503 or 504 if there was none."),
+        query("failureFunctionState", Kind::Texts, "State of the failure function."),
+        query("failureCallbackState", Kind::Texts, "Alias of `failureFunctionState`."),
+        query(
+            "count",
+            Kind::Whole(1, i64::MAX),
+            "Maximum number of runs. Default and maximum: 100; for resume and restart: 50.",
+        ),
+        query("cursor", Kind::Text, "Cursor from the previous page."),
     ];
     parameters.extend(RUN_FILTERS);
     parameters
@@ -392,32 +468,64 @@ pub(super) fn failed_run_list() -> Vec<Parameter> {
     parameters
 }
 
-pub(super) const DLQ_ID: Parameter = path("id", Kind::Text, "The dlqId of the failed run.");
-pub(super) const EVENT: Parameter = path("event", Kind::Text, "The event, slashes included.");
+pub(super) const DLQ_ID: Parameter = path("id", Kind::Text, "The `dlqId` of the failed run.");
+pub(super) const EVENT: Parameter = path("event", Kind::Text, "Id of the event. It can contain slashes.");
 
 /// What may be chosen anew for a run that begins again.
 pub(super) const RUN_OVERRIDES: &[Parameter] = &[
-    header("Upstash-Retries", Kind::Whole(0, 1_000), "How many attempts may follow the first of each delivery."),
-    header("Upstash-Retry-Delay", Kind::Text, "Milliseconds between attempts, an expression over `retried`."),
-    header("Upstash-Delay", DURATION, "How long after now the first delivery is due."),
-    header("Upstash-Label", Kind::Text, "Labels for filtering, separated by commas."),
-    header("Upstash-Flow-Control-Key", Kind::Text, "Deliveries with the same key share limits."),
-    header("Upstash-Flow-Control-Value", Kind::Text, "The limits: parallelism=N, rate=N, period=DURATION."),
-    header("Upstash-Failure-Callback", Kind::Text, "URL that hears of the failure of the new run."),
+    header(
+        "Upstash-Retries",
+        Kind::Whole(0, 1_000),
+        "Maximum number of retries of each delivery. Default: as in the failed run.",
+    ),
+    header(
+        "Upstash-Retry-Delay",
+        Kind::Text,
+        "Expression for the delay before each retry, in milliseconds, such as `1000 * (1 + retried)`. Default: as in the failed run; maximum: 1 day.",
+    ),
+    header(
+        "Upstash-Delay",
+        DURATION,
+        "Delay before the first delivery, such as 50s or 1d12h. A number without a unit is in seconds. Default: none; maximum: 365d.",
+    ),
+    header("Upstash-Label", Kind::Text, "Labels to filter by, separated by commas. At most 32, of 256 bytes each."),
+    header(
+        "Upstash-Flow-Control-Key",
+        Kind::Text,
+        "Flow-control key. Deliveries with the same key share limits. At most 256 bytes.",
+    ),
+    header(
+        "Upstash-Flow-Control-Value",
+        Kind::Text,
+        "Limits of the flow-control key: `rate=N`, `period=DURATION` and `parallelism=N`, separated by commas. Default period: 1s.",
+    ),
+    header("Upstash-Failure-Callback", Kind::Text, "URL that is called if the new run fails."),
 ];
 
 pub(super) const BULK_ACTIONS: &[Parameter] = &[
-    query("cursor", Kind::Text, "Where the page starts, as the page before said."),
-    query("count", Kind::Whole(1, i64::MAX), "At most so many; 1000 is the most, 100 the default."),
-    query("state", Kind::OneOf(&["IN_PROGRESS", "FINISHED"]), "Only those of the page in this state."),
+    query("cursor", Kind::Text, "Cursor from the previous page."),
+    query(
+        "count",
+        Kind::Whole(1, i64::MAX),
+        "Maximum number of bulk actions on the page. Default: 100; maximum: 1000.",
+    ),
+    query(
+        "state",
+        Kind::OneOf(&["IN_PROGRESS", "FINISHED"]),
+        "Return only bulk actions in this state. A page may be empty while there is a cursor.",
+    ),
 ];
-pub(super) const SEARCH: &[Parameter] = &[query("search", Kind::Text, "Only keys that hold this text.")];
+pub(super) const SEARCH: &[Parameter] = &[query("search", Kind::Text, "Return only keys that contain this text.")];
 pub(super) const PIN: &[Parameter] = &[
-    query("parallelism", Kind::Whole(1, 1_000_000_000), "Most deliveries under way at once."),
-    query("rate", Kind::Whole(1, 1_000_000_000), "Most deliveries started within a period."),
-    query("period", Kind::Whole(1, 604_800), "Length of the period in seconds; only beside a rate."),
+    query("parallelism", Kind::Whole(1, 1_000_000_000), "Maximum number of deliveries in flight."),
+    query("rate", Kind::Whole(1, 1_000_000_000), "Maximum number of deliveries started per period."),
+    query(
+        "period",
+        Kind::Whole(1, 604_800),
+        "Length of the period in seconds. Requires `rate`. Default: 1; maximum: 604800 (7 days).",
+    ),
 ];
 pub(super) const UNPIN: &[Parameter] = &[
-    query("parallelism", Kind::Boolean, "Whether the parallelism follows the messages again."),
-    query("rate", Kind::Boolean, "Whether the rate and its period do."),
+    query("parallelism", Kind::Boolean, "Unpin the parallelism."),
+    query("rate", Kind::Boolean, "Unpin the rate and its period."),
 ];

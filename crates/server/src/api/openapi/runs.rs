@@ -16,53 +16,47 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         post(path, summary)
             .route("/v2/notify/{*event}")
             .body(RequestBody::Raw)
-            .answers(200, "The runs that waited for it.", list_of("NotifiedRun"))
+            .answers(200, "The runs that were waiting for the event.", list_of("NotifiedRun"))
             .errors(&[404, 412])
     };
     let mut endpoints = vec![
-        post("/v2/trigger/{destination}", "Start a workflow run; the body is what it is given")
+        post("/v2/trigger/{destination}", "Trigger a workflow run; the body is its payload")
             .route("/v2/trigger/{*destination}")
             .with(&[DESTINATION])
             .with(&trigger())
             .body(RequestBody::Raw)
-            .answers(200, "It goes on.", reference("StartedRun"))
+            .answers(200, "The run that was started, or that is already active.", reference("StartedRun"))
             .errors(&[412]),
-        post("/v2/trigger", "Without a destination: refused"),
-        post("/v2/batch/trigger", "Start many workflow runs in one transaction")
+        post("/v2/trigger", "Rejected: the destination is missing"),
+        post("/v2/batch/trigger", "Trigger a batch of workflow runs")
             .body(RequestBody::Json(list_of("BatchItem")))
-            .answers(201, "One result for each item, in their order.", list_of("StartedRun"))
+            .answers(201, "One result for each item, in the same order.", list_of("StartedRun"))
             .errors(&[412]),
-        post("/v2/wait/{event}", "A step of a run waits for an event")
+        post("/v2/wait/{event}", "Make a step of a run wait for an event")
             .route("/v2/wait/{*event}")
             .with(&[EVENT, RUN_ID])
             .body(RequestBody::Json(object(&["step"], &wait)))
-            .answers(200, "It waits, or the event had come before.", done())
+            .answers(200, "The step waits, or the event has already arrived.", done())
             .errors(&[412]),
-        notify("/v2/notify/{event}", "Send an event to all runs that wait for it").with(&[EVENT]),
-        notify("/v2/notify/{run}/{event}", "Send an event to a run, which need not wait for it yet")
+        notify("/v2/notify/{event}", "Send an event to all runs that are waiting for it").with(&[EVENT]),
+        notify("/v2/notify/{run}/{event}", "Send an event to one run, which may not be waiting yet")
             .with(&[RUN, EVENT]),
-        Endpoint::new("DELETE", "/v2/workflows/runs", Access::Write, TAG, "Cancel many workflow runs")
+        Endpoint::new("DELETE", "/v2/workflows/runs", Access::Write, TAG, "Cancel workflow runs that match filters")
             .with(&run_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "How many were cancelled.", reference("Cancelled")),
-        Endpoint::new("GET", "/v2/workflows/runs/{run}", Access::Read, TAG, "Fetch the entries of a run that goes on")
+            .answers(200, "Number of cancelled runs.", reference("Cancelled")),
+        Endpoint::new("GET", "/v2/workflows/runs/{run}", Access::Read, TAG, "Get the entries of an active run")
             .route("/v2/workflows/runs/{*run}")
             .with(&[RUN])
-            .answers(200, "All of them, the oldest first.", list_of("RunEntry"))
+            .answers(200, "All entries, oldest first.", list_of("RunEntry"))
             // A reader does not get those of a run that hides something.
             .errors(&[403, 404]),
-        Endpoint::new(
-            "DELETE",
-            "/v2/workflows/runs/{run}",
-            Access::Write,
-            TAG,
-            "Cancel a run, or say that it has succeeded",
-        )
-        .route("/v2/workflows/runs/{*run}")
-        .with(&[RUN, CANCEL])
-        .body(RequestBody::Raw)
-        .answers(200, "It has ended.", json!({ "anyOf": [reference("Cancelled"), done()] }))
-        .errors(&[404, 412]),
+        Endpoint::new("DELETE", "/v2/workflows/runs/{run}", Access::Write, TAG, "Cancel a run, or end it as a success")
+            .route("/v2/workflows/runs/{*run}")
+            .with(&[RUN, CANCEL])
+            .body(RequestBody::Raw)
+            .answers(200, "The run has ended.", json!({ "anyOf": [reference("Cancelled"), done()] }))
+            .errors(&[404, 412]),
     ];
     endpoints.extend(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"].map(hook));
     endpoints
@@ -72,13 +66,13 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
 fn hook(method: &'static str) -> Endpoint {
     let path = "/v2/workflows/hooks/{user}/{run}/{event}";
     let mut endpoint =
-        Endpoint::new(method, path, Access::Open, TAG, "Send a request to a run, as an event that it waits for")
+        Endpoint::new(method, path, Access::Open, TAG, "Call a webhook of a run; the request becomes an event")
             .route("/v2/workflows/hooks/{user}/{run}/{*event}")
             .with(&[USER, RUN, EVENT])
-            .answers(200, "The run has it.", object(&[], &[("messageId", text())]))
+            .answers(200, "The run has received the event.", object(&[], &[("messageId", text())]))
             .errors(&[404, 412, 413, 429]);
     if method == "OPTIONS" {
-        let meaning = "In dev, where a browser asks whether pages may call: they may.";
+        let meaning = "In `dev`, the response to a CORS preflight request.";
         endpoint.answers.push(Answer { status: 204, meaning, content: None });
     }
     if method == "GET" { endpoint } else { endpoint.body(RequestBody::Raw) }
@@ -93,7 +87,10 @@ fn started_run() -> Value {
     let fields = [
         ("workflowRunId", text()),
         ("workflowCreatedAt", millis()),
-        ("deduplicated", json!({ "const": true, "description": "Nothing was started: this run goes on already." })),
+        (
+            "deduplicated",
+            json!({ "const": true, "description": "True if nothing was started because a run with this id is active." }),
+        ),
     ];
     object(&["workflowRunId", "workflowCreatedAt"], &fields)
 }

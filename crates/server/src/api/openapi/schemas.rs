@@ -87,7 +87,7 @@ pub(super) fn all() -> Value {
 
 fn stats() -> Value {
     let counted = |name: &'static str| {
-        let at_least = json!({ "type": "boolean", "description": "There may be more than that." });
+        let at_least = json!({ "type": "boolean", "description": "True if there may be more." });
         object(&[name, "hasMore"], &[(name, whole()), ("hasMore", at_least), ("oldest", millis())])
     };
     let storage = [("bytes", whole()), ("freeBytes", whole()), ("diskLow", boolean()), ("takesWrites", boolean())];
@@ -95,17 +95,20 @@ fn stats() -> Value {
         ("live", json!({ "type": "integer", "description": "Messages that have not ended." })),
         (
             "liveHasMore",
-            json!({ "type": "boolean", "description": "There may be more than that: not all were looked at." }),
+            json!({ "type": "boolean", "description": "True if there may be more, because not all were counted." }),
         ),
-        ("inFlight", json!({ "type": "integer", "description": "Attempts under way." })),
-        ("waiting", json!({ "type": "integer", "description": "Messages that are due and not under way." })),
+        ("inFlight", json!({ "type": "integer", "description": "Attempts in flight." })),
+        ("waiting", json!({ "type": "integer", "description": "Messages that are due but not in flight." })),
         ("waitingHasMore", boolean()),
-        ("oldestDue", json!({ "type": "integer", "description": "When the one that waits longest was due." })),
+        (
+            "oldestDue",
+            json!({ "type": "integer", "description": "Due time of the message that has waited longest, in Unix milliseconds." }),
+        ),
         ("pausedQueues", whole()),
         ("pausedFlowControlKeys", whole()),
         (
             "partial",
-            json!({ "type": "boolean", "description": "Only a part was looked at, of what waits and is paused." }),
+            json!({ "type": "boolean", "description": "True if the counts of waiting messages and paused keys and queues are incomplete." }),
         ),
     ];
     let next = object(&["scheduleId", "time"], &[("scheduleId", text()), ("time", millis())]);
@@ -114,12 +117,12 @@ fn stats() -> Value {
     let figures = || json!({ "type": "array", "items": whole() });
     let lists = ["published", "delivered", "failed", "deadLettered", "p50", "p99"].map(|name| (name, figures()));
     let last =
-        ("last", json!({ "type": "integer", "description": "The Unix second of the last figure of each list." }));
+        ("last", json!({ "type": "integer", "description": "Time of the last value of each list, in Unix seconds." }));
     let seconds: Vec<_> = std::iter::once(last).chain(lists).collect();
     let fields = [
         ("time", millis()),
         ("version", text()),
-        ("uptime", json!({ "type": "integer", "description": "Milliseconds." })),
+        ("uptime", json!({ "type": "integer", "description": "Uptime in milliseconds." })),
         ("storage", object(&["diskLow", "takesWrites"], &storage)),
         ("messages", object(&["live", "liveHasMore", "inFlight", "waiting", "waitingHasMore", "partial"], &messages)),
         ("dlq", counted("size")),
@@ -133,11 +136,15 @@ fn stats() -> Value {
 
 fn retry_plan() -> Value {
     let attempt = [
-        ("delayMs", json!({ "type": "integer", "description": "The wait before it." })),
-        ("atMs", json!({ "type": "integer", "description": "How long after the first, if attempts took no time." })),
+        ("delayMs", json!({ "type": "integer", "description": "Delay before this attempt, in milliseconds." })),
+        (
+            "atMs",
+            json!({ "type": "integer", "description": "Time since the first attempt, in milliseconds, if attempts take no time." }),
+        ),
     ];
     let attempts = json!({ "type": "array", "items": object(&["delayMs", "atMs"], &attempt), "minItems": 1 });
-    let jitter = json!({ "type": "number", "description": "Waits are stretched at random by up to this share." });
+    let jitter =
+        json!({ "type": "number", "description": "Maximum random share that is added to each delay, such as 0.05." });
     let fields = [
         ("retries", whole()),
         ("expression", text()),
@@ -158,13 +165,16 @@ fn test_receiver() -> Value {
         ("messageId", text()),
         ("attempt", whole()),
         ("method", text()),
-        ("script", json!({ "type": "string", "description": "What its URL asked for." })),
-        ("answer", json!({ "type": "string", "description": "A status, perhaps with a delay, or hang." })),
+        ("script", json!({ "type": "string", "description": "Responses that the URL asks for." })),
+        (
+            "answer",
+            json!({ "type": "string", "description": "Response that was sent: a status, optionally with a delay, or `hang`." }),
+        ),
         ("header", headers()),
         ("body", text()),
         ("bodyBase64", text()),
         ("bodyBytes", whole()),
-        ("isCut", json!({ "type": "boolean", "description": "Only the start of the body is here." })),
+        ("isCut", json!({ "type": "boolean", "description": "True if `body` holds only the first bytes." })),
         ("signature", signature),
     ];
     let required = ["time", "attempt", "method", "script", "answer", "bodyBytes", "isCut", "signature"];
@@ -176,12 +186,15 @@ fn settings() -> Value {
     let token = [
         ("name", text()),
         ("scope", json!({ "enum": ["full", "readOnly"] })),
-        ("lastUsed", json!({ "type": "integer", "description": "Unix milliseconds; absent if it was never used." })),
+        (
+            "lastUsed",
+            json!({ "type": "integer", "description": "Time of the last use, in Unix milliseconds; absent if the token was never used." }),
+        ),
     ];
     let setting = [
         ("name", text()),
         ("value", json!({})),
-        ("note", json!({ "type": "string", "description": "Why there is no value." })),
+        ("note", json!({ "type": "string", "description": "Why `value` is absent." })),
         ("source", json!({ "enum": ["default", "flag", "environment", "file", "given"] })),
     ];
     let list = |item: Value| json!({ "type": "array", "items": item });
@@ -199,9 +212,15 @@ fn settings() -> Value {
 fn published() -> Value {
     let fields = [
         ("messageId", text()),
-        ("url", json!({ "type": "string", "description": "Where it goes; told for the messages of a URL group." })),
-        ("deduplicated", json!({ "const": true, "description": "Nothing was stored: this message exists already." })),
-        ("workflowRunId", json!({ "type": "string", "description": "The workflow run that it starts." })),
+        ("url", json!({ "type": "string", "description": "Destination URL; present for messages of a URL group." })),
+        (
+            "deduplicated",
+            json!({ "const": true, "description": "True if the message is a duplicate and nothing was stored. `messageId` is that of the first message." }),
+        ),
+        (
+            "workflowRunId",
+            json!({ "type": "string", "description": "Id of the workflow run that the message starts." }),
+        ),
         ("workflowCreatedAt", millis()),
     ];
     object(&["messageId"], &fields)
@@ -264,7 +283,7 @@ fn message_fields() -> Vec<(&'static str, Value)> {
 /// What led to a message, and what makes others duplicates of it.
 fn ancestry() -> [(&'static str, Value); 3] {
     [
-        ("sourceMessageId", json!({ "type": "string", "description": "The message that led to it." })),
+        ("sourceMessageId", json!({ "type": "string", "description": "Id of the message that led to this one." })),
         ("sourceKind", json!({ "type": "string", "enum": ["callback", "failureCallback", "dlqRetry"] })),
         ("deduplication", json!({ "type": "string", "enum": ["id", "content"] })),
     ]
@@ -306,7 +325,7 @@ fn log_line() -> Value {
         ("callbackHeaders", headers()),
         ("failureCallbackHeaders", headers()),
         ("retryDelayExpr", text()),
-        ("attempt", json!({ "type": "integer", "minimum": 1, "description": "Which attempt the line is about, if it is about one; 1 in lines of versions that did not tell." })),
+        ("attempt", json!({ "type": "integer", "minimum": 1, "description": "Number of the attempt, starting at 1; absent if the line is not about an attempt. Always 1 in lines of older versions." })),
         ("nextDeliveryTime", millis()),
         ("error", text()),
         ("dlqId", text()),
@@ -326,7 +345,7 @@ fn connection() -> Value {
         ("reused", boolean()),
         (
             "address",
-            json!({ "type": "string", "description": "The address that was connected to, unless it is the operator's own." }),
+            json!({ "type": "string", "description": "IP address of the receiver; absent if it is internal to the operator." }),
         ),
         ("dnsMicros", whole()),
         ("connectMicros", whole()),
@@ -354,7 +373,7 @@ fn why() -> Value {
         ("rate", limit()),
         ("periodMs", whole()),
     ];
-    let counted = "Publishes that were answered with this message, as far as the server has counted them in RAM.";
+    let counted = "Number of publishes that were duplicates of this message. Counted in RAM, so a restart resets it.";
     let duplicates = [
         ("count", json!({ "type": "integer", "minimum": 1, "description": counted })),
         ("firstAt", millis()),
@@ -363,15 +382,21 @@ fn why() -> Value {
     let fields = [
         ("messageId", text()),
         ("sentence", text()),
-        ("state", json!({ "type": "string", "description": "That of its last log line." })),
+        ("state", json!({ "type": "string", "description": "State of the last log line." })),
         ("waitsFor", json!({ "type": "string", "enum": kinds })),
-        ("attempts", json!({ "type": "integer", "description": "Those that have ended." })),
+        ("attempts", json!({ "type": "integer", "description": "Number of attempts that have ended." })),
         ("maxAttempts", whole()),
         ("dueAt", millis()),
         ("endedAt", millis()),
-        ("estimateMs", json!({ "type": "integer", "description": "Milliseconds until it may start." })),
-        ("position", json!({ "type": "integer", "minimum": 1, "description": "Its place in line; 1 is next." })),
-        ("positionMoreThan", json!({ "type": "integer", "description": "At least so many are before it." })),
+        (
+            "estimateMs",
+            json!({ "type": "integer", "description": "Estimated time until the message starts, in milliseconds." }),
+        ),
+        ("position", json!({ "type": "integer", "minimum": 1, "description": "Position in line; 1 is next." })),
+        (
+            "positionMoreThan",
+            json!({ "type": "integer", "description": "At least this number of messages are ahead in line. Replaces `position` if the position is not known." }),
+        ),
         ("cancelRequested", json!({ "const": true })),
         ("lastStatus", whole()),
         ("lastError", text()),
@@ -446,13 +471,13 @@ fn schedule() -> Value {
         ("bodyBase64", text()),
         (
             "bodyOmitted",
-            json!({ "type": "boolean", "description": "In a list: the body did not fit, ask for the schedule." }),
+            json!({ "type": "boolean", "description": "In lists: true if the body is omitted because the page is full. `GET /v2/schedules/{id}` returns it." }),
         ),
-        ("bodyBytes", json!({ "type": "integer", "description": "How long a body is that was left out." })),
+        ("bodyBytes", json!({ "type": "integer", "description": "Length of the omitted body in bytes." })),
         ("delay", whole()),
         ("callbackHeader", headers()),
         ("failureCallbackHeader", headers()),
-        ("redactFields", json!({ "type": "string", "description": "What it hides, as in Upstash-Redact-Fields." })),
+        ("redactFields", json!({ "type": "string", "description": "Redacted parts, as in `Upstash-Redact-Fields`." })),
         ("callbackRedactFields", text()),
         ("failureCallbackRedactFields", text()),
         ("lastScheduleTime", millis()),
@@ -467,7 +492,7 @@ fn schedule() -> Value {
 fn forecast() -> Value {
     let fields = [
         ("time", millis()),
-        ("local", json!({ "type": "string", "description": "What the clock of the zone shows, with its offset." })),
+        ("local", json!({ "type": "string", "description": "Local time in the time zone, with its UTC offset." })),
         ("clockChange", json!({ "type": "string", "enum": ["skipped", "repeated"] })),
         ("remark", text()),
     ];
@@ -510,6 +535,6 @@ fn filters() -> Value {
     json!({
         "type": "object",
         "additionalProperties": values,
-        "description": "The parameters of the query, with text, numbers or lists as values. The query wins.",
+        "description": "Filters as in the query, with text, numbers, booleans or lists as values. The query takes precedence.",
     })
 }

@@ -17,12 +17,12 @@ fn logs() -> Vec<Endpoint> {
     let runs = || object(&["runs"], &[("runs", list_of("WorkflowRun")), ("cursor", text())]);
     let lines = object(&["events"], &[("events", list_of("WorkflowEvent")), ("cursor", text())]);
     vec![
-        Endpoint::new("GET", "/v2/workflows/events", Access::Read, TAG, "List what happened to runs, or the runs")
+        Endpoint::new("GET", "/v2/workflows/events", Access::Read, TAG, "List log lines of runs, or runs")
             .with(&run_log_filters())
-            .answers(200, "A page, newest first; runs if they are grouped.", json!({ "anyOf": [lines, runs()] })),
+            .answers(200, "One page, newest first; runs if `groupBy` is set.", json!({ "anyOf": [lines, runs()] })),
         Endpoint::new("GET", "/v2/workflows/logs", Access::Read, TAG, "List runs with their steps")
             .with(&run_log_filters())
-            .answers(200, "A page, newest first.", runs()),
+            .answers(200, "One page, newest first.", runs()),
     ]
 }
 
@@ -35,31 +35,28 @@ fn dlq() -> Vec<Endpoint> {
     vec![
         Endpoint::new("GET", "/v2/workflows/dlq", Access::Read, TAG, "List failed runs")
             .with(&failed_run_list())
-            .answers(200, "A page, newest first.", page),
-        Endpoint::new("DELETE", "/v2/workflows/dlq", Access::Write, TAG, "Drop failed runs, a page at a time")
+            .answers(200, "One page, newest first.", page),
+        Endpoint::new("DELETE", "/v2/workflows/dlq", Access::Write, TAG, "Delete failed runs by page")
             .with(&failed_run_filters())
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "How many are gone.", deleted()),
-        one("GET", "/v2/workflows/dlq/{id}", Access::Read, "Look at a failed run").answers(
+            .answers(200, "Number of deleted failed runs.", deleted()),
+        one("GET", "/v2/workflows/dlq/{id}", Access::Read, "Get a failed run").answers(
             200,
             "The failed run.",
             reference("FailedRun"),
         ),
-        one("DELETE", "/v2/workflows/dlq/{id}", Access::Write, "Drop a failed run from the DLQ").answers(
+        one("DELETE", "/v2/workflows/dlq/{id}", Access::Write, "Delete a failed run from the DLQ").answers(
             200,
-            "It is gone; its log stays.",
+            "Deleted. The log of the run stays.",
             deleted(),
         ),
-        one("POST", "/v2/workflows/dlq/callback/{id}", Access::Write, "Tell once more of a failure").answers(
+        one("POST", "/v2/workflows/dlq/callback/{id}", Access::Write, "Retry the failure function of a run").answers(
             200,
-            "It is told again.",
+            "The failure function is called again.",
             reference("BegunRun"),
         ),
-        one("DELETE", "/v2/workflows/dlq/callback/{id}", Access::Write, "Stop telling of a failure").answers(
-            302,
-            "It is not told any more.",
-            json!({ "type": "object" }),
-        ),
+        one("DELETE", "/v2/workflows/dlq/callback/{id}", Access::Write, "Cancel the failure function of a run")
+            .answers(302, "The failure function is no longer called.", json!({ "type": "object" })),
     ]
 }
 
@@ -70,7 +67,11 @@ fn begin_again() -> Vec<Endpoint> {
             .with(&failed_run_filters())
             .with(RUN_OVERRIDES)
             .body(RequestBody::OptionalJson(reference("Filters")))
-            .answers(200, "The new runs; an error says why others stay in the DLQ.", object(&["workflowRuns"], &begun))
+            .answers(
+                200,
+                "The new runs. `error` says why other runs stay in the DLQ.",
+                object(&["workflowRuns"], &begun),
+            )
             .errors(&[404, 412])
     };
     let one = |path, summary| {
@@ -81,20 +82,20 @@ fn begin_again() -> Vec<Endpoint> {
             .errors(&[404, 412])
     };
     vec![
-        many("/v2/workflows/dlq/resume", "Begin failed runs again, from where they failed"),
-        one("/v2/workflows/dlq/resume/{id}", "Begin a failed run again, from where it failed"),
-        many("/v2/workflows/dlq/restart", "Begin failed runs again, from their start"),
-        one("/v2/workflows/dlq/restart/{id}", "Begin a failed run again, from its start"),
+        many("/v2/workflows/dlq/resume", "Resume failed runs from the failed step"),
+        one("/v2/workflows/dlq/resume/{id}", "Resume a failed run from the failed step"),
+        many("/v2/workflows/dlq/restart", "Restart failed runs from the beginning"),
+        one("/v2/workflows/dlq/restart/{id}", "Restart a failed run from the beginning"),
     ]
 }
 
 fn waiters() -> Vec<Endpoint> {
     vec![
-        Endpoint::new("GET", "/v2/waiters/{event}", Access::Read, TAG, "List who waits for an event")
+        Endpoint::new("GET", "/v2/waiters/{event}", Access::Read, TAG, "List the runs that are waiting for an event")
             .route("/v2/waiters/{*event}")
             .with(&[EVENT])
             .with(WAITERS_PAGE)
-            .answers(200, "Those who wait, in the order of asking.", list_of("Waiter")),
+            .answers(200, "Waiters, oldest first.", list_of("Waiter")),
     ]
 }
 

@@ -84,7 +84,7 @@ pub(in crate::api) async fn list_for(app: &App, viewer: Viewer, params: &Params)
 
 fn too_large() -> ApiError {
     let text = "dlqIds: these failed runs have more than";
-    ApiError::invalid(format!("{text} {PAGE_BYTES_MAX} bytes; ask for fewer at once"))
+    ApiError::invalid(format!("{text} {PAGE_BYTES_MAX} bytes; request fewer at once"))
 }
 
 pub(in crate::api) async fn get(
@@ -217,7 +217,10 @@ async fn begin_many(app: &Arc<App>, request: Request, again: Again) -> Result<Js
     let (ids, next) = match named(&params)? {
         Some(Named { unknown: Some(text), .. }) => return Err(absent(&text)),
         Some(Named { ids, .. }) if ids.len() > RUNS_AGAIN_MAX => {
-            let text = format!("dlqIds names {} runs, at most {RUNS_AGAIN_MAX} begin again at once", ids.len());
+            let text = format!(
+                "dlqIds has {} ids; at most {RUNS_AGAIN_MAX} runs can be resumed or restarted at once",
+                ids.len()
+            );
             return Err(ApiError::invalid(text));
         }
         Some(Named { ids, .. }) => (all_present(app, tenant, ids).await?, None),
@@ -232,7 +235,7 @@ async fn begin_many(app: &Arc<App>, request: Request, again: Again) -> Result<Js
         // Without a cursor: those behind it are not the next ones.
         Some(no_room) => {
             let rest = asked - begun.len();
-            let error = format!("{no_room}; {} of {asked} runs have begun again, {rest} stay in the DLQ", runs.len());
+            let error = format!("{no_room}; {} of {asked} runs were started, {rest} stay in the DLQ", runs.len());
             Ok(Json(json!({ "workflowRuns": runs, "error": error })))
         }
     }
@@ -264,7 +267,7 @@ async fn missing(app: &Arc<App>, tenant: TenantId, id: DlqId) -> Result<ApiError
     let messages = app.look_up(move |store| store.find_dead_letters(tenant, &[id])).await?;
     Ok(match messages.is_empty() {
         true => absent(&id.to_string()),
-        false => ApiError::invalid(format!("{id} is no workflow run but a message; /v2/dlq/retry sends it again")),
+        false => ApiError::invalid(format!("{id} is a message, not a workflow run; retry it with /v2/dlq/retry")),
     })
 }
 
@@ -342,7 +345,7 @@ fn overrides(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<Overrides, Api
     let labels = options.labels.iter().flatten().map(|label| ("Upstash-Label", label));
     let key = options.flow_control_key.iter().map(|key| ("Upstash-Flow-Control-Key", key));
     if let Some((header, text)) = labels.chain(key).find(|(_, text)| !is_name(text)) {
-        let text = format!("{header}: {text} must consist of letters, digits, hyphens, underscores and periods");
+        let text = format!("{header}: {text} can contain only letters, digits, hyphens, underscores and periods");
         return Err(ApiError::invalid(text));
     }
     if let Some(call) = &options.failure_callback {

@@ -123,7 +123,7 @@ pub(super) fn deliverable(mut headers: Vec<(String, Vec<String>)>) -> Result<Vec
     });
     let bytes: usize = headers.iter().flat_map(|(name, values)| values.iter().map(|it| name.len() + it.len())).sum();
     if headers.len() > FORWARD_HEADERS_MAX || bytes > FORWARD_HEADER_BYTES_MAX {
-        let text = format!("at most {FORWARD_HEADERS_MAX} headers with {FORWARD_HEADER_BYTES_MAX} bytes are delivered");
+        let text = format!("at most {FORWARD_HEADERS_MAX} headers with {FORWARD_HEADER_BYTES_MAX} bytes are accepted");
         return Err(Rejection::invalid(text));
     }
     Ok(headers)

@@ -181,7 +181,7 @@ async fn list_lines(app: &App, viewer: Viewer, params: &Params) -> Result<Respon
     let cursor = match params.one("cursor")?.filter(|text| !text.is_empty()) {
         None => None,
         Some(text) => {
-            let unknown = || ApiError::invalid("cursor is not one that this server gave out");
+            let unknown = || ApiError::invalid("cursor is invalid; use the cursor of the previous page");
             Some(LineCursor::parse(text).ok_or_else(unknown)?)
         }
     };

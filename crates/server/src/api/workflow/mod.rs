@@ -73,7 +73,7 @@ fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Re
 /// A step that waits or invokes, as it was sent: the run keeps it until it has its result.
 fn checked_step(step: StepText) -> Result<StepText, Rejection> {
     let is_short = serde_json::to_vec(&step).is_ok_and(|text| text.len() <= WORKFLOW_STEP_BYTES_MAX);
-    let text = || Rejection::invalid(format!("step: it must not be longer than {WORKFLOW_STEP_BYTES_MAX} bytes"));
+    let text = || Rejection::invalid(format!("step must not be longer than {WORKFLOW_STEP_BYTES_MAX} bytes"));
     is_short.then_some(step).ok_or_else(text)
 }
 

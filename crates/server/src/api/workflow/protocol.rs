@@ -96,7 +96,7 @@ impl Protocol {
     /// The run that it appends to.
     pub(super) fn run(&self) -> Result<RunKey, Rejection> {
         let id = self.run_id.clone();
-        let id = id.ok_or_else(|| refused(header::WORKFLOW_RUN_ID, "is missing: it says which run goes on"))?;
+        let id = id.ok_or_else(|| refused(header::WORKFLOW_RUN_ID, "is missing: it names the run to continue"))?;
         Ok(RunKey { id, created_at: self.created_at })
     }
 }

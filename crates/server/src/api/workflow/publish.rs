@@ -130,9 +130,7 @@ pub(super) fn bounds<'a>(app: &App, Asked { caller_ip, checks }: Asked<'a>) -> B
 /// A URL that may be called.
 pub(super) fn checked_url(app: &App, destination: Destination) -> Result<String, ApiError> {
     let Destination::Url(url) = destination else {
-        return Err(ApiError::invalid(
-            "a workflow run is executed at a URL, and calls URLs: groups and APIs have none",
-        ));
+        return Err(ApiError::invalid("a workflow run needs a URL; URL groups and api/llm are not supported"));
     };
     app.config.egress.check_url(&url).map_err(|refusal| refused_destination(app, &refusal))?;
     Ok(url)
@@ -181,7 +179,7 @@ fn sorted(wanted: Vec<Wanted>) -> Result<Sorted, ApiError> {
             Wanted::Start(run) => runs.push(*run),
             Wanted::Append(run, entry) => {
                 if appended_to.get_or_insert_with(|| run.clone()) != &run {
-                    return Err(ApiError::invalid("a batch can append to one workflow run only; send it in parts"));
+                    return Err(ApiError::invalid("a batch can append to one workflow run only; split it"));
                 }
                 entries.push(*entry);
             }
@@ -193,7 +191,7 @@ fn sorted(wanted: Vec<Wanted>) -> Result<Sorted, ApiError> {
     }
     match appended_to {
         Some(_) if !runs.is_empty() => {
-            Err(ApiError::invalid("a batch either starts workflow runs or appends to one; send it in parts"))
+            Err(ApiError::invalid("a batch either starts workflow runs or appends to one; split it"))
         }
         Some(run) => Ok(Sorted::Appends(run, entries)),
         None => Ok(Sorted::Starts(runs)),

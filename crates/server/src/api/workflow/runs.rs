@@ -126,7 +126,7 @@ pub(in crate::api) async fn cancel_many(
     let SmallRequest { tenant, parts, body } = read_small(&app, request).await?;
     let (filter, count) = cancel_of(&Params::from_query_and_body(parts.uri.query(), &body.bytes)?)?;
     if filter == RunFilter::default() {
-        tracing::info!(tenant = tenant.0, count, "cancelling workflow runs of the tenant, whichever they are");
+        tracing::info!(tenant = tenant.0, count, "cancelling all workflow runs of the tenant");
     }
     let cancelled = cancel_matching(&app, tenant, filter, count).await?;
     Ok(Json(json!({ "cancelled": cancelled })))

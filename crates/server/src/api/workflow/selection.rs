@@ -103,8 +103,7 @@ fn instances(params: &Params) -> Result<Vec<(String, Timestamp)>, ApiError> {
         Some((id.to_owned(), Timestamp(time.parse().ok()?)))
     };
     let read = |text: String| {
-        let invalid =
-            format!("workflowRuns: {text} is not a run and its time of creation, such as wfr_a@1767225600000");
+        let invalid = format!("workflowRuns: {text} is not a run id and creation time, such as wfr_a@1767225600000");
         instance(text).ok_or_else(|| ApiError::invalid(invalid))
     };
     params.many(&["workflowRuns"])?.into_iter().map(read).collect()

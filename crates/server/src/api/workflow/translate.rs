@@ -72,7 +72,7 @@ pub(super) fn wanted(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -
     }
     let entry = match protocol.call_type {
         CallType::ToCallback => call(protocol, item, bounds),
-        CallType::FromCallback => Err(refused(header::WORKFLOW_CALL_TYPE, "the server makes these entries itself")),
+        CallType::FromCallback => Err(refused(header::WORKFLOW_CALL_TYPE, "only the server creates these entries")),
         CallType::Step | CallType::Other(_) => step(protocol, item, bounds),
     };
     Ok(Wanted::Append(protocol.run()?, Box::new(entry?)))
@@ -130,8 +130,8 @@ impl Sent {
 
 /// Why a schedule cannot hold a part of a run. A queue that is named does no harm: a run begins at once, and its limits are
 /// those of its flow-control key.
-const NO_SCHEDULE: &str = "a run cannot be started by a schedule itself; let one send a plain message to the workflow's URL, \
-                           and it starts a run";
+const NO_SCHEDULE: &str = "a schedule cannot start a run directly; schedule a plain message to the workflow's URL, which \
+                           starts a run";
 
 fn start(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<StartRun, Rejection> {
     let mut sent = Sent::read(item.lines, Receiver::Endpoint, bounds)?;
@@ -260,13 +260,13 @@ fn invoke(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<St
         return Err(Rejection::quota(DEPTH_QUOTA, bounds.depth_max.into()));
     }
     let envelope: Envelope = serde_json::from_slice(&item.body).map_err(|error| {
-        Rejection::invalid(format!("the body does not say which step invokes: {}", JsonError::from(error)))
+        Rejection::invalid(format!("the body does not name the invoking step: {}", JsonError::from(error)))
     })?;
     let headers = headers::deliverable(lists(envelope.headers))?;
     let created_at = envelope.workflow_run_created_at.as_u64().filter(|millis| *millis > 0).map(Timestamp);
     let max = bounds.limits.url_bytes_max;
     if envelope.workflow_url.len() > max {
-        return Err(Rejection::invalid(format!("workflowUrl: it must not be longer than {max} bytes")));
+        return Err(Rejection::invalid(format!("workflowUrl must not be longer than {max} bytes")));
     }
     let body = envelope.body.unwrap_or_default();
     let invoked_by = InvokedBy {
@@ -322,12 +322,12 @@ fn call(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<NewE
         return Err(refused(header::METHOD, &format!("not a method, accepted are {}", METHODS.join(", "))));
     }
     let callback = sent.options.callback.as_ref();
-    let callback = callback.ok_or_else(|| refused(header::CALLBACK, "is missing: it brings the result of a call"))?;
+    let callback = callback.ok_or_else(|| refused(header::CALLBACK, "is missing: it carries the result of a call"))?;
     let result_headers = told(&callback.options);
     let number = result_headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(header::WORKFLOW_STEP_ID));
     let step = number.and_then(|(_, text)| text.trim().parse().ok()).filter(|step| *step > 0);
     let missing =
-        || refused("upstash-callback-forward-upstash-workflow-stepid", "must say which step waits for the call");
+        || refused("upstash-callback-forward-upstash-workflow-stepid", "must name the step that waits for the call");
     let step = step.ok_or_else(missing)?;
     let call = Call {
         url: item.url.to_owned(),

@@ -44,7 +44,7 @@ pub(in crate::api) async fn many(
     let (parts, body) = request.into_parts();
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
-    let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; send it in parts"));
+    let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; split it"));
     let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
     let (reading, caller_ip, bytes, mut room) = (app.clone(), caller_ip(&app, &parts), body.bytes, body.room);
     let read = move || {

@@ -59,7 +59,7 @@ pub(super) fn read(
 ) -> Result<(RunKey, WaitFor), Rejection> {
     let event = checked_name("the event id", event)?;
     let body: Body = serde_json::from_slice(body).map_err(|error| {
-        Rejection::invalid(format!("the body does not say which step waits: {}", JsonError::from(error)))
+        Rejection::invalid(format!("the body does not name the waiting step: {}", JsonError::from(error)))
     })?;
     let (timeout, timeout_ms) = duration(&body.timeout, bounds.limits.delay_ms_max)?;
     let mut headers = headers::deliverable(lists(body.timeout_headers))?;

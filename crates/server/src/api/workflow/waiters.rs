@@ -31,9 +31,9 @@ pub(in crate::api) async fn list(State(app): State<Arc<App>>, request: Request) 
     let count = count.unwrap_or(WAITERS_LISTED_MAX).min(WAITERS_LISTED_MAX);
     let after = match params.one("cursor")?.filter(|text| !text.is_empty()) {
         None => Seq::MIN,
-        Some(text) => {
-            Seq(text.parse().map_err(|_| ApiError::invalid("cursor is not one that this server gave out"))?)
-        }
+        Some(text) => Seq(text
+            .parse()
+            .map_err(|_| ApiError::invalid("cursor is invalid; use the cursor of the previous page"))?),
     };
     let make = move |store: &dyn Store| {
         let mut waits = store.waits(viewer.tenant, &event, after, count)?;

@@ -64,7 +64,7 @@ impl Frame<'_> {
 
 /// Bytes that were written whole and yet make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of the journal does not decode: {0}")]
+#[error("a journal frame cannot be decoded: {0}")]
 pub struct Undecodable(pub(super) &'static str);
 
 /// Why a batch cannot be a frame.
@@ -528,5 +528,5 @@ impl<'a> Decoder<'a> {
 const TOO_SHORT: Undecodable = Undecodable("it ends too early");
 
 fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Undecodable> {
-    serde_json::from_slice(text).map_err(|_| Undecodable("its JSON does not decode"))
+    serde_json::from_slice(text).map_err(|_| Undecodable("its JSON is invalid"))
 }

@@ -182,7 +182,7 @@ impl JournalStore {
         let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             if caught_in(|| for_thread.keep_applying()).is_err() {
                 // The core finds the failure before its next commit.
-                for_thread.fail("the thread of the journal ended in a panic".into());
+                for_thread.fail("the journal thread panicked".into());
             }
         });
         Ok(JournalStore { shared, applier: Some(applier.map_err(io)?) })
@@ -217,15 +217,15 @@ fn recover(
         if found.is_damaged && !discard_damaged { Err(found.damage().into()) } else { replay(&found, &database) };
     match replayed {
         Ok(()) if found.is_damaged => {
-            tracing::warn!(last = found.last, "the journal is damaged: what it has behind this batch is set aside");
+            tracing::warn!(last = found.last, "journal damaged; moving all later frames aside");
         }
         Ok(()) if found.last > applied => {
-            tracing::info!(batches = found.last - applied, "brought the journal of the last run into the database");
+            tracing::info!(batches = found.last - applied, "applied the journal of the last run to the database");
         }
         Ok(()) => {}
         Err(error) if discard_damaged => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "the journal cannot be brought into the database whole: the rest of it is set aside");
+            tracing::warn!(error, "journal only partly applied to the database; moving the rest aside");
         }
         Err(error) => return Err(error),
     }
@@ -569,14 +569,11 @@ impl Drop for JournalStore {
         if let Some(applier) = self.applier.take()
             && applier.join().is_err()
         {
-            tracing::error!("the thread of the journal ended by a panic");
+            tracing::error!("the journal thread panicked");
         }
         // What cannot be applied now is in the journal, and is applied at the next start.
         if let Err(error) = self.shared.settle().and_then(|()| self.shared.close()) {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the journal is not empty: the next start applies it"
-            );
+            tracing::warn!(error = &error as &dyn std::error::Error, "journal not empty; the next start applies it");
         }
     }
 }

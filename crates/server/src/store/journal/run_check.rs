@@ -77,7 +77,7 @@ impl<'a> RunCheck<'a> {
         };
         match self.waiters.get(&key).copied().or_else(pending) {
             Some(known) if known != Some(waiter) => {
-                return Err(StoreError::Corrupt { what: "waiter", source: "it is not there".into() });
+                return Err(StoreError::Corrupt { what: "waiter", source: "it is missing".into() });
             }
             Some(_) => {}
             None => self.premises.waiters.push(waiter.clone()),

@@ -343,7 +343,7 @@ impl Store for JournalStore {
         };
         match pending {
             Some(Some(body)) => Ok(body),
-            Some(None) => Err(corrupt(format!("{key:?} is not there").into())),
+            Some(None) => Err(corrupt(format!("{key:?} is missing").into())),
             None => self.database().note_body(run, key),
         }
     }

@@ -83,7 +83,7 @@ impl Model {
             }
             Op::Exhume { tenant, dlq_id } => {
                 if self.dead_letters.remove(&(*tenant, *dlq_id)).is_none() {
-                    return Err(broken("dead letter", "it is not there"));
+                    return Err(broken("dead letter", "it is missing"));
                 }
             }
             Op::PutQueue(queue) => {
@@ -103,11 +103,11 @@ impl Model {
             }
             Op::SetSchedule { tenant, id, state } => {
                 let schedule = self.schedules.get_mut(&(*tenant, id.clone()));
-                schedule.ok_or_else(|| broken("schedule", "it is not there"))?.state = state.clone();
+                schedule.ok_or_else(|| broken("schedule", "it is missing"))?.state = state.clone();
             }
             Op::DropSchedule { tenant, id } => {
                 let schedule = self.schedules.remove(&(*tenant, id.clone()));
-                schedule.ok_or_else(|| broken("schedule", "it is not there"))?;
+                schedule.ok_or_else(|| broken("schedule", "it is missing"))?;
             }
             Op::PutBulkAction(action) => self.put_bulk_action(action)?,
             Op::Workflow(change) => self.change_run(change)?,

@@ -15,7 +15,7 @@ use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const ABSENT: &str = "it is not there";
+const ABSENT: &str = "it is missing";
 const TAKEN: &str = "its position is taken";
 
 impl Model {

@@ -184,7 +184,7 @@ impl EventScan<'_> {
             let body = if part == Part::Whole { snapshot.body(row, BODY_COLUMN, last)? } else { Bytes::new() };
             Ok(Some(Arc::new(Message { body, ..head })))
         })?;
-        let message = found.ok_or_else(|| Failure::corrupt("log line", format!("message {} is not there", seq.0)))?;
+        let message = found.ok_or_else(|| Failure::corrupt("log line", format!("message {} is missing", seq.0)))?;
         if self.seen.len() >= SCAN_CACHE_MAX {
             self.seen.clear();
         }

@@ -236,5 +236,5 @@ pub(super) fn only_ids(ids: &[MessageId]) -> String {
 }
 
 pub(super) fn absent(what: &'static str, id: MessageId) -> Failure {
-    Failure::corrupt(what, format!("{id} is not there"))
+    Failure::corrupt(what, format!("{id} is missing"))
 }

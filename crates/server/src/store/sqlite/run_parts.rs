@@ -178,7 +178,7 @@ impl Snapshot<'_> {
         let mut rows = statement.query(params![int(run.0), key.kind as u8, int(key.n)])?;
         match rows.next()? {
             Some(row) => Ok(Bytes::from(row.get::<_, Vec<u8>>(0)?)),
-            None => Err(Failure::corrupt("note", format!("{key:?} of run {} is not there", run.0))),
+            None => Err(Failure::corrupt("note", format!("{key:?} of run {} is missing", run.0))),
         }
     }
 

@@ -113,5 +113,5 @@ pub(super) fn decode(row: &Row<'_>) -> Outcome<Schedule> {
 }
 
 fn absent(id: &str) -> Failure {
-    Failure::corrupt("schedule", format!("{id} is not there"))
+    Failure::corrupt("schedule", format!("{id} is missing"))
 }

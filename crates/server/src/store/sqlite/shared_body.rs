@@ -89,5 +89,5 @@ impl Writer {
 }
 
 fn absent(id: i64) -> Failure {
-    Failure::corrupt("shared body", format!("{id} is not there"))
+    Failure::corrupt("shared body", format!("{id} is missing"))
 }

@@ -386,7 +386,7 @@ fn taken(what: &'static str) -> Failure {
 }
 
 fn absent_entry(run: Seq, index: u32) -> Failure {
-    Failure::corrupt("entry", format!("entry {index} of run {} is not there", run.0))
+    Failure::corrupt("entry", format!("entry {index} of run {} is missing", run.0))
 }
 
 fn absent_waiter(waiter: &Waiter) -> Failure {

@@ -418,7 +418,7 @@ impl Writer {
                 return shared.map_or(Ok(()), |id| self.keep_shared_body(id));
             }
         }
-        Err(Failure::corrupt("message", format!("{} is not there", letter.id)))
+        Err(Failure::corrupt("message", format!("{} is missing", letter.id)))
     }
 
     /// Loads, decides and saves in the transaction that the caller has begun.
@@ -463,7 +463,7 @@ impl Writer {
                 return self.release_shared_bodies(&shared.into_iter().map(|id| (id, 1)).collect());
             }
         }
-        Err(Failure::corrupt("dead letter", format!("{dlq_id} is not there")))
+        Err(Failure::corrupt("dead letter", format!("{dlq_id} is missing")))
     }
 }
 
@@ -499,5 +499,5 @@ impl Row<'_, '_> {
 }
 
 pub(super) fn absent(id: MessageId) -> Failure {
-    Failure::corrupt("live message", format!("{id} is not there"))
+    Failure::corrupt("live message", format!("{id} is missing"))
 }

@@ -17,8 +17,8 @@ async fn the_next_times_are_told_with_the_days_on_which_the_clock_changes() {
                 "time": 1_774_746_000_000_u64,
                 "local": "2026-03-29T03:00:00+02:00",
                 "clockChange": "skipped",
-                "remark": "the clock goes forward on this day, and 02:00 to 03:00 is skipped: what is due at 02:30 fires \
-                           when the gap ends",
+                "remark": "the clock goes forward on this day, and 02:00 to 03:00 is skipped; 02:30 fires when the gap \
+                           ends",
             },
             { "time": 1_774_830_600_000_u64, "local": "2026-03-30T02:30:00+02:00" },
         ],

@@ -236,8 +236,8 @@ async fn what_cannot_be_sent_again_stays_and_is_told() {
     assert_eq!((total, &action["processed"], &action["refused"]), (3, &json!(1), &json!(2)));
     assert!(action["problem"].as_str().is_some_and(|text| text.contains("duplicate")), "{action}");
     assert_eq!(server.counts().dead_letters, 2);
-    let (_, original) = action["problem"].as_str().and_then(|text| text.split_once("a duplicate of ")).expect("an id");
-    let (original, _) = original.split_once(':').expect("an id");
+    let (_, original) = action["problem"].as_str().and_then(|text| text.split_once("duplicate of ")).expect("an id");
+    let (original, _) = original.split_once(';').expect("an id");
     let why = server.get(&format!("/v2/messages/{original}/why")).expect(200).await.json();
     assert_eq!(why["duplicates"]["count"], 2, "{why}");
     server.finish_with_pending().await;

@@ -58,11 +58,11 @@ async fn dead_letters_of_one_cause_are_one_group() {
                 "destination": format!("{origin}/gone"),
                 "responseStatus": 0,
                 "errorClass": "closed",
-                "text": "the connection was closed before the answer",
+                "text": "the connection was closed before the response",
                 "count": 1,
                 "firstSeen": START_MS + 3_000,
                 "lastSeen": START_MS + 3_000,
-                "sample": { "dlqId": letters[3], "text": "the connection was closed before the answer" },
+                "sample": { "dlqId": letters[3], "text": "the connection was closed before the response" },
             },
             {
                 "cause": answer["causes"][2]["cause"],
@@ -177,7 +177,7 @@ async fn very_many_dead_letters_are_looked_at_in_pieces_and_for_one_caller_at_a_
         assert!(!done.is_empty() && !refused.is_empty(), "{} were done at once", done.len());
         for look in refused {
             assert_eq!((look.status, look.header("retry-after")), (429, Some("1")), "{}", look.text());
-            assert!(look.error().contains("one at a time"), "{}", look.text());
+            assert!(look.error().contains("another request for causes is in progress"), "{}", look.text());
         }
         causes(&server, "").await;
         server.finish().await;

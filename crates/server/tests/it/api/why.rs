@@ -30,12 +30,12 @@ async fn time_retries_and_ends() {
         let origin = format!("http://{}", receiver.address());
         let headers = [("Upstash-Delay", "2h"), ("Upstash-Retry-Delay", "60000")];
         let id = server.publish_with(&receiver.url("/?secret=1"), &headers, "").await;
-        assert_eq!(told(&server, &id).await, texts("delayed: it is due in 2 h", "time", "CREATED"));
+        assert_eq!(told(&server, &id).await, texts("delayed: due in 2 h", "time", "CREATED"));
         assert_eq!(why(&server, &id).await["dueAt"], START_MS + 7_200_000);
         server.advance(7_200_000).await;
         receiver.next().await;
         server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "RETRY"]).await;
-        let sentence = format!("its 2nd attempt of 4 is due in 60 s, after 503 from {origin}");
+        let sentence = format!("attempt 2 of 4 is due in 60 s, after 503 from {origin}");
         assert_eq!(told(&server, &id).await, texts(sentence, "time", "RETRY"));
         let facts = why(&server, &id).await;
         assert_eq!(
@@ -49,7 +49,7 @@ async fn time_retries_and_ends() {
         // Also when the message itself is no longer shown.
         server.advance(60_000).await;
         server.get(&format!("/v2/messages/{id}")).expect(404).await;
-        let ended = texts("delivered at the 2nd attempt after 2 h", "nothing", "DELIVERED");
+        let ended = texts("delivered on the 2nd attempt after 2 h", "nothing", "DELIVERED");
         assert_eq!(told(&server, &id).await, ended, "{backend:?}");
         assert_eq!(why(&server, &id).await["endedAt"], START_MS + 7_260_000);
         server.finish().await;
@@ -65,7 +65,7 @@ async fn failures_are_in_the_dlq_until_they_are_sent_again() {
     let id =
         server.publish_with(&receiver.url("/"), &[("Upstash-Retries", "1"), ("Upstash-Retry-Delay", "0")], "").await;
     let letter = server.dead_letter_of(&id).await;
-    let sentence = format!("in the DLQ: 500 from {origin}, its retry is used up");
+    let sentence = format!("in the DLQ: 500 from {origin}, after 1 retry");
     assert_eq!(told(&server, &id).await, texts(sentence, "nothing", "FAILED"));
     let dlq_id = letter["dlqId"].as_str().expect("an id");
     assert_eq!(why(&server, &id).await["dlqId"], dlq_id);
@@ -74,7 +74,7 @@ async fn failures_are_in_the_dlq_until_they_are_sent_again() {
     let again = again["messageId"].as_str().expect("an id");
     server.reaches(again, &["CREATED", "ACTIVE", "DELIVERED"]).await;
     let (sentence, ..) = told(&server, &id).await;
-    assert!(sentence.starts_with("failed, and no longer in the DLQ: 500 from "), "{sentence}");
+    assert!(sentence.starts_with("failed, no longer in the DLQ: 500 from "), "{sentence}");
     assert_eq!(why(&server, &id).await.get("dlqId"), None);
     let line = &server.events_of(again).await[0];
     assert_eq!((&line["sourceMessageId"], &line["sourceKind"]), (&json!(id), &json!("dlqRetry")));
@@ -90,9 +90,9 @@ async fn attempts_and_cancels() {
     let id = server.publish_with(&receiver.url("/"), &[], "").await;
     receiver.next().await;
     server.advance(2_500).await;
-    assert_eq!(told(&server, &id).await, texts("its 1st attempt is under way, for 2.5 s", "attempt", "ACTIVE"));
+    assert_eq!(told(&server, &id).await, texts("the 1st attempt has been in flight for 2.5 s", "attempt", "ACTIVE"));
     server.delete(&format!("/v2/messages/{id}")).expect(202).await;
-    let sentence = "its 1st attempt is under way, for 2.5 s; it was cancelled, so there is no other";
+    let sentence = "the 1st attempt has been in flight for 2.5 s; the message is cancelled and will not be retried";
     assert_eq!(told(&server, &id).await, texts(sentence, "attempt", "CANCEL_REQUESTED"));
     gate.open();
     server.reaches(&id, &["CREATED", "ACTIVE", "CANCEL_REQUESTED", "ERROR", "CANCELED"]).await;
@@ -101,7 +101,7 @@ async fn attempts_and_cancels() {
     assert_eq!(told(&server, &id).await, texts(sentence, "nothing", "CANCELED"));
     let waiting = server.publish_with(&receiver.url("/"), &[("Upstash-Delay", "1h")], "").await;
     server.delete(&format!("/v2/messages/{waiting}")).expect(202).await;
-    let sentence = "cancelled just now, before its 1st attempt";
+    let sentence = "cancelled just now, before the 1st attempt";
     assert_eq!(told(&server, &waiting).await, texts(sentence, "nothing", "CANCELED"));
     server.finish().await;
 }
@@ -117,7 +117,7 @@ async fn queues() {
         ids.push(server.enqueue_with("orders", &receiver.url("/"), &[]).await);
     }
     receiver.next().await;
-    let sentence = "3rd in line for queue orders, 1 of 1 under way";
+    let sentence = "3rd in line for queue orders, 1 of 1 in flight";
     assert_eq!(told(&server, &ids[3]).await, texts(sentence, "queue", "CREATED"));
     assert_eq!(why(&server, &ids[3]).await["position"], 3);
     let last = why(&server, &ids[69]).await;
@@ -125,11 +125,11 @@ async fn queues() {
     server.post("/v2/queues/orders/pause").expect(200).await;
     server.advance(120_000).await;
     let (sentence, ..) = told(&server, &ids[1]).await;
-    assert_eq!(sentence, "the queue orders is paused (changed 2 min ago): it is 1st in line");
+    assert_eq!(sentence, "queue orders is paused (changed 2 min ago): 1st in line");
     assert_eq!(why(&server, &ids[1]).await["queue"]["paused"], true);
     let late = [("Upstash-Delay", "1h")];
     let delayed = server.enqueue_with("orders", &receiver.url("/"), &late).await;
-    assert_eq!(told(&server, &delayed).await, texts("delayed: it is due in 60 min", "time", "CREATED"));
+    assert_eq!(told(&server, &delayed).await, texts("delayed: due in 60 min", "time", "CREATED"));
     server.delete("/v2/queues/orders").expect(200).await;
     gate.open();
     server.finish().await;
@@ -153,7 +153,7 @@ async fn flow_control_keys() {
     assert_eq!(waiting["estimateMs"], 601);
     server.post("/v2/flowControl/stripe-eu/pause").expect(200).await;
     let (sentence, ..) = told(&server, &ids[7]).await;
-    assert_eq!(sentence, "the flow-control key stripe-eu is paused: it is 3rd in line");
+    assert_eq!(sentence, "flow-control key stripe-eu is paused: 3rd in line");
     server.post("/v2/flowControl/stripe-eu/resume").expect(200).await;
     server.advance(601).await;
     receiver.take(3).await;
@@ -174,12 +174,12 @@ async fn busy_destinations_and_full_rooms() {
     server.publish_with(&one.url("/"), &[], "").await;
     let second = server.publish_with(&one.url("/"), &[], "").await;
     one.next().await;
-    let sentence = format!("1st in line for http://{}, 1 of 1 deliveries under way", one.address());
+    let sentence = format!("1st in line for http://{}, 1 of 1 deliveries in flight", one.address());
     assert_eq!(told(&server, &second).await, texts(sentence, "destination", "CREATED"));
     server.publish_with(&other.url("/"), &[], "").await;
     other.next().await;
     let roomless = server.publish_with(&third.url("/"), &[], "").await;
-    let sentence = "it waits for room: all 2 deliveries that its tenant may have are under way";
+    let sentence = "waiting for a free slot: the tenant has 2 deliveries in flight, its maximum";
     assert_eq!(told(&server, &roomless).await, texts(sentence, "room", "CREATED"));
     gate.open();
     server.finish().await;
@@ -204,7 +204,7 @@ async fn steps_of_runs_and_what_is_unknown() {
     })
     .await;
     let (sentence, waits_for, _) = told(&server, &id).await;
-    assert!(sentence.starts_with("its run waits for an event, for "), "{sentence}");
+    assert!(sentence.starts_with("its run is waiting for an event; the wait times out in "), "{sentence}");
     assert_eq!(waits_for, "time");
     server.post("/v2/notify/approved").expect(200).await;
     receiver.next().await;

@@ -65,9 +65,9 @@ async fn a_wait_needs_a_step_and_a_time_that_the_server_allows() {
     server.started(&["wfr_a"]).await;
     let wait = |body: Value| server.post("/v2/wait/e").header("Upstash-Workflow-RunId", "wfr_a").json(&body);
     for (body, text) in [
-        (json!({ "timeout": "10s" }), "the body does not say which step waits"),
+        (json!({ "timeout": "10s" }), "the body does not name the waiting step"),
         (json!({ "step": { "stepId": 1 }, "timeout": "soon" }), "timeout: not a duration"),
-        (json!({ "step": { "stepId": 1, "stepName": "n".repeat(16 * 1024) } }), "step: it must not be longer"),
+        (json!({ "step": { "stepId": 1, "stepName": "n".repeat(16 * 1024) } }), "step must not be longer"),
         (json!({ "step": { "stepId": 1 }, "timeout": "366d" }), "quota maxDelay exceeded, current limit: 31536000"),
     ] {
         let error = wait(body).expect(412).await.error();

@@ -124,8 +124,8 @@ async fn a_batch_is_about_messages_or_about_runs() {
     server.started(&["wfr_a", "wfr_b"]).await;
     let plain = json!({ "destination": APP, "headers": { "upstash-delay": "1h" } });
     let cases = [
-        (json!([start("wfr_c"), plain]), "plain messages or what is about workflow runs"),
-        (json!([plain, step("wfr_a", "{}")]), "plain messages or what is about workflow runs"),
+        (json!([start("wfr_c"), plain]), "cannot mix plain messages and workflow requests"),
+        (json!([plain, step("wfr_a", "{}")]), "cannot mix plain messages and workflow requests"),
         (json!([step("wfr_a", "{}"), step("wfr_b", "{}")]), "one workflow run only"),
         (json!([start("wfr_c"), step("wfr_a", "{}")]), "either starts workflow runs or appends to one"),
     ];
@@ -252,7 +252,7 @@ async fn a_body_in_a_run_may_be_any_json() {
     );
     let plain = json!([{ "destination": APP, "body": { "doc": 1 } }]);
     let error = server.batch(plain).expect(400).await.error();
-    assert_eq!(error, "item 0: the body is not text: write JSON as a string");
+    assert_eq!(error, "item 0: body must be a string; write JSON as a string");
     server.finish_with_pending().await;
 }
 
@@ -308,7 +308,7 @@ async fn what_is_wrong_within_a_run_is_not_taken_for_its_end() {
         ("Upstash-Retries", "many", "Upstash-Retries: not a number"),
         ("Upstash-Delay", "2000000000s", "quota maxDelay exceeded"),
         ("Upstash-Workflow-CallType", "toCallback", "invalid destination url"),
-        ("Upstash-Workflow-CallType", "fromCallback", "Upstash-Workflow-Calltype: the server makes"),
+        ("Upstash-Workflow-CallType", "fromCallback", "Upstash-Workflow-Calltype: only the server creates"),
         ("Upstash-Failure-Callback", "http://169.254.169.254/", "Upstash-Failure-Callback: invalid destination url"),
     ];
     for (name, value, text) in cases {
@@ -337,7 +337,7 @@ async fn runs_can_be_triggered_without_a_client() {
     assert_eq!(named, json!({ "workflowRunId": "mine", "workflowCreatedAt": START_MS }));
     for (path, text) in [
         ("/v2/trigger", "a non-empty destination must be provided"),
-        ("/v2/trigger/group", "a workflow run is executed at a URL"),
+        ("/v2/trigger/group", "a workflow run needs a URL"),
         ("/v2/trigger/ftp://a", "invalid destination url"),
     ] {
         let error = trigger(path).expect(400).await.error();

@@ -107,9 +107,11 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
     assert!(!page.contains(&letters[3]));
     let page = browser.see("/console/dlq/entries?responseStatus=0&label=red").await;
     expect_texts(&page, &[&letters[3], "no answer", "the connection was closed", "label red"]);
-    for (query, text) in
-        [("label=blue", "Nothing matches"), ("responseStatus=x", "is not an HTTP status"), ("cause=x", "gave out")]
-    {
+    for (query, text) in [
+        ("label=blue", "Nothing matches"),
+        ("responseStatus=x", "is not an HTTP status"),
+        ("cause=x", "use one from /v2/dlq/causes"),
+    ] {
         expect_texts(&browser.see(&format!("/console/dlq/entries?{query}")).await, &[text]);
         expect_texts(&browser.see(&format!("/console/dlq?{query}")).await, &[text]);
     }

@@ -192,7 +192,7 @@ async fn a_message_tells_its_story() {
     receiver.take(2).await;
     let browser = Browser::open(&server);
     let page = browser.see(&page_of(&id)).await;
-    let waiting = format!("its 2nd attempt of 4 is due in 1.0 s, after 500 from http://{}", receiver.address());
+    let waiting = format!("attempt 2 of 4 is due in 1.0 s, after 500 from http://{}", receiver.address());
     expect_texts(&page, &[&waiting, "data-refresh", "Attempt 1", "connect ", "first byte ", "the next attempt is due"]);
     expect_texts(
         &page,
@@ -203,7 +203,7 @@ async fn a_message_tells_its_story() {
     receiver.take(2).await;
     server.advance(60_000).await;
     let page = browser.see(&page_of(&id)).await;
-    expect_texts(&page, &["delivered at the 2nd attempt after 1.0 s", "Attempt 2", "Callbacks it caused"]);
+    expect_texts(&page, &["delivered on the 2nd attempt after 1.0 s", "Attempt 2", "Callbacks it caused"]);
     assert!(!page.contains("data-refresh"), "what has ended stays as it is");
     let escaped = HOSTILE.replace('<', "&lt;").replace('>', "&gt;");
     assert!(!page.contains(HOSTILE), "{page}");

@@ -57,7 +57,7 @@ async fn the_times_of_an_expression_show_before_it_is_stored() {
     // The clocks of Troll go back on 25 October: the day is too far to be among the next ten of a daily one.
     let page = browser.see(&format!("{NEW}?expression=CRON_TZ%3DAntarctica/Troll+30+1+25+10+*&body=kept")).await;
     expect_texts(&page, &["Antarctica/Troll", "Sun 2026-10-25 01:30", "2026-10-24 23:30", "repeated time", "kept"]);
-    expect_texts(&page, &["01:00 to 03:00 comes twice: it fires the first time only", "data-preview=\"preview\""]);
+    expect_texts(&page, &["01:00 to 03:00 occurs twice; it fires only the first time", "data-preview=\"preview\""]);
     let page = browser.see(&format!("{NEW}?expression=61+*+*+*+*")).await;
     let text = "Upstash-Cron: invalid cron expression: minute does not accept &quot;61&quot;";
     expect_texts(&page, &[text, "id=\"preview\""]);

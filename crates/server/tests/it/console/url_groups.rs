@@ -63,7 +63,7 @@ async fn what_is_refused_is_told_with_what_was_entered() {
     let browser = Browser::open(&server);
     for (group, url, text) in [
         ("", "https://example.com", "the name of the group is empty"),
-        ("a b", "https://example.com", "the name of a URL group may have"),
+        ("a b", "https://example.com", "the name of a URL group can contain only"),
         ("orders", "ftp://example.com", "endpoint has invalid scheme"),
     ] {
         let page = browser.refused(PAGE, &[("group", group), ("url", url), ("name", "kept")], 400).await;
@@ -73,7 +73,7 @@ async fn what_is_refused_is_told_with_what_was_entered() {
     let headers = format!("{PAGE}/orders/headers");
     for (lines, text) in [
         ("no header", "is not a header: write Name: value"),
-        ("Upstash-Cron: @daily", "it is about a single publish"),
+        ("Upstash-Cron: @daily", "it applies to a single publish"),
         ("Upstash-Retries: many", "Upstash-Retries"),
     ] {
         expect_texts(&browser.refused(&headers, &[("headers", lines)], 400).await, &[text, lines, "role=\"alert\""]);

@@ -156,7 +156,7 @@ async fn a_step_that_is_retried_later_is_retried_now() {
     // The message of a step leads to its run, and offers nothing that only its run can do.
     let message = browser.see(&format!("/console/messages/{id}")).await;
     let its_run = "It is a step of a workflow: <a href=\"/console/workflows/runs/wfr_1?createdAt=";
-    expect_texts(&message, &["its 2nd attempt of 2 is due in 60 min", its_run, "Send now"]);
+    expect_texts(&message, &["attempt 2 of 2 is due in 60 min", its_run, "Send now"]);
     for gone in [">Cancel<", "Copy as curl", "Publish the same again"] {
         assert!(!message.contains(gone), "{gone}");
     }

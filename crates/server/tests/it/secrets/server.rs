@@ -160,7 +160,7 @@ async fn no_secret_is_where_it_does_not_belong() {
     }
     let log = log.text();
     assert!(log.contains("signing keys") && log.contains(&made.messages[0]), "the log was captured:\n{log}");
-    assert!(log.contains("workflow run failed: it is in the DLQ"), "a failed run leaves a warning:\n{log}");
+    assert!(log.contains("workflow run failed and moved to the DLQ"), "a failed run leaves a warning:\n{log}");
     found.push((Place::Log, log));
 
     let leaks = leaks(&mint.secrets, &found);

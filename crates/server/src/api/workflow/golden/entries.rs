@@ -291,10 +291,14 @@ fn what_makes_no_sense_is_refused() {
     let cases = [
         (over(base(), json!({ "upstash-retries": "1000000" })), 412, "quota maxRetries exceeded, current limit: 1000"),
         (over(trigger(), deep), 412, "quota maxWorkflowInvokeDepth exceeded, current limit: 100"),
-        (over(trigger(), invoke), 400, "the body does not say which step invokes"),
+        (over(trigger(), invoke), 400, "the body does not name the invoking step"),
         (over(trigger(), json!({ "upstash-label": "a b" })), 400, "Upstash-Label: \"a b\" has other characters"),
         (over(trigger(), json!({ "upstash-flow-control-key": "a/b" })), 400, "Upstash-Flow-Control-Key: \"a/b\""),
-        (over(trigger(), json!({ "upstash-cron": "* * * * *" })), 400, "Upstash-Cron: a run cannot be started"),
+        (
+            over(trigger(), json!({ "upstash-cron": "* * * * *" })),
+            400,
+            "Upstash-Cron: a schedule cannot start a run directly",
+        ),
         (
             over(trigger(), json!({ "upstash-workflow-runid": "" })),
             400,
@@ -305,9 +309,9 @@ fn what_makes_no_sense_is_refused() {
         (
             over(base(), json!({ "upstash-workflow-calltype": "fromCallback" })),
             400,
-            "Upstash-Workflow-Calltype: the server",
+            "Upstash-Workflow-Calltype: only the server",
         ),
-        (without_step, 400, "Upstash-Callback-Forward-Upstash-Workflow-Stepid: must say"),
+        (without_step, 400, "Upstash-Callback-Forward-Upstash-Workflow-Stepid: must name"),
         (over(call(), json!({ "upstash-method": "CONNECT" })), 400, "Upstash-Method: not a method"),
         (over(base(), json!({ "upstash-workflow-calltype": "toCallback" })), 400, "Upstash-Callback: is missing"),
         (over(base(), json!({ "upstash-retry-delay": "retried +" })), 400, "Upstash-Retry-Delay"),
