@@ -1,6 +1,7 @@
 //! Why an attempt brought no answer, in short words for people.
 
 use super::egress::Refusal;
+use posthaste_engine::attempt_error::TIMED_OUT;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
 use std::error::Error;
 use std::io;
@@ -12,7 +13,7 @@ pub(super) fn failure(class: ErrorClass, message: impl Into<String>) -> AttemptE
 
 /// The whole attempt took too long; the words are those of the hosted service.
 pub(super) fn timed_out() -> AttemptError {
-    failure(ErrorClass::Timeout, "context deadline exceeded")
+    failure(ErrorClass::Timeout, TIMED_OUT)
 }
 
 /// One phase took too long.
