@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 /// Attempts that may wait to be printed.
 const WAITING_MAX: usize = 1_024;
 /// Where `dev` listens unless it is asked to listen elsewhere.
-const DEFAULT_PORT: u16 = 8080;
+pub(crate) const DEFAULT_PORT: u16 = 8080;
 /// Longest path that is printed; a longer one is cut.
 const PATH_CHARS_MAX: usize = 80;
 
@@ -261,6 +261,21 @@ mod tests {
             reports.send(report("http://127.0.0.1:3000/", Ok(200), 0, Some(Next::Done)));
         }
         assert_eq!(lines.missed.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn the_block_at_the_start_says_each_thing_once() {
+        let variables = "QSTASH_TOKEN=eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=\n\
+             QSTASH_CURRENT_SIGNING_KEY=sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r\n\
+             QSTASH_NEXT_SIGNING_KEY=sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs\n";
+        for (port, flag) in [(8080, ""), (9_000, " --port 9000")] {
+            let expected = format!(
+                "Posthaste is running at http://127.0.0.1:{port}\nConsole: http://127.0.0.1:{port}/console\n\n\
+                 For your .env, or in a shell with eval \"$(posthaste dev --print-env{flag})\":\n\n\
+                 QSTASH_URL=http://127.0.0.1:{port}\n{variables}"
+            );
+            assert_eq!(banner(SocketAddr::from(([127, 0, 0, 1], port))), expected);
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use posthaste_engine::workflow::entry::DeliveryState;
 use posthaste_engine::workflow::run::{FailureCall, FailureCallState, RunConfig, RunState, Trigger};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, WaitFor, Waited};
 use posthaste_wire::encoding::base64;
+use posthaste_wire::rejection::quota_exceeded;
 use posthaste_wire::workflow::{CallType, Features};
 use serde_json::Value;
 use std::collections::BTreeMap;

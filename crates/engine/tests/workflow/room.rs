@@ -8,6 +8,7 @@ use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{Invoke, Invoker, RunState, StepText};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, WaitFor};
+use posthaste_wire::rejection::quota_exceeded;
 use std::sync::Arc;
 
 const LONG: usize = 5_000;

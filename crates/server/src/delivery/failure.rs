@@ -37,6 +37,9 @@ pub(super) const NOT_CONNECTED: &str = "could not connect";
 /// The same, when it was not tried.
 pub(super) const TOO_MANY_UNREACHED: &str = "could not connect: too many private destinations did not answer lately, so that new ones are not tried for a while";
 
+/// A port for HTTP was asked for HTTPS.
+pub(super) const PLAIN_HTTP: &str = "TLS handshake failed: the port answers plain HTTP; use http://";
+
 /// No connection. The kind says enough; the operating system's own text adds only a number.
 pub(super) fn not_connected(error: &io::Error) -> AttemptError {
     failure(ErrorClass::Connect, format!("could not connect: {}", error.kind()))
@@ -121,6 +124,7 @@ mod tests {
             (phase_timed_out(ErrorClass::Tls, "TLS handshake", limit), "timeout"),
             (phase_timed_out(ErrorClass::Connect, "connecting", limit), "timeout"),
             (not_connected(&refused), "connect"),
+            (failure(ErrorClass::Tls, PLAIN_HTTP), "tls"),
         ] {
             assert_eq!(error_kind(&error.message), expected, "{}", error.message);
         }
