@@ -20,6 +20,7 @@ use ipnet::IpNet;
 use posthaste_engine::limits;
 use posthaste_engine::shard;
 use posthaste_wire::duration::parse_duration;
+use posthaste_wire::echo::echo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -484,7 +485,7 @@ pub(crate) fn duration(setting: &'static str, text: Option<&str>, default_ms: u6
     match parse_duration(text) {
         Ok(0) => Err(invalid(setting, "must be longer than zero")),
         Ok(millis) => Ok(millis),
-        Err(error) => Err(invalid(setting, format!("{text:?}: {error}"))),
+        Err(error) => Err(invalid(setting, format!("{} is {error}", echo(text)))),
     }
 }
 

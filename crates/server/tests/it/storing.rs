@@ -148,7 +148,10 @@ async fn a_resume_that_has_room_for_some_runs_says_that_the_others_stay() {
     let answer = server.post(&path).expect(200).await.json();
     assert_eq!(answer["workflowRuns"].as_array().map(Vec::len), Some(1), "{answer}");
     let error = answer["error"].as_str().unwrap_or_default();
-    assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 3670016 (3.5 MiB); 1 of 2 runs"), "{error}");
+    assert!(
+        error.starts_with("quota maxStoredBytes exceeded, current limit: 3670016 (3.5 MiB); 1 of 2 runs"),
+        "{error}"
+    );
     let status = |id: &str| server.get(&format!("/v2/workflows/dlq/{id}")).send();
     assert_eq!([status(first).await.status, status(second).await.status], [404, 200]);
     // Room is not looked for where there is no run.
@@ -164,7 +167,10 @@ async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
         let dlq_id = failed[0]["dlqId"].as_str().expect("an id");
         for path in [format!("{how}/{dlq_id}"), format!("{how}?dlqIds={dlq_id}")] {
             let error = server.post(&format!("/v2/workflows/dlq/{path}")).expect(412).await.error();
-            assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 2621440 (2.5 MiB)"), "{path}: {error}");
+            assert!(
+                error.starts_with("quota maxStoredBytes exceeded, current limit: 2621440 (2.5 MiB)"),
+                "{path}: {error}"
+            );
         }
     }
     assert_eq!(server.failed_runs("").await, failed, "they are where they were");
