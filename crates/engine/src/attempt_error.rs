@@ -35,7 +35,7 @@ impl Timeout {
 /// A timeout in its largest unit that is exact: `2 h`, `90 s`, `1.5 s`.
 fn length(ms: u64) -> String {
     let units = [(3_600_000, "h"), (60_000, "min"), (1_000, "s")];
-    match units.into_iter().find(|(unit_ms, _)| ms > 0 && ms % unit_ms == 0) {
+    match units.into_iter().find(|(unit_ms, _)| ms > 0 && ms.is_multiple_of(*unit_ms)) {
         Some((unit_ms, unit)) => format!("{} {unit}", ms / unit_ms),
         None => {
             format!("{} s", format!("{}.{:03}", ms / 1_000, ms % 1_000).trim_end_matches('0').trim_end_matches('.'))

@@ -60,7 +60,7 @@ pub fn quota_exceeded(name: &str, limit: u64) -> String {
 /// `10 MiB`, `97.7 KiB`; `None` for less than a KiB, which needs no other unit.
 fn size_in_units(bytes: u64) -> Option<String> {
     let (shift, unit) = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(shift, _)| bytes >> shift > 0)?;
-    let tenths = u128::from(bytes) * 10 >> shift;
+    let tenths = (u128::from(bytes) * 10) >> shift;
     Some(match tenths % 10 {
         0 => format!("{} {unit}", tenths / 10),
         tenth => format!("{}.{tenth} {unit}", tenths / 10),
