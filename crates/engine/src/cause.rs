@@ -4,6 +4,7 @@
 //! text of the answer without numbers, ids and quotations; a status that it tells of stays. [`Cause::of`] never fails, whatever a receiver has answered,
 //! and reads a bounded part of it. Its [`CauseId`] selects the same dead letters as long as these rules stay.
 
+use crate::attempt_error::TIMED_OUT;
 use crate::event::{DeadLetter, Response};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -120,7 +121,7 @@ impl FromStr for CauseId {
 /// The kind of trouble that a text of ours about a missing answer tells of.
 pub fn error_kind(text: &str) -> &'static str {
     const STARTS: [(&str, &str); 14] = [
-        ("context deadline exceeded", "timeout"),
+        (TIMED_OUT, "timeout"),
         ("unable to resolve host", "dns"),
         ("destination refused", "blocked"),
         ("could not connect", "connect"),

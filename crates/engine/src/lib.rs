@@ -34,6 +34,8 @@ pub mod lease;
 
 pub mod shard;
 
+pub mod attempt_error;
+
 pub mod why;
 
 mod ending;

@@ -4,6 +4,7 @@
 //!
 //! [`Shard::why`]: crate::shard::Shard::why
 
+use crate::attempt_error::{Timeout, for_people};
 use crate::event::{Event, State};
 use posthaste_wire::time::Timestamp;
 use std::fmt::Write as _;
@@ -161,6 +162,8 @@ pub struct Subject<'a> {
     pub created_at: Timestamp,
     /// How many attempts may follow the first.
     pub retries: u32,
+    /// How long its attempts may take.
+    pub timeout: Timeout,
     /// It stands for the deadline of a wait of a workflow.
     pub is_deadline: bool,
 }
@@ -218,7 +221,7 @@ pub fn ended_sentence(ending: &Ending, subject: &Subject<'_>, in_dlq: bool, now:
 fn told(answer: &Answer, subject: &Subject<'_>) -> String {
     match answer {
         Answer::Status(status) => format!("{status} from {}", subject.destination),
-        Answer::Error(error) => error.clone(),
+        Answer::Error(error) => for_people(error, subject.timeout).into_owned(),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`Settings`] is what was said, in that order of precedence; [`Config`] is what it means, checked.
 
+mod problem;
 mod shown;
 
 pub use shown::{Shown, Source};
@@ -19,6 +20,7 @@ use ipnet::IpNet;
 use posthaste_engine::limits;
 use posthaste_engine::shard;
 use posthaste_wire::duration::parse_duration;
+use posthaste_wire::echo::echo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -379,11 +381,13 @@ impl Settings {
     pub fn from_file(path: &Path) -> Result<Settings, ConfigError> {
         let read = |source| ConfigError::Read { what: "the configuration", path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(read)?;
-        toml::from_str(&text).map_err(|error| {
-            // Not the whole report: it would quote the line, which may hold a secret.
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            ConfigError::Syntax { path: path.to_owned(), message: format!("line {line}: {}", error.message()) }
-        })
+        Settings::parse(path, &text)
+    }
+
+    /// Reads the text of a TOML file, whose path is for errors.
+    pub fn parse(path: &Path, text: &str) -> Result<Settings, ConfigError> {
+        let syntax = |error| ConfigError::Syntax { path: path.to_owned(), message: problem::describe(text, &error) };
+        toml::from_str(text).map_err(syntax)
     }
 
     /// These settings, and for what they leave open the other ones.
@@ -481,7 +485,7 @@ pub(crate) fn duration(setting: &'static str, text: Option<&str>, default_ms: u6
     match parse_duration(text) {
         Ok(0) => Err(invalid(setting, "must be longer than zero")),
         Ok(millis) => Ok(millis),
-        Err(error) => Err(invalid(setting, format!("{text:?}: {error}"))),
+        Err(error) => Err(invalid(setting, format!("{} is {error}", echo(text)))),
     }
 }
 

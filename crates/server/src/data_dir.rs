@@ -36,6 +36,12 @@ pub enum DataDirError {
         /// ` (pid N)`, if it said so.
         holder: String,
     },
+    /// It is a file, or would be inside one.
+    #[error("{file} is a file, and the data directory must be a directory: choose another --data-dir")]
+    NotADirectory {
+        /// Which file.
+        file: PathBuf,
+    },
     /// It could not be made or opened.
     #[error("the data directory {path} cannot be used")]
     Io {
@@ -51,7 +57,10 @@ impl DataDir {
     /// Makes the directory if needed and takes its lock.
     pub fn lock(path: &Path) -> Result<DataDir, DataDirError> {
         let io = |source| DataDirError::Io { path: path.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| match file_in(path) {
+            Some(file) => DataDirError::NotADirectory { file: file.to_owned() },
+            None => io(error),
+        })?;
         let lock_path = path.join("lock");
         let mut lock = OpenOptions::new()
             .read(true)
@@ -84,6 +93,11 @@ impl DataDir {
     pub fn journal(&self) -> PathBuf {
         self.path.join("journal")
     }
+}
+
+/// The part of a path that should be a directory and is not.
+fn file_in(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|part| part.exists()).filter(|part| !part.is_dir())
 }
 
 /// How often the free space is looked at.
@@ -402,6 +416,19 @@ mod tests {
         assert_eq!(usage.bytes, Some(5_700));
         assert!(usage.free_bytes.is_some_and(|free| free > 0));
         assert_eq!(super::usage(&dir.path().join("absent")), Usage::default());
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("data");
+        std::fs::write(&file, "mine").unwrap();
+        for path in [file.clone(), file.join("inside"), file.join("deep/inside")] {
+            let error = DataDir::lock(&path).unwrap_err().to_string();
+            let expected = "is a file, and the data directory must be a directory: choose another --data-dir";
+            assert_eq!(error, format!("{} {expected}", file.display()), "{}", path.display());
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
     }
 
     #[test]

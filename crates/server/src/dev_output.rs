@@ -4,6 +4,7 @@
 //! counted and left out.
 
 use crate::tenants::DEV_USERS;
+use posthaste_engine::attempt_error::{self, Timeout};
 use posthaste_engine::message::Message;
 use posthaste_engine::retry::Next;
 use posthaste_wire::id::MessageId;
@@ -18,7 +19,7 @@ use tokio::sync::mpsc;
 /// Attempts that may wait to be printed.
 const WAITING_MAX: usize = 1_024;
 /// Where `dev` listens unless it is asked to listen elsewhere.
-const DEFAULT_PORT: u16 = 8080;
+pub(crate) const DEFAULT_PORT: u16 = 8080;
 /// Longest path that is printed; a longer one is cut.
 const PATH_CHARS_MAX: usize = 80;
 
@@ -124,7 +125,7 @@ fn line(report: &AttemptReport, server: SocketAddr, colours: bool) -> String {
     };
     let result = match &report.result {
         Ok(status) => status.to_string(),
-        Err(error) => printable(error),
+        Err(error) => printable(&attempt_error::for_people(error, Timeout::of(spec.timeout_ms))),
     };
     let (coloured, dim, plain) = if colours { (colour, DIM, PLAIN) } else { ("", "", "") };
     let (method, place, took) = (&spec.method, place(&spec.url), for_people(report.duration_ms));
@@ -200,7 +201,8 @@ mod tests {
     }
 
     fn report(url: &str, result: Result<u16, &str>, retried: u32, next: Option<Next>) -> AttemptReport {
-        let spec = MessageSpec { url: url.to_owned(), method: "POST".to_owned(), retries: 4, ..MessageSpec::default() };
+        let (url, method, timeout_ms) = (url.to_owned(), "POST".to_owned(), Some(2_000));
+        let spec = MessageSpec { url, method, retries: 4, timeout_ms, ..MessageSpec::default() };
         let id = MessageId { seq: Seq(1), tag: 1 };
         let message = Message { id, tenant: TenantId(1), created_at: NOW, not_before: NOW, spec, body: Bytes::new() };
         let result = result.map_err(str::to_owned);
@@ -215,6 +217,10 @@ mod tests {
         for (report, expected) in [
             (report(jobs, Ok(200), 0, Some(Next::Done)), format!("POST :3000/jobs  200  21 ms  {id}")),
             (report(jobs, Ok(503), 1, retry), format!("POST :3000/jobs  503  21 ms  {id}  retry 2 of 4 in 12 s")),
+            (
+                report(jobs, Err("context deadline exceeded"), 0, retry),
+                format!("POST :3000/jobs  no response within 2 s  21 ms  {id}  retry 1 of 4 in 12 s"),
+            ),
             (
                 report("https://user:word@api.example/a#b", Err("connection refused"), 0, retry),
                 format!("POST api.example/a  connection refused  21 ms  {id}  retry 1 of 4 in 12 s"),
@@ -255,6 +261,21 @@ mod tests {
             reports.send(report("http://127.0.0.1:3000/", Ok(200), 0, Some(Next::Done)));
         }
         assert_eq!(lines.missed.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn the_block_at_the_start_says_each_thing_once() {
+        let variables = "QSTASH_TOKEN=eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoiZGVmYXVsdFBhc3N3b3JkIn0=\n\
+             QSTASH_CURRENT_SIGNING_KEY=sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r\n\
+             QSTASH_NEXT_SIGNING_KEY=sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs\n";
+        for (port, flag) in [(8080, ""), (9_000, " --port 9000")] {
+            let expected = format!(
+                "Posthaste is running at http://127.0.0.1:{port}\nConsole: http://127.0.0.1:{port}/console\n\n\
+                 For your .env, or in a shell with eval \"$(posthaste dev --print-env{flag})\":\n\n\
+                 QSTASH_URL=http://127.0.0.1:{port}\n{variables}"
+            );
+            assert_eq!(banner(SocketAddr::from(([127, 0, 0, 1], port))), expected);
+        }
     }
 
     #[test]

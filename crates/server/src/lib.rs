@@ -2,6 +2,7 @@
 //! QStash protocol. Modules in reading order; `ARCHITECTURE.md` has the map.
 
 pub mod config;
+mod nearest;
 
 pub mod browsers;
 

@@ -11,19 +11,19 @@ use posthaste::data_dir::{DataDir, free_bytes};
 use posthaste::delivery::resolve::SystemResolver;
 use posthaste::dev_output::{attempt_lines, banner, exports};
 use posthaste::panics;
-use posthaste::port_holder::{Holder, holder_of};
+use posthaste::port_holder::{holder_of, taken};
 use posthaste::server::{Parts, Server};
 use posthaste::simulate::{self, simulate};
 use posthaste::store::Store;
 use posthaste::store::journal::{JournalOpenError, JournalOptions, JournalStore, open_without_journal};
 use posthaste::telemetry;
-use posthaste::tenants::{Scope, new_tenant, new_token};
+use posthaste::tenants::{NewTenant, Scope, add_tenant, new_tenant, new_token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, IsTerminal};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,11 +57,20 @@ enum Command {
     Dev(DevArguments),
     /// Run in production: with your own tokens and keys; private destinations only if allowed
     Serve(RunArguments),
-    /// Print a new tenant (tokens and signing keys) to paste into the configuration
+    /// Generate a tenant (tokens and signing keys): an .env block for its programs and a block for the configuration
     NewTenant {
         /// Name of the tenant
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
+        /// Append the block for the configuration to this file, and print the .env block alone
+        #[arg(long, value_name = "FILE")]
+        write: Option<PathBuf>,
+        /// Print the .env block alone to stdout, and the block for the configuration to stderr
+        #[arg(long, conflicts_with = "write")]
+        env: bool,
+        /// QSTASH_URL of the .env block [default: public_url in FILE, or http://127.0.0.1:8080]
+        #[arg(long, env = "POSTHASTE_PUBLIC_URL", value_name = "URL", value_parser = server_url)]
+        url: Option<String>,
     },
     /// Print a new named token to paste into the block of its tenant in the configuration
     NewToken {
@@ -160,10 +169,7 @@ fn main() -> ExitCode {
             run(Mode::Dev, arguments, sources, DevOptions { log_port, quiet, print_env })
         }
         Command::Serve(arguments) => run(Mode::Serve, arguments, sources, DevOptions::default()),
-        Command::NewTenant { name } => {
-            print!("{}", new_tenant(&name));
-            Ok(())
-        }
+        Command::NewTenant { name, write, env, url } => generate_tenant(&name, write.as_deref(), env, url.as_deref()),
         Command::NewToken { tenant, name, read_only } => {
             let scope = if read_only { Scope::ReadOnly } else { Scope::Full };
             new_token(&tenant, &name, scope).map(|token| print!("{token}")).map_err(Into::into)
@@ -179,6 +185,33 @@ fn main() -> ExitCode {
             eprintln!("posthaste: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints a fresh tenant, or adds it to a file and prints the rest.
+fn generate_tenant(name: &str, file: Option<&Path>, env_alone: bool, url: Option<&str>) -> anyhow::Result<()> {
+    if let Some(file) = file {
+        print!("{}", add_tenant(file, name, url)?.env);
+        eprintln!("posthaste: tenant {name:?} was added to {}; restart the server to load it", file.display());
+        return Ok(());
+    }
+    let NewTenant { env, toml } = new_tenant(name, url);
+    let toml = format!("# Settings of the tenant for the configuration file of the server.\n{toml}");
+    if env_alone {
+        print!("{env}");
+        eprint!("{toml}");
+    } else {
+        print!("{env}\n{toml}");
+    }
+    Ok(())
+}
+
+/// A URL that can stand in an .env file.
+fn server_url(text: &str) -> Result<String, String> {
+    let is_plain = !text.contains(|c: char| c.is_whitespace() || c.is_control() || "\"'#$\\".contains(c));
+    match is_plain && (text.starts_with("http://") || text.starts_with("https://")) {
+        true => Ok(text.to_owned()),
+        false => Err("it must be a URL such as https://posthaste.example.com".to_owned()),
     }
 }
 
@@ -239,13 +272,13 @@ async fn serve(config: Config, log_port: Option<u16>, discard_damaged: bool, qui
         .with_context(|| format!("the data in {} cannot be opened", config.data_dir.display()))?;
     // The lock ends with the process: whoever still has the store when this function ends may write.
     std::mem::forget(data_dir);
-    let mut listeners = vec![listen(config.listen)?];
+    let mode = config.mode;
+    let mut listeners = vec![listen(mode, config.listen)?];
     if let Some(port) = log_port {
-        listeners.push(listen(SocketAddr::new(config.listen.ip(), port))?);
+        listeners.push(listen(mode, SocketAddr::new(config.listen.ip(), port))?);
     }
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
-    let mode = config.mode;
     let resolver = Arc::new(SystemResolver::default());
     let (reports, lines) = attempt_lines();
     let reports = (mode == Mode::Dev && !quiet).then_some(reports);
@@ -285,19 +318,9 @@ fn open_store(data_dir: &DataDir, journal: bool, discard_damaged: bool) -> Resul
 /// (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+fn listen(mode: Mode, address: SocketAddr) -> anyhow::Result<TcpListener> {
     bind(address).map_err(|error| match error.kind() {
-        // The development mode of the JavaScript SDK looks for these words, in lower case.
-        ErrorKind::AddrInUse => {
-            let holder = match holder_of(address) {
-                Some(Holder { name, pid }) => format!(" by {name} (process {pid}): stop it"),
-                None => ": stop the program that uses it".to_owned(),
-            };
-            let free = address.port().checked_add(1).unwrap_or(8080);
-            anyhow::anyhow!(
-                "cannot listen on {address}: address already in use{holder}, or choose another port with --port {free}"
-            )
-        }
+        ErrorKind::AddrInUse => anyhow::anyhow!(taken(mode, address, holder_of(address).as_ref())),
         _ => anyhow::Error::new(error).context(format!("cannot listen on {address}")),
     })
 }

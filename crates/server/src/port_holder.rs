@@ -1,5 +1,7 @@
-//! Which process listens on a port, so that the error about a taken port can name it.
+//! The error about a taken port: it names the process that holds the port, and another port.
 
+use crate::config::Mode;
+use crate::dev_output::DEFAULT_PORT;
 use std::fs;
 use std::net::SocketAddr;
 
@@ -8,6 +10,21 @@ use std::net::SocketAddr;
 pub struct Holder {
     pub name: String,
     pub pid: u32,
+}
+
+/// The text for an address that another process has taken. The development mode of the JavaScript SDK looks for the words
+/// `address already in use`, in lower case.
+pub fn taken(mode: Mode, address: SocketAddr, holder: Option<&Holder>) -> String {
+    let holder = match holder {
+        Some(Holder { name, pid }) => format!(" by {name} (process {pid}): stop it"),
+        None => ": stop the program that uses it".to_owned(),
+    };
+    let free = address.port().checked_add(1).unwrap_or(DEFAULT_PORT);
+    let flag = match mode {
+        Mode::Dev => format!("--port {free}"),
+        Mode::Serve => format!("--listen {}", SocketAddr::new(address.ip(), free)),
+    };
+    format!("cannot listen on {address}: address already in use{holder}, or choose another port with {flag}")
 }
 
 /// The process that listens on the port of this address; `None` where the system does not say, or it belongs to another user.
@@ -40,6 +57,36 @@ fn listening_inode(table: &str, port: u16) -> Option<&str> {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+
+    #[test]
+    fn a_taken_port_names_its_holder_and_another_port() {
+        let holder = Holder { name: "node".to_owned(), pid: 4711 };
+        for (mode, port, holder, expected) in [
+            (
+                Mode::Dev,
+                8080,
+                Some(&holder),
+                "cannot listen on 127.0.0.1:8080: address already in use by node (process 4711): stop it, or choose another \
+                 port with --port 8081",
+            ),
+            (
+                Mode::Serve,
+                3000,
+                None,
+                "cannot listen on 127.0.0.1:3000: address already in use: stop the program that uses it, or choose another \
+                 port with --listen 127.0.0.1:3001",
+            ),
+            (
+                Mode::Dev,
+                65_535,
+                None,
+                "cannot listen on 127.0.0.1:65535: address already in use: stop the program that uses it, or choose another \
+                 port with --port 8080",
+            ),
+        ] {
+            assert_eq!(taken(mode, SocketAddr::from(([127, 0, 0, 1], port)), holder), expected);
+        }
+    }
 
     #[test]
     fn the_process_that_listens_is_found() {

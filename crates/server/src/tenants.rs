@@ -1,9 +1,11 @@
 //! Who may use the server: tokens, what they allow, and the published development users.
 
+mod fresh;
 mod settings;
 
+pub use fresh::{AddTenantError, NewTenant, add_tenant, new_tenant};
 pub(crate) use settings::resolve;
-pub use settings::{TenantConfig, TenantSettings, TokenConfig, TokenSettings, new_tenant, new_token};
+pub use settings::{TenantConfig, TenantSettings, TokenConfig, TokenSettings, new_token};
 
 use crate::store::{Store, StoreError};
 use crate::token_uses::Uses;

@@ -4,6 +4,7 @@
 //! check it. Which addresses may be reached is the server's egress policy, not decided here.
 //! Start at [`split_query`], then [`Destination::parse`].
 
+use crate::echo::{echo_url, is_scheme};
 use std::borrow::Cow;
 use std::fmt;
 use url::{Url, form_urlencoded};
@@ -11,6 +12,8 @@ use url::{Url, form_urlencoded};
 /// Query key that may carry the API token.
 const TOKEN_KEY: &str = "qstash_token";
 const API_PREFIX: &str = "api/";
+/// Longest scheme that an error names.
+const SCHEME_BYTES_MAX: usize = 16;
 
 /// The query of a publish request, sorted by whom its parts are for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,9 +61,9 @@ pub enum Destination {
     Api(String),
 }
 
-/// The text names no destination; the message is for the publisher.
+/// The text names no destination; the message is for the publisher. It repeats the text without user, password and query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidDestination(Cow<'static, str>);
+pub struct InvalidDestination(String);
 
 impl fmt::Display for InvalidDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,8 +73,24 @@ impl fmt::Display for InvalidDestination {
 
 impl std::error::Error for InvalidDestination {}
 
-fn invalid<T>(message: &'static str) -> Result<T, InvalidDestination> {
-    Err(InvalidDestination(Cow::Borrowed(message)))
+fn invalid<T>(url: &str, problem: impl fmt::Display) -> Result<T, InvalidDestination> {
+    Err(InvalidDestination(format!("invalid destination url: {problem}; received {}", echo_url(url))))
+}
+
+/// The text of the hosted service about a URL that is not http or https, and which scheme it has instead.
+fn invalid_scheme<T>(url: &str) -> Result<T, InvalidDestination> {
+    const HOSTED: &str = "endpoint has invalid scheme, add http:// or https://";
+    match scheme(url) {
+        Some(scheme) => invalid(url, format_args!("{HOSTED}; {scheme} is not supported")),
+        None => invalid(url, HOSTED),
+    }
+}
+
+/// The scheme of a URL that is not http or https. `localhost:3000` has none.
+fn scheme(url: &str) -> Option<&str> {
+    let (scheme, rest) = url.split_once(':')?;
+    let is_host = scheme.contains('.') || rest.starts_with(|c: char| c.is_ascii_digit()) || rest.contains('@');
+    (is_scheme(scheme) && scheme.len() <= SCHEME_BYTES_MAX && (rest.starts_with("//") || !is_host)).then_some(scheme)
 }
 
 impl Destination {
@@ -94,10 +113,10 @@ impl Destination {
         is_known: impl FnOnce(&str) -> bool,
     ) -> Result<Destination, InvalidDestination> {
         if remainder.is_empty() {
-            return invalid("a non-empty destination must be provided");
+            return Err(InvalidDestination("a non-empty destination must be provided".to_owned()));
         }
         if remainder.len() > url_bytes_max {
-            return Err(too_long(url_bytes_max));
+            return Err(too_long(remainder, url_bytes_max));
         }
         let remainder = decode_if_encoded(remainder)?;
         if let Some((scheme, rest)) = split_http_scheme(&remainder) {
@@ -111,14 +130,15 @@ impl Destination {
         if remainder.starts_with(API_PREFIX) {
             Ok(Destination::Api(remainder))
         } else if remainder.contains([':', '/']) {
-            invalid("invalid destination url: endpoint has invalid scheme, add http:// or https://")
+            invalid_scheme(&remainder)
         } else if is_name(&remainder) {
             Ok(Destination::Group(remainder))
         } else {
-            invalid(
+            Err(InvalidDestination(format!(
                 "invalid destination: neither a URL (add http:// or https://) nor the name of a URL group \
-                 (letters, digits, '.', '_' and '-')",
-            )
+                 (letters, digits, '.', '_' and '-'); received {}",
+                echo_url(&remainder)
+            )))
         }
     }
 
@@ -134,33 +154,32 @@ impl Destination {
 /// Checks a complete `http` or `https` URL, as a callback must be. Error texts are those of a destination.
 pub fn check_url(url: &str, url_bytes_max: usize) -> Result<(), InvalidDestination> {
     if url.len() > url_bytes_max {
-        return Err(too_long(url_bytes_max));
+        return Err(too_long(url, url_bytes_max));
     }
     let Some(after_slashes) = split_http_scheme(url).and_then(|(_, rest)| rest.strip_prefix("//")) else {
-        return invalid("invalid destination url: endpoint has invalid scheme, add http:// or https://");
+        return invalid_scheme(url);
     };
     if url.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return invalid("invalid destination url: spaces and control characters must be percent-encoded");
+        return invalid(url, "spaces and control characters must be percent-encoded");
     }
     let (before_query, _) = after_slashes.split_once(['?', '#']).unwrap_or((after_slashes, ""));
     if before_query.contains('\\') {
         // URL parsers disagree on whether it ends the host.
-        return invalid("invalid destination url: a backslash must be percent-encoded");
+        return invalid(url, "a backslash must be percent-encoded");
     }
     let (authority, _) = before_query.split_once('/').unwrap_or((before_query, ""));
     if authority.is_empty() {
-        return invalid("invalid destination url: it has no host");
+        return invalid(url, "it has no host");
     }
     if authority.contains('@') {
-        return invalid("invalid destination url: user and password are not accepted, forward an Authorization header");
+        return invalid(url, "user and password are not accepted, forward an Authorization header");
     }
-    let parsed =
-        Url::parse(url).map_err(|error| InvalidDestination(format!("invalid destination url: {error}").into()))?;
+    let parsed = Url::parse(url).or_else(|error| invalid(url, error))?;
     if parsed.host_str().is_none_or(str::is_empty) {
-        return invalid("invalid destination url: it has no host");
+        return invalid(url, "it has no host");
     }
     if parsed.port() == Some(0) {
-        return invalid("invalid destination url: port 0 is not accepted");
+        return invalid(url, "port 0 is not accepted");
     }
     Ok(())
 }
@@ -173,8 +192,9 @@ pub fn origin(url: &str) -> Option<String> {
     Some(format!("{}://{host}:{}", url.scheme(), url.port_or_known_default()?))
 }
 
-fn too_long(url_bytes_max: usize) -> InvalidDestination {
-    InvalidDestination(format!("invalid destination url: at most {url_bytes_max} bytes are accepted").into())
+fn too_long(url: &str, url_bytes_max: usize) -> InvalidDestination {
+    let bytes = url.len();
+    InvalidDestination(format!("invalid destination url: at most {url_bytes_max} bytes are accepted, it has {bytes}"))
 }
 
 /// Undoes the percent-encoding of a URL that was encoded as a whole (`https%3A%2F%2F…`), exactly once.
@@ -200,7 +220,7 @@ fn decode_if_encoded(remainder: &str) -> Result<Cow<'_, str>, InvalidDestination
     }
     match String::from_utf8(decoded) {
         Ok(decoded) => Ok(Cow::Owned(decoded)),
-        Err(_) => invalid("invalid destination url: percent-encoded text is not UTF-8"),
+        Err(_) => invalid(remainder, "percent-encoded text is not UTF-8"),
     }
 }
 
@@ -221,7 +241,7 @@ fn has_prefix(text: &str, prefix: &str) -> bool {
 /// Puts the URL together again: restores a slash that a proxy folded, adds the query, drops a fragment.
 fn assemble(scheme: &str, rest: &str, query: Option<&str>) -> Result<String, InvalidDestination> {
     if !rest.starts_with('/') {
-        return invalid("invalid destination url: the scheme must be followed by //");
+        return invalid(&format!("{scheme}{rest}"), "the scheme must be followed by //");
     }
     let folded_slash = if rest.starts_with("//") { "" } else { "/" };
     let mut url = format!("{scheme}{folded_slash}{rest}");

@@ -45,11 +45,17 @@ impl Units {
     }
 }
 
-/// Why a text is not a duration.
+/// Units that people write and no duration has, unless [`Units`] has them.
+const NO_UNITS: [&str; 14] =
+    ["ms", "us", "µs", "ns", "sec", "min", "hour", "day", "w", "week", "mo", "month", "y", "year"];
+
+/// Why a text is not a duration. The texts follow the value: `"500ms" is not a duration: …`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidDuration {
     /// Not numbers with units.
     Grammar,
+    /// A unit that is not supported here.
+    Unit(&'static str),
     /// A unit came twice or after a smaller one.
     UnitOrder,
     /// More text than any sensible duration needs.
@@ -60,12 +66,16 @@ pub enum InvalidDuration {
 
 impl fmt::Display for InvalidDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            InvalidDuration::Grammar => "not a duration, write for example 30s, 5m, 1d10h30m or a number of seconds",
-            InvalidDuration::UnitOrder => "not a duration, units must descend, such as d, h, m, s, each at most once",
-            InvalidDuration::TooLong => "not a duration, at most 32 characters are accepted",
-            InvalidDuration::TooBig => "not a duration, the number is too big",
-        })
+        const ACCEPTED: &str = "accepted are d, h, m and s, such as 1d10h30m, 5m or 0.5s, and a number of seconds";
+        match self {
+            InvalidDuration::Grammar => write!(f, "not a duration; {ACCEPTED}"),
+            InvalidDuration::Unit(unit) => write!(f, "not a duration: {unit} is not supported here; {ACCEPTED}"),
+            InvalidDuration::UnitOrder => {
+                f.write_str("not a duration: units must descend, such as d, h, m, s, each at most once")
+            }
+            InvalidDuration::TooLong => write!(f, "not a duration: at most {TEXT_BYTES_MAX} characters are accepted"),
+            InvalidDuration::TooBig => f.write_str("not a duration: the number is too big"),
+        }
     }
 }
 
@@ -136,10 +146,36 @@ impl<'a> Part<'a> {
             thousandths = Some(number(decimals)? * scale);
             rest = after;
         }
-        let unit = known.known().iter().map(|(unit, _)| *unit).find(|unit| rest.starts_with(unit.as_bytes()));
-        let unit = unit.ok_or(InvalidDuration::Grammar)?;
+        let word = &rest[..rest.iter().position(u8::is_ascii_digit).unwrap_or(rest.len())];
+        let unit = known.known().iter().map(|(unit, _)| *unit).find(|unit| word == unit.as_bytes());
+        let unit = unit.ok_or_else(|| unknown_unit(word))?;
         Ok(Part { whole, thousandths, unit, rest: &rest[unit.len()..] })
     }
+}
+
+/// Why a word between numbers is not a unit.
+fn unknown_unit(word: &[u8]) -> InvalidDuration {
+    let singular = word.strip_suffix(b"s").unwrap_or(word);
+    let unit = NO_UNITS.into_iter().find(|unit| [word, singular].contains(&unit.as_bytes()));
+    unit.map_or(InvalidDuration::Grammar, InvalidDuration::Unit)
+}
+
+/// A duration in the units of [`parse_duration`], which reads the same: `365d`, `1h30m`, `1.5s`.
+pub fn in_units(ms: u64) -> String {
+    let (mut rest, mut text) = (ms, String::new());
+    for (unit, unit_ms) in &UNITS[3..] {
+        let count = rest / unit_ms;
+        rest %= unit_ms;
+        let is_seconds = *unit == "s";
+        if is_seconds && rest > 0 {
+            let decimals = format!("{rest:03}");
+            return format!("{text}{count}.{}{unit}", decimals.trim_end_matches('0'));
+        }
+        if count > 0 {
+            text += &format!("{count}{unit}");
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
 }
 
 fn split_digits(text: &[u8]) -> (&[u8], &[u8]) {
@@ -219,8 +255,15 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_told() {
+    fn the_reason_is_named() {
         for (text, reason) in [
+            ("500ms", InvalidDuration::Unit("ms")),
+            ("1h500ms", InvalidDuration::Unit("ms")),
+            ("1.5ms", InvalidDuration::Unit("ms")),
+            ("2hours", InvalidDuration::Unit("hour")),
+            ("5M", InvalidDuration::Grammar),
+            ("ms", InvalidDuration::Grammar),
+            ("5 s", InvalidDuration::Grammar),
             ("1m1h", InvalidDuration::UnitOrder),
             ("999999999999999d", InvalidDuration::TooBig),
             ("18446744073709551615s", InvalidDuration::TooBig),
@@ -230,6 +273,19 @@ mod tests {
         ] {
             assert_eq!(parse_duration(text), Err(reason), "{text}");
         }
+        let accepted = "accepted are d, h, m and s, such as 1d10h30m, 5m or 0.5s, and a number of seconds";
+        for (reason, expected) in [
+            (InvalidDuration::Grammar, format!("not a duration; {accepted}")),
+            (InvalidDuration::Unit("ms"), format!("not a duration: ms is not supported here; {accepted}")),
+            (
+                InvalidDuration::UnitOrder,
+                "not a duration: units must descend, such as d, h, m, s, each at most once".to_owned(),
+            ),
+            (InvalidDuration::TooLong, "not a duration: at most 32 characters are accepted".to_owned()),
+            (InvalidDuration::TooBig, "not a duration: the number is too big".to_owned()),
+        ] {
+            assert_eq!(reason.to_string(), expected);
+        }
     }
 
     #[test]
@@ -237,7 +293,7 @@ mod tests {
         for (text, days) in [("1w", 7), ("2w3d", 17), ("1mo", 30), ("1y", 365), ("1y1mo1w1d", 403), ("0.5y", 182)] {
             let half = if text == "0.5y" { DAY_MS / 2 } else { 0 };
             assert_eq!(parse_duration_in(Units::Long, text), Ok(days * DAY_MS + half), "{text}");
-            assert_eq!(parse_duration(text), Err(InvalidDuration::Grammar), "{text}");
+            assert!(matches!(parse_duration(text), Err(InvalidDuration::Unit("w" | "mo" | "y"))), "{text}");
         }
         for (text, ms) in [("1mo1m", 30 * DAY_MS + 60_000), ("1m", 60_000), ("90", 90_000)] {
             assert_eq!(parse_duration_in(Units::Long, text), Ok(ms), "{text}");
@@ -254,7 +310,7 @@ mod tests {
             ("1.5.5", InvalidDuration::Grammar),
             ("1m1mo", InvalidDuration::UnitOrder),
             ("1w1y", InvalidDuration::UnitOrder),
-            ("1ms", InvalidDuration::Grammar),
+            ("1ms", InvalidDuration::Unit("ms")),
             ("1M", InvalidDuration::Grammar),
             ("999999999999999y", InvalidDuration::TooBig),
         ] {
@@ -269,6 +325,11 @@ mod tests {
             if let Ok(ms) = parse_duration(&text) {
                 prop_assert_eq!(long, Ok(ms));
             }
+        }
+
+        #[test]
+        fn a_duration_in_units_is_read_again(ms in 0..(999_999_999_999_999 * 1_000u64)) {
+            prop_assert_eq!(parse_duration(&in_units(ms)), Ok(ms));
         }
     }
 }

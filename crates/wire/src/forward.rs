@@ -37,9 +37,10 @@ impl<'a> Line<'a> {
     }
 
     fn without_controls(self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Rejection> {
-        match text.contains(|c: char| c.is_control() && c != '\t') {
-            false => Ok(text),
-            true => Err(self.refused("the value must not have control characters; percent-encode them")),
+        match text.chars().find(|c| c.is_control() && *c != '\t') {
+            None => Ok(text),
+            // The rest of the value may be a secret.
+            Some(c) => Err(self.refused(format_args!("the value has the control character {c:?}; percent-encode it"))),
         }
     }
 

@@ -8,6 +8,8 @@ pub mod id;
 
 pub mod encoding;
 
+pub mod echo;
+
 pub mod header;
 
 pub mod boolean;

@@ -6,6 +6,7 @@
 
 use crate::cron::Cron;
 use crate::duration::Units;
+use crate::echo::echo;
 use crate::flow_control::FlowControl;
 use crate::forward::{Forwarded, Line};
 use crate::header;
@@ -376,8 +377,7 @@ impl<'l> Draft<'l> {
     }
 }
 
-/// Fills a slot once. The header is named in what `read` finds wrong; quotas begin with the words of the hosted
-/// service.
+/// Fills a slot once. Errors of `read` name the header; those about quotas begin with the words of the hosted service.
 fn put<T>(
     slot: &mut Option<T>,
     line: Line<'_>,
@@ -386,14 +386,20 @@ fn put<T>(
     if slot.is_some() {
         return Err(line.refused("may be given only once"));
     }
-    *slot = Some(read(&line.text()?).map_err(|rejection| match rejection.status {
+    let text = line.text()?;
+    *slot = Some(read(&text).map_err(|rejection| match rejection.status {
         RejectionKind::Invalid => line.refused(rejection.message),
-        _ => Rejection { message: format!("{} ({})", rejection.message, line.display_name()), ..rejection },
+        RejectionKind::Quota => {
+            let (name, value) = (line.display_name(), echo(&text));
+            Rejection { message: format!("{}; {name} is {value}", rejection.message), ..rejection }
+        }
     })?);
     Ok(())
 }
 
 #[cfg(test)]
 mod callback_tests;
+#[cfg(test)]
+mod error_tests;
 #[cfg(test)]
 mod tests;

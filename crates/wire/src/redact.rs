@@ -29,15 +29,22 @@ pub struct RedactFields {
     pub headers: Vec<String>,
 }
 
-/// The text is not a list of fields that can be hidden.
+/// The text is not a list of fields that can be hidden. Errors do not repeat it: it may hold what should be hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidRedactFields;
+pub enum InvalidRedactFields {
+    /// The item with this number, from 1 on, is not a field.
+    Item(usize),
+    /// Too many headers.
+    TooMany,
+}
 
 impl fmt::Display for InvalidRedactFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "not a list of fields to redact, accepted are body, header and up to 100 header[Name], separated by commas",
-        )
+        match self {
+            InvalidRedactFields::Item(nth) => write!(f, "item {nth} of the list is not a field to redact")?,
+            InvalidRedactFields::TooMany => f.write_str("the list has too many headers")?,
+        }
+        write!(f, "; accepted are body, header and up to {NAMES_MAX} header[Name], separated by commas")
     }
 }
 
@@ -56,17 +63,17 @@ impl RedactFields {
     /// What cannot be understood is refused, never skipped: somebody meant to hide it.
     pub fn parse(text: &str) -> Result<RedactFields, InvalidRedactFields> {
         let mut fields = RedactFields::default();
-        for item in text.split(',') {
+        for (item, nth) in text.split(',').zip(1..) {
             match item.trim_matches([' ', '\t']) {
                 "body" => fields.body = true,
                 "header" | "headers" => fields.all_headers = true,
                 item => {
-                    let name = bracketed_name(item).ok_or(InvalidRedactFields)?;
+                    let name = bracketed_name(item).ok_or(InvalidRedactFields::Item(nth))?;
                     if !fields.headers.contains(&name) {
                         fields.headers.push(name);
                     }
                     if fields.headers.len() > NAMES_MAX {
-                        return Err(InvalidRedactFields);
+                        return Err(InvalidRedactFields::TooMany);
                     }
                 }
             }
@@ -193,25 +200,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
-        for text in [
-            "",
-            ",",
-            "body,",
-            "passwords",
-            "Body",
-            "header[",
-            "header]",
-            "header[]",
-            "header[a]b]",
-            "header[a b]",
-            "header[a,b]",
-            "header [a]",
-            "headers[[a]]",
-            "headerss[a]",
-            "body[a]",
+    fn a_list_that_is_not_understood_is_rejected_with_the_place() {
+        for (text, nth) in [
+            ("", 1),
+            (",", 1),
+            ("body,", 2),
+            ("passwords", 1),
+            ("body, header[a], Body", 3),
+            ("header[", 1),
+            ("header]", 1),
+            ("header[]", 1),
+            ("header[a]b]", 1),
+            ("header[a b]", 1),
+            ("header[a,b]", 1),
+            ("header [a]", 1),
+            ("headers[[a]]", 1),
+            ("headerss[a]", 1),
+            ("body[a]", 1),
         ] {
-            assert_eq!(RedactFields::parse(text), Err(InvalidRedactFields), "{text}");
+            assert_eq!(RedactFields::parse(text), Err(InvalidRedactFields::Item(nth)), "{text}");
+        }
+        let different: Vec<String> = (0..=NAMES_MAX).map(|n| format!("header[a{n}]")).collect();
+        assert_eq!(RedactFields::parse(&different.join(",")), Err(InvalidRedactFields::TooMany));
+        let accepted = "; accepted are body, header and up to 100 header[Name], separated by commas";
+        for (error, expected) in [
+            (InvalidRedactFields::Item(2), "item 2 of the list is not a field to redact"),
+            (InvalidRedactFields::TooMany, "the list has too many headers"),
+        ] {
+            assert_eq!(error.to_string(), format!("{expected}{accepted}"));
         }
         let many = vec!["header[a]"; 1_000].join(",");
         assert!(RedactFields::parse(&many).is_ok(), "one name, however often");

@@ -2,13 +2,15 @@
 //!
 //! Decimal numbers, `retried`, `+ - * / %`, unary minus, parentheses and the functions of `Function`. The
 //! parser (in `parser`) writes a postfix program, so evaluation needs neither recursion nor more steps than
-//! nodes. Start at [`RetryDelay::parse`].
+//! nodes. `hint` knows what people write instead. Start at [`RetryDelay::parse`].
 
 mod checks;
+mod hint;
 mod parser;
 
 pub use checks::RetryDelayChecks;
 
+use crate::echo::{echo, echo_around};
 use std::fmt;
 
 /// Longest expression.
@@ -73,12 +75,36 @@ pub enum InvalidExpression {
     UnknownName(String),
     /// A function with the wrong number of arguments.
     WrongArity(&'static str),
-    /// Anything else that does not read as an expression; holds the byte position.
-    Syntax(usize),
+    /// Anything else that does not read as an expression.
+    Syntax(SyntaxError),
     /// The result is not a number for this value of `retried`.
     NotANumber(u32),
     /// The expressions of one request take more steps to check than this.
     TooManySteps(u64),
+}
+
+/// A place at which a text stops being an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// The byte, from 0 on.
+    pub at: usize,
+    /// The text around it, in quotes.
+    excerpt: String,
+    /// The form that would be right, if it can be guessed.
+    hint: Option<String>,
+}
+
+impl SyntaxError {
+    fn new(text: &str, at: usize) -> SyntaxError {
+        SyntaxError { at, excerpt: echo_around(text, at), hint: hint::of(text, at) }
+    }
+}
+
+impl fmt::Display for SyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "syntax error at position {} of {}", self.at, self.excerpt)?;
+        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "; {hint}"))
+    }
 }
 
 impl fmt::Display for InvalidExpression {
@@ -90,10 +116,11 @@ impl fmt::Display for InvalidExpression {
             InvalidExpression::TooDeep => write!(f, "at most {DEPTH_MAX} levels of nesting are accepted"),
             InvalidExpression::UnknownName(name) => write!(
                 f,
-                "unknown name {name}, accepted are retried, pow, sqrt, abs, exp, floor, ceil, round, min and max"
+                "unknown name {}, accepted are retried, pow, sqrt, abs, exp, floor, ceil, round, min and max",
+                echo(name)
             ),
             InvalidExpression::WrongArity(name) => write!(f, "wrong number of arguments for {name}"),
-            InvalidExpression::Syntax(at) => write!(f, "syntax error at position {at}"),
+            InvalidExpression::Syntax(error) => error.fmt(f),
             InvalidExpression::NotANumber(retried) => write!(f, "not a number when retried is {retried}"),
             InvalidExpression::TooManySteps(max) => write!(
                 f,

@@ -5,20 +5,27 @@
 use crate::boolean;
 use crate::cron::Cron;
 use crate::destination::{check_url, is_name, without_fragment};
-use crate::duration::{DurationRange, OutOfRange, Units, parse_duration_in};
+use crate::duration::{DurationRange, OutOfRange, Units, in_units, parse_duration_in};
+use crate::echo::echo;
 use crate::flow_control::FlowControl;
 use crate::publish::PublishLimits;
 use crate::redact::RedactFields;
 use crate::rejection::Rejection;
 use crate::retry_delay::RetryDelay;
 use crate::time::Timestamp;
+use std::fmt::Display;
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+
+/// The value is not of the kind that the setting takes; the problem continues `"500ms" is`.
+fn not(text: &str, problem: impl Display) -> Rejection {
+    Rejection::invalid(format!("{} is {problem}", echo(text)))
+}
 
 /// A method in any case.
 pub(crate) fn method(text: &str) -> Result<&'static str, Rejection> {
     let known = METHODS.into_iter().find(|method| method.eq_ignore_ascii_case(text));
-    known.ok_or_else(|| Rejection::invalid("not a method, accepted are GET, POST, PUT, PATCH and DELETE"))
+    known.ok_or_else(|| not(text, "not a method; accepted are GET, POST, PUT, PATCH and DELETE"))
 }
 
 /// A delay of the first attempt, in milliseconds.
@@ -33,16 +40,16 @@ pub(crate) fn timeout(text: &str, limits: &PublishLimits) -> Result<u64, Rejecti
 }
 
 fn duration(text: &str, units: Units, range: DurationRange, quota: &str) -> Result<u64, Rejection> {
-    let ms = parse_duration_in(units, text).map_err(|error| Rejection::invalid(error.to_string()))?;
+    let ms = parse_duration_in(units, text).map_err(|error| not(text, error))?;
     range.check(ms).map_err(|out_of_range| match out_of_range {
-        OutOfRange::UnderMinimum => Rejection::invalid(format!("must be at least {}s", range.min_ms.div_ceil(1_000))),
+        OutOfRange::UnderMinimum => not(text, format_args!("too short, the minimum is {}", in_units(range.min_ms))),
         OutOfRange::OverMaximum => Rejection::quota(quota, range.max_ms / 1_000),
     })
 }
 
 /// A time in Unix seconds, past or not further ahead than a delay may be long.
 pub(crate) fn not_before(text: &str, limits: &PublishLimits, now: Timestamp) -> Result<Timestamp, Rejection> {
-    let refused = || Rejection::invalid("not a time, accepted are Unix seconds, such as 1767225600 or 1767225600.5");
+    let refused = || not(text, "not a time; accepted are Unix seconds, such as 1767225600 or 1767225600.5");
     let time = unix_seconds(text).ok_or_else(refused)?;
     if time > now.plus_millis(limits.delay_ms_max) {
         let Rejection { status, message } = Rejection::quota("maxDelay", limits.delay_ms_max / 1_000);
@@ -66,7 +73,9 @@ fn unix_seconds(text: &str) -> Option<Timestamp> {
 /// A number of retries.
 pub(crate) fn retries(text: &str, limits: &PublishLimits) -> Result<u32, Rejection> {
     if !is_digits(text) {
-        return Err(Rejection::invalid("not a number of retries, accepted are decimal digits"));
+        let accepted =
+            format_args!("not a number of retries; accepted are whole numbers from 0 to {}", limits.retries_max);
+        return Err(not(text, accepted));
     }
     match text.parse() {
         Ok(retries) if retries <= limits.retries_max => Ok(retries),
@@ -84,13 +93,14 @@ pub(crate) fn retry_delay(text: &str) -> Result<String, Rejection> {
 
 /// A boolean.
 pub(crate) fn flag(text: &str) -> Result<bool, Rejection> {
-    boolean::parse_bool(text).ok_or_else(|| Rejection::invalid("not a boolean, accepted are true and false"))
+    boolean::parse_bool(text).ok_or_else(|| not(text, "not a boolean; accepted are true and false"))
 }
 
-/// A deduplication id.
+/// A deduplication id. Errors do not repeat it: programs make ids of what they must not show.
 pub(crate) fn dedup_id(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
     if text.is_empty() || text.len() > limits.dedup_id_bytes_max {
-        return Err(Rejection::invalid(format!("must have 1 to {} bytes", limits.dedup_id_bytes_max)));
+        let (max, bytes) = (limits.dedup_id_bytes_max, text.len());
+        return Err(Rejection::invalid(format!("must have 1 to {max} bytes, and has {bytes}")));
     }
     Ok(text.to_owned())
 }
@@ -100,7 +110,9 @@ pub(crate) fn labels(before: Vec<String>, text: &str, limits: &PublishLimits) ->
     let mut labels = before;
     for label in text.split(',').map(str::trim).filter(|label| !label.is_empty()) {
         if label.len() > limits.label_bytes_max {
-            return Err(Rejection::invalid(format!("a label may have at most {} bytes", limits.label_bytes_max)));
+            let (max, bytes) = (limits.label_bytes_max, label.len());
+            let label = echo(label);
+            return Err(Rejection::invalid(format!("the label {label} has {bytes} bytes; at most {max} are accepted")));
         }
         if labels.len() == limits.labels_max {
             return Err(Rejection::invalid(format!("at most {} labels are accepted", limits.labels_max)));
@@ -125,14 +137,14 @@ pub(crate) fn callback_url(text: &str, limits: &PublishLimits) -> Result<String,
 pub(crate) fn flow_control_key(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
     if text.is_empty() || text.len() > limits.key_bytes_max || text.contains(char::is_control) {
         let max = limits.key_bytes_max;
-        return Err(Rejection::invalid(format!("must have 1 to {max} bytes, without control characters")));
+        return Err(not(text, format_args!("not a key; accepted are 1 to {max} bytes without control characters")));
     }
     Ok(text.to_owned())
 }
 
 /// The limits of a flow-control key.
 pub(crate) fn flow_control(text: &str) -> Result<FlowControl, Rejection> {
-    FlowControl::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
+    FlowControl::parse(text).map_err(|error| Rejection::invalid(format!("{}: {error}", echo(text))))
 }
 
 /// When a schedule fires.
@@ -144,7 +156,8 @@ pub(crate) fn cron(text: &str) -> Result<Cron, Rejection> {
 pub(crate) fn name(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
     if text.len() > limits.key_bytes_max || !is_name(text) {
         return Err(Rejection::invalid(format!(
-            "must have 1 to {} letters, digits, '.', '_' and '-', and be neither '.' nor '..'",
+            "{} must have 1 to {} letters, digits, '.', '_' and '-', and be neither '.' nor '..'",
+            echo(text),
             limits.key_bytes_max
         )));
     }

@@ -36,17 +36,15 @@ export class Production {
 
   static async start(...names) {
     const it = new Production();
-    let text = 'egress_allow_cidrs = ["127.0.0.1/32"]\n';
+    it.#dir = await mkdtemp(path.join(tmpdir(), "posthaste-console-"));
+    const file = path.join(it.#dir, "posthaste.toml");
+    await writeFile(file, 'egress_allow_cidrs = ["127.0.0.1/32"]\n');
     for (const name of names) {
-      const printed = (await run("new-tenant", name)).stdout;
+      const printed = (await run("new-tenant", name, "--write", file)).stdout;
       const [, token] = /QSTASH_TOKEN=(\S+)/.exec(printed);
       const [, readOnly] = /read-only token: (\S+)/.exec(printed);
       it.tenants[name] = { token, readOnly };
-      text += printed;
     }
-    it.#dir = await mkdtemp(path.join(tmpdir(), "posthaste-console-"));
-    const file = path.join(it.#dir, "posthaste.toml");
-    await writeFile(file, text);
     it.server = await Server.startIn("serve", "--config", file);
     return it;
   }

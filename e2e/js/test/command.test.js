@@ -1,7 +1,7 @@
 // The command line: help, refusals, and a server in serve mode with tenants of its own.
 
 import assert from "node:assert/strict";
-import { writeFile, mkdtemp, rm } from "node:fs/promises";
+import { readFile, stat, writeFile, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { test } from "node:test";
@@ -64,15 +64,38 @@ test("--print-config shows what is in force, and no secret", async () => {
   assert.ok(!stdout.includes(USERS[0].token) && !stdout.includes(USERS[0].current));
 });
 
-test("what new-tenant prints is a configuration that serve runs with", async () => {
-  const printed = (await run("new-tenant", "acme")).stdout;
-  const [, token] = /QSTASH_TOKEN=(\S+)/.exec(printed);
-  const [, readOnly] = /read-only token: (\S+)/.exec(printed);
-  const [, current] = /current_signing_key = "(\S+)"/.exec(printed);
-  const [, next] = /next_signing_key = "(\S+)"/.exec(printed);
+/** The variables of an .env block. */
+const variablesOf = (block) => Object.fromEntries([...block.matchAll(/^(QSTASH_\w+)=(\S+)$/gm)].map(([, name, value]) => [name, value]));
+
+test("new-tenant separates the variables of programs from the settings of the server", async () => {
+  const dir = await mkdtemp(path.join(tmpdir(), "posthaste-tenant-"));
+  try {
+    const [env, toml] = (await run("new-tenant", "acme")).stdout.split("\n\n");
+    const names = ["QSTASH_URL", "QSTASH_TOKEN", "QSTASH_CURRENT_SIGNING_KEY", "QSTASH_NEXT_SIGNING_KEY"];
+    assert.deepEqual(Object.keys(variablesOf(env)), names);
+    assert.match(toml, /^\[\[tenants\]\]\nname = "acme"\n/m);
+    const apart = await run("new-tenant", "acme", "--env");
+    assert.deepEqual(Object.keys(variablesOf(apart.stdout)), names);
+    assert.ok(!apart.stdout.includes("[[tenants]]") && apart.stderr.includes("[[tenants]]"));
+    const file = path.join(dir, "posthaste.toml");
+    assert.equal((await run("new-tenant", "a", "--write", file)).code, 0);
+    assert.equal((await stat(file)).mode & 0o777, 0o600);
+    const again = await run("new-tenant", "a", "--write", file);
+    assert.equal(again.code, 1);
+    assert.match(again.stderr, /already has a tenant named "a"/);
+    assert.equal((await readFile(file, "utf8")).match(/\[\[tenants\]\]/g).length, 1);
+  } finally {
+    await rm(dir, { recursive: true });
+  }
+});
+
+test("serve runs with the tenant that new-tenant has written, and its programs with the variables", async () => {
   const dir = await mkdtemp(path.join(tmpdir(), "posthaste-config-"));
   const file = path.join(dir, "posthaste.toml");
-  await writeFile(file, `egress_allow_cidrs = ["127.0.0.1/32"]\n${printed}`);
+  await writeFile(file, 'egress_allow_cidrs = ["127.0.0.1/32"]\n');
+  const printed = (await run("new-tenant", "acme", "--write", file)).stdout;
+  const { QSTASH_TOKEN: token, QSTASH_CURRENT_SIGNING_KEY: current, QSTASH_NEXT_SIGNING_KEY: next } = variablesOf(printed);
+  const [, readOnly] = /read-only token: (\S+)/.exec(printed);
   const receiver = await Receiver.start();
   const server = await Server.startIn("serve", "--config", file);
   try {

@@ -31,6 +31,8 @@ test("bad destinations are refused", async () => {
   const scheme = /invalid destination url: endpoint has invalid scheme, add http:\/\/ or https:\/\//;
   await refused(it.client.publish({ url: "example.com:8080/hook" }), 400, scheme);
   await refused(it.client.publish({ url: "ftp://example.com/" }), 400, scheme);
+  await refused(it.client.publish({ url: "ftp://example.com/" }), 400, /; ftp is not supported; received \\"ftp:\/\/example\.com\/\\"/);
+  await refused(it.client.batch([{ url: it.receiver.url("/unused") }, { url: "example.com/hook" }]), 400, /item 1: destination: invalid/);
   await refused(it.client.publish({ url: "http://" }), 400, /destination/);
   await refused(it.client.publish({ url: "http://exa mple.com/" }), 400, /destination/);
   await refused(it.client.publish({ url: "http://user@:80/" }), 400, /destination/);
@@ -46,7 +48,9 @@ test("a message to the server itself is refused as a loop", async () => {
 
 test("bad settings are refused with the name of the field", async () => {
   const url = it.receiver.url("/unused");
-  await refused(it.client.publish({ url, delay: "soon" }), 400, /delay/i);
+  await refused(it.client.publish({ url, delay: "soon" }), 400, /Upstash-Delay: \\"soon\\" is not a duration; accepted are/);
+  await refused(it.client.publish({ url, delay: "500ms" }), 400, /\\"500ms\\" is not a duration: ms is not supported here/);
+  await refused(it.client.publish({ url, retryDelay: "2^retried" }), 400, /use pow\(2, retried\)/);
   await refused(it.client.publish({ url, delay: "-5s" }), 400, /delay/i);
   await refused(it.client.publish({ url, delay: "5 s" }), 400, /delay/i);
   await refused(it.client.publish({ url, timeout: "1x" }), 400, /timeout/i);
@@ -92,5 +96,5 @@ test("whatever is wrong, the answer is the JSON envelope", async () => {
 
 test("a body over the limit is refused and not kept", async () => {
   const body = "x".repeat(10 * 1024 * 1024 + 1);
-  await refused(it.client.publish({ url: it.receiver.url("/unused"), body }), 412, /quota maxMessageSize exceeded/);
+  await refused(it.client.publish({ url: it.receiver.url("/unused"), body }), 412, /quota maxMessageSize exceeded, current limit: 10485760 \(10 MiB\)/);
 });

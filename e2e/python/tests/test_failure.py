@@ -130,9 +130,9 @@ def test_users_are_apart(story):
 def test_errors_of_the_api(story):
     url = story.receiver.url("/unused")
     for options, pattern in [
-        ({"url": url, "delay": "soon"}, "status: 400.*elay"),
+        ({"url": url, "delay": "soon"}, "status: 400.*Upstash-Delay: ..soon.. is not a duration; accepted are"),
         ({"url": url, "timeout": "1x"}, "status: 400.*imeout"),
-        ({"url": url, "retry_delay": "bogus("}, "status: 400"),
+        ({"url": url, "retry_delay": "bogus("}, "status: 400.*Upstash-Retry-Delay: .*unknown name"),
         ({"url": url, "retries": -1}, "status: 400.*etries"),
         ({"url": "example.com:80/x"}, "status: 400.*invalid scheme"),
         ({"url_group": "no-such-group"}, "status: 404.*topic no-such-group not found"),

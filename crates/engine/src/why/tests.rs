@@ -8,7 +8,9 @@ use std::sync::Arc;
 const NOW: Timestamp = Timestamp(1_780_315_200_000);
 
 fn subject() -> Subject<'static> {
-    Subject { destination: "https://example.com", created_at: NOW.minus_millis(3_200), retries: 3, is_deadline: false }
+    let created_at = NOW.minus_millis(3_200);
+    let timeout = Timeout::Ms(2_000);
+    Subject { destination: "https://example.com", created_at, retries: 3, timeout, is_deadline: false }
 }
 
 fn waiting(obstacle: Obstacle) -> Waiting {

@@ -10,6 +10,7 @@ use super::request::{Limits, NewEntry, Refusal};
 use super::run::{Run, RunState, StepText, number_of};
 use crate::limits::{WORKFLOW_ERROR_BYTES_MAX, WORKFLOW_INVOKERS_MAX as INVOKERS_MAX};
 use posthaste_wire::redact::RedactFields;
+use posthaste_wire::rejection::quota_exceeded;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
@@ -149,7 +150,7 @@ impl Workflow {
             return Ok(());
         };
         let newest = self.entries.last().map_or(0, |entry| entry.index);
-        let text = format!("quota {quota} exceeded, current limit: {limit}");
+        let text = quota_exceeded(quota, limit);
         let Entry { id, delivery, .. } = &self.entries[newest as usize];
         let retried = delivery.attempts;
         if delivery.state == DeliveryState::Pending {

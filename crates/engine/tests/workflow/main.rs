@@ -14,6 +14,7 @@ use posthaste_engine::workflow::entry::DeliveryState;
 use posthaste_engine::workflow::run::{FailureCall, FailureCallState, RunConfig, RunState, Trigger};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, WaitFor, Waited};
 use posthaste_wire::encoding::base64;
+use posthaste_wire::rejection::quota_exceeded;
 use posthaste_wire::workflow::{CallType, Features};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -257,7 +258,7 @@ fn a_bound_that_is_reached_ends_the_run_and_says_which() {
         }
         assert_eq!(append(&mut world, "{\"a\":22}"), Err(Refusal::Exceeded { quota, limit }));
         let failure = world.workflow.run.failure.clone().unwrap();
-        assert_eq!(failure.error, Some(format!("quota {quota} exceeded, current limit: {limit}")));
+        assert_eq!(failure.error, Some(quota_exceeded(quota, limit)));
         assert_eq!((world.workflow.run.state, world.workflow.entries.len()), (RunState::Failed, 2), "all or none");
         assert!(world.live.is_empty());
     }

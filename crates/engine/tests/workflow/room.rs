@@ -8,6 +8,7 @@ use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{Invoke, Invoker, RunState, StepText};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, Overrides, Refusal, WaitFor};
+use posthaste_wire::rejection::quota_exceeded;
 use std::sync::Arc;
 
 const LONG: usize = 5_000;
@@ -197,7 +198,7 @@ fn a_run_that_nothing_moves_on_ends_when_its_time_is_over() {
     });
     world.crash();
     let failure = world.workflow.run.failure.as_ref().expect("it has failed");
-    let text = format!("quota maxWorkflowDuration exceeded, current limit: {}", longer.duration_ms);
+    let text = quota_exceeded("maxWorkflowDuration", longer.duration_ms);
     assert_eq!((world.workflow.run.state, failure.error.as_deref()), (RunState::Failed, Some(text.as_str())));
 }
 

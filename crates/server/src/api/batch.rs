@@ -287,14 +287,30 @@ fn prepare_all(app: &App, publisher: &Publisher, hops: u32, batch: &[u8]) -> Res
 
 /// The items, none of them read yet.
 pub(super) fn split(bytes: &[u8]) -> Result<Vec<&RawValue>, ApiError> {
-    let items: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::invalid(format!("the batch is not a JSON array of objects: {}", JsonError::from(error)))
-    })?;
+    let items: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(|error| not_an_array(bytes, error))?;
     if items.len() > BATCH_ITEMS_MAX {
         let text = format!("the batch has {} items, at most {BATCH_ITEMS_MAX} are accepted", items.len());
         return Err(ApiError::invalid(text));
     }
     Ok(items)
+}
+
+/// The array that a batch should be, in short.
+const ARRAY: &str = "send a JSON array: [{\"destination\": \"https://…\", \"headers\": {…}, \"body\": \"…\"}]";
+
+fn not_an_array(bytes: &[u8], error: serde_json::Error) -> ApiError {
+    let found = match bytes.trim_ascii_start().first() {
+        None => "the body is empty".to_owned(),
+        Some(b'{') => "the body is a JSON object".to_owned(),
+        Some(b'[') => format!("the body is not valid JSON: {}", JsonError::from(error)),
+        Some(_) => "the body is not a JSON array".to_owned(),
+    };
+    ApiError::invalid(format!("{found}; {ARRAY}"))
+}
+
+/// Where an item goes.
+pub(super) fn destination(text: &str) -> Result<Destination, ApiError> {
+    Destination::parse_whole(text, URL_BYTES_MAX).map_err(|error| ApiError::invalid(format!("destination: {error}")))
 }
 
 /// An object: a struct could be read from a list too.
@@ -316,7 +332,7 @@ fn prepare_item(
     let text = item.destination.take().ok_or_else(|| malformed(ApiError::invalid("destination is missing")))?;
     let queue = item.queue.take().filter(|queue| !queue.is_empty()).map(queues::checked_name).transpose();
     let queue = queue.map_err(malformed)?;
-    let destination = Destination::parse_whole(&text, URL_BYTES_MAX).map_err(|error| malformed(error.into()))?;
+    let destination = destination(&text).map_err(malformed)?;
     let places = match destination {
         Destination::Group(name) => Places::of_group(app.store.as_ref(), publisher.tenant, name),
         other => Places::of_url(app, other),
@@ -331,7 +347,7 @@ fn prepare_item(
     let body = item.take_body().map_err(malformed)?;
     let max = app.config.message_bytes_max;
     if body.len() > max {
-        return Err(malformed(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"))));
+        return Err(malformed(ApiError::message_too_large(max)));
     }
     let messages = prepare(app, publisher, &places, &options, (checks, &body))?;
     Ok((messages, places.answered()))

@@ -11,7 +11,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use posthaste_wire::destination::InvalidDestination;
-use posthaste_wire::rejection::{Rejection, RejectionKind};
+use posthaste_wire::rejection::{Rejection, RejectionKind, quota_exceeded};
 
 /// Most bytes of a request's path and query; over it the answer is 414.
 const REQUEST_LINE_BYTES_MAX: usize = 64 * 1024;
@@ -82,6 +82,11 @@ impl ApiError {
     /// 412: a limit like the plans of the hosted service.
     pub(super) fn quota(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::PRECONDITION_FAILED, message)
+    }
+
+    /// 412: a message is larger than messages may be.
+    pub(super) fn message_too_large(bytes_max: usize) -> Self {
+        ApiError::quota(quota_exceeded("maxMessageSize", bytes_max as u64))
     }
 
     /// Whether a quota is exceeded.
@@ -305,9 +310,9 @@ pub(super) fn enveloped(response: Response) -> Response {
     if is_json || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
-    let text = match status {
-        StatusCode::METHOD_NOT_ALLOWED => "method not allowed: see the Allow header for the methods this path has",
-        _ => status.canonical_reason().unwrap_or("error"),
+    let text = match (status, response.headers().get(header::ALLOW)) {
+        (StatusCode::METHOD_NOT_ALLOWED, Some(allowed)) => method_not_allowed(allowed),
+        _ => status.canonical_reason().unwrap_or("error").to_owned(),
     };
     let mut enveloped = ApiError::new(status, text).into_response();
     for (name, value) in response.headers() {
@@ -318,10 +323,37 @@ pub(super) fn enveloped(response: Response) -> Response {
     enveloped
 }
 
+/// `method not allowed: use GET or POST`. HEAD is not named where there is GET.
+fn method_not_allowed(allowed: &HeaderValue) -> String {
+    let allowed = allowed.to_str().unwrap_or_default();
+    let mut methods: Vec<&str> = allowed.split(',').map(str::trim).filter(|method| !method.is_empty()).collect();
+    if methods.contains(&"GET") {
+        methods.retain(|method| *method != "HEAD");
+    }
+    match methods.as_slice() {
+        [] => "method not allowed".to_owned(),
+        [only] => format!("method not allowed: use {only}"),
+        [first @ .., last] => format!("method not allowed: use {} or {last}", first.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use posthaste_wire::time::Timestamp;
+
+    #[test]
+    fn a_wrong_method_is_answered_with_the_right_ones() {
+        for (allowed, expected) in [
+            ("POST", "method not allowed: use POST"),
+            ("GET,HEAD", "method not allowed: use GET"),
+            ("GET,HEAD,POST,DELETE", "method not allowed: use GET, POST or DELETE"),
+            ("HEAD", "method not allowed: use HEAD"),
+            ("", "method not allowed"),
+        ] {
+            assert_eq!(method_not_allowed(&HeaderValue::from_static(allowed)), expected);
+        }
+    }
 
     #[test]
     fn who_is_refused_for_now_hears_when_to_come_again() {

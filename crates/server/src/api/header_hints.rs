@@ -1,13 +1,12 @@
 //! A typo in an `Upstash-*` header is silent in the protocol: unknown ones are ignored. `dev` says so, in a log line and a
 //! response header, with the nearest name that exists.
 
+use crate::nearest;
 use axum::http::{HeaderMap, HeaderValue};
 use posthaste_wire::header::{self, canonical};
 
 /// Carries the warning in a response.
 pub(super) const WARNING: &str = "posthaste-warning";
-/// A name that is less similar than this is not suggested; 1 is the same name.
-const SIMILARITY_MIN: f64 = 0.5;
 /// Longest name that is repeated in a warning.
 const NAME_BYTES_MAX: usize = 64;
 /// Headers after the prefix of the protocol that a request may have.
@@ -74,9 +73,7 @@ fn split(rest: &str) -> (&str, &str) {
 
 fn nearest(name: &str) -> Option<String> {
     let (subject, setting) = split(name.strip_prefix(header::PREFIX)?);
-    let similar = KNOWN.map(|known| (strsim::normalized_damerau_levenshtein(setting, known), known));
-    let (similarity, known) = similar.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (similarity >= SIMILARITY_MIN).then(|| format!("{}{subject}{known}", header::PREFIX))
+    Some(format!("{}{subject}{}", header::PREFIX, nearest::nearest(setting, KNOWN)?))
 }
 
 #[cfg(test)]

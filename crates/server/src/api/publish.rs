@@ -155,7 +155,7 @@ impl Sent {
         let (own_query, max) = (query.destination.as_deref(), limits::URL_BYTES_MAX);
         let destination = Destination::parse_unless_known(destination, own_query, max, is_known)?;
         let max = app.config.message_bytes_max;
-        let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+        let over = || ApiError::message_too_large(max);
         let body = body::read(app, tenant, &parts.headers, body, max, over).await?;
         let places = match destination {
             Destination::Group(name) => {

@@ -6,6 +6,7 @@ use crate::data_dir::DiskPromise;
 use crate::quotas::STORED_BYTES_QUOTA;
 use posthaste_engine::limits::REQUEST_STORED_BYTES_MAX;
 use posthaste_wire::id::TenantId;
+use posthaste_wire::rejection::quota_exceeded;
 
 /// Room for the settings of the messages of one publish, where the largest message is larger than what a request may store.
 const SETTINGS_BYTES: usize = 16 * 1024 * 1024;
@@ -21,8 +22,9 @@ pub(super) fn admit(app: &App, tenant: TenantId, bytes: usize) -> Result<DiskPro
         if stored.saturating_add(adding) > limit {
             promise.give_back();
             return Err(ApiError::quota(format!(
-                "quota {STORED_BYTES_QUOTA} exceeded, current limit: {limit}; {stored} bytes are stored or being \
-                 stored, and the request adds {adding}: delete dead letters, schedules and URL groups, or wait until logs expire"
+                "{}; {stored} bytes are stored or being stored, and the request adds {adding}: delete dead letters, schedules \
+                 and URL groups, or wait until logs expire",
+                quota_exceeded(STORED_BYTES_QUOTA, limit)
             )));
         }
     }

@@ -9,6 +9,7 @@ use crate::app::App;
 use crate::store::{self, EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
+use posthaste_engine::attempt_error::Timeout;
 use posthaste_engine::event::{Event, State as Stage};
 use posthaste_engine::limits::LOG_PAGE_MAX;
 use posthaste_engine::message::{Live, Message};
@@ -101,7 +102,8 @@ fn lines(store: &dyn Store, tenant: TenantId, id: MessageId, is_live: bool) -> R
 
 fn subject<'a>(message: &Message, destination: &'a str) -> Subject<'a> {
     let is_deadline = message.spec.workflow.is_some_and(|step| step.part == Part::Deadline);
-    Subject { destination, created_at: message.created_at, retries: message.spec.retries, is_deadline }
+    let timeout = Timeout::of(message.spec.timeout_ms);
+    Subject { destination, created_at: message.created_at, retries: message.spec.retries, timeout, is_deadline }
 }
 
 /// Where a message goes, without the secrets that a path may hold.

@@ -12,8 +12,10 @@ use axum::routing::get;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use maud::{Markup, html};
+use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -94,7 +96,15 @@ struct Line {
     response_status: Option<u16>,
     duration: Option<u64>,
     error: Option<String>,
+    timeout: Option<u64>,
     next_delivery_time: Option<u64>,
+}
+
+impl Line {
+    /// Why there is no answer.
+    fn error(&self) -> Option<Cow<'_, str>> {
+        Some(for_people(self.error.as_deref()?, Timeout::of(self.timeout)))
+    }
 }
 
 #[derive(Deserialize)]
@@ -222,7 +232,7 @@ fn row(line: &Line, now: Timestamp) -> Markup {
             td.number {
                 @if let Some(attempt) = line.attempt { (attempt) span.quiet { " / " (line.max_retries.saturating_add(1)) } }
             }
-            td { span.cut.happened title=[line.error.as_ref()] { (happened(line)) } }
+            td { span.cut.happened title=[line.error()] { (happened(line)) } }
         }
     }
 }
@@ -233,7 +243,7 @@ fn happened(line: &Line) -> Markup {
     html! {
         @if let Some(status) = line.response_status.filter(|status| *status > 0) { "answered " (status) }
         @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
-        @if let Some(error) = &line.error { " " (error) }
+        @if let Some(error) = line.error() { " " (error) }
         @else if line.state == "FAILED" { "moved to the DLQ" }
         @if let Some(next) = line.next_delivery_time {
             @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }

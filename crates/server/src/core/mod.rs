@@ -53,6 +53,7 @@ use posthaste_engine::workflow::run::FailureCall;
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
+use posthaste_wire::rejection::quota_exceeded;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -333,7 +334,7 @@ pub struct Parallelism {
 
 /// A tenant may have no more of these; nothing was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("quota {quota} exceeded, current limit: {limit}")]
+#[error("{}", quota_exceeded(self.quota, self.limit))]
 pub struct QuotaExceeded {
     /// What there is too much of, in the words of the hosted service.
     pub quota: &'static str,

@@ -10,7 +10,7 @@ use super::frames::Framed;
 use super::pool::Connection;
 use super::probes::Probes;
 use super::resolve::Resolve;
-use super::stream::{Activity, Transport, Watched};
+use super::stream::{Activity, Opened, Transport, Watched};
 use super::target::{Target, TargetHost};
 use super::{ConfigError, DeliveryConfig, timed};
 use hyper::client::conn::{http1, http2};
@@ -186,15 +186,17 @@ impl Connector {
         }
     }
 
-    async fn encrypt(&self, target: &Target, stream: TcpStream) -> Result<TlsStream<TcpStream>, AttemptError> {
+    async fn encrypt(&self, target: &Target, stream: TcpStream) -> Result<TlsStream<Opened>, AttemptError> {
         let name = match &target.host {
             TargetHost::Name(name) => ServerName::try_from(name.clone())
                 .map_err(|_| failure(ErrorClass::Tls, format!("{name} cannot have a certificate")))?,
             TargetHost::Address(address) => ServerName::from(*address),
         };
-        match timeout(self.tls_timeout, self.tls.connect(name, stream)).await {
+        let handshake = self.tls.connect(name, Opened::new(stream)).into_fallible();
+        match timeout(self.tls_timeout, handshake).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(failure(ErrorClass::Tls, format!("TLS handshake failed: {error}"))),
+            Ok(Err((_, stream))) if stream.is_plain_http() => Err(failure(ErrorClass::Tls, failure::PLAIN_HTTP)),
+            Ok(Err((error, _))) => Err(failure(ErrorClass::Tls, format!("TLS handshake failed: {error}"))),
             Err(_) => Err(failure::phase_timed_out(ErrorClass::Tls, "TLS handshake", self.tls_timeout)),
         }
     }

@@ -1,6 +1,7 @@
 //! Why an attempt brought no answer, in short words for people.
 
 use super::egress::Refusal;
+use posthaste_engine::attempt_error::TIMED_OUT;
 use posthaste_engine::outcome::{AttemptError, ErrorClass};
 use std::error::Error;
 use std::io;
@@ -12,7 +13,7 @@ pub(super) fn failure(class: ErrorClass, message: impl Into<String>) -> AttemptE
 
 /// The whole attempt took too long; the words are those of the hosted service.
 pub(super) fn timed_out() -> AttemptError {
-    failure(ErrorClass::Timeout, "context deadline exceeded")
+    failure(ErrorClass::Timeout, TIMED_OUT)
 }
 
 /// One phase took too long.
@@ -37,6 +38,9 @@ pub(super) const NOT_CONNECTED: &str = "could not connect";
 /// The same, when it was not tried.
 pub(super) const TOO_MANY_UNREACHED: &str =
     "could not connect: too many private destinations failed recently, so new ones are not tried for now";
+
+/// A port for HTTP was asked for HTTPS.
+pub(super) const PLAIN_HTTP: &str = "TLS handshake failed: the port answers plain HTTP; use http://";
 
 /// No connection. The kind says enough; the operating system's own text adds only a number.
 pub(super) fn not_connected(error: &io::Error) -> AttemptError {
@@ -122,6 +126,7 @@ mod tests {
             (phase_timed_out(ErrorClass::Tls, "TLS handshake", limit), "timeout"),
             (phase_timed_out(ErrorClass::Connect, "connecting", limit), "timeout"),
             (not_connected(&refused), "connect"),
+            (failure(ErrorClass::Tls, PLAIN_HTTP), "tls"),
         ] {
             assert_eq!(error_kind(&error.message), expected, "{}", error.message);
         }

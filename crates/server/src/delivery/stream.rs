@@ -1,5 +1,5 @@
-//! The bytes of one connection, plain or encrypted, and what was seen of them on HTTP/1. What is counted on HTTP/2 is in
-//! `frames`.
+//! The bytes of one connection, plain or encrypted, what was seen of them on HTTP/1, and how a receiver began that should speak
+//! TLS. What is counted on HTTP/2 is in `frames`.
 
 use posthaste_engine::limits;
 use std::io;
@@ -55,7 +55,7 @@ impl Interim {
 /// A connection's transport.
 pub(super) enum Transport {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Opened>>),
 }
 
 impl AsyncRead for Transport {
@@ -105,6 +105,66 @@ impl AsyncWrite for Transport {
             Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+/// How every response of HTTP/1 begins.
+const HTTP_OPENING: &[u8; 5] = b"HTTP/";
+
+/// A connection that keeps the first bytes of the receiver: they show why a handshake failed.
+pub(super) struct Opened {
+    stream: TcpStream,
+    opening: [u8; HTTP_OPENING.len()],
+    seen: usize,
+}
+
+impl Opened {
+    pub(super) fn new(stream: TcpStream) -> Opened {
+        Opened { stream, opening: Default::default(), seen: 0 }
+    }
+
+    /// The receiver speaks HTTP without TLS. A handshake ends with the first segment that is no TLS, and servers send a status
+    /// line in one.
+    pub(super) fn is_plain_http(&self) -> bool {
+        self.opening == *HTTP_OPENING
+    }
+}
+
+impl AsyncRead for Opened {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let (seen, new) = (self.seen, &buffer.filled()[before..]);
+        let kept = new.len().min(HTTP_OPENING.len() - seen);
+        self.opening[seen..seen + kept].copy_from_slice(&new[..kept]);
+        self.seen += kept;
+        polled
+    }
+}
+
+impl AsyncWrite for Opened {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

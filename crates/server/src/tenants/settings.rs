@@ -111,7 +111,7 @@ pub(crate) fn resolve(mode: Mode, settings: &Settings) -> Result<Vec<TenantConfi
     if tenants.is_empty() {
         return Err(invalid(
             "tenants",
-            "`serve` needs at least one: run `posthaste new-tenant NAME` and paste what it prints into the configuration",
+            "`serve` needs at least one: run `posthaste new-tenant NAME --write FILE`, and start with `--config FILE`",
         ));
     }
     Ok(tenants)
@@ -239,29 +239,6 @@ fn refuse_collisions(tenants: &[TenantConfig]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A fresh tenant as a piece of TOML, and the tokens it stands for.
-pub fn new_tenant(name: &str) -> String {
-    let token = || fresh_token(name);
-    let key = || SigningKey::from_random(crate::clock::random());
-    let (full, read_only) = (token(), token());
-    format!(
-        "# Give these to the programs of tenant {name:?}; they are shown only now.\n\
-         #   QSTASH_TOKEN={full}\n\
-         #   read-only token: {read_only}\n\
-         [[tenants]]\n\
-         name = {}\n\
-         token_sha256 = \"{}\"\n\
-         read_only_token_sha256 = \"{}\"\n\
-         current_signing_key = \"{}\"\n\
-         next_signing_key = \"{}\"\n",
-        toml::Value::from(name),
-        hex_hash(&full),
-        hex_hash(&read_only),
-        key().expose(),
-        key().expose(),
-    )
-}
-
 /// A fresh token with a name as a piece of TOML, for the end of its tenant's block.
 pub fn new_token(tenant: &str, name: &str, scope: Scope) -> Result<String, ConfigError> {
     check_token_name(tenant, name)?;
@@ -282,7 +259,7 @@ pub fn new_token(tenant: &str, name: &str, scope: Scope) -> Result<String, Confi
     ))
 }
 
-fn hex_hash(token: &str) -> String {
+pub(super) fn hex_hash(token: &str) -> String {
     posthaste_wire::encoding::hex(&hash(token))
 }
 

@@ -98,10 +98,41 @@ async fn broken_handshakes_and_certificates_count_as_the_catalogue_says() {
         let is_trusted = ["tls-alert-after-request", "tls-close-no-notify"].contains(&id);
         assert_eq!(receiver.received().len(), usize::from(is_trusted), "{id}: what an untrusted receiver gets");
     }
-    let plain = vec![Step::ReadBytes(5), send("HTTP/1.1 400 Bad Request\r\n\r\n")];
-    let receiver = Receiver::start(vec![plain]).await;
-    let outcome = attempt(&trusting(&ours), &message(&url(&receiver))).await;
-    assert_eq!(expect_of(&outcome), Expect::Fails(ErrorClass::Tls), "plain HTTP on a TLS port");
+}
+
+#[tokio::test]
+async fn a_port_without_tls_is_named_as_one_that_answers_plain_http() {
+    let trusting = trusting(&Authority::new());
+    let http = "TLS handshake failed: the port answers plain HTTP; use http://";
+    let other = "TLS handshake failed: received corrupt message of type InvalidContentType";
+    for (answer, expected) in [
+        ("HTTP/1.1 400 Bad Request\r\n\r\n", http),
+        ("HTTP/1.0 200 OK\r\n\r\nhello", http),
+        ("SSH-2.0-OpenSSH_9.2\r\n", other),
+        ("HTTQ/1.1 400 Bad Request\r\n\r\n", other),
+        ("H", other),
+    ] {
+        let receiver = Receiver::start(vec![vec![Step::ReadBytes(5), send(answer)]]).await;
+        let error = attempt(&trusting, &message(&url(&receiver))).await.result.expect_err("there is no TLS");
+        assert_eq!((error.class, error.message.as_str()), (ErrorClass::Tls, expected), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_web_server_without_tls_is_named_as_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let serving = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let answer = service_fn(async |_| Ok::<_, Infallible>(hyper::Response::new(String::new())));
+        // It answers the handshake with 400 and ends the connection.
+        let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+    });
+    let outcome = attempt(&trusting(&Authority::new()), &message(&format!("https://hook.example:{port}/"))).await;
+    let error = outcome.result.expect_err("there is no TLS");
+    let expected = "TLS handshake failed: the port answers plain HTTP; use http://";
+    assert_eq!((error.class, error.message.as_str()), (ErrorClass::Tls, expected));
+    serving.await.expect("the web server ends");
 }
 
 /// One attempt with a receiver; its outcome is exactly what the case expects.

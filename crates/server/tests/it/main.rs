@@ -10,6 +10,7 @@ mod console;
 mod dedup;
 mod delivery;
 mod edge;
+mod error_texts;
 mod first_contact;
 mod hostile;
 mod listener;

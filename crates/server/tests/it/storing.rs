@@ -58,7 +58,7 @@ async fn a_tenant_that_has_used_up_its_bytes_is_refused_alone() {
         let waiting = || server.publish(NOWHERE).header("Upstash-Delay", "1h").body(vec![b'x'; MIB]);
         waiting().expect(200).await;
         let error = waiting().expect(412).await.error();
-        assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 2097152; 104"), "{error}");
+        assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 2097152 (2 MiB); 104"), "{error}");
         assert!(error.contains("the request adds 104"), "both figures are named: {error}");
         let schedule = server.post(&format!("/v2/schedules/{NOWHERE}")).header("Upstash-Cron", "0 0 1 1 *");
         schedule.body(vec![b'x'; MIB]).expect(412).await;
@@ -148,7 +148,10 @@ async fn a_resume_that_has_room_for_some_runs_says_that_the_others_stay() {
     let answer = server.post(&path).expect(200).await.json();
     assert_eq!(answer["workflowRuns"].as_array().map(Vec::len), Some(1), "{answer}");
     let error = answer["error"].as_str().unwrap_or_default();
-    assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 3670016; 1 of 2 runs"), "{error}");
+    assert!(
+        error.starts_with("quota maxStoredBytes exceeded, current limit: 3670016 (3.5 MiB); 1 of 2 runs"),
+        "{error}"
+    );
     let status = |id: &str| server.get(&format!("/v2/workflows/dlq/{id}")).send();
     assert_eq!([status(first).await.status, status(second).await.status], [404, 200]);
     // Room is not looked for where there is no run.
@@ -164,7 +167,10 @@ async fn failed_runs_for_which_there_is_no_room_stay_in_the_dlq() {
         let dlq_id = failed[0]["dlqId"].as_str().expect("an id");
         for path in [format!("{how}/{dlq_id}"), format!("{how}?dlqIds={dlq_id}")] {
             let error = server.post(&format!("/v2/workflows/dlq/{path}")).expect(412).await.error();
-            assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 2621440"), "{path}: {error}");
+            assert!(
+                error.starts_with("quota maxStoredBytes exceeded, current limit: 2621440 (2.5 MiB)"),
+                "{path}: {error}"
+            );
         }
     }
     assert_eq!(server.failed_runs("").await, failed, "they are where they were");
@@ -183,7 +189,7 @@ async fn an_event_for_which_there_is_no_room_reaches_no_run() {
     }
     let notify = |bytes: usize| server.post("/v2/notify/event").body(vec![b'x'; bytes]);
     let error = notify(2 * MIB).expect(412).await.error();
-    assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 3145728"), "{error}");
+    assert!(error.starts_with("quota maxStoredBytes exceeded, current limit: 3145728 (3 MiB)"), "{error}");
     let waiters = server.get("/v2/waiters/event").expect(200).await.json();
     assert_eq!(waiters.as_array().map(Vec::len), Some(waiting.len()), "both still wait");
     let notified = notify(MIB).expect(200).await.json();
@@ -267,7 +273,7 @@ async fn full_server() -> TestServer {
 }
 
 fn is_over_quota(error: &str) -> bool {
-    error.starts_with("quota maxStoredBytes exceeded, current limit: 2097152; ")
+    error.starts_with("quota maxStoredBytes exceeded, current limit: 2097152 (2 MiB); ")
 }
 
 #[tokio::test]

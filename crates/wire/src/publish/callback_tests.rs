@@ -88,10 +88,10 @@ fn mistakes_about_callbacks_name_their_header() {
     let (callback, failure) = (("Upstash-Callback", "https://a.example"), ("Upstash-Failure-Callback", "http://b"));
     assert_refused(&[
         (&[callback, ("Upstash-Retries", "x")], 400, "Upstash-Retries"),
-        (&[callback, ("Upstash-Callback-Retries", "-1")], 400, "Upstash-Callback-Retries: not a number"),
+        (&[callback, ("Upstash-Callback-Retries", "-1")], 400, "Upstash-Callback-Retries: \"-1\" is not a number"),
         (&[failure, ("Upstash-Failure-Callback-Retries", "1001")], 412, "quota maxRetries exceeded"),
         (&[failure, ("Upstash-Failure-Callback-Delay", "400d")], 412, "quota maxDelay exceeded"),
-        (&[callback, ("Upstash-Callback-Timeout", "0s")], 400, "Upstash-Callback-Timeout: must be at least 1s"),
+        (&[callback, ("Upstash-Callback-Timeout", "0s")], 400, "Upstash-Callback-Timeout: \"0s\" is too short"),
         (&[callback, ("Upstash-Callback-Retry-Delay", "x")], 400, "Upstash-Callback-Retry-Delay: invalid retry delay"),
         (&[callback, ("Upstash-Callback-Forward-Host", "x")], 400, "Upstash-Callback-Forward-Host: hop-by-hop"),
         (

@@ -99,67 +99,6 @@ fn settings_are_read() {
 }
 
 #[test]
-fn mistakes_name_the_header_and_quotas_the_limit() {
-    let long_id = "a".repeat(1_025);
-    let long_label = "a".repeat(257);
-    let labels = "a,".repeat(33);
-    let name = "must have 1 to 256 letters, digits, '.', '_' and '-', and be neither '.' nor '..'";
-    let (queue, schedule) = (format!("Upstash-Queue-Name: {name}"), format!("Upstash-Schedule-Id: {name}"));
-    let cases = [
-        ("upstash-method", "TRACE", 400, "Upstash-Method: not a method, accepted are GET"),
-        ("Upstash-Delay", "-5s", 400, "Upstash-Delay: not a duration"),
-        ("Upstash-Delay", "9223372036854775807d", 400, "Upstash-Delay: not a duration"),
-        ("Upstash-Delay", "400d", 412, "quota maxDelay exceeded, current limit: 31536000"),
-        ("Upstash-Timeout", "0s", 400, "Upstash-Timeout: must be at least 1s"),
-        ("Upstash-Timeout", "3h", 412, "quota timeout exceeded, current limit: 7200"),
-        ("Upstash-Retries", "1.5", 400, "Upstash-Retries: not a number of retries"),
-        ("Upstash-Retries", "", 400, "Upstash-Retries: not a number of retries"),
-        ("Upstash-Retries", "1001", 412, "quota maxRetries exceeded, current limit: 1000"),
-        ("Upstash-Retries", "99999999999999999999", 412, "quota maxRetries exceeded, current limit: 1000"),
-        ("Upstash-Retry-Delay", "log(1)", 400, "Upstash-Retry-Delay: invalid retry delay expression: unknown name log"),
-        ("Upstash-Deduplication-Id", "", 400, "Upstash-Deduplication-Id: must have 1 to 1024 bytes"),
-        ("Upstash-Deduplication-Id", &long_id, 400, "Upstash-Deduplication-Id: must have 1 to 1024 bytes"),
-        ("Upstash-Content-Based-Deduplication", "yes", 400, "Upstash-Content-Based-Deduplication: not a boolean"),
-        ("Upstash-Label", &long_label, 400, "Upstash-Label: a label may have at most 256 bytes"),
-        ("Upstash-Label", &labels, 400, "Upstash-Label: at most 32 labels"),
-        ("Upstash-Label", "a\n", 400, "Upstash-Label: the value must not have control"),
-        ("Upstash-Label", "a\nb", 400, "Upstash-Label: the value must not have control"),
-        ("Upstash-Redact-Fields", "passwords", 400, "Upstash-Redact-Fields: not a list"),
-        ("Upstash-Header-Forward", "", 400, "Upstash-Header-Forward: not a boolean"),
-        ("Upstash-Flow-Control-Key", "", 400, "Upstash-Flow-Control-Key: must have 1 to 256 bytes"),
-        ("Upstash-Flow-Control-Key", &long_label, 400, "Upstash-Flow-Control-Key: must have 1 to 256 bytes"),
-        ("Upstash-Flow-Control-Key", "a\tb", 400, "Upstash-Flow-Control-Key: must have 1 to 256 bytes"),
-        ("Upstash-Flow-Control-Key", "a\u{85}b", 400, "Upstash-Flow-Control-Key: the value must not have control"),
-        ("Upstash-Flow-Control-Value", "", 400, "Upstash-Flow-Control-Value: Upstash-Flow-Control-Key is missing"),
-        ("Upstash-Flow-Control-Value", "speed=1", 400, "Upstash-Flow-Control-Value: accepted are parallelism=N"),
-        (
-            "Upstash-Flow-Control-Value",
-            "rate=1",
-            400,
-            "Upstash-Flow-Control-Value: Upstash-Flow-Control-Key is missing",
-        ),
-        ("Upstash-Cron", "* * * *", 400, "Upstash-Cron: invalid cron expression: 4 fields, accepted are five"),
-        ("Upstash-Cron", "", 400, "Upstash-Cron: invalid cron expression: 0 fields"),
-        ("Upstash-Queue-Name", "", 400, &queue),
-        ("Upstash-Queue-Name", "a/b", 400, &queue),
-        ("Upstash-Queue-Name", "a b", 400, &queue),
-        ("Upstash-Queue-Name", "grün", 400, &queue),
-        ("Upstash-Queue-Name", ".", 400, &queue),
-        ("Upstash-Queue-Name", &long_label, 400, &queue),
-        ("Upstash-Schedule-Id", "..", 400, &schedule),
-        ("Upstash-Schedule-Id", &long_label, 400, &schedule),
-        ("Upstash-Callback", "", 400, "Upstash-Callback: invalid destination url"),
-        ("Upstash-Callback", "my-group", 400, "Upstash-Callback: invalid destination url"),
-        ("Upstash-Failure-Callback", "::::", 400, "Upstash-Failure-Callback: invalid destination url"),
-    ];
-    for (name, value, code, message) in cases {
-        let rejection = read(&[(name, value)]).unwrap_err();
-        assert_eq!(rejection.status.code(), code, "{name}: {value}");
-        assert!(rejection.message.starts_with(message), "{name}: {value}: {rejection}");
-    }
-}
-
-#[test]
 fn not_before_follows_the_vectors() {
     let vectors: Value = serde_json::from_str(include_str!("../../../../vectors/durations.json")).unwrap();
     let cases = vectors["not_before"].as_array().unwrap();
@@ -190,7 +129,8 @@ fn not_before_follows_the_vectors() {
     let wrong_delay = read(&[("Upstash-Delay", "soon"), ("Upstash-Not-Before", "1")]).unwrap_err();
     assert!(wrong_delay.message.starts_with("Upstash-Delay"), "both are checked: {wrong_delay}");
     let too_far = read(&[("Upstash-Not-Before", "1811851201")]).unwrap_err();
-    let text = "quota maxDelay exceeded, current limit: 31536000; the time is in Unix seconds (Upstash-Not-Before)";
+    let text = "quota maxDelay exceeded, current limit: 31536000 (365d); the time is in Unix seconds; Upstash-Not-Before is \
+                \"1811851201\"";
     assert_eq!((too_far.status, too_far.message.as_str()), (RejectionKind::Quota, text));
 }
 
@@ -353,12 +293,12 @@ fn values_need_not_be_utf8() {
     let plain = read("Content-Type", b"text/\xe9").unwrap().headers;
     assert_eq!(header_bytes(&plain[0].1), b"text/\xe9".as_slice());
     assert_eq!(read("Upstash-Label", b"caf\xe9").unwrap().labels, Some(vec!["café".to_owned()]));
-    for (name, value) in [("Upstash-Forward-X", b"\xe9\x1b[1m".as_slice()), ("Upstash-Label", b"\xe9\x85")] {
+    for (name, value, shown) in
+        [("Upstash-Forward-X", b"\xe9\x1b[1m".as_slice(), r"\u{1b}"), ("Upstash-Label", b"\xe9\x85", r"\u{85}")]
+    {
         let rejection = read(name, value).unwrap_err();
-        assert_eq!(
-            rejection.message,
-            format!("{name}: the value must not have control characters; percent-encode them")
-        );
+        let expected = format!("{name}: the value has the control character '{shown}'; percent-encode it");
+        assert_eq!(rejection.message, expected);
     }
 }
 

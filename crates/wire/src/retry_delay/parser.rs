@@ -1,6 +1,6 @@
 //! The grammar of retry-delay expressions: recursive descent, bounded in depth and size.
 
-use super::{DEPTH_MAX, Function, InvalidExpression, NODES_MAX, Node, Operator};
+use super::{DEPTH_MAX, Function, InvalidExpression, NODES_MAX, Node, Operator, SyntaxError};
 
 /// Reads a whole text as one expression and returns its postfix program.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, InvalidExpression> {
@@ -86,7 +86,7 @@ impl<'a> Parser<'a> {
             }
             self.digits()?;
         }
-        let number = self.text[start..self.at].parse().map_err(|_| InvalidExpression::Syntax(start))?;
+        let number = self.text[start..self.at].parse().map_err(|_| self.syntax_error_at(start))?;
         self.emit(Node::Number(number))
     }
 
@@ -175,6 +175,10 @@ impl<'a> Parser<'a> {
     }
 
     fn syntax_error(&self) -> InvalidExpression {
-        InvalidExpression::Syntax(self.at)
+        self.syntax_error_at(self.at)
+    }
+
+    fn syntax_error_at(&self, at: usize) -> InvalidExpression {
+        InvalidExpression::Syntax(SyntaxError::new(self.text, at))
     }
 }

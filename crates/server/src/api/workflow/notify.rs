@@ -34,7 +34,7 @@ pub(in crate::api) async fn notify(State(app): State<Arc<App>>, request: Request
     let tenant = authorize(&app, &parts.headers, &parts.uri, Access::Write)?;
     refuse_when_disk_is_low(&app)?;
     let max = app.config.message_bytes_max;
-    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let over = || ApiError::message_too_large(max);
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let (run, event) = addressee(&app, tenant, rest_of(parts.uri.path())).await?;
     let event = checked_name("the event id", &event)?;

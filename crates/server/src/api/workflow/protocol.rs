@@ -4,6 +4,7 @@ use super::checked_name;
 use crate::api::publish::Line;
 use crate::core::RunKey;
 use posthaste_wire::boolean::parse_bool;
+use posthaste_wire::echo::echo;
 use posthaste_wire::encoding::utf8_or_latin1;
 use posthaste_wire::header;
 use posthaste_wire::rejection::Rejection;
@@ -61,7 +62,9 @@ impl Protocol {
     pub(super) fn read(lines: &[Line<'_>]) -> Result<Protocol, Rejection> {
         let flag = |name: &str| match value(lines, name) {
             None => Ok(false),
-            Some(text) => parse_bool(&text).ok_or_else(|| refused(name, "not a boolean, accepted are true and false")),
+            Some(text) => parse_bool(&text).ok_or_else(|| {
+                refused(name, &format!("{} is not a boolean; accepted are true and false", echo(&text)))
+            }),
         };
         let forwarded = |name: &str| value(lines, &format!("{}{name}", header::FORWARD_PREFIX));
         let is_true = |text: Option<Cow<'_, str>>| text.is_some_and(|text| parse_bool(&text) == Some(true));
@@ -153,7 +156,7 @@ mod tests {
     fn what_is_no_boolean_is_refused() {
         for name in ["Upstash-Workflow-Init", "Upstash-Workflow-Invoke", "Upstash-Workflow-Trigger-By-Sdk"] {
             let rejection = Protocol::read(&[(name, b"maybe")]).unwrap_err();
-            assert_eq!(rejection.message, format!("{name}: not a boolean, accepted are true and false"));
+            assert_eq!(rejection.message, format!("{name}: \"maybe\" is not a boolean; accepted are true and false"));
         }
     }
 }

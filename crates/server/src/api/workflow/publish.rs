@@ -6,6 +6,7 @@
 use super::protocol::Protocol;
 use super::refused_append;
 use super::translate::{self, Bounds, Item, Wanted};
+use crate::api::batch;
 use crate::api::body;
 use crate::api::caller::caller_ip;
 use crate::api::error::ApiError;
@@ -42,7 +43,7 @@ pub(in crate::api) async fn publish(
 ) -> Result<Response, ApiError> {
     refuse_when_disk_is_low(app)?;
     let max = app.config.message_bytes_max;
-    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let over = || ApiError::message_too_large(max);
     let body = body::read(app, tenant, &parts.headers, body, max, over).await?;
     let query = destination::split_query(parts.uri.query());
     let own_query = query.destination.as_deref();
@@ -83,11 +84,11 @@ pub(in crate::api) fn read_item(
 ) -> Result<Wanted, ApiError> {
     let max = app.config.message_bytes_max;
     if body.len() > max {
-        return Err(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}")));
+        return Err(ApiError::message_too_large(max));
     }
     read(app, asked, lines, body, || {
         let destination = destination.ok_or_else(|| ApiError::invalid("destination is missing"))?;
-        Ok(Destination::parse_whole(destination, URL_BYTES_MAX)?)
+        batch::destination(destination)
     })
 }
 

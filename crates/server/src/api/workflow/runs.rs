@@ -100,7 +100,7 @@ pub(in crate::api) async fn end(State(app): State<Arc<App>>, request: Request) -
         };
     }
     let max = app.config.message_bytes_max;
-    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let over = || ApiError::message_too_large(max);
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let result = result(&body.bytes);
     let _promise = result.as_ref().map(|result| room_for_result(&app, tenant, result.len())).transpose()?;

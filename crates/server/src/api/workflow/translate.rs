@@ -16,6 +16,7 @@ use posthaste_engine::dedup;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::entry::Call;
 use posthaste_engine::workflow::run::{FailureCall, RunConfig, StepText, Trigger};
+use posthaste_wire::echo::echo;
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::publish::{self as options, CallbackOptions, Dedup, PublishLimits, PublishOptions};
@@ -319,7 +320,8 @@ fn call(protocol: &Protocol, item: Item<'_>, bounds: &Bounds<'_>) -> Result<NewE
     let sent = Sent::read(&lines, Receiver::ThirdParty, bounds)?;
     let method = protocol.method.as_deref().unwrap_or("POST").to_ascii_uppercase();
     if !METHODS.contains(&method.as_str()) {
-        return Err(refused(header::METHOD, &format!("not a method, accepted are {}", METHODS.join(", "))));
+        let (method, accepted) = (echo(&method), METHODS.join(", "));
+        return Err(refused(header::METHOD, &format!("{method} is not a method; accepted are {accepted}")));
     }
     let callback = sent.options.callback.as_ref();
     let callback = callback.ok_or_else(|| refused(header::CALLBACK, "is missing: it carries the result of a call"))?;

@@ -27,7 +27,7 @@ pub(in crate::api) async fn one(State(app): State<Arc<App>>, request: Request) -
     let query = destination::split_query(parts.uri.query());
     let url = Destination::parse(rest_of(parts.uri.path()), query.destination.as_deref(), URL_BYTES_MAX)?;
     let max = app.config.message_bytes_max;
-    let over = || ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}"));
+    let over = || ApiError::message_too_large(max);
     let body = body::read(&app, tenant, &parts.headers, body, max, over).await?;
     let lines: Vec<Line<'_>> = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     let lines: Vec<Line<'_>> = merge_query(lines.iter().copied(), &query.config).collect();
@@ -63,11 +63,11 @@ pub(in crate::api) async fn many(
 fn read_item(app: &App, asked: Asked<'_>, text: &str) -> Result<StartRun, ApiError> {
     let mut item = batch::read_item(text)?;
     let destination = item.destination.take().ok_or_else(|| ApiError::invalid("destination is missing"))?;
-    let url = Destination::parse_whole(&destination, URL_BYTES_MAX)?;
+    let url = batch::destination(&destination)?;
     let body = item.take_any_body();
     let max = app.config.message_bytes_max;
     if body.len() > max {
-        return Err(ApiError::quota(format!("quota maxMessageSize exceeded, current limit: {max}")));
+        return Err(ApiError::message_too_large(max));
     }
     triggered(app, asked, url, &item.lines(), body)
 }

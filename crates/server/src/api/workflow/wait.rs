@@ -17,6 +17,7 @@ use posthaste_engine::limits::WORKFLOW_WAIT_MS_DEFAULT;
 use posthaste_engine::workflow::WaitFor;
 use posthaste_engine::workflow::run::StepText;
 use posthaste_wire::duration::{Units, parse_duration_in};
+use posthaste_wire::echo::echo;
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::header;
 use posthaste_wire::rejection::Rejection;
@@ -85,8 +86,8 @@ fn duration(timeout: &Value, max_ms: u64) -> Result<(String, u64), Rejection> {
         Value::Number(seconds) => format!("{seconds}s"),
         _ => return Err(Rejection::invalid("timeout must be a duration such as 30s, 5m or 7d")),
     };
-    let millis =
-        parse_duration_in(Units::Long, text.trim()).map_err(|error| Rejection::invalid(format!("timeout: {error}")))?;
+    let millis = parse_duration_in(Units::Long, text.trim())
+        .map_err(|error| Rejection::invalid(format!("timeout: {} is {error}", echo(&text))))?;
     match millis <= max_ms {
         true => Ok((text, millis)),
         false => Err(Rejection::quota("maxDelay", max_ms / 1_000)),
@@ -116,13 +117,14 @@ mod tests {
         ] {
             assert_eq!(duration(&given, 30 * DAY_MS), Ok((text.to_owned(), millis)), "{given}");
         }
+        let accepted = "accepted are d, h, m and s, such as 1d10h30m, 5m or 0.5s, and a number of seconds";
         for (given, message) in [
-            (json!("soon"), "timeout: not a duration"),
-            (json!(true), "timeout must be a duration"),
-            (json!("31d"), "quota maxDelay exceeded, current limit: 2592000"),
+            (json!("soon"), format!("timeout: \"soon\" is not a duration; {accepted}")),
+            (json!("500ms"), format!("timeout: \"500ms\" is not a duration: ms is not supported here; {accepted}")),
+            (json!(true), "timeout must be a duration such as 30s, 5m or 7d".to_owned()),
+            (json!("31d"), "quota maxDelay exceeded, current limit: 2592000 (30d)".to_owned()),
         ] {
-            let rejection = duration(&given, 30 * DAY_MS).unwrap_err();
-            assert!(rejection.message.starts_with(message), "{given}: {rejection}");
+            assert_eq!(duration(&given, 30 * DAY_MS).unwrap_err().message, message);
         }
     }
 

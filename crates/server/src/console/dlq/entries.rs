@@ -9,6 +9,7 @@ use super::{ENTRIES as HERE, PATH, act, answer, nothing};
 use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use maud::{Markup, html};
+use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::id::DlqId;
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
@@ -49,6 +50,15 @@ pub(super) struct Letter {
     #[serde(default)]
     pub(super) labels: Vec<String>,
     pub(super) queue_name: Option<String>,
+    /// In seconds.
+    timeout: Option<u64>,
+}
+
+impl Letter {
+    /// How long its attempts might take.
+    pub(super) fn timeout(&self) -> Timeout {
+        Timeout::of(self.timeout.map(|seconds| seconds.saturating_mul(1_000)))
+    }
 }
 
 pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Markup, Problem> {
@@ -135,7 +145,8 @@ fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
 }
 
 fn row(visitor: &Visitor, letter: &Letter) -> Markup {
-    let said = letter.error.as_deref().or(letter.response_body.as_deref()).unwrap_or_default();
+    let error = letter.error.as_deref().map(|error| for_people(error, letter.timeout()));
+    let said = error.as_deref().or(letter.response_body.as_deref()).unwrap_or_default();
     let said: String = said.chars().take(SAID_CHARS_MAX).collect();
     let message = format!("/console/messages/{}", segment(&letter.message_id));
     html! {

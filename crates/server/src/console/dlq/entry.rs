@@ -7,6 +7,7 @@ use super::selection::Selection;
 use super::{Cause, Causes, ENTRIES, answer, place_and_text};
 use axum::extract::Path;
 use maud::{Markup, html};
+use posthaste_engine::attempt_error::for_people;
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -59,7 +60,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
             }
             section.card {
                 h2 { "Last answer" }
-                @if let Some(error) = &letter.line.error { p.problem { (error) } }
+                @if let Some(error) = &letter.line.error { p.problem { (for_people(error, letter.line.timeout())) } }
                 @else { p { (answer(letter.line.response_status, None)) } }
                 (headers(&letter.response_header))
                 @if letter.line.response_status != 0 {

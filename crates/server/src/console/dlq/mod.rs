@@ -16,6 +16,7 @@ use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use maud::{Markup, html};
+use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::time::Timestamp;
 use selection::Selection;
 use serde::Deserialize;
@@ -187,9 +188,10 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
 
 /// A cause in two lines: the destination, which leads to all its dead letters, and what was said.
 fn place_and_text(cause: &Cause, of_cause: &Selection) -> Markup {
+    let text = for_people(&cause.text, Timeout::Unknown);
     html! {
         a.cut.mono href=(of_cause.link(ENTRIES)) title=(cause.destination) { (cause.destination) }
-        @if cause.text.is_empty() { span.quiet { "no text" } } @else { span.cut title=(cause.text) { (cause.text) } }
+        @if cause.text.is_empty() { span.quiet { "no text" } } @else { span.cut title=(text) { (text) } }
     }
 }
 

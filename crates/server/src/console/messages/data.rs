@@ -1,5 +1,6 @@
 //! Answers of the API, as far as these pages use them.
 
+use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::encoding::from_base64;
 use posthaste_wire::time::Timestamp;
 use serde::Deserialize;
@@ -97,7 +98,7 @@ impl Line {
     /// What an attempt brought, in short: a status, or why there is none.
     pub(super) fn outcome(&self) -> Option<String> {
         let status = self.response_status.map(|status| status.to_string());
-        status.or_else(|| self.error.clone())
+        status.or_else(|| Some(for_people(self.error.as_deref()?, Timeout::of(self.about.timeout)).into_owned()))
     }
 }
 

@@ -4,6 +4,7 @@ use super::data::{Connection, Headers, Line};
 use super::one::Story;
 use crate::console::view;
 use maud::{Markup, html};
+use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::signature::LIFETIME_SECONDS;
 use posthaste_wire::time::Timestamp;
 
@@ -78,7 +79,7 @@ fn one_line(line: &Line, now: Timestamp) -> Markup {
                     ("FAILED", _) => { "no further attempt is made: moved to the DLQ" },
                     ("CANCEL_REQUESTED", _) => { "a cancel was recorded" },
                     ("CANCELED", _) => { "the cancel has taken effect" },
-                    _ => { @if let Some(error) = &line.error { (error) } },
+                    _ => { @if let Some(error) = &line.error { (for_people(error, Timeout::of(line.about.timeout))) } },
                 }
             }
         }
@@ -111,7 +112,7 @@ fn outcome(line: &Line) -> Markup {
     html! {
         p {
             @if let Some(status) = line.response_status { span.state.(if is_good { "good" } else { "bad" }) { (status) } }
-            @if let Some(error) = &line.error { span.state.bad { "no answer" } " " (error) }
+            @if let Some(error) = &line.error { span.state.bad { "no answer" } " " (for_people(error, Timeout::of(line.about.timeout))) }
         }
         @if let Some(connection) = &line.connection { (phases(connection, line.duration.unwrap_or(0))) }
         @else if is_good { p.hint { "On a connection that was open already." } }

@@ -2,6 +2,7 @@
 //!
 //! Much of a step is what a stranger's program said of it, in any form: [`loose`] takes it as text.
 
+use posthaste_engine::attempt_error::{Timeout, for_people};
 use posthaste_wire::time::Timestamp;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -183,7 +184,8 @@ pub(super) struct StepError {
 impl StepError {
     /// What went wrong, with what the program says of it.
     pub(super) fn told(&self) -> String {
-        message_of(&self.body).map_or_else(|| self.error.clone(), |message| format!("{}: {message}", self.error))
+        let error = for_people(&self.error, Timeout::Unknown);
+        message_of(&self.body).map_or_else(|| error.clone().into_owned(), |message| format!("{error}: {message}"))
     }
 }
 
@@ -247,7 +249,7 @@ impl Failed {
     pub(super) fn cause(&self) -> String {
         let answer = self.response_body.as_deref().map(str::trim).filter(|text| !text.is_empty());
         match (&self.error, answer) {
-            (Some(error), _) => error.clone(),
+            (Some(error), _) => for_people(error, Timeout::Unknown).into_owned(),
             (None, Some(answer)) => {
                 format!("{}: {}", self.response_status, message_of(answer).as_deref().unwrap_or(answer))
             }
@@ -330,6 +332,7 @@ mod tests {
             serde_json::from_value::<Failed>(failed).unwrap()
         };
         assert_eq!(failed(Some("quota exceeded"), "boom").cause(), "quota exceeded");
+        assert_eq!(failed(Some("context deadline exceeded"), "").cause(), "no response in time");
         assert_eq!(failed(None, " boom\n").cause(), "500: boom");
         assert_eq!(
             failed(None, "{\"error\":\"Error\",\"message\":\"no such customer\"}").cause(),

@@ -34,7 +34,7 @@ async fn what_a_publish_would_refuse_is_refused() {
     setup.settings.max_retries = Some(5);
     let server = TestServer::with(setup).await;
     for (status, query, told) in [
-        (400, "expression=nonsense", "unknown name nonsense"),
+        (400, "expression=nonsense", "unknown name \"nonsense\""),
         (400, "expression=sqrt(-1)", "not a number when retried is 0"),
         (400, "expression=", "syntax error"),
         (400, "retries=x", "retries"),

@@ -53,7 +53,7 @@ async fn an_event_whose_copies_for_all_who_wait_are_too_large_is_refused_whole()
     }
     let notify = |bytes: usize| server.post("/v2/notify/large").body(vec![b'x'; bytes]);
     let error = notify(10 * 1024 * 1024).expect(412).await.error();
-    assert_eq!(error, "quota maxNotifiedBytes exceeded, current limit: 67108864");
+    assert_eq!(error, "quota maxNotifiedBytes exceeded, current limit: 67108864 (64 MiB)");
     assert_eq!(server.entries("wfr_0").await.len(), 1, "no run got it");
     assert_eq!(notify(1024 * 1024).expect(200).await.json().as_array().map(Vec::len), Some(7));
     server.finish_with_pending().await;
@@ -66,7 +66,7 @@ async fn a_wait_needs_a_step_and_a_time_that_the_server_allows() {
     let wait = |body: Value| server.post("/v2/wait/e").header("Upstash-Workflow-RunId", "wfr_a").json(&body);
     for (body, text) in [
         (json!({ "timeout": "10s" }), "the body does not name the waiting step"),
-        (json!({ "step": { "stepId": 1 }, "timeout": "soon" }), "timeout: not a duration"),
+        (json!({ "step": { "stepId": 1 }, "timeout": "soon" }), "timeout: \"soon\" is not a duration"),
         (json!({ "step": { "stepId": 1, "stepName": "n".repeat(16 * 1024) } }), "step must not be longer"),
         (json!({ "step": { "stepId": 1 }, "timeout": "366d" }), "quota maxDelay exceeded, current limit: 31536000"),
     ] {

@@ -212,7 +212,7 @@ async fn a_run_that_nothing_moves_on_ends_when_its_time_is_over() {
         server.advance(1).await;
         let failed = server.run_in("wfr_a", "RUN_FAILED").await;
         let error = &server.failed_runs("workflowRunId=wfr_a").await[0]["responseBody"];
-        assert_eq!(error, "quota maxWorkflowDuration exceeded, current limit: 3600000", "{failed}");
+        assert_eq!(error, "quota maxWorkflowDuration exceeded, current limit: 3600000 (1h)", "{failed}");
         server.run_in("wfr_b", "RUN_SUCCESS").await;
         server.finish().await;
     }
@@ -305,7 +305,7 @@ async fn what_is_wrong_within_a_run_is_not_taken_for_its_end() {
     };
     let cases = [
         ("Upstash-Retries", "1000000", "quota maxRetries exceeded, current limit: 1000"),
-        ("Upstash-Retries", "many", "Upstash-Retries: not a number"),
+        ("Upstash-Retries", "many", "Upstash-Retries: \"many\" is not a number"),
         ("Upstash-Delay", "2000000000s", "quota maxDelay exceeded"),
         ("Upstash-Workflow-CallType", "toCallback", "invalid destination url"),
         ("Upstash-Workflow-CallType", "fromCallback", "Upstash-Workflow-Calltype: only the server creates"),

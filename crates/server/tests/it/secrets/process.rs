@@ -100,12 +100,20 @@ fn settings_are_printed_without_their_secrets_wherever_they_come_from() {
 /// What can be wrong with a line that holds a secret.
 type Mistake = fn(&str, &str) -> String;
 
-const MISTAKES: [(&str, Mistake); 5] = [
+const MISTAKES: [(&str, Mistake); 13] = [
     ("an open quote", |name, text| format!("{name} = \"{text}")),
     ("a list", |name, text| format!("{name} = [\"{text}\"]")),
     ("a misspelt name", |name, text| format!("{name}x = \"{text}\"")),
     ("a table", |name, text| format!("{name} = {{ secret = \"{text}\" }}")),
     ("no quotes", |name, text| format!("{name} = {text}")),
+    ("a line of its own", |_, text| format!("{text}==")),
+    ("no sign between name and value", |name, text| format!("{name} \"{text}\"")),
+    ("two values", |name, text| format!("{name} = \"x\" \"{text}\"")),
+    ("twice", |name, text| format!("{name} = \"{text}\"\n{name} = \"{text}\"")),
+    ("lines that do not end", |name, text| format!("{name} = \"\"\"\n{text} = \"x\"\n")),
+    ("in the place of a number", |_, text| format!("max_retries = \"{text}, expected {text}\"")),
+    ("in the place of a format", |_, text| format!("log_format = \"{text}`\\n, expected `{text}`\"")),
+    ("in a table", |name, text| format!("[tenants]\n{name} = \"{text}\"")),
 ];
 
 #[test]

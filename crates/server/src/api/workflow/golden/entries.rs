@@ -304,7 +304,11 @@ fn what_makes_no_sense_is_refused() {
             400,
             "Upstash-Workflow-RunId must have 1 to 1024 bytes",
         ),
-        (over(trigger(), json!({ "upstash-workflow-init": "yes" })), 400, "Upstash-Workflow-Init: not a boolean"),
+        (
+            over(trigger(), json!({ "upstash-workflow-init": "yes" })),
+            400,
+            "Upstash-Workflow-Init: \"yes\" is not a boolean; accepted are true and false",
+        ),
         (json!({ "upstash-workflow-init": "false" }), 400, "Upstash-Workflow-Runid: is missing"),
         (
             over(base(), json!({ "upstash-workflow-calltype": "fromCallback" })),
@@ -312,7 +316,7 @@ fn what_makes_no_sense_is_refused() {
             "Upstash-Workflow-Calltype: only the server",
         ),
         (without_step, 400, "Upstash-Callback-Forward-Upstash-Workflow-Stepid: must name"),
-        (over(call(), json!({ "upstash-method": "CONNECT" })), 400, "Upstash-Method: not a method"),
+        (over(call(), json!({ "upstash-method": "CONNECT" })), 400, "Upstash-Method: \"CONNECT\" is not a method"),
         (over(base(), json!({ "upstash-workflow-calltype": "toCallback" })), 400, "Upstash-Callback: is missing"),
         (over(base(), json!({ "upstash-retry-delay": "retried +" })), 400, "Upstash-Retry-Delay"),
     ];
