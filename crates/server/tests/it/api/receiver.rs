@@ -168,7 +168,7 @@ async fn open_requests_are_bounded_and_end_with_their_clients() {
         (answer.status == 503).then_some(answer)
     })
     .await;
-    assert!(refused.text().contains("256 requests"), "{}", refused.text());
+    assert!(refused.text().contains("256 open requests"), "{}", refused.text());
     request(&second, "").expect(200).await;
     // Clients who leave give their places back, although nobody has answered them.
     drop(open);
