@@ -42,7 +42,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.state == "RUN_STARTED"
     }
 
@@ -56,7 +56,7 @@ impl Run {
         let steps = self.steps.iter().rev().flat_map(|group| &group.steps);
         let failed = steps.filter(|step| step.state == "STEP_FAILED").find(|step| !step.errors.is_empty())?;
         let at = failed.name().map(|name| format!(", in “{name}”")).unwrap_or_default();
-        failed.errors.last().map(|error| error.told() + &at)
+        failed.errors.last().map(|error| error.in_words() + &at)
     }
 
     /// How many steps it has, and how many of them are done. The trigger is none, and what comes next is known once it has
@@ -182,7 +182,7 @@ pub(super) struct StepError {
 
 impl StepError {
     /// What went wrong, with what the program says of it.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         message_of(&self.body).map_or_else(|| self.error.clone(), |message| format!("{}: {message}", self.error))
     }
 }
@@ -294,7 +294,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_step_is_read_whatever_a_program_said_of_it() {
+    fn a_step_with_fields_of_any_type_is_read() {
         let step = json!({
             "stepName": "nap", "stepType": "SleepFor", "sleepFor": 7, "waitEventId": { "a": 1 }, "callUrl": null,
             "callResponseStatus": 200, "state": "STEP_SUCCESS", "headers": { "A": ["b"] }, "unknown": [],
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_failed_is_known_and_not_done() {
+    fn a_failed_step_counts_as_known_but_not_completed() {
         let step = |name: &str, state: &str| json!({ "stepName": name, "stepId": 1, "state": state });
         let run = |next: Value| {
             let groups = json!([
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_a_failure_is_what_the_server_says_or_else_what_the_program_answered() {
+    fn the_cause_of_a_failure_is_the_error_or_else_the_response() {
         let failed = |error: Option<&str>, body: &str| {
             let failed = json!({
                 "dlqId": "1767225614000-7", "workflowRunId": "wfr_1", "workflowUrl": "http://app", "workflowCreatedAt": 1,
