@@ -1,6 +1,6 @@
 // The pictures of README.md and of docs/console.md, made anew: npm --prefix e2e/console run pictures
 //
-// A file of tests that ./test does not run: it takes two minutes, writes into docs/images, and what it shows is tested elsewhere.
+// A file of tests that ./test does not run: it takes two minutes, writes into docs/images, and other tests cover the pages.
 
 import path from "node:path";
 import { test } from "node:test";
@@ -11,7 +11,7 @@ import { watched } from "./support/story.js";
 
 const IMAGES = fileURLToPath(new URL("../../docs/images/", import.meta.url));
 
-/** How long the traffic goes on that the first page shows. */
+/** How long the traffic lasts that the overview shows. */
 const TRAFFIC_MS = 80_000;
 
 const it = watched(
@@ -30,7 +30,7 @@ const it = watched(
   }),
 );
 
-/** A picture of a page: of all of it, or as high as told. */
+/** A picture of a page: of all of it, or of this height. */
 async function picture(name, page, { height, colorScheme = "light" } = {}) {
   const visitor = await it.browser.visitor(it.server.url, { viewport: { width: 1440, height: height ?? 700 }, colorScheme });
   try {
@@ -42,7 +42,7 @@ async function picture(name, page, { height, colorScheme = "light" } = {}) {
   }
 }
 
-test("how things stand", async () => {
+test("the overview", async () => {
   const { qstash, third } = it;
   third.script("/fine", 200);
   third.script("/down", { status: 503, body: "maintenance" });

@@ -52,11 +52,11 @@ export class Visitor {
     visitor.context = context;
     visitor.#origin = origin;
     const fault = (text) => visitor.faults.push(text);
-    // Told by the page itself, whatever becomes of it.
-    await context.exposeBinding("tellViolation", (_, text) => fault(`policy: ${text}`));
+    // Reported by the page itself, even if it is closed right after.
+    await context.exposeBinding("reportViolation", (_, text) => fault(`policy: ${text}`));
     await context.addInitScript(() => {
       document.addEventListener("securitypolicyviolation", (event) => {
-        window.tellViolation(`${event.effectiveDirective} ${event.blockedURI} ${event.sample}`);
+        window.reportViolation(`${event.effectiveDirective} ${event.blockedURI} ${event.sample}`);
       });
     });
     context.on("weberror", (error) => fault(`uncaught: ${error.error()}`));
@@ -100,7 +100,7 @@ export class Visitor {
     await this.page.getByRole("dialog").getByRole("button", { name: /^Yes, / }).click();
   }
 
-  /** What the console says it has done. */
+  /** Waits for the message of the console about what it has done. */
   async said(text) {
     await this.page.getByRole("status").filter({ hasText: text }).first().waitFor();
   }

@@ -1,9 +1,9 @@
 // Every page of the menu: the path behind `/console`, and its heading.
 
 export const PAGES = [
-  ["", "Now"],
+  ["", "Overview"],
   ["/messages", "Messages"],
-  ["/tail", "Live tail"],
+  ["/tail", "Live logs"],
   ["/dlq", "DLQ"],
   ["/queues", "Queues"],
   ["/flow-control", "Flow control"],

@@ -1,4 +1,4 @@
-// Who may look, who may act, and what browsers are told: on a server as in production, and on one for development.
+// Access with full, read-only and no tokens, and the policy for browsers: on a server as in production, and on one for development.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -38,7 +38,7 @@ after(async () => {
   await development?.stop();
 });
 
-/** Tells a story of somebody who has logged in with a token, or not. */
+/** Runs a story of a visitor who has logged in with a token, or not. */
 async function as(token, story) {
   const visitor = await browser.visitor(production.server.url);
   try {
@@ -54,14 +54,14 @@ async function as(token, story) {
   }
 }
 
-test("nobody sees a page without a token, and a wrong one opens nothing", () =>
+test("pages need a token, and a wrong token opens nothing", () =>
   as(undefined, async (visitor) => {
     for (const [path] of PAGES) {
       await visitor.open(path);
       await visitor.isAt("/login");
     }
     await visitor.logIn("wrong".repeat(8));
-    await visitor.page.getByRole("alert").getByText("This token is not known here.").waitFor();
+    await visitor.page.getByRole("alert").getByText("This token is not valid.").waitFor();
     await visitor.open("/queues");
     await visitor.isAt("/login");
     assert.deepEqual(await visitor.context.cookies(), [], "a wrong token is given no cookie");
@@ -82,13 +82,13 @@ test("a token opens the page that was asked for, until the visitor logs out", ()
 
     await visitor.page.getByRole("button", { name: "Log out" }).click();
     await visitor.isAt("/login");
-    // What somebody kept of the cookie is worth nothing either.
+    // A copy of the cookie is worth nothing either.
     await visitor.context.addCookies([cookie]);
     await visitor.open("/queues");
     await visitor.isAt("/login");
   }));
 
-test("a live page that gets no answers says since when it is old, and how to go on", () =>
+test("a live page without responses says since when it is out of date, and what to do", () =>
   as(production.tenants.acme.token, async (visitor) => {
     const { page, context } = visitor;
     const [verdict, age] = [page.locator("#verdict"), page.locator("#age")];
@@ -97,9 +97,9 @@ test("a live page that gets no answers says since when it is old, and how to go 
     assert.equal(await age.innerText(), "");
 
     await context.setOffline(true);
-    await age.filter({ hasText: /^Not updated since \d\d:\d\d:\d\d UTC: the server does not answer/ }).waitFor();
+    await age.filter({ hasText: /^Not updated since \d\d:\d\d:\d\d UTC: the server is not responding/ }).waitFor();
     await page.locator("#now.stale").waitFor();
-    assert.deepEqual([await verdict.innerText(), await verdict.getAttribute("class")], ["How things stand is not known", "warn"]);
+    assert.deepEqual([await verdict.innerText(), await verdict.getAttribute("class")], ["Current state unknown", "warn"]);
     assert.ok(!(await visitor.text()).includes("All is well"));
     await context.setOffline(false);
     await verdict.filter({ hasText: "All is well" }).waitFor();
@@ -111,7 +111,7 @@ test("a live page that gets no answers says since when it is old, and how to go 
     // In another window.
     assert.equal((await visitor.post("/logout")).status, 303);
     await age.filter({ hasText: "the session has ended" }).waitFor();
-    await verdict.filter({ hasText: "How things stand is not known" }).waitFor();
+    await verdict.filter({ hasText: "Current state unknown" }).waitFor();
     await age.getByRole("link", { name: "Log in" }).click();
     await visitor.isAt("/login");
     await visitor.logIn(production.tenants.acme.token);
@@ -133,7 +133,7 @@ test("the login leads to pages of the console only", () =>
     await visitor.isAt("");
   }));
 
-test("whoever may only read sees everything and can press nothing", () =>
+test("a read-only token sees everything and changes nothing", () =>
   as(production.tenants.acme.readOnly, async (visitor) => {
     for (const [path, heading] of [...PAGES, [`/messages/${messageId}`, "Message"]]) {
       await visitor.open(path);
@@ -154,7 +154,7 @@ test("whoever may only read sees everything and can press nothing", () =>
     assert.equal((await production.client("acme").queue({ queueName: "acme-queue" }).get()).paused, false);
   }));
 
-test("a page of another site can do nothing, whoever has logged in", () =>
+test("a page of another site can do nothing, even with a session", () =>
   as(production.tenants.acme.token, async (visitor) => {
     for (const origin of ["https://attacker.example", "null", `${production.server.url}0`, ""]) {
       const refused = await visitor.post("/queues/acme-queue/pause", {}, origin);
@@ -198,7 +198,7 @@ test("a tenant sees nothing of another", () =>
       await visitor.open(path);
       await visitor.page.getByRole("heading", { level: 1, name: heading }).waitFor();
       const html = await visitor.page.content();
-      assert.ok(!/acme/.test(html) && !html.includes(messageId), `${path} tells of another tenant`);
+      assert.ok(!/acme/.test(html) && !html.includes(messageId), `${path} shows something of another tenant`);
     }
     await visitor.open(`/messages/${messageId}`, 404);
     assert.ok(!/acme/.test(await visitor.page.content()));
@@ -212,7 +212,7 @@ test("a tenant sees nothing of another", () =>
     assert.ok(await acme.queue({ queueName: "acme-queue" }).get());
   }));
 
-test("every page, and every refusal, tells browsers what it may do", () =>
+test("every page, and every refusal, has a strict policy for browsers", () =>
   as(production.tenants.acme.token, async (visitor) => {
     const wanted = [...PAGES.map(([path]) => path), "/login", "/nowhere", `/messages/${messageId}`];
     for (const path of wanted) {

@@ -103,14 +103,14 @@ async function failing(count, label) {
 const button = (name) => it.page.getByRole("button", { name, exact: true });
 const found = (pressed) => (typeof pressed === "string" ? button(pressed) : pressed);
 const dialog = () => it.page.getByRole("dialog");
-const boxes = () => it.page.getByRole("checkbox", { name: /^Tick (?!all)/ });
+const boxes = () => it.page.getByRole("checkbox", { name: /^Select (?!all)/ });
 /** Ids of some that the page shows, from the middle of it. */
 const shown = async (count) => {
-  const names = await boxes().evaluateAll((found) => found.map((box) => box.ariaLabel.replace("Tick ", "")));
+  const names = await boxes().evaluateAll((found) => found.map((box) => box.ariaLabel.replace("Select ", "")));
   return names.slice(5, 5 + count);
 };
 const tick = async (...ids) => {
-  for (const id of ids) await it.page.getByLabel(`Tick ${id}`).check();
+  for (const id of ids) await it.page.getByLabel(`Select ${id}`).check();
 };
 
 /** Opens a list that has more than one page of entries. */
@@ -138,7 +138,7 @@ async function yes() {
   await dialog().getByRole("button", { name: /^Yes, / }).click();
 }
 
-/** Presses a button that would act on what is ticked while nothing is: it says so, and offers nothing but to close that. */
+/** Presses a button for selected entries while none is selected: the dialog says so and has only one button. */
 async function refusesNothing(pressed, said) {
   await found(pressed).click();
   await dialog().getByText(said, { exact: true }).waitFor();
@@ -168,36 +168,36 @@ test("all messages: the question counts them all, and a filter those that match"
   await asks("Cancel all…", new RegExp(`\\b${many.length + few.length} messages\\b`));
   await no();
   await openFull(`/messages?label=${label}`, MESSAGES);
-  await asks("Cancel all that match…", new RegExp(`${label}.*\\b${many.length} messages\\b`));
+  await asks("Cancel all matching…", new RegExp(`${label}.*\\b${many.length} messages\\b`));
   await no();
   assert.deepEqual(await cancelled(label, other), []);
 
-  await asks("Cancel all that match…", new RegExp(`\\b${many.length} messages\\b`));
+  await asks("Cancel all matching…", new RegExp(`\\b${many.length} messages\\b`));
   await yes();
   await it.visitor.said(`Cancelling ${many.length} messages`);
   await eventually("all are cancelled", async () => (await cancelled(label)).length === many.length);
   assert.deepEqual(await cancelled(label, other), many, "those and no others");
   // There is nothing left to ask about.
-  await refusesNothing("Cancel all that match…", "No message matches. Nothing was changed.");
+  await refusesNothing("Cancel all matching…", "No messages match. Nothing was changed.");
 });
 
-test("ticked messages: those and no others", async () => {
+test("selected messages: those and no others", async () => {
   const label = unique("ticked");
   const many = await pending(MESSAGES.many, label);
   const path = `/messages?label=${label}`;
   await openFull(path, MESSAGES);
-  await refusesNothing("Cancel ticked messages", "No message is ticked. Nothing was changed.");
-  await refusesNothingWithoutScripts(path, "#selection", "Cancel ticked messages", "No message is ticked. Nothing was changed.");
+  await refusesNothing("Cancel selected messages", "No messages are selected. Nothing was changed.");
+  await refusesNothingWithoutScripts(path, "#selection", "Cancel selected messages", "No messages are selected. Nothing was changed.");
   // All boxes are those of the page.
-  await it.page.getByLabel("Tick all").check();
-  await asks("Cancel ticked messages", new RegExp(`\\b${MESSAGES.page} messages\\b`));
+  await it.page.getByLabel("Select all").check();
+  await asks("Cancel selected messages", new RegExp(`\\b${MESSAGES.page} selected messages\\b`));
   await no();
-  await it.page.getByLabel("Tick all").uncheck();
+  await it.page.getByLabel("Select all").uncheck();
   assert.deepEqual(await cancelled(label), []);
 
   const two = sorted(await shown(2));
   await tick(...two);
-  await asks("Cancel ticked messages", /\b2 messages\b/);
+  await asks("Cancel selected messages", /\b2 selected messages\b/);
   await yes();
   await it.visitor.said("Cancelled 2 messages");
   assert.deepEqual(await cancelled(label), two);
@@ -213,20 +213,20 @@ test("all dead letters: the question counts them all, and a filter those that ma
     await no();
   }
   await openFull(`/dlq/entries?label=${label}`, DEAD_LETTERS);
-  await asks("Delete all that match", new RegExp(`\\b${many.length} dead letters\\b.*${label}`));
+  await asks("Delete all matching", new RegExp(`\\b${many.length} dead letters with label ${label}`));
   await no();
   assert.deepEqual(await dead(label, other), sorted([...many, ...few]));
 
   // The page of causes asks the same.
   await it.visitor.open(`/dlq?label=${other}`);
-  await asks("Retry all that match", new RegExp(`\\b${few.length} dead letters\\b.*${other}`));
+  await asks("Retry all matching", new RegExp(`\\b${few.length} dead letters with label ${other}`));
   await yes();
-  await it.visitor.said(`Retry of ${few.length} dead letters has begun.`);
+  await it.visitor.said(`Retrying ${few.length} dead letters in the background.`);
   await it.third.arrivals("/down", many.length + 2 * few.length);
   await it.visitor.open(`/dlq?label=${label}`);
-  await asks("Delete all that match", new RegExp(`\\b${many.length} dead letters\\b.*${label}`));
+  await asks("Delete all matching", new RegExp(`\\b${many.length} dead letters with label ${label}`));
   await yes();
-  await it.visitor.said(`Delete of ${many.length} dead letters has begun.`);
+  await it.visitor.said(`Deleting ${many.length} dead letters in the background.`);
   await eventually("all are deleted", async () => (await dead(label)).length === 0);
   // Those that were retried have failed again.
   const again = await eventually("they fail again", async () => {
@@ -236,18 +236,18 @@ test("all dead letters: the question counts them all, and a filter those that ma
   await it.qstash.dlq.deleteMany({ dlqIds: again });
 });
 
-test("ticked dead letters: those and no others", async () => {
+test("selected dead letters: those and no others", async () => {
   const label = unique("ticked");
   const many = await deadLetters(DEAD_LETTERS.many, label);
   const path = `/dlq/entries?label=${label}`;
   await openFull(path, DEAD_LETTERS);
-  const nothing = "No dead letter is ticked. Nothing was changed.";
-  for (const name of ["Retry ticked", "Delete ticked"]) {
+  const nothing = "No dead letters are selected. Nothing was changed.";
+  for (const name of ["Retry selected", "Delete selected"]) {
     await refusesNothing(name, nothing);
     await refusesNothingWithoutScripts(path, "#entries", name, nothing);
   }
   // A page to look at, without a question: it says it there.
-  await button("Edit and retry ticked").click();
+  await button("Edit and retry selected").click();
   await it.visitor.said(nothing);
   assert.deepEqual(await dead(label), many);
 
@@ -255,13 +255,13 @@ test("ticked dead letters: those and no others", async () => {
   it.third.script("/down", 200);
   const before = it.third.at("/down").length;
   await tick(first, second);
-  await asks("Retry ticked", /\b2 dead letters\b/);
+  await asks("Retry selected", /\b2 selected dead letters\b/);
   await no();
-  await asks("Retry ticked", /\b2 dead letters\b/);
+  await asks("Retry selected", /\b2 selected dead letters\b/);
   await yes();
   await it.visitor.said("Retried 2 dead letters.");
   await tick(third);
-  await asks("Delete ticked", /\b1 dead letter\b/);
+  await asks("Delete selected", /\b1 selected dead letter\b/);
   await yes();
   await it.visitor.said("Deleted 1 dead letter.");
   await it.third.arrivals("/down", before + 2);
@@ -276,49 +276,49 @@ test("all runs: the page counts them all, and a filter those that match", async 
   await openFull("/workflows", RUNS);
   await page.getByRole("link", { name: "Cancel all…" }).click();
   await visitor.isAt("/workflows/cancel");
-  await page.getByText(`${many.length + few.length} runs will be cancelled`).waitFor();
-  await page.getByRole("link", { name: "Keep them" }).click();
+  await page.getByText(`This cancels all ${many.length + few.length} running workflows.`).waitFor();
+  await page.getByRole("link", { name: "Keep running" }).click();
   await visitor.isAt("/workflows");
 
   await openFull(`/workflows?label=${label}`, RUNS);
-  await page.getByRole("link", { name: "Cancel all that match…" }).click();
-  await page.getByText(`${many.length} runs will be cancelled`).waitFor();
-  await page.getByRole("link", { name: "Keep them" }).click();
+  await page.getByRole("link", { name: "Cancel all matching…" }).click();
+  await page.getByText(`This cancels ${many.length} running workflows.`).waitFor();
+  await page.getByRole("link", { name: "Keep running" }).click();
   await page.waitForURL(`**/console/workflows?label=${label}`);
   assert.deepEqual(await runsIn("RUN_CANCELED", label, other), []);
 
-  await page.getByRole("link", { name: "Cancel all that match…" }).click();
-  await page.getByText(`${many.length} runs will be cancelled`).waitFor();
-  await button("Cancel them").click();
+  await page.getByRole("link", { name: "Cancel all matching…" }).click();
+  await page.getByText(`This cancels ${many.length} running workflows.`).waitFor();
+  await button("Cancel runs").click();
   await visitor.said(`Cancelled ${many.length} runs.`);
   await page.waitForURL(`**/console/workflows?label=${label}`);
   assert.deepEqual(await runsIn("RUN_CANCELED", label, other), many);
   assert.deepEqual(await runsIn("RUN_STARTED", label, other), few);
   // There is nothing left to cancel.
-  await page.getByRole("link", { name: "Cancel all that match…" }).click();
-  await page.getByText("No run matches. There is nothing to cancel.").waitFor();
-  assert.ok(await button("Cancel them").isDisabled());
+  await page.getByRole("link", { name: "Cancel all matching…" }).click();
+  await page.getByText("No running workflows match. There is nothing to cancel.").waitFor();
+  assert.ok(await button("Cancel runs").isDisabled());
 });
 
-test("ticked runs: those and no others, also when the list is fetched anew in between", async () => {
+test("selected runs: those and no others, even if the list is refreshed in between", async () => {
   const { page } = it;
   const label = unique("ticked");
   const many = await sleeping(RUNS.many, label);
   const path = `/workflows?label=${label}`;
   await page.clock.install();
   await openFull(path, RUNS);
-  await refusesNothing("Cancel ticked runs", "No run is ticked. Nothing was changed.");
-  await refusesNothingWithoutScripts(path, "#selection", "Cancel ticked runs", "No run is ticked. Nothing was changed.");
-  await it.page.getByLabel("Tick all").check();
-  await asks("Cancel ticked runs", new RegExp(`\\b${RUNS.page} runs\\b`));
+  await refusesNothing("Cancel selected runs", "No runs are selected. Nothing was changed.");
+  await refusesNothingWithoutScripts(path, "#selection", "Cancel selected runs", "No runs are selected. Nothing was changed.");
+  await it.page.getByLabel("Select all").check();
+  await asks("Cancel selected runs", new RegExp(`\\b${RUNS.page} selected runs\\b`));
   await no();
-  await it.page.getByLabel("Tick all").uncheck();
+  await it.page.getByLabel("Select all").uncheck();
   assert.deepEqual(await runsIn("RUN_CANCELED", label), []);
 
   const two = sorted(await shown(2));
   await tick(...two);
   const [newest] = await sleeping(1, label);
-  // Nobody is in the list: it comes anew.
+  // The focus is outside of the list, so it is refreshed.
   await page.getByRole("heading", { level: 1 }).click();
   await page.evaluate(() => document.activeElement.blur());
   await eventually("the new run is listed", async () => {
@@ -326,7 +326,7 @@ test("ticked runs: those and no others, also when the list is fetched anew in be
     return (await it.row(newest).count()) > 0;
   });
   assert.deepEqual(sorted(await boxes().and(page.locator(":checked")).evaluateAll((found) => found.map(({ value }) => value))), two);
-  await asks("Cancel ticked runs", /\b2 runs\b/);
+  await asks("Cancel selected runs", /\b2 selected runs\b/);
   await yes();
   await it.visitor.said("Cancelled 2 runs.");
   assert.deepEqual(await runsIn("RUN_CANCELED", label), two);
@@ -344,11 +344,11 @@ test("all failed runs: the page and the question count them all, and a filter th
     await asks(name, new RegExp(`\\b${many.length + few.length} failed runs\\b`));
     await no();
   }
-  await page.getByRole("link", { name: "Leave them" }).click();
+  await page.getByRole("link", { name: "Back to the list" }).click();
   await visitor.isAt("/workflows/failed");
 
   await openFull(`/workflows/failed?label=${label}`, FAILED_RUNS);
-  await page.getByRole("link", { name: "Act on all that match…" }).click();
+  await page.getByRole("link", { name: "Act on all matching…" }).click();
   await page.getByText(`${many.length} failed runs match.`).waitFor();
   await asks("Delete", new RegExp(`\\b${many.length} failed runs\\b`));
   await no();
@@ -359,7 +359,7 @@ test("all failed runs: the page and the question count them all, and a filter th
   assert.deepEqual(await failed(label, other), few);
 });
 
-test("ticked failed runs: those and no others", async () => {
+test("selected failed runs: those and no others", async () => {
   const { page, visitor } = it;
   const label = unique("ticked");
   const many = await failing(FAILED_RUNS.many, label);
@@ -367,20 +367,20 @@ test("ticked failed runs: those and no others", async () => {
   await openFull(path, FAILED_RUNS);
   // Rows have buttons of the same names.
   const inForm = (name) => page.locator("#selection").getByRole("button", { name, exact: true });
-  const nothing = "No failed run is ticked. Nothing was changed.";
+  const nothing = "No failed runs are selected. Nothing was changed.";
   for (const name of ["Resume", "Restart", "Retry failure callback", "Delete"]) await refusesNothing(inForm(name), nothing);
   await refusesNothingWithoutScripts(path, "#selection", "Delete", nothing);
   assert.deepEqual(await failed(label), many);
 
   const chosen = await shown(3);
   await tick(chosen[0], chosen[1]);
-  await asks(inForm("Restart"), /\b2 failed runs\b/);
+  await asks(inForm("Restart"), /\b2 selected failed runs\b/);
   await no();
-  await asks(inForm("Restart"), /\b2 failed runs\b/);
+  await asks(inForm("Restart"), /\b2 selected failed runs\b/);
   await yes();
   await visitor.said("Restarted 2 failed runs.");
   await tick(chosen[2]);
-  await asks(inForm("Delete"), /\b1 failed run\b/);
+  await asks(inForm("Delete"), /\b1 selected failed run\b/);
   await yes();
   await visitor.said("Deleted 1 failed run.");
   // What was restarted fails again, as a new run.

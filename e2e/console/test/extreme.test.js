@@ -1,5 +1,5 @@
 // Every page with data as long and as much as the limits allow, in narrow and wide windows: nothing is wider than its place,
-// nothing covers another, and who has no mouse, or only a finger, gets on.
+// nothing covers another, and pages work by keyboard and by touch.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -39,9 +39,9 @@ async function look(options, check) {
 /** What is wider than its place or lies on another, as texts. */
 async function misplaced(page) {
   const found = await page.evaluate(() => {
-    const told = (element) => `<${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 40)}`;
+    const named = (element) => `<${element.localName} class="${element.className}"> ${element.textContent.trim().slice(0, 40)}`;
     const boxes = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
-    const hidden = boxes.map((box) => `${told(box)} hides ${box.scrollWidth - box.clientWidth} pixels`);
+    const hidden = boxes.map((box) => `${named(box)} hides ${box.scrollWidth - box.clientWidth} pixels`);
     // What can be pressed, from top to bottom. What stays in sight while the page is scrolled lies on others by intent.
     const floats = (element) => element !== null && (["sticky", "fixed"].includes(getComputedStyle(element).position) || floats(element.parentElement));
     const all = [...document.querySelectorAll("main :is(a, button, input, select, textarea, summary)")];
@@ -53,7 +53,7 @@ async function misplaced(page) {
       for (const [other, next] of places.slice(index + 1)) {
         if (next.top > place.bottom - 1) break;
         const isOn = Math.min(place.right, next.right) - Math.max(place.left, next.left) > 1;
-        if (isOn && !element.contains(other) && !other.contains(element)) covered.push(`${told(element)} lies on ${told(other)}`);
+        if (isOn && !element.contains(other) && !other.contains(element)) covered.push(`${named(element)} lies on ${named(other)}`);
       }
     });
     return [...hidden, ...covered.slice(0, 3)];
@@ -70,7 +70,7 @@ async function small(page) {
   });
 }
 
-test("on a telephone all is within its place, large enough for a finger, and each page says what it is", async () => {
+test("on a telephone nothing overflows, buttons are large enough, and each page has its own title", async () => {
   const titles = new Map();
   await look({ viewport: { width: 360, height: 800 }, hasTouch: true, isMobile: true }, async (page, name) => {
     const title = await page.title();
@@ -91,18 +91,18 @@ for (const width of [768, 1280]) {
   });
 }
 
-test("who has no mouse sees where the keys are, and skips the menu", async () => {
+test("by keyboard the focus is visible, and the menu can be skipped", async () => {
   const { page, visitor } = it;
   await pages();
   await page.setViewportSize({ width: 1280, height: 400 });
   await visitor.open("/queues");
   await page.keyboard.press("Tab");
-  const skip = page.getByRole("link", { name: "Skip to the content" });
-  assert.deepEqual(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+  const skip = page.getByRole("link", { name: "Skip to content" });
+  assert.deepEqual(await page.evaluate(() => document.activeElement.textContent), "Skip to content");
   assert.ok((await skip.boundingBox()).x >= 0, "it is seen");
   await page.keyboard.press("Enter");
   await page.keyboard.press("Tab");
-  assert.equal(await page.evaluate(() => document.activeElement.closest("main") !== null), true, "behind the menu");
+  assert.equal(await page.evaluate(() => document.activeElement.closest("main") !== null), true, "after the menu");
   const walk = async (key, steps) => {
     for (let n = 0; n < steps; n += 1) {
       const [outline, isSeen] = await page.evaluate(() => {
@@ -122,7 +122,7 @@ test("who has no mouse sees where the keys are, and skips the menu", async () =>
   await walk("Shift+Tab", 45);
 });
 
-test("a row without a head says what its figures are", async () => {
+test("cells of a narrow row have the names of their columns", async () => {
   await it.visitor.open("/queues");
   assert.equal(await it.row("invoices-1").getByRole("cell").nth(1).getAttribute("data-label"), "Lag");
 });

@@ -129,7 +129,7 @@ test("messages whose every field is hostile are stored, and fail", async () => {
   const made = await Promise.all(PAYLOADS.map((_, index) => hostileMessage(index)));
   const count = (field) => made.filter(({ accepted }) => accepted.includes(field)).length;
   const taken = Object.fromEntries(Object.keys(FIELDS).map((field) => [field, count(field)]));
-  // If the API takes less one day, this test tests less: it has to be told.
+  // If the API accepts less one day, this test tests less and must be changed.
   assert.equal(taken.body, PAYLOADS.length);
   for (const field of ["header", "label", "flow-control key", "deduplication id"]) assert.ok(taken[field] > 20, JSON.stringify(taken));
 
@@ -146,7 +146,7 @@ test("messages whose every field is hostile are stored, and fail", async () => {
   await inspect(page, "/tail", []);
 });
 
-test("pages of messages and of dead letters show what strangers wrote", async () => {
+test("pages of messages and of dead letters show untrusted content as text", async () => {
   const texts = (letter) => {
     const { url, callback, label, flowControlKey, header } = letter;
     return [url, callback, label, flowControlKey, ...(header?.["X-Hostile"] ?? [])].filter(Boolean);
@@ -161,7 +161,7 @@ test("pages of messages and of dead letters show what strangers wrote", async ()
   });
 });
 
-test("lists show what strangers wrote", async () => {
+test("lists show untrusted content as text", async () => {
   const { page } = it;
   const all = (pick) => letters.map(pick).filter(Boolean);
   await lookThrough(page, "/messages", all(({ label }) => label));
@@ -172,7 +172,7 @@ test("lists show what strangers wrote", async () => {
   await look(page, "/flow-control", all(({ flowControlKey }) => flowControlKey));
 });
 
-test("what is asked and answered about hostile names is text, and hits what it names", async () => {
+test("questions and messages about hostile names are text, and actions reach the right key", async () => {
   const { page, visitor } = it;
   const keys = letters.map(({ flowControlKey }) => flowControlKey).filter((key) => /[<"]/.test(key));
   for (const key of keys.slice(0, 5)) {
@@ -181,14 +181,14 @@ test("what is asked and answered about hostile names is text, and hits what it n
     assert.ok((await page.getByRole("dialog").textContent()).length > 0);
     await page.getByRole("dialog").getByRole("button", { name: "No", exact: true }).click();
     await page.getByRole("button", { name: "Pause" }).click();
-    await visitor.said(`${key} is paused`);
+    await visitor.said(`Key ${key} paused`);
     const { isPaused } = await (await it.server.fetch(`/v2/flowControl/${encodeURIComponent(key)}`)).json();
     assert.equal(isPaused, true);
     await inspect(page, "the page after a pause", [key]);
   }
 });
 
-test("schedules and URL groups show what strangers wrote", async () => {
+test("schedules and URL groups show untrusted content as text", async () => {
   const { page } = it;
   const raw = (text) => Buffer.from(text).toString("latin1");
   const asHeader = SHORT.filter((payload) => !/[\x00-\x1f\x7f]/.test(payload));
@@ -207,7 +207,7 @@ test("schedules and URL groups show what strangers wrote", async () => {
     const body = JSON.stringify({ endpoints: [{ name, url: `${receiver.url(`/${index}`)}?q=${name}` }] });
     const answer = await it.server.fetch("/v2/topics/hostile/endpoints", { method: "POST", body });
     if (answer.ok) names.push(name);
-    // Names of groups and queues are plain, so most of these are refused; the forms below tell so.
+    // Names of groups and queues are plain, so most of these are refused, as the forms below show.
     await it.server.fetch(`/v2/topics/${encodeURIComponent(name.slice(0, 300))}/endpoints`, { method: "POST", body });
     await it.server.fetch("/v2/queues", { method: "POST", body: JSON.stringify({ queueName: name, parallelism: 1 }) });
   }
@@ -219,7 +219,7 @@ test("schedules and URL groups show what strangers wrote", async () => {
   await look(page, "/queues", []);
 });
 
-test("runs show what strangers wrote", async () => {
+test("runs show untrusted content as text", async () => {
   const { page } = it;
   // The SDK refuses such ids itself.
   const headers = { "Upstash-Workflow-RunId": SHORT[2] };
@@ -244,7 +244,7 @@ test("runs show what strangers wrote", async () => {
   });
 });
 
-test("what stands in the address is text", async () => {
+test("content of the address is text", async () => {
   const { page } = it;
   const addresses = [];
   const parts = chunks(SHORT, PER_ADDRESS).map((some) => some.join(" | "));
@@ -265,12 +265,12 @@ test("what stands in the address is text", async () => {
   });
 });
 
-test("what is typed and refused is text", async () => {
+test("refused input is text", async () => {
   const { page, visitor } = it;
   const typed = [
-    ["/queues", "Name", "Store"],
-    ["/url-groups", "Group", "Add"],
-    ["/send", "Destination", "Send"],
+    ["/queues", "Name", "Save"],
+    ["/url-groups", "Group", "Add endpoint"],
+    ["/send", "Destination", "Send message"],
   ];
   for (const part of chunks(SHORT, PER_ADDRESS).map((some) => some.join(" ").replaceAll("\0", "").slice(0, 250))) {
     for (const [path, label, button] of typed) {

@@ -46,9 +46,9 @@ async function passes(isSo) {
 test("queues", async () => {
   const queue = it.qstash.queue({ queueName: "brief" });
   await queue.upsert({ parallelism: 1 });
-  await empties("/queues", "#queue-list", "brief", () => queue.delete(), "There are no queues yet");
+  await empties("/queues", "#queue-list", "brief", () => queue.delete(), "No queues yet");
   assert.equal(await it.page.getByRole("search").count(), 0, "there is nothing to search");
-  assert.match(await it.page.locator("#queue-count").innerText(), /^0 in all/);
+  assert.match(await it.page.locator("#queue-count").innerText(), /^0 queues/);
   await queue.upsert({ parallelism: 1 });
   await passes(() => row("brief").waitFor({ timeout: LOOK_MS }));
   await it.page.getByRole("search").waitFor();
@@ -56,26 +56,26 @@ test("queues", async () => {
 
 test("schedules", async () => {
   const { scheduleId } = await it.qstash.schedules.create({ destination: it.third.url("/"), cron: "0 0 1 1 *" });
-  await empties("/schedules", "#schedule-list", scheduleId, () => it.qstash.schedules.delete(scheduleId), "There are no schedules");
+  await empties("/schedules", "#schedule-list", scheduleId, () => it.qstash.schedules.delete(scheduleId), "No schedules yet");
 });
 
 test("flow-control keys, from the first one on", async () => {
   const { page, visitor } = it;
   await page.clock.install();
   await visitor.open("/flow-control");
-  await page.locator("#flow-list").getByText("There are no flow-control keys").waitFor();
+  await page.locator("#flow-list").getByText("No flow-control keys").waitFor();
   await it.server.fetch("/v2/flowControl/first/pause", { method: "POST" });
   await passes(() => row("first").filter({ hasText: "paused" }).waitFor({ timeout: LOOK_MS }));
   await page.getByLabel("Key contains").waitFor();
 });
 
-test("who waits for an event, and the runs that wait", async () => {
+test("runs that wait for an event", async () => {
   const run = await it.trigger("/waits", { body: {} });
   await it.calls(run, (calls) => calls.length > 0 && calls.every(({ isOver }) => isOver));
   const notify = () => it.client.notify({ eventId: "shipped" });
-  await empties("/workflows/events?event=shipped", "#waiters", run, notify, "Nobody waits for shipped");
+  await empties("/workflows/events?event=shipped", "#waiters", run, notify, "No runs wait for shipped");
   const other = await it.trigger("/waits", { body: {} });
   const cancel = () => it.client.cancel({ ids: other });
-  await empties("/workflows?state=RUN_STARTED", "#runs", other, cancel, "No run matches");
-  assert.equal(await it.page.getByRole("button", { name: "Cancel ticked runs" }).count(), 0);
+  await empties("/workflows?state=RUN_STARTED", "#runs", other, cancel, "No runs match");
+  assert.equal(await it.page.getByRole("button", { name: "Cancel selected runs" }).count(), 0);
 });

@@ -15,6 +15,9 @@ const looks = Object.keys(LOOKS);
 /** As long as addresses of real programs get. */
 const LONG = `/webhooks/${"tenant-0123456789abcdef/".repeat(8)}invoices?signature=${"0123456789abcdef".repeat(12)}`;
 
+/** A label without a place to break a line at. */
+const LONG_LABEL = "merchant_settlement_".repeat(12);
+
 const it = watched(
   story((app) => {
     app.workflow("/order", async (context) => {
@@ -39,9 +42,9 @@ async function fill() {
   const url = third.url("/fine");
   await qstash.batchJSON(Array.from({ length: 120 }, (_, n) => ({ url, body: { n }, label: `batch-${n % 3}` })));
   const letters = await Promise.all([
-    // Deleted at one a second, they last longer than anybody looks.
+    // Deleted at one a second, they last longer than this test looks.
     qstash.batch(Array.from({ length: 95 }, () => ({ url: third.url("/down"), retries: 0, label: "payments" }))),
-    qstash.publish({ url: third.url(LONG), retries: 0, body: JSON.stringify({ a: "y".repeat(2_000) }) }),
+    qstash.publish({ url: third.url(LONG), retries: 0, label: LONG_LABEL, body: JSON.stringify({ a: "y".repeat(2_000) }) }),
     qstash.publish({ url: "http://127.0.0.1:9/nobody-listens", retries: 0 }),
   ]);
   const { messageId } = await qstash.publish({ url: third.url("/down"), retries: 5, retryDelay: "3600000", callback: url, flowControl: { key: "stripe-eu", rate: 5, period: "1s" } });
@@ -94,13 +97,24 @@ const QUESTIONS = [
   ["cancel-all", () => "/messages", async (page) => await page.getByRole("button", { name: "Cancel all…" }).click()],
   ["delete", () => "/queues", async (page) => await page.getByRole("row").filter({ hasText: "invoices-eu" }).getByRole("button", { name: "Delete" }).click()],
   ["delete-cause", () => "/dlq", async (page) => await page.getByRole("row").getByRole("button", { name: "Delete" }).first().click()],
+  ["delete-long-cause", () => "/dlq", async (page) => await page.getByRole("row").filter({ hasText: "webhooks" }).getByRole("button", { name: "Delete" }).click()],
+  ["delete-long-label", () => `/dlq?label=${LONG_LABEL}`, async (page) => await page.getByRole("button", { name: "Delete all matching" }).click()],
   ["rotate", () => "/settings", async (page) => {
-    await page.getByLabel("All my receivers know the next key.").check();
-    await page.getByRole("button", { name: "Rotate the keys" }).click();
+    await page.getByLabel("All my receivers know the next key").check();
+    await page.getByRole("button", { name: "Rotate keys" }).click();
   }],
 ];
 
-/** Looks at pages in one window, and tells everything that is wrong with all of them. A page may have something done on it first. */
+/** Forms that are refused because of one field: name, path behind `/console`, its label and a wrong value, the button. */
+const REFUSALS = [
+  ["send", () => "/send", "Retries", "many", "Send message"],
+  ["queue", () => "/queues", "Name", "no such/name", "Save"],
+  ["schedule", () => "/schedules/nightly-report", "Cron expression", "61 * * * *", "Save times"],
+  ["url-group", () => "/url-groups/mirrors", "Headers, one per line", "no colon", "Save headers"],
+  ["dlq-edit", (pages) => pages.find(([name]) => name === "dlq-edit")[1], "Retries", "many", "Retry"],
+];
+
+/** Looks at pages in one window, and lists everything that is wrong with them. A page may have something done on it first. */
 async function look(server, look, pages, prefix = "") {
   // axe-core is no script of the page, so the policy is set aside here; the other tests have it.
   const visitor = await it.browser.visitor(server.url, { ...LOOKS[look], bypassCSP: true });
@@ -134,17 +148,32 @@ for (const name of looks) {
       await page.getByRole("dialog").getByRole("button", { name: "No", exact: true }).waitFor();
     };
     await look(it.server, name, QUESTIONS.map(([question, path, press]) => [question, path(filled), (page) => asked(page, press)]), "question-");
-    // Nobody has said yes.
+    // No question was confirmed.
     assert.equal((await it.qstash.queue({ queueName: "invoices-eu" }).get()).parallelism, 2);
   });
 }
 
-test("what goes on in the background, and has ended", async () => {
+for (const name of looks) {
+  test(`refused forms, ${name}`, async () => {
+    filled ??= await fill();
+    const refused = async (page, label, value, button) => {
+      await page.getByLabel(label, { exact: true }).fill(value);
+      await page.locator("form").filter({ has: page.getByLabel(label, { exact: true }) }).getByRole("button", { name: button, exact: true }).click();
+      const reason = await page.getByRole("alert").innerText();
+      const field = page.locator("[aria-invalid=true]");
+      assert.equal(await field.inputValue(), value);
+      await page.locator(".refused").filter({ has: field, hasText: reason }).waitFor();
+    };
+    await look(it.server, name, REFUSALS.map(([form, path, ...typed]) => [form, path(filled), (page) => refused(page, ...typed)]), "refused-");
+  });
+}
+
+test("bulk actions in progress and stopped", async () => {
   filled ??= await fill();
   const begun = await it.server.fetch("/v2/dlq?async=true&rate=1&label=payments", { method: "DELETE" });
   const { actionId } = await begun.json();
-  const goesOn = async (page) => await page.locator("#background progress").waitFor();
-  for (const name of looks) await look(it.server, name, [["background", "/dlq", goesOn]]);
+  const isRunning = async (page) => await page.locator("#background progress").waitFor();
+  for (const name of looks) await look(it.server, name, [["background", "/dlq", isRunning]]);
   await it.server.fetch(`/v2/bulkActions/${actionId}`, { method: "DELETE" });
   const hasEnded = async (page) => await page.locator("#background").getByText("stopped").waitFor();
   for (const name of looks) await look(it.server, name, [["background-stopped", "/dlq", hasEnded]]);

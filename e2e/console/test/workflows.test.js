@@ -1,4 +1,4 @@
-// Runs of workflows: as they stand, failed and taken up again, cancelled, told of events.
+// Runs of workflows: their steps, failed and resumed runs, cancels and events.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -26,7 +26,7 @@ const it = watched(
         });
         return `${first}, ${second}`;
       },
-      { failureFunction: async () => "told" },
+      { failureFunction: async () => "reported" },
     );
     app.workflow("/nap", async (context) => {
       await context.sleep("a long nap", "1h");
@@ -36,14 +36,14 @@ const it = watched(
 );
 const { row } = it;
 
-test("a run is shown step by step, says what it waits for, and goes on when it is told", async () => {
+test("a run shows its steps and its wait, and continues after an event", async () => {
   const { page, visitor } = it;
   const run = await it.trigger("/order", { body: { order: 7 }, label: "orders" });
   await visitor.open("/workflows");
   await row(run).filter({ hasText: "shipped" }).waitFor();
   await page.getByRole("link", { name: run }).click();
   await page.getByRole("heading", { level: 1, name: run }).waitFor();
-  assert.match(await page.locator("#waits").innerText(), /waits for[^]*shipped/);
+  assert.match(await page.locator("#waits").innerText(), /^Waiting for event shipped/);
   const steps = page.locator(".waterfall");
   for (const name of ["pay", "pack", "label it", "await shipping", "2 in parallel"]) await steps.getByText(name, { exact: true }).waitFor();
   await steps.getByText("pay", { exact: true }).click();
@@ -51,15 +51,15 @@ test("a run is shown step by step, says what it waits for, and goes on when it i
 
   await page.getByLabel("Event").fill("shipped");
   await page.getByLabel("Data").fill('{"parcel": 12}');
-  await page.getByRole("button", { name: "Notify" }).click();
-  await visitor.said("shipped has reached 1 run.");
+  await page.getByRole("button", { name: "Send event" }).click();
+  await visitor.said("Sent shipped to 1 run.");
   assert.deepEqual((await it.result(run)).eventData, { parcel: 12 });
   // Without a reload.
-  await page.locator("#run").getByText("What it returned").waitFor();
+  await page.locator("#run").getByText("Output").last().waitFor();
   assert.equal(await page.locator("#waits").count(), 0);
 });
 
-test("a failed run says why, and goes on with the step that failed", async () => {
+test("a failed run shows the cause, and resumes from the step that failed", async () => {
   const { page, visitor } = it;
   const run = await it.trigger("/shaky", { body: {}, retries: 0 });
   await it.reaches(run, "RUN_FAILED");
@@ -70,7 +70,7 @@ test("a failed run says why, and goes on with the step that failed", async () =>
   assert.match(await page.locator("#cause").innerText(), /the warehouse is closed/);
   isBroken = false;
   await page.getByRole("button", { name: "Resume" }).first().click();
-  await visitor.said("Resumed: this is the new run.");
+  await visitor.said("Resumed. This is the new run.");
   await page.locator("#run").getByText("done once, done at last").waitFor();
   await visitor.open("/workflows/failed");
   assert.equal(await row(run).count(), 0);
@@ -83,16 +83,16 @@ test("a failed run is restarted with other settings", async () => {
   await it.reaches(run, "RUN_FAILED");
   await visitor.open(`/workflows/runs/${run}`);
   await page.getByText("Resume or restart with other settings").click();
-  const retries = page.getByLabel("Retries of each step");
+  const retries = page.getByLabel("Retries per step");
   await retries.fill("often");
-  await page.getByRole("button", { name: "Resume with these" }).click();
+  await page.getByRole("button", { name: "Resume with these settings" }).click();
   assert.match(await page.getByRole("alert").innerText(), /Upstash-Retries/i);
   assert.equal(await retries.inputValue(), "often");
   await retries.fill("7");
   await page.getByLabel("Labels").fill("second-try");
   isBroken = false;
-  await page.getByRole("button", { name: "Restart with these" }).click();
-  await visitor.said("Restarted: this is the new run.");
+  await page.getByRole("button", { name: "Restart with these settings" }).click();
+  await visitor.said("Restarted. This is the new run.");
   await page.locator("#run").getByText("done once, done at last").waitFor();
   await page.getByRole("link", { name: "second-try" }).waitFor();
 });
@@ -106,11 +106,11 @@ test("a run is cancelled; another is woken", async () => {
   await visitor.said(`Cancelled ${cancelled}.`);
   await it.reaches(cancelled, "RUN_CANCELED");
   await visitor.open("/workflows");
-  await row(cancelled, "canceled").waitFor();
+  await row(cancelled, "cancelled").waitFor();
 
   await visitor.open(`/workflows/runs/${woken}`);
   await page.locator("summary").filter({ hasText: "a long nap" }).click();
-  await page.getByRole("button", { name: "Wake it now" }).click();
+  await page.getByRole("button", { name: "Wake up now" }).click();
   assert.equal(await it.result(woken), "rested");
 });
 
@@ -122,9 +122,9 @@ test("many runs are cancelled by a filter, after a page that says which", async 
   await visitor.open(`/workflows?label=${label}`);
   await row(runs[2]).waitFor();
   assert.equal(await row(other).count(), 0);
-  await page.getByRole("link", { name: "Cancel all that match…" }).click();
-  await page.getByText("3 runs will be cancelled").waitFor();
-  await page.getByRole("button", { name: "Cancel them" }).click();
+  await page.getByRole("link", { name: "Cancel all matching…" }).click();
+  await page.getByText("This cancels 3 running workflows.").waitFor();
+  await page.getByRole("button", { name: "Cancel runs" }).click();
   await visitor.said("Cancelled 3 runs.");
   for (const run of runs) await it.reaches(run, "RUN_CANCELED");
   assert.equal((await it.log(other)).workflowState, "RUN_STARTED");

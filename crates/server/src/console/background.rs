@@ -71,10 +71,10 @@ impl Of {
 pub(super) async fn show(visitor: Visitor, of: Of, Query(Back { next }): Query<Back>) -> Result<Markup, Problem> {
     let next = if next.is_empty() { of.page() } else { &next };
     let body = html! {
-        div.title { h1 { "In the background" } div.actions { a.button href=(of.page()) { "Back" } } }
+        div.title { h1 { "Bulk actions" } div.actions { a.button href=(of.page()) { "Back" } } }
         (panel(&visitor, of, next).await?)
     };
-    Ok(view::page(&visitor.frame("In the background"), &body))
+    Ok(view::page(&visitor.frame("Bulk actions"), &body))
 }
 
 /// Always there, if only empty: otherwise the script would not find that the last one has ended.
@@ -92,7 +92,7 @@ pub(super) async fn panel(visitor: &Visitor, of: Of, next: &str) -> Result<Marku
     Ok(html! {
         div #background aria-live="polite" data-refresh=(REFRESH_MS) data-from=(from) {
             @if !shown.is_empty() {
-                section.card.background aria-label="In the background" {
+                section.card.background aria-label="Bulk actions" {
                     @for action in shown { (one(visitor, of, action, next)) }
                 }
             }
@@ -105,7 +105,7 @@ pub(super) async fn stop(visitor: Visitor, body: Bytes) -> Result<Response, Prob
     let fields = Fields::parse(&body);
     let path = format!("/v2/bulkActions/{}", segment(fields.one("id")));
     let action = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
-    Ok(back_to(fields.one("next"), &format!("Stopped; {} of {} are done.", action["processed"], action["total"])))
+    Ok(back_to(fields.one("next"), &format!("Stopped after {} of {}.", action["processed"], action["total"])))
 }
 
 fn one(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
@@ -115,13 +115,13 @@ fn one(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
         _ => ("Delete", "dead letter"),
     };
     let (state, kind) = match (action.completed_at, action.stopped) {
-        (None, _) => ("under way", "busy"),
+        (None, _) => ("in progress", "busy"),
         (Some(_), true) => ("stopped", "off"),
         (Some(_), false) => ("finished", "good"),
     };
     let filter: Vec<String> =
         action.filter.iter().map(|(name, values)| format!("{name} {}", values.join(", "))).collect();
-    let name = format!("{verb} of {}", view::counted(action.total as usize, thing));
+    let name = format!("{verb} {}", view::counted(action.total as usize, thing));
     html! {
         div {
             div.title {
@@ -129,9 +129,9 @@ fn one(visitor: &Visitor, of: Of, action: &Action, next: &str) -> Markup {
                 span.state.(kind) { (state) }
                 span.hint {
                     (view::number(action.processed)) " of " (view::number(action.total)) " done"
-                    @if let Some(rate) = action.rate { " · at most " (rate) " per second" }
-                    @if action.refused > 0 { " · " (view::number(action.refused)) " could not be sent and stay" }
-                    " · begun " (view::time(action.created_at, visitor.now()))
+                    @if let Some(rate) = action.rate { " · up to " (rate) " per second" }
+                    @if action.refused > 0 { " · " (view::number(action.refused)) " rejected and kept" }
+                    " · started " (view::time(action.created_at, visitor.now()))
                 }
                 @if action.completed_at.is_none() { (stop_button(visitor, of, action, next)) }
             }

@@ -103,19 +103,24 @@ impl Filters {
         Ok(query(&said.chain(more.iter().copied()).collect::<Vec<_>>()))
     }
 
-    /// As a bulk cancel of `what` wants them, with more names and values; those that it cannot be told are refused.
+    /// As a bulk cancel of `what` wants them, with more names and values; those that it does not support are refused.
     pub(super) fn for_cancel(&self, what: &str, not: &[&str], more: &[(&str, &str)]) -> Result<String, Problem> {
         if let Some((name, _)) = self.chosen().find(|(name, _)| not.contains(name)) {
-            let text = format!("{what} cannot be cancelled by {name}: take that filter away, or tick {what}");
+            let label = self.label(name);
+            let text =
+                format!("{what} cannot be cancelled by “{label}”; remove that filter or select {what} in the list");
             return Err(Problem::refused(text));
         }
         self.for_api(&[&OF_PAGES.map(|name| (name, "")), more].concat())
     }
 
-    /// In words, for who has to decide.
-    pub(super) fn told(&self) -> String {
-        let label = |name: &str| self.form.field(name).map_or("", |field| field.label);
-        self.chosen().map(|(name, value)| format!("{}: {value}", label(name))).collect::<Vec<_>>().join(" · ")
+    /// In words.
+    pub(super) fn in_words(&self) -> String {
+        self.chosen().map(|(name, value)| format!("{}: {value}", self.label(name))).collect::<Vec<_>>().join(" · ")
+    }
+
+    fn label(&self, name: &str) -> &'static str {
+        self.form.field(name).map_or("", |field| field.label)
     }
 
     /// The form.
@@ -126,8 +131,8 @@ impl Filters {
                 div.filter-row {
                     @for field in self.form.common.iter().copied().flatten() { (self.input(field)) }
                     div.actions {
-                        button.primary type="submit" { "Show" }
-                        @if !self.is_empty() { a.button href=(self.form.path) { "All" } }
+                        button.primary type="submit" { "Apply" }
+                        @if !self.is_empty() { a.button href=(self.form.path) { "Clear" } }
                     }
                 }
                 details.text open[is_used] {
@@ -190,23 +195,24 @@ mod tests {
             "label=a%2Cb&fromDate=1794830400000&host=x&order=x&state=GOOD"
         );
         assert_eq!(filters.without_page(), "state=BAD&label=a%2Cb&fromDate=2026-11-16T12%3A00&host=x");
-        assert_eq!(filters.told(), "State: BAD · Label: a,b · From (UTC): 2026-11-16T12:00 · Host: x");
+        assert_eq!(filters.in_words(), "State: BAD · Label: a,b · From (UTC): 2026-11-16T12:00 · Host: x");
         assert!(Filters::read(&THINGS, "toDate=soon").for_api(&[]).is_err());
         assert!(filters.has_dates() && !Filters::read(&THINGS, "label=a&toDate=").has_dates());
         assert!(!filters.is_empty() && Filters::read(&THINGS, "cursor=1-2&order=x&other=1").is_empty());
     }
 
     #[test]
-    fn a_cancel_is_told_all_filters_or_refused() {
+    fn a_cancel_has_all_filters_or_is_refused() {
         let cancel = |text: &str| Filters::read(&THINGS, text).for_cancel("things", &["host"], &[("async", "true")]);
         assert_eq!(cancel("label=a&cursor=1-2&order=x").unwrap(), "label=a&async=true", "a page is no filter");
         assert_eq!(cancel("host=&cursor=1").unwrap(), "async=true");
         let problem = cancel("label=a&host=b").unwrap_err();
-        assert!(problem.text.starts_with("things cannot be cancelled by host"), "{}", problem.text);
+        let text = "things cannot be cancelled by “Host”; remove that filter or select things in the list";
+        assert_eq!(problem.text, text);
     }
 
     #[test]
-    fn a_form_shows_what_was_asked_for() {
+    fn a_form_shows_the_filters_of_the_url() {
         let page = Filters::read(&THINGS, "state=BAD&fromDate=1794830400123&label=%22%3E").form().into_string();
         for text in [
             "value=\"BAD\" selected",

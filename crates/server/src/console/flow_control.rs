@@ -1,6 +1,7 @@
 //! Flow control: keys, their limits and what waits for them.
 
 use super::form::Search;
+use super::refusal::{Name, Refusal};
 use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, query, segment};
 use super::{Desk, Visitor, back_to, messages};
@@ -39,7 +40,7 @@ struct Key {
     is_pinned_rate: bool,
 }
 
-/// What the tenant may have under way, and has.
+/// Attempts of the tenant that are in flight, and how many may be.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Global {
@@ -76,12 +77,12 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
     let global: Global = visitor.get("/v2/globalParallelism").await?;
     let is_empty = keys.is_empty() && search.is_empty();
     let body = html! {
-        div.title { h1 { "Flow control" } span.quiet { "Messages with the same key share a rate and a parallelism" } }
+        div.title { h1 { "Flow control" } span.quiet { "Messages with the same key share a rate limit and a parallelism limit" } }
         div.cards #flow-figures {
             div.card.figure {
-                span.quiet { "Deliveries under way" }
+                span.quiet { "In flight" }
                 strong { (view::number(global.parallelism_count)) }
-                span.hint { "of " (view::number(global.parallelism_max)) " at most for this tenant" }
+                span.hint { "of " (view::number(global.parallelism_max)) " allowed for this tenant" }
             }
             div.card.figure {
                 span.quiet { "Waiting" }
@@ -92,13 +93,13 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
             div.card.figure.warn[paused > 0] {
                 span.quiet { "Paused" }
                 strong { (paused) }
-                span.hint { "keys that start nothing" }
+                span.hint { "keys that start no deliveries" }
             }
         }
         div #flow-search { @if !is_empty { (view::search(PAGE, "Key contains", &search)) } }
         section #flow-list data-refresh=(REFRESH_MS) data-also="flow-figures flow-search" {
             @if is_empty { (nothing()) } @else {
-                (view::found(PAGE, keys.len(), keys.len(), "No key holds this text", || table(&visitor, &keys)))
+                (view::found(PAGE, keys.len(), keys.len(), "No keys match", || table(&visitor, &keys)))
                 (view::more(has_more))
             }
         }
@@ -128,8 +129,8 @@ fn table(visitor: &Visitor, keys: &[Key]) -> Markup {
         &[
             column("Key"),
             column("State"),
-            numbers("Waiting", Some("Due and not under way, whatever they wait for")),
-            numbers("Under way", None),
+            numbers("Waiting", Some("Due but not in flight")),
+            numbers("In flight", None),
             numbers("Rate", None),
             column("Actions"),
         ],
@@ -157,12 +158,12 @@ fn of_max(count: u64, max: u64) -> String {
     }
 }
 
-/// `12 of 100 in 60 s`.
+/// `12 of 100 per minute`.
 fn rate(key: &Key) -> String {
     match key.rate_max {
         0 => "no limit".to_owned(),
         max => {
-            format!("{} of {} in {}", view::number(key.rate_count), view::number(max), view::in_words(key.rate_period))
+            format!("{} of {} per {}", view::number(key.rate_count), view::number(max), view::period(key.rate_period))
         }
     }
 }
@@ -175,16 +176,17 @@ fn quick_buttons(visitor: &Visitor, key: &Key) -> Markup {
     html! {
         @if key.is_paused { (act("resume", "Resume", None)) } @else { (act("pause", "Pause", None)) }
         (act("resetRate", "Reset rate", Some(&format!(
-            "Forget the starts of {} so far? The whole rate is there again at once.", key.flow_control_key
+            "Reset the rate of {}? Its recent starts no longer count, so the full rate is available at once.",
+            key.flow_control_key
         ))))
     }
 }
 
 fn nothing() -> Markup {
     view::empty(
-        "There are no flow-control keys",
+        "No flow-control keys",
         &html! {
-            p { "A key is made by the first message that has it, and forgotten an hour after its last use:" }
+            p { "The first message with a key creates the key. An unused key is removed after one hour. Publish a message with a key:" }
             (view::command("curl -X POST \"$QSTASH_URL/v2/publish/https://example.com\" \
                 -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Flow-Control-Key: mail-provider\" \
                 -H \"Upstash-Flow-Control-Value: rate=10, period=1m\" -d hello"))
@@ -199,7 +201,7 @@ fn open_form() -> Markup {
             h2 { "Pause or pin a key before its first message" }
             form.fields.row method="get" action={ (PAGE) "/key" } {
                 label { "Key" input type="text" name="key" required maxlength="256"; }
-                div { button type="submit" { "Open" } }
+                div { button type="submit" { "Open key" } }
             }
         }
     }
@@ -209,7 +211,7 @@ async fn show_key(visitor: Visitor, Query(Which { key }): Query<Which>) -> Resul
     render_key(&visitor, &key, None).await
 }
 
-/// What was refused is told on the page of the key, with what was entered.
+/// Limits that are refused are shown again on the page of the key, with the reason.
 async fn act(visitor: Visitor, Form(act): Form<Act>) -> Result<Response, Problem> {
     let next = if act.next.is_empty() { page_of(&act.key) } else { act.next.clone() };
     let path = match act.path() {
@@ -241,12 +243,12 @@ impl Act {
     fn said(&self) -> String {
         let key = &self.key;
         match self.action.as_str() {
-            "pause" => format!("{key} is paused: what is under way finishes, nothing else starts."),
-            "resume" => format!("{key} goes on."),
-            "pin" => format!("The limits of {key} are pinned: messages do not change them."),
-            "unpin" => format!("Messages may change the limits of {key} again."),
-            "resetRate" => format!("The whole rate of {key} is there again."),
-            _ => format!("{key} begins anew: neither earlier starts nor what is under way count."),
+            "pause" => format!("Key {key} paused. Attempts in flight will finish; no others will start."),
+            "resume" => format!("Key {key} resumed."),
+            "pin" => format!("Limits of key {key} pinned. Messages no longer change them."),
+            "unpin" => format!("Limits of key {key} unpinned. Messages can change them again."),
+            "resetRate" => format!("Rate of key {key} reset. The full rate is available."),
+            _ => format!("Key {key} reset. Earlier starts and attempts in flight no longer count."),
         }
     }
 }
@@ -267,7 +269,7 @@ async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem
         }
         div.stack #flow-key data-refresh="2000" data-also="flow-states" {
             @if let Some(found) = &found { div.cards { (figures(found, visitor.now())) } }
-            @else { p.note { "This key is not known: no message has it now. Pausing or pinning makes it." } }
+            @else { p.note { "No message uses this key now. Pause or pin it to create it." } }
         }
         p { a href=(messages::listed_by("flowControlKey", key)) { "Messages with this key" } }
         (pin_form(visitor, key, found.as_ref(), entered, problem.as_ref()))
@@ -276,21 +278,21 @@ async fn render_key(visitor: &Visitor, key: &str, refused: Option<(&Act, Problem
 }
 
 fn figures(key: &Key, now: Timestamp) -> Markup {
-    let limit = |max: u64| if max == 0 { "no limit".to_owned() } else { format!("of {} at most", view::number(max)) };
+    let limit = |max: u64| if max == 0 { "no limit".to_owned() } else { format!("of {} allowed", view::number(max)) };
     let pinned = |is: bool| if is { ", pinned" } else { "" };
     html! {
         div.card.figure {
             span.quiet { "Waiting" }
             strong { (view::number(key.wait_list_size)) }
-            span.hint { "due and not under way" }
+            span.hint { "due but not in flight" }
         }
         div.card.figure {
-            span.quiet { "Under way" }
+            span.quiet { "In flight" }
             strong { (view::number(key.parallelism_count)) }
             span.hint { (limit(key.parallelism_max)) (pinned(key.is_pinned_parallelism)) }
         }
         div.card.figure {
-            span.quiet { "Started in the last " (view::in_words(key.rate_period)) }
+            span.quiet { "Started in the last " (view::period(key.rate_period)) }
             strong { (view::number(key.rate_count)) }
             span.hint { (limit(key.rate_max)) (pinned(key.is_pinned_rate)) }
         }
@@ -298,7 +300,7 @@ fn figures(key: &Key, now: Timestamp) -> Markup {
             span.quiet { "Counted since" }
             // Starts of a high rate are remembered in steps, by the end of each: that may be to come.
             strong { (view::time(Timestamp(key.rate_period_start.saturating_mul(1_000)).min(now), now)) }
-            span.hint { "the first of these starts, or when the key began to count" }
+            span.hint { "start of the current count" }
         }
     }
 }
@@ -312,10 +314,12 @@ fn all_buttons(visitor: &Visitor, key: &str, found: Option<&Key>) -> Markup {
         @if found.is_some_and(|key| key.is_paused) { (act("resume", "Resume", None, &[])) }
         @else { (act("pause", "Pause", None, &[])) }
         @if let Some(found) = found {
-            (act("resetRate", "Reset rate", Some("Forget the starts so far? The whole rate is there again at once."), &[]))
+            (act("resetRate", "Reset rate", Some(
+                "Reset the rate of this key? Its recent starts no longer count, so the full rate is available at once."
+            ), &[]))
             (act("reset", "Reset all", Some(
-                "Forget the starts so far, and what is under way? As many as the limits allow start at once, besides those \
-                 that are under way."
+                "Reset this key? Its recent starts and attempts in flight no longer count, so more attempts than its limits \
+                 allow may run for a while."
             ), &[]))
             @if found.is_pinned_rate { (act("unpin", "Unpin rate", None, &[("rate", "true")])) }
             @if found.is_pinned_parallelism {
@@ -324,6 +328,9 @@ fn all_buttons(visitor: &Visitor, key: &str, found: Option<&Key>) -> Markup {
         }
     }
 }
+
+/// Refusals of the other two fields name both.
+const PIN_NAMES: &[Name] = &[("period", "period")];
 
 fn pin_form(
     visitor: &Visitor,
@@ -340,21 +347,32 @@ fn pin_form(
         ..Act::default()
     };
     let shown = entered.unwrap_or(&known);
+    let refusal = Refusal::new(problem, PIN_NAMES);
+    let field = |name: &str, label: &str, kind: &str, value: &str| {
+        let min = (kind == "number").then_some("1");
+        let input = html! {
+            label { (label)
+                input type=(kind) name=(name) min=[min] value=(value) placeholder=[min.is_none().then_some("1m")]
+                    aria-invalid=[refusal.invalid(name)] aria-describedby=[refusal.described_by(name)];
+            }
+        };
+        refusal.around(name, &input)
+    };
     html! {
         section.card {
-            h2 { "Pin its limits" }
+            h2 { "Pin limits" }
             p.hint {
-                "Pinned limits are not changed by messages, whatever they say. What is left empty is not pinned. "
-                "Pinning a rate forgets the starts so far."
+                "Messages cannot change pinned limits. An empty field is not pinned. "
+                "Pinning a rate resets its count of recent starts."
             }
-            (view::alert(problem))
+            (refusal.alert())
             form.fields.row method="post" action={ (PAGE) "/key" } {
                 input type="hidden" name="key" value=(key);
                 input type="hidden" name="action" value="pin";
-                label { "Parallelism" input type="number" name="parallelism" min="1" value=(shown.parallelism); }
-                label { "Rate" input type="number" name="rate" min="1" value=(shown.rate); }
-                label { "Period of the rate" input type="text" name="period" value=(shown.period) placeholder="1m"; }
-                div { (view::submit(visitor, "Pin")) }
+                (field("parallelism", "Parallelism", "number", &shown.parallelism))
+                (field("rate", "Rate", "number", &shown.rate))
+                (field("period", "Rate period", "text", &shown.period))
+                div { (view::submit(visitor, "Pin limits")) }
             }
         }
     }
@@ -373,7 +391,7 @@ mod tests {
         });
         let key: Key = serde_json::from_value(key).unwrap();
         let shown = |now: u64| figures(&key, Timestamp(now)).into_string();
-        assert!(shown(910_000).contains(">now<") && !shown(910_000).contains(">in "), "{}", shown(910_000));
+        assert!(shown(910_000).contains(">just now<") && !shown(910_000).contains(">in "), "{}", shown(910_000));
         assert!(shown(1_012_000).contains(">12 s ago<"));
     }
 

@@ -89,7 +89,7 @@ pub(super) fn millis(text: &str) -> Result<u64, Problem> {
     let time = text.trim_end_matches('Z').parse::<jiff::civil::DateTime>();
     let time = time.ok().and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC).ok());
     let millis = time.and_then(|time| u64::try_from(time.timestamp().as_millisecond()).ok());
-    millis.ok_or_else(|| Problem::refused(format!("{text:?} is not a time like 2026-11-16T12:00:00")))
+    millis.ok_or_else(|| Problem::refused(format!("{text:?} is not a time; write it as 2026-11-16T12:00:00")))
 }
 
 /// A time as a field of the browser wants it; what is no time stays as it is.
@@ -103,12 +103,12 @@ pub(super) fn typed(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
 
-/// `Name: value`, one on each line.
-pub(super) fn header_lines(text: &str) -> Result<Vec<(String, String)>, Problem> {
+/// `Name: value`, one per line. The problem begins with the label of the field.
+pub(super) fn header_lines(label: &str, text: &str) -> Result<Vec<(String, String)>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let read = |line: &str| match line.split_once(':') {
         Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.trim().to_owned())),
-        _ => Err(Problem::refused(format!("{line:?} is not a header: write Name: value, one on each line"))),
+        _ => Err(Problem::refused(format!("{label}: {line:?} is not a header; write Name: value, one per line"))),
     };
     lines.map(read).collect()
 }
@@ -153,10 +153,12 @@ mod tests {
 
     #[test]
     fn headers_are_lines() {
-        let read = header_lines("\n  A: 5\r\nB: a: b\nB:\n").unwrap();
+        let read = header_lines("Headers", "\n  A: 5\r\nB: a: b\nB:\n").unwrap();
         assert_eq!(borrowed(&read), [("A", "5"), ("B", "a: b"), ("B", "")]);
         for wrong in ["no colon", ": value", "A: b\n:"] {
-            assert_eq!(header_lines(wrong).unwrap_err().status, StatusCode::BAD_REQUEST, "{wrong}");
+            let problem = header_lines("More headers", wrong).unwrap_err();
+            assert_eq!(problem.status, StatusCode::BAD_REQUEST, "{wrong}");
+            assert!(problem.text.starts_with("More headers: \""), "{}", problem.text);
         }
     }
 }

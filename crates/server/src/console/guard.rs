@@ -89,8 +89,8 @@ async fn without_form(request: Request) -> Result<Request, Response> {
     let read = Limited::new(body, LOGIN_BYTES_MAX).collect();
     match timeout(LOGIN_PATIENCE, read).await {
         Ok(Ok(read)) => Ok(Request::from_parts(parts, Body::from(read.to_bytes()))),
-        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, "log in first; that takes fewer bytes").into_response()),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the form did not arrive in time").into_response()),
+        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, "the request is too large; log in first").into_response()),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the form took too long to arrive").into_response()),
     }
 }
 
@@ -99,7 +99,7 @@ fn refusal(is_open: bool, method: &Method, headers: &HeaderMap) -> Option<&'stat
     let host = one(headers, header::HOST).and_then(|text| text.parse::<Authority>().ok());
     // A page of another site may have its own name lead to this machine.
     if is_open && !host.as_ref().is_some_and(is_loopback) {
-        return Some("the console of a development server answers to localhost and loopback addresses only");
+        return Some("the console of a development server accepts only localhost and loopback addresses");
     }
     if matches!(*method, Method::GET | Method::HEAD) {
         return None;
@@ -111,7 +111,7 @@ fn refusal(is_open: bool, method: &Method, headers: &HeaderMap) -> Option<&'stat
         {
             None
         }
-        _ => Some("this request does not come from a page of this console (its Origin is another one)"),
+        _ => Some("rejected: the Origin header does not match this console"),
     }
 }
 

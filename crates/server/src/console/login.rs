@@ -61,8 +61,8 @@ fn form(next: &str, problem: Option<&str>) -> Markup {
             input #token type="password" name="token" autocomplete="current-password" required autofocus;
             input type="hidden" name="next" value=(if is_page(next) { next } else { ROOT });
             p.hint {
-                "A token of the API: the one your programs have as " code { "QSTASH_TOKEN" }
-                ", or a read-only one. The cookie needs HTTPS, or localhost."
+                "Use the API token of your programs (" code { "QSTASH_TOKEN" }
+                ") or a read-only token. You can log in only over HTTPS or on localhost."
             }
             button.primary type="submit" { "Log in" }
         }
@@ -79,12 +79,12 @@ async fn log_in(
     let allowances = &desk.app.allowances;
     let caller = allowances.caller(address_of_caller(&desk.app, &parts).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
     if allowances.wrong_tokens.take(caller, 1, now).is_err() {
-        let text = "Too many wrong tokens were tried from your address in this minute. Wait for the next one.";
+        let text = "Too many invalid tokens from your address. Try again in a minute.";
         return (StatusCode::TOO_MANY_REQUESTS, form(&next, Some(text))).into_response();
     }
     let Some(grant) = desk.app.tokens.find(token.trim(), now) else {
         tracing::info!("a wrong token was tried at the console");
-        return (StatusCode::UNAUTHORIZED, form(&next, Some("This token is not known here."))).into_response();
+        return (StatusCode::UNAUTHORIZED, form(&next, Some("This token is not valid."))).into_response();
     };
     allowances.wrong_tokens.give_back(caller, 1, now);
     let secret = desk.sessions.begin(Identity { tenant: grant.tenant, scope: grant.scope }, now);
@@ -110,7 +110,7 @@ async fn choose_tenant(
 ) -> Response {
     let known = desk.app.config.tenants.iter().any(|tenant| tenant.name == name);
     if !desk.is_open() || !known {
-        return (StatusCode::BAD_REQUEST, "there is no such tenant to choose").into_response();
+        return (StatusCode::BAD_REQUEST, "tenant not found").into_response();
     }
     let mut response = Redirect::to(ROOT).into_response();
     response.headers_mut().append(header::SET_COOKIE, view::cookie(TENANT_COOKIE, &name, None));

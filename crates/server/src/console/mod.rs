@@ -17,6 +17,7 @@ mod messages;
 mod now;
 mod question;
 mod queues;
+mod refusal;
 mod schedules;
 mod send;
 mod session;
@@ -60,9 +61,9 @@ const PAGES_AT_ONCE_MAX: usize = 8;
 
 /// The pages, in the order of the menu: path behind [`ROOT`], name.
 const MENU: &[(&str, &str)] = &[
-    ("", "Now"),
+    ("", "Overview"),
     ("/messages", "Messages"),
-    ("/tail", "Live tail"),
+    ("/tail", "Live logs"),
     ("/dlq", "DLQ"),
     ("/queues", "Queues"),
     ("/flow-control", "Flow control"),

@@ -33,24 +33,22 @@ impl IntoResponse for Question {
 pub(super) fn how_many(counted: Counted, what: &str) -> Result<String, Problem> {
     let more = if counted.has_more { "more than " } else { "" };
     match counted.count {
-        0 => Err(Problem { status: StatusCode::NOT_FOUND, text: format!("No {what} matches. Nothing was changed.") }),
+        0 => Err(Problem { status: StatusCode::NOT_FOUND, text: format!("No {what}s match. Nothing was changed.") }),
         count => Ok(format!("{more}{}", view::counted(count, what))),
     }
 }
 
-/// The same for those that are ticked on a page.
+/// The same for those that are selected on a page.
 pub(super) fn ticked(count: usize, what: &str) -> Result<String, Problem> {
     match count {
         0 => Err(Problem { status: StatusCode::NOT_FOUND, text: none_ticked(what) }),
-        count => {
-            Ok(format!("the {} that {} ticked", view::counted(count, what), if count == 1 { "is" } else { "are" }))
-        }
+        count => Ok(view::counted(count, &format!("selected {what}"))),
     }
 }
 
-/// What is said to whoever acts on what is ticked, when nothing is.
+/// The answer to an action on the selected entries when none is selected.
 pub(super) fn none_ticked(what: &str) -> String {
-    format!("No {what} is ticked. Nothing was changed.")
+    format!("No {what}s are selected. Nothing was changed.")
 }
 
 #[cfg(test)]
@@ -58,14 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_exact_or_say_that_there_are_more() {
+    fn a_count_is_exact_or_says_that_there_are_more() {
         let many = |count, has_more| how_many(Counted { count, has_more }, "run").map_err(|problem| problem.text);
         assert_eq!(many(1, false).as_deref(), Ok("1 run"));
         assert_eq!(many(111, false).as_deref(), Ok("111 runs"));
         assert_eq!(many(2, true).as_deref(), Ok("more than 2 runs"));
-        assert_eq!(many(0, false), Err("No run matches. Nothing was changed.".to_owned()));
-        assert_eq!(ticked(1, "run").ok().as_deref(), Some("the 1 run that is ticked"));
-        assert_eq!(ticked(3, "run").ok().as_deref(), Some("the 3 runs that are ticked"));
-        assert_eq!(ticked(0, "run").err().map(|problem| problem.status), Some(StatusCode::NOT_FOUND));
+        assert_eq!(many(0, false), Err("No runs match. Nothing was changed.".to_owned()));
+        assert_eq!(ticked(1, "run").ok().as_deref(), Some("1 selected run"));
+        assert_eq!(ticked(3, "run").ok().as_deref(), Some("3 selected runs"));
+        let none = ticked(0, "run").err().map(|problem| (problem.status, problem.text));
+        assert_eq!(none, Some((StatusCode::NOT_FOUND, "No runs are selected. Nothing was changed.".to_owned())));
     }
 }

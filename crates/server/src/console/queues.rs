@@ -1,6 +1,7 @@
 //! Queues: how far each is behind, and its settings.
 
 use super::form::Back;
+use super::refusal::{Name, Refusal};
 use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, segment};
 use super::{Desk, Visitor, back_to, messages};
@@ -16,6 +17,9 @@ use serde_json::json;
 use std::sync::Arc;
 
 const PAGE: &str = "/console/queues";
+/// The fields of the form, as refusals call them.
+const NAMES: &[Name] =
+    &[("name of a queue", "queueName"), ("parallelism", "parallelism"), ("maxParallelism", "parallelism")];
 
 pub(super) fn routes() -> Router<Arc<Desk>> {
     Router::new()
@@ -70,7 +74,7 @@ async fn put(visitor: Visitor, Form(wanted): Form<Wanted>) -> Result<Response, P
         Err(problem) => Err(problem),
     };
     match put {
-        Ok(()) => Ok(back_to(PAGE, &format!("The queue {name} is stored."))),
+        Ok(()) => Ok(back_to(PAGE, &format!("Queue {name} saved."))),
         Err(problem) => render(&visitor, &Filters::default(), Some((&wanted, problem))).await,
     }
 }
@@ -84,7 +88,7 @@ async fn set_parallelism(
     let parallelism = number(&wanted.parallelism)?;
     let queue: Queue = visitor.get(&format!("/v2/queues/{}", segment(&name))).await?;
     put_queue(&visitor, &name, parallelism, queue.paused).await?;
-    Ok(back_to(&wanted.next, &format!("The queue {name} has a parallelism of {parallelism} now.")))
+    Ok(back_to(&wanted.next, &format!("Queue {name} now has parallelism {parallelism}.")))
 }
 
 async fn put_queue(visitor: &Visitor, name: &str, parallelism: u64, paused: bool) -> Result<(), Problem> {
@@ -93,7 +97,7 @@ async fn put_queue(visitor: &Visitor, name: &str, parallelism: u64, paused: bool
 }
 
 fn number(text: &str) -> Result<u64, Problem> {
-    text.trim().parse().map_err(|_| Problem::refused(format!("{text:?} is not a number of messages")))
+    text.trim().parse().map_err(|_| Problem::refused(format!("Parallelism: {text:?} is not a whole number")))
 }
 
 async fn act(
@@ -105,16 +109,16 @@ async fn act(
     let said = match action.as_str() {
         "pause" => {
             visitor.send(Method::POST, &format!("{queue}/pause"), &[], Vec::new()).await?;
-            format!("The queue {name} is paused: what is under way finishes, nothing else starts.")
+            format!("Queue {name} paused. Attempts in flight will finish; no others will start.")
         }
         "resume" => {
             visitor.send(Method::POST, &format!("{queue}/resume"), &[], Vec::new()).await?;
-            format!("The queue {name} goes on.")
+            format!("Queue {name} resumed.")
         }
         "delete" => {
             let answer = visitor.send(Method::DELETE, &queue, &[], Vec::new()).await?;
             let cancelled = answer["cancelled"].as_u64().unwrap_or_default();
-            format!("The queue {name} is gone; {cancelled} of its messages were cancelled.")
+            format!("Queue {name} deleted, {} cancelled.", view::counted(cancelled as usize, "message"))
         }
         _ => return Ok(view::no_page().await),
     };
@@ -138,14 +142,14 @@ async fn render(
         div.title {
             h1 { "Queues" }
             span #queue-count.quiet {
-                (view::number(all as u64)) " in all, " (view::number(waiting)) @if waiting == 1 { " message" } @else { " messages" } " in them"
+                (view::counted(all, "queue")) ", " (view::counted(waiting as usize, "message"))
                 @if paused > 0 { ", " (view::number(paused as u64)) " paused" }
             }
         }
         div #queue-search { @if all > 0 { (filter_form(filters)) } }
         section #queue-list data-refresh="3000" data-also="queue-count queue-search" {
             @if all == 0 { (nothing()) } @else {
-                (view::found(PAGE, found.len(), all, "No queue has such a name", || table(visitor, &found)))
+                (view::found(PAGE, found.len(), all, "No queues match", || table(visitor, &found)))
                 (view::more(has_more))
             }
         }
@@ -159,13 +163,13 @@ fn filter_form(filters: &Filters) -> Markup {
         form.filters method="get" action=(PAGE) role="search" {
             label { "Name contains" input type="search" name="search" value=(filters.search) maxlength="256"; }
             label {
-                "Order"
+                "Sort by"
                 select name="order" {
-                    option value="" selected[filters.order != "lag"] { "by name" }
-                    option value="lag" selected[filters.order == "lag"] { "longest first" }
+                    option value="" selected[filters.order != "lag"] { "name" }
+                    option value="lag" selected[filters.order == "lag"] { "lag" }
                 }
             }
-            div.actions { button type="submit" { "Show" } a.button href=(PAGE) { "All" } }
+            div.actions { button type="submit" { "Apply" } a.button href=(PAGE) { "Clear" } }
         }
     }
 }
@@ -189,10 +193,10 @@ fn table(visitor: &Visitor, queues: &[Queue]) -> Markup {
         &[
             column("Queue"),
             column("State"),
-            numbers("Lag", Some("Messages that have not ended, those under way included")),
+            numbers("Lag", Some("Messages that have not ended, including those in flight")),
             column("Parallelism"),
-            column("Made"),
-            column("Changed"),
+            column("Created"),
+            column("Updated"),
             column("Actions"),
         ],
         &rows,
@@ -213,7 +217,7 @@ fn parallelism_form(visitor: &Visitor, queue: &Queue) -> Markup {
             input type="hidden" name="next" value=(visitor.here);
             input type="number" name="parallelism" min="1" required value=(queue.parallelism)
                 aria-label={ "Parallelism of " (queue.name) };
-            button type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Set" }
+            button type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Save" }
         }
     }
 }
@@ -221,10 +225,11 @@ fn parallelism_form(visitor: &Visitor, queue: &Queue) -> Markup {
 fn buttons(visitor: &Visitor, queue: &Queue) -> Markup {
     let path = format!("{PAGE}/{}", segment(&queue.name));
     let question = match queue.lag {
-        0 => format!("Delete the queue {}? Its settings are lost; it has no messages.", queue.name),
+        0 => format!("Delete queue {}? It has no messages. Its settings will be deleted.", queue.name),
         lag => format!(
-            "Delete the queue {}? Its {lag} messages that have not ended are cancelled and lost, and so are its settings.",
-            queue.name
+            "Delete queue {}? This cancels {} and deletes the settings of the queue.",
+            queue.name,
+            view::counted(lag as usize, "pending message")
         ),
     };
     html! {
@@ -235,9 +240,9 @@ fn buttons(visitor: &Visitor, queue: &Queue) -> Markup {
 
 fn nothing() -> Markup {
     view::empty(
-        "There are no queues yet",
+        "No queues yet",
         &html! {
-            p { "A queue delivers its messages in order. The first message makes it:" }
+            p { "A queue delivers its messages in order. Create one below, or enqueue a message:" }
             (view::command("curl -X POST \"$QSTASH_URL/v2/enqueue/orders/https://example.com\" \
                 -H \"Authorization: Bearer $QSTASH_TOKEN\" -d hello"))
         },
@@ -247,20 +252,31 @@ fn nothing() -> Markup {
 fn new_form(visitor: &Visitor, wanted: Option<&Wanted>, problem: Option<&Problem>) -> Markup {
     let name = wanted.map_or("", |wanted| wanted.queue_name.as_str());
     let parallelism = wanted.map_or("1", |wanted| wanted.parallelism.as_str());
+    let refusal = Refusal::new(problem, NAMES);
     html! {
         section.card {
-            h2 { "Make a queue, or set one anew" }
-            (view::alert(problem))
+            h2 { "Create or update queue" }
+            (refusal.alert())
             form.fields.row method="post" action=(PAGE) {
-                label { "Name" input type="text" name="queueName" required maxlength="256" value=(name); }
-                label { "Parallelism" input type="number" name="parallelism" min="1" required value=(parallelism); }
+                (refusal.around("queueName", &html! {
+                    label { "Name"
+                        input type="text" name="queueName" required maxlength="256" value=(name)
+                            aria-invalid=[refusal.invalid("queueName")] aria-describedby=[refusal.described_by("queueName")];
+                    }
+                }))
+                (refusal.around("parallelism", &html! {
+                    label { "Parallelism"
+                        input type="number" name="parallelism" min="1" required value=(parallelism)
+                            aria-invalid=[refusal.invalid("parallelism")] aria-describedby=[refusal.described_by("parallelism")];
+                    }
+                }))
                 label.check {
                     input type="checkbox" name="paused" checked[wanted.is_some_and(|wanted| wanted.paused.is_some())];
-                    " paused from the start"
+                    " Paused"
                 }
-                div { (view::submit(visitor, "Store")) }
+                div { (view::submit(visitor, "Save")) }
             }
-            p.hint { "Letters, digits, -, _ and . make a name. A queue of the same name gets these settings." }
+            p.hint { "A name can have letters, digits, hyphens, underscores and periods. If the queue exists, its settings are replaced." }
         }
     }
 }

@@ -76,7 +76,7 @@ async fn show(visitor: Visitor, Query(Wanted { keys }): Query<Wanted>) -> Result
     };
     let ready = visitor.send(Method::GET, "/ready", &[], Vec::new()).await;
     let body = html! {
-        div.title { h1 { "Settings" } span.quiet { "of tenant " (settings.tenant) } }
+        div.title { h1 { "Settings" } span.quiet { "Tenant " (settings.tenant) } }
         div.columns.uneven {
             (key_card(&visitor, keys.as_ref()))
             (rotation_card(&visitor))
@@ -93,11 +93,11 @@ async fn show(visitor: Visitor, Query(Wanted { keys }): Query<Wanted>) -> Result
 /// The rotation, once the box is ticked: without a script nobody else asks.
 async fn rotate(visitor: Visitor, Form(Confirmed { confirmed }): Form<Confirmed>) -> Result<Response, Problem> {
     if confirmed != "yes" {
-        let text = "Tick the box that says that your receivers know the next key; nothing was rotated.";
+        let text = "Confirm first that all your receivers know the next key. Nothing was rotated.";
         return Err(Problem::refused(text));
     }
     visitor.send(Method::POST, "/v2/keys/rotate", &[], Vec::new()).await?;
-    let said = "The keys are rotated: what was the next key signs now. Give your receivers both keys, as shown below.";
+    let said = "Keys rotated. The former next key now signs deliveries. Give both keys below to your receivers.";
     Ok(back_to(&format!("{HERE}?keys=show"), said))
 }
 
@@ -105,20 +105,20 @@ fn key_card(visitor: &Visitor, keys: Option<&Result<Keys, Problem>>) -> Markup {
     html! {
         section.card aria-labelledby="keys-title" {
             h2 #keys-title { "Signing keys" }
-            p { "Every delivery is signed with the current key. Your receivers need both: they accept what either has signed." }
+            p { "Every delivery is signed with the current key. Your receivers need both keys and accept signatures of either one." }
             @match keys {
                 Some(Ok(keys)) => {
                     dl.facts {
                         (key("QSTASH_CURRENT_SIGNING_KEY", &keys.current))
                         (key("QSTASH_NEXT_SIGNING_KEY", &keys.next))
                     }
-                    p { a.button href=(HERE) { "Hide them" } }
+                    p { a.button href=(HERE) { "Hide keys" } }
                 },
                 Some(Err(problem)) => p.problem role="alert" { (problem.text) },
                 None => form method="get" action=(HERE) {
                     input type="hidden" name="keys" value="show";
-                    button type="submit" disabled[!visitor.may_act()] { "Show the keys" }
-                    @if !visitor.may_act() { p.hint { "A read-only token does not see them." } }
+                    button type="submit" disabled[!visitor.may_act()] { "Show keys" }
+                    @if !visitor.may_act() { p.hint { "Read-only tokens cannot view the keys." } }
                 },
             }
         }
@@ -133,25 +133,25 @@ fn key(name: &str, key: &str) -> Markup {
 }
 
 fn rotation_card(visitor: &Visitor) -> Markup {
-    let question = "Rotate the signing keys now? The current key is gone after that, and cannot be brought back.";
+    let question = "Rotate the signing keys now? The current key will be deleted and cannot be restored.";
     html! {
         section.card aria-labelledby="rotation-title" {
-            h2 #rotation-title { "Rotate the keys" }
-            p { "When a key may be known to others, or every few months:" }
+            h2 #rotation-title { "Rotate keys" }
+            p { "Rotate the keys every few months, or when a key may have leaked:" }
             ol {
-                li { "Make sure that every receiver knows " strong { "both" } " keys. One that knows the current key only will refuse every delivery after the rotation." }
-                li { "Rotate: the next key becomes the current one and signs from then on, retries of older messages too; a new next key is made." }
-                li { "Give your receivers the two new keys. Until then they accept what is signed, because they know the key that signs." }
+                li { "Make sure that every receiver knows " strong { "both" } " keys. A receiver that knows only the current key will reject every delivery after the rotation." }
+                li { "Rotate the keys. The next key becomes the current key and signs all deliveries from then on, including retries of older messages. A new next key is created." }
+                li { "Give both new keys to your receivers. Until then they accept deliveries, because they know the key that signs." }
             }
-            p { "Do not rotate twice before your receivers have the new keys: they would know neither." }
+            p { "Do not rotate twice before your receivers have the new keys. They would know neither key." }
             form.fields method="post" action="/console/settings/rotate" data-confirm=(question) {
                 label.tick {
                     input type="checkbox" name="confirmed" value="yes" required disabled[!visitor.may_act()];
-                    " All my receivers know the next key."
+                    " All my receivers know the next key"
                 }
                 div {
                     button.danger type="submit" disabled[!visitor.may_act()]
-                        title=[view::refusal(visitor)] { "Rotate the keys" }
+                        title=[view::refusal(visitor)] { "Rotate keys" }
                 }
             }
         }
@@ -160,8 +160,7 @@ fn rotation_card(visitor: &Visitor) -> Markup {
 
 fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
     let now = visitor.now();
-    let scope =
-        |token: &Token| if token.scope == "full" { "full: may do everything" } else { "read-only: may only look" };
+    let scope = |token: &Token| if token.scope == "full" { "full access" } else { "read-only" };
     html! {
         section.card aria-labelledby="tokens-title" {
             h2 #tokens-title { "Tokens" }
@@ -185,8 +184,8 @@ fn token_card(visitor: &Visitor, settings: &Settings) -> Markup {
                 }
             }
             p.hint {
-                "Last uses survive a restart; a crash may lose the last minute. The server started at "
-                (view::time_in_full(Timestamp(settings.started_at), now)) ". Tokens are kept as hashes, so they cannot be shown."
+                "After a crash, uses in the last minute may be missing. The server started at "
+                (view::time_in_full(Timestamp(settings.started_at), now)) ". Tokens are stored as hashes and cannot be shown."
             }
         }
     }
@@ -208,7 +207,7 @@ fn server_card(visitor: &Visitor, settings: &Settings, ready: &Result<Value, Pro
                 dt { "Version" } dd { (settings.version) }
                 dt { "Mode" } dd { (settings.mode) }
                 dt { "Running since" } dd { (view::time_in_full(Timestamp(settings.started_at), now)) }
-                dt { "For programs" }
+                dt { "Endpoints" }
                 dd {
                     a href="/openapi.json" { "/openapi.json" } ", "
                     a href="/metrics" { "/metrics" } ", "
@@ -216,7 +215,7 @@ fn server_card(visitor: &Visitor, settings: &Settings, ready: &Result<Value, Pro
                     a href="/ready" { "/ready" }
                 }
             }
-            @if settings.mode == "serve" { p.hint { "/metrics asks for the token for metrics, if there is one; without it is off." } }
+            @if settings.mode == "serve" { p.hint { "/metrics requires the metrics token. If none is configured, it is off." } }
         }
     }
 }
@@ -225,7 +224,7 @@ fn configuration(settings: &Settings) -> Markup {
     html! {
         section aria-labelledby="configuration-title" {
             h2 #configuration-title { "Configuration in effect" }
-            p.quiet { "Flags win over variables of the environment, those over the file. Secrets are not shown, nor how long they are. In production, read-only tokens and the tenants of a shared server see what concerns them alone." }
+            p.quiet { "Flags override environment variables, which override the file. Secrets and their lengths are not shown. In production, read-only tokens and the tenants of a shared server see only the settings that apply to them." }
             div.scroll tabindex="0" role="region" aria-labelledby="configuration-title" {
                 table #configuration {
                     thead { tr { th scope="col" { "Setting" } th scope="col" { "Value" } th scope="col" { "From" } } }
@@ -253,10 +252,10 @@ fn row(setting: &Setting) -> Markup {
         value => value.to_string(),
     });
     let source = match setting.source.as_str() {
-        "flag" => "a flag",
-        "environment" => "the environment",
-        "file" => "the file",
-        "given" => "the start",
+        "flag" => "flag",
+        "environment" => "environment",
+        "file" => "file",
+        "given" => "startup",
         _ => "default",
     };
     html! {

@@ -1,4 +1,4 @@
-//! Live tail: log lines as they come.
+//! Live logs: log lines as they come.
 
 use super::visitor::{Problem, query};
 use super::{Desk, Visitor, view};
@@ -122,9 +122,9 @@ async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup
     let stream = problem.is_none().then(|| format!("/console/tail/stream?{}", filters.with(&[])));
     let body = html! {
         div.title {
-            h1 { "Live tail" }
+            h1 { "Live logs" }
             span #tail-status.quiet role="status" {
-                noscript { "Without scripts this page does not move: reload it." }
+                noscript { "Live updates need JavaScript. Reload the page to see new lines." }
             }
             div.actions { button type="button" data-pause="lines" aria-pressed="false" { "Pause" } }
         }
@@ -132,7 +132,7 @@ async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup
         @if let Some(text) = &problem { p.problem role="alert" { (text) } }
         div.scroll {
             table {
-                caption.quiet { "What happens to messages, the newest first" }
+                caption.quiet { "Log lines, newest first" }
                 thead { tr {
                     th.tight scope="col" { "Time (UTC)" }
                     th.tight scope="col" { "State" }
@@ -141,7 +141,7 @@ async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup
                     th scope="col" { "Label, queue" }
                     th scope="col" { "Key" }
                     th.number scope="col" { "Attempt" }
-                    th scope="col" { "What happened" }
+                    th scope="col" { "Details" }
                 } }
                 tbody #lines data-tail=[stream] data-status="tail-status" data-rows="500" {
                     @for line in &lines { (row(line, visitor.now())) }
@@ -150,34 +150,34 @@ async fn show(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Markup
             }
         }
     };
-    Ok(view::page(&visitor.frame("Live tail"), &body))
+    Ok(view::page(&visitor.frame("Live logs"), &body))
 }
 
 fn form(filters: &Filters) -> Markup {
     let states =
         ["CREATED", "ACTIVE", "ERROR", "RETRY", "DELIVERED", "FAILED", "CANCEL_REQUESTED", "CANCELED", "IN_PROGRESS"];
     let texts = [
-        ("messageId", "Message id", &filters.message_id),
+        ("messageId", "Message ID", &filters.message_id),
         ("url", "URL", &filters.url),
         ("host", "Host", &filters.host),
         ("label", "Label", &filters.label),
         ("queueName", "Queue", &filters.queue_name),
         ("flowControlKey", "Flow-control key", &filters.flow_control_key),
-        ("scheduleId", "Schedule", &filters.schedule_id),
+        ("scheduleId", "Schedule ID", &filters.schedule_id),
         ("topicName", "URL group", &filters.topic_name),
         ("path", "Path", &filters.path),
-        ("callerIp", "Published from", &filters.caller_ip),
-        ("sourceMessageId", "Caused by", &filters.source_message_id),
+        ("callerIp", "Caller IP", &filters.caller_ip),
+        ("sourceMessageId", "Source message", &filters.source_message_id),
     ];
     html! {
         details.card open[!filters.is_empty()] {
             summary { "Filters" }
-            form.filters method="get" action="/console/tail" aria-label="Which lines" {
+            form.filters method="get" action="/console/tail" aria-label="Filters" {
             label { "State"
                 select name="state" {
-                    option value="" { "all" }
+                    option value="" { "any" }
                     @for state in states {
-                        option value=(state) selected[state == filters.state] { (state.to_lowercase().replace('_', " ")) }
+                        option value=(state) selected[state == filters.state] { (view::state_word(state)) }
                     }
                 }
             }
@@ -185,8 +185,8 @@ fn form(filters: &Filters) -> Markup {
                 label { (title) input type="text" name=(name) value=(value) autocomplete="off" spellcheck="false"; }
             }
             div.actions {
-                button.primary type="submit" { "Show these" }
-                @if !filters.is_empty() { a.button href="/console/tail" { "Show all" } }
+                button.primary type="submit" { "Apply" }
+                @if !filters.is_empty() { a.button href="/console/tail" { "Clear" } }
             }
         }
         }
@@ -199,19 +199,19 @@ fn none(filters: &Filters) -> Markup {
         tr.none {
             td colspan=(COLUMNS) {
                 @if filters.is_empty() {
-                    (view::empty("Nothing has happened yet", &html! {
-                        p { "Publish a message, and its lines appear here." }
-                        p { a.button href="/console/send" { "Send one" } }
+                    (view::empty("No log lines yet", &html! {
+                        p { "Send a message. Its log lines appear here." }
+                        p { a.button href="/console/send" { "Send a message" } }
                     }))
                 } @else {
-                    (view::empty("No line is like that", &html! { p { "New ones appear here as they come." } }))
+                    (view::empty("No log lines match", &html! { p { "New matching lines appear here." } }))
                 }
             }
         }
     }
 }
 
-/// A line; of one that is not of today also the day is told.
+/// A line; with its day if that is not today.
 fn row(line: &Line, now: Timestamp) -> Markup {
     let (at, today) = (view::utc(Timestamp(line.time)), view::utc(now));
     let (day, clock) = at.trim_end_matches('Z').split_once('T').unwrap_or((&at, ""));
@@ -241,10 +241,10 @@ fn row(line: &Line, now: Timestamp) -> Markup {
 fn happened(line: &Line) -> Markup {
     let at = Timestamp(line.time);
     html! {
-        @if let Some(status) = line.response_status.filter(|status| *status > 0) { "answered " (status) }
+        @if let Some(status) = line.response_status.filter(|status| *status > 0) { "returned " (status) }
         @if let Some(millis) = line.duration { " in " (view::duration(millis)) }
         @if let Some(error) = line.error() { " " (error) }
-        @else if line.state == "FAILED" { "moved to the DLQ" }
+        @else if line.state == "FAILED" { "moved to DLQ" }
         @if let Some(next) = line.next_delivery_time {
             @if line.state == "CREATED" { "first attempt " } @else { "next attempt " }
             (view::time(Timestamp(next), at))
@@ -257,7 +257,7 @@ fn missed(count: u64) -> Markup {
         tr.missed {
             td colspan=(COLUMNS) {
                 (view::number(count)) @if count == 1 { " line was" } @else { " lines were" }
-                " left out here: there were more than a page can show. Filters help; the log has all of them."
+                " skipped here, because there were too many to show. Use filters to see fewer lines."
             }
         }
     }
@@ -275,7 +275,7 @@ async fn stream(visitor: Visitor, Query(filters): Query<Filters>) -> Result<Resp
     } else {
         let bytes = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let said: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        let text = said["error"].as_str().unwrap_or("the API refused the stream");
+        let text = said["error"].as_str().unwrap_or("the API rejected the stream");
         let event = format!("retry: {RETRY_MS}\n{}", sse::event("problem", text));
         // The receiver is in our hand.
         let _ = sender.send(Bytes::from(event)).await;
@@ -307,7 +307,7 @@ fn rows(events: &[sse::Event], now: Timestamp) -> Option<String> {
         "line" => serde_json::from_str::<Line>(&event.data).ok().map(|line| row(&line, now)),
         "missed" => serde_json::from_str::<serde_json::Value>(&event.data)
             .ok()
-            .map(|told| missed(told["count"].as_u64().unwrap_or(0))),
+            .map(|data| missed(data["count"].as_u64().unwrap_or(0))),
         _ => None,
     };
     let rows: String = events.iter().rev().filter_map(row).map(Markup::into_string).collect();
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_the_newest_first_and_escaped() {
+    fn rows_are_escaped_and_newest_first() {
         let line = |state: &str, url: &str| sse::Event {
             name: "line".into(),
             data:
@@ -329,7 +329,7 @@ mod tests {
         let now = Timestamp(1_794_830_401_000);
         let gone = sse::Event { name: "missed".into(), data: "{\"count\":1200}".into() };
         let text = rows(&[line("CREATED", "https://a/<script>\nx"), line("ACTIVE", "b"), gone], now).unwrap();
-        let places = ["1\u{202f}200 lines were left out", ">active<", ">created<"].map(|part| text.find(part));
+        let places = ["1\u{202f}200 lines were skipped", ">in flight<", ">created<"].map(|part| text.find(part));
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {text}");
         assert!(!text.contains("<script") && text.contains("&lt;script&gt;"), "{text}");
         assert!(text.contains("href=\"/console/messages/msg_%22%3C\""), "{text}");

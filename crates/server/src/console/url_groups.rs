@@ -1,6 +1,7 @@
 //! URL groups: their endpoints and default headers.
 
 use super::form::{Search, header_lines};
+use super::refusal::{Name, Refusal};
 use super::view::{self, ROWS_MAX, column, numbers};
 use super::visitor::{Problem, query, segment};
 use super::{Desk, Visitor, back_to, messages};
@@ -16,6 +17,14 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 const PAGE: &str = "/console/url-groups";
+/// The label of the default headers.
+const HEADERS: &str = "Headers";
+/// The fields of an endpoint and its group, as refusals call them.
+const NAMES: &[Name] =
+    &[("name of a URL group", "group"), ("name of the group", "group"), ("url", "url"), ("name", "name")];
+/// The field of the default headers: whatever is refused there is about it.
+const HEADER_NAMES: &[Name] =
+    &[("Upstash-*", "headers"), (HEADERS, "headers"), ("headers", "headers"), ("quota", "headers")];
 
 pub(super) fn routes() -> Router<Arc<Desk>> {
     Router::new()
@@ -67,7 +76,7 @@ struct Headers {
     headers: String,
 }
 
-/// What the page of a group tells of a request that was refused: the problem, and what was entered.
+/// A refused request on the page of a group: the input and the problem.
 enum Refused {
     Endpoint(Entered, Problem),
     Headers(String, Problem),
@@ -92,14 +101,14 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
 async fn make(visitor: Visitor, Form(entered): Form<Entered>) -> Result<Response, Problem> {
     let name = entered.group.trim();
     match add_to(&visitor, name, &entered).await {
-        Ok(()) => Ok(back_to(&page_of(name), &format!("The group {name} has this endpoint now."))),
+        Ok(()) => Ok(back_to(&page_of(name), &format!("Endpoint added to group {name}."))),
         Err(problem) => render(&visitor, "", Some((&entered, problem))).await,
     }
 }
 
 async fn add_to(visitor: &Visitor, group: &str, entered: &Entered) -> Result<(), Problem> {
     if group.is_empty() {
-        return Err(Problem::refused("the name of the group is empty"));
+        return Err(Problem::refused("the name of the group is missing"));
     }
     let body = json!({ "endpoints": [entered.endpoint()] }).to_string().into_bytes();
     visitor.send(Method::POST, &format!("{}/endpoints", api_of(group)), &[], body).await.map(drop)
@@ -110,42 +119,48 @@ async fn render(visitor: &Visitor, search: &str, refused: Option<(&Entered, Prob
     let all = groups.len();
     let found: Vec<Group> = groups.into_iter().filter(|group| group.name.contains(search)).collect();
     let (entered, problem) = refused.unzip();
+    let refusal = Refusal::new(problem.as_ref(), NAMES);
     let body = html! {
-        div.title { h1 { "URL groups" } span.quiet { "A name for several destinations: each gets every message" } }
+        div.title { h1 { "URL groups" } span.quiet { "One name for several destinations. Each receives every message" } }
         @if all == 0 { (nothing()) } @else {
             (view::search(PAGE, "Name contains", search))
             section {
-                (view::found(PAGE, found.len(), all, "No group has such a name", || table(visitor, &found)))
+                (view::found(PAGE, found.len(), all, "No groups match", || table(visitor, &found)))
                 (view::more(has_more))
             }
         }
         section.card {
-            h2 { "Make a group, or add an endpoint to one" }
-            (view::alert(problem.as_ref()))
+            h2 { "Create group or add endpoint" }
+            (refusal.alert())
             form.fields.row method="post" action=(PAGE) {
-                label {
-                    "Group"
-                    input type="text" name="group" required maxlength="256" value=(entered.map_or("", |e| &e.group));
-                }
-                (endpoint_fields(entered))
-                div { (view::submit(visitor, "Add")) }
+                (field(refusal, "group", "Group", &html! {
+                    input type="text" name="group" required maxlength="256" value=(entered.map_or("", |e| &e.group))
+                        aria-invalid=[refusal.invalid("group")] aria-describedby=[refusal.described_by("group")];
+                }))
+                (endpoint_fields(entered, refusal))
+                div { (view::submit(visitor, "Add endpoint")) }
             }
         }
     };
     Ok(view::answer(visitor, "URL groups", &body, problem.as_ref()))
 }
 
-fn endpoint_fields(entered: Option<&Entered>) -> Markup {
+fn endpoint_fields(entered: Option<&Entered>, refusal: Refusal<'_>) -> Markup {
     html! {
-        label {
-            "URL of the endpoint"
-            input type="url" name="url" required value=(entered.map_or("", |e| &e.url)) placeholder="https://";
-        }
-        label {
-            "Its name (may be empty)"
-            input type="text" name="name" maxlength="256" value=(entered.map_or("", |e| &e.name));
-        }
+        (field(refusal, "url", "Endpoint URL", &html! {
+            input type="url" name="url" required value=(entered.map_or("", |e| &e.url)) placeholder="https://"
+                aria-invalid=[refusal.invalid("url")] aria-describedby=[refusal.described_by("url")];
+        }))
+        (field(refusal, "name", "Endpoint name (optional)", &html! {
+            input type="text" name="name" maxlength="256" value=(entered.map_or("", |e| &e.name))
+                aria-invalid=[refusal.invalid("name")] aria-describedby=[refusal.described_by("name")];
+        }))
     }
+}
+
+/// An input with its label.
+fn field(refusal: Refusal<'_>, name: &str, label: &str, input: &Markup) -> Markup {
+    refusal.around(name, &html! { label { (label) (input) } })
 }
 
 fn table(visitor: &Visitor, groups: &[Group]) -> Markup {
@@ -164,7 +179,7 @@ fn table(visitor: &Visitor, groups: &[Group]) -> Markup {
         }
     };
     view::table(
-        &[column("Group"), column("Endpoints"), numbers("Default headers", None), column("Changed"), column("Actions")],
+        &[column("Group"), column("Endpoints"), numbers("Default headers", None), column("Updated"), column("Actions")],
         &rows,
     )
 }
@@ -184,22 +199,22 @@ fn first_endpoints(endpoints: &[Endpoint]) -> Markup {
 
 fn actions(visitor: &Visitor, group: &Group) -> Markup {
     let question = format!(
-        "Delete the group {}? Its {} endpoints and its default headers are lost. Messages that were published stay; who \
-         publishes to it from now on gets a 404.",
+        "Delete group {}? This deletes {} and the default headers. Published messages are not affected. New publishes to the \
+         group will fail with 404.",
         group.name,
-        group.endpoints.len()
+        view::counted(group.endpoints.len(), "endpoint")
     );
     html! {
-        a.button href=(send_to(&group.name)) { "Publish" }
+        a.button href=(send_to(&group.name)) { "Send a message" }
         (view::button(visitor, &format!("{}/delete", page_of(&group.name)), "Delete", Some(&question), &[]))
     }
 }
 
 fn nothing() -> Markup {
     view::empty(
-        "There are no URL groups",
+        "No URL groups yet",
         &html! {
-            p { "Make one below, or with the API:" }
+            p { "Create one below, or with a command:" }
             (view::command("curl -X POST \"$QSTASH_URL/v2/topics/orders/endpoints\" \
                 -H \"Authorization: Bearer $QSTASH_TOKEN\" \
                 -d '{\"endpoints\": [{\"name\": \"billing\", \"url\": \"https://example.com/billing\"}]}'"))
@@ -213,7 +228,7 @@ async fn show_group(visitor: Visitor, Path(name): Path<String>) -> Result<Respon
 
 async fn add(visitor: Visitor, Path(name): Path<String>, Form(entered): Form<Entered>) -> Result<Response, Problem> {
     match add_to(&visitor, &name, &entered).await {
-        Ok(()) => Ok(back_to(&page_of(&name), "The endpoint is in the group: the next publish goes to it, too.")),
+        Ok(()) => Ok(back_to(&page_of(&name), "Endpoint added. Messages published from now on go to it, too.")),
         Err(problem) => render_group(&visitor, &name, Some(Refused::Endpoint(entered, problem))).await,
     }
 }
@@ -224,9 +239,9 @@ async fn remove(visitor: Visitor, Path(name): Path<String>, Form(entered): Form<
     visitor.send(Method::DELETE, &format!("{}/endpoints", api_of(&name)), &[], body).await?;
     // The group goes with its last endpoint.
     match visitor.get::<Value>(&api_of(&name)).await {
-        Ok(_) => Ok(back_to(&page_of(&name), "The endpoint is removed.")),
+        Ok(_) => Ok(back_to(&page_of(&name), "Endpoint removed.")),
         Err(problem) if problem.status == StatusCode::NOT_FOUND => {
-            Ok(back_to(PAGE, "It was the last endpoint: the group is gone."))
+            Ok(back_to(PAGE, "Endpoint removed. It was the last one, so the group was deleted."))
         }
         Err(problem) => Err(problem),
     }
@@ -237,7 +252,7 @@ async fn set_headers(
     Path(name): Path<String>,
     Form(Headers { headers }): Form<Headers>,
 ) -> Result<Response, Problem> {
-    let sent = match header_lines(&headers) {
+    let sent = match header_lines(HEADERS, &headers) {
         Ok(lines) => {
             let body = json!({ "headers": header_object(lines) }).to_string().into_bytes();
             visitor.send(Method::PATCH, &api_of(&name), &[], body).await
@@ -245,14 +260,14 @@ async fn set_headers(
         Err(problem) => Err(problem),
     };
     match sent {
-        Ok(_) => Ok(back_to(&page_of(&name), "The default headers are stored.")),
+        Ok(_) => Ok(back_to(&page_of(&name), "Default headers saved.")),
         Err(problem) => render_group(&visitor, &name, Some(Refused::Headers(headers, problem))).await,
     }
 }
 
 async fn delete(visitor: Visitor, Path(name): Path<String>) -> Result<Response, Problem> {
     visitor.send(Method::DELETE, &api_of(&name), &[], Vec::new()).await?;
-    Ok(back_to(PAGE, &format!("The group {name} is gone.")))
+    Ok(back_to(PAGE, &format!("Group {name} deleted.")))
 }
 
 /// Headers as the API takes them: a list of values for each name.
@@ -284,13 +299,15 @@ async fn render_group(visitor: &Visitor, name: &str, refused: Option<Refused>) -
         Some(Refused::Headers(text, problem)) => (None, None, text, Some(problem)),
         None => (None, None, header_text(&group.headers), None),
     };
+    let adding = Refusal::new(add_problem.as_ref(), NAMES);
+    let setting = Refusal::new(headers_problem.as_ref(), HEADER_NAMES);
     let body = html! {
         p { a href=(PAGE) { "All groups" } }
         div.title {
             h1 { "Group " code { (group.name) } }
             span.quiet {
-                "made " (view::time(Timestamp(group.created_at), now))
-                ", changed " (view::time(Timestamp(group.updated_at), now))
+                "created " (view::time(Timestamp(group.created_at), now))
+                ", updated " (view::time(Timestamp(group.updated_at), now))
             }
             div.actions { (actions(visitor, &group)) }
         }
@@ -300,25 +317,25 @@ async fn render_group(visitor: &Visitor, name: &str, refused: Option<Refused>) -
         }
         div.columns {
             section.card {
-                h2 { "Add an endpoint" }
-                (view::alert(add_problem.as_ref()))
+                h2 { "Add endpoint" }
+                (adding.alert())
                 form.fields method="post" action={ (page_of(&group.name)) "/add" } {
-                    (endpoint_fields(entered.as_ref()))
-                    div { (view::submit(visitor, "Add")) }
+                    (endpoint_fields(entered.as_ref(), adding))
+                    div { (view::submit(visitor, "Add endpoint")) }
                 }
-                p.hint { "An endpoint of the same name or URL is changed." }
+                p.hint { "An endpoint with the same name or URL is updated." }
             }
             section.card {
                 h2 { "Default headers" }
-                (view::alert(headers_problem.as_ref()))
+                (setting.alert())
                 form.fields method="post" action={ (page_of(&group.name)) "/headers" } {
-                    label {
-                        "Name: value, one on each line"
-                        textarea name="headers" spellcheck="false" placeholder="Upstash-Retries: 5" { (headers) }
-                    }
-                    div { button type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Store" } }
+                    (field(setting, "headers", &format!("{HEADERS}, one per line"), &html! {
+                        textarea name="headers" spellcheck="false" placeholder="Upstash-Retries: 5"
+                            aria-invalid=[setting.invalid("headers")] aria-describedby=[setting.described_by("headers")] { (headers) }
+                    }))
+                    div { button type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Save headers" } }
                 }
-                p.hint { "Every publish to the group has them unless it says otherwise. Schedules keep those they began with." }
+                p.hint { "They apply to each publish to the group that does not set them itself. Existing schedules keep their headers." }
             }
         }
     };
@@ -335,8 +352,8 @@ fn endpoint_table(visitor: &Visitor, group: &Group) -> Markup {
                     @for endpoint in &group.endpoints {
                         @let name = endpoint.name.as_deref().unwrap_or_default();
                         @let question = match is_last {
-                            true => format!("Remove the last endpoint? The group {} goes with it.", group.name),
-                            false => "Remove this endpoint? Publishes to the group no longer go to it.".to_owned(),
+                            true => format!("Remove the last endpoint? This also deletes the group {}.", group.name),
+                            false => "Remove this endpoint? New messages to the group will not go to it.".to_owned(),
                         };
                         tr {
                             td { @if name.is_empty() { span.quiet { "none" } } @else { span.cut title=(name) { (name) } } }
@@ -365,7 +382,7 @@ mod tests {
     #[test]
     fn headers_are_lines_and_back() {
         let text = "Upstash-Retries: 5\nUpstash-Forward-X: a: b\nUpstash-Forward-X: \n";
-        let lines = header_lines(&format!("\n  {text}\n")).unwrap();
+        let lines = header_lines(HEADERS, &format!("\n  {text}\n")).unwrap();
         assert_eq!(
             lines,
             [("Upstash-Retries", "5"), ("Upstash-Forward-X", "a: b"), ("Upstash-Forward-X", "")]
@@ -373,6 +390,6 @@ mod tests {
         );
         let object = header_object(lines);
         assert_eq!(json!(object), json!({ "Upstash-Forward-X": ["a: b", ""], "Upstash-Retries": ["5"] }));
-        assert_eq!(header_lines(&header_text(&object)).unwrap().len(), 3);
+        assert_eq!(header_lines(HEADERS, &header_text(&object)).unwrap().len(), 3);
     }
 }

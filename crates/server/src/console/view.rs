@@ -50,7 +50,7 @@ pub(super) fn page(frame: &Frame<'_>, body: &Markup) -> Markup {
                 script src=(assets::path("console.js")) defer {}
             }
             body {
-                a.skip href="#main" { "Skip to the content" }
+                a.skip href="#main" { "Skip to content" }
                 @if frame.has_menu { (head(frame.visitor)) }
                 main #main tabindex="-1" {
                     @if let Some(said) = frame.flash.filter(|said| !said.is_empty()) {
@@ -86,7 +86,7 @@ fn head(visitor: Option<&Visitor>) -> Markup {
                                 option value=(tenant.name) selected[tenant.name == visitor.tenant_name()] { (tenant.name) }
                             }
                         }
-                        noscript { button { "Choose" } }
+                        noscript { button { "Switch" } }
                     }
                 } @else {
                     span { (visitor.tenant_name()) @if !visitor.may_act() { " · read-only" } }
@@ -99,8 +99,8 @@ fn head(visitor: Option<&Visitor>) -> Markup {
 
 /// There is no such page.
 pub(super) async fn no_page() -> Response {
-    let body = html! { div.card { h1 { "There is no such page" } p { a href=(ROOT) { "To the first page" } } } };
-    (StatusCode::NOT_FOUND, page(&Frame::lost("Not found"), &body)).into_response()
+    let body = html! { div.card { h1 { "Page not found" } p { a href=(ROOT) { "Back to overview" } } } };
+    (StatusCode::NOT_FOUND, page(&Frame::lost("Page not found"), &body)).into_response()
 }
 
 /// A time, with how long ago it is or how long it will take; the script adds the visitor's own zone.
@@ -121,24 +121,38 @@ pub(super) fn utc(at: Timestamp) -> String {
     found.map_or_else(|| at.to_string(), |found| format!("{found:.3}"))
 }
 
-/// `12 s ago`, `in 3 min`.
+/// `12 s ago`, `just now`, `in 3 min`.
 pub(super) fn distance(at: Timestamp, now: Timestamp) -> String {
     match (at.millis_since(now), now.millis_since(at)) {
-        (0, 0..1_000) | (1..1_000, _) => "now".to_owned(),
+        (0, 0..1_000) => "just now".to_owned(),
+        (1..1_000, _) => "now".to_owned(),
         (0, ago) => format!("{} ago", duration(ago)),
         (to_come, _) => format!("in {}", duration(to_come)),
     }
 }
 
-/// A length of time in the largest unit that says enough: `350 ms`, `12 s`, `3 min`, `5 h`, `2 d`.
+/// A length of time, rounded, from two minutes to ten days in two units: `350 ms`, `1.2 s`, `95 s`, `3 min 20 s`, `6 d 23 h`,
+/// `12 d`.
 pub(super) fn duration(millis: u64) -> String {
+    let rounded = |unit: u64| millis.saturating_add(unit / 2) / unit;
+    let (tenths, seconds, minutes) = (rounded(100), rounded(1_000), rounded(60_000));
+    let (hours, days) = (rounded(3_600_000), rounded(86_400_000));
     match millis {
         0..1_000 => format!("{millis} ms"),
-        1_000..10_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
-        10_000..120_000 => format!("{} s", millis / 1_000),
-        120_000..7_200_000 => format!("{} min", millis / 60_000),
-        7_200_000..172_800_000 => format!("{} h", millis / 3_600_000),
-        _ => format!("{} d", millis / 86_400_000),
+        _ if tenths < 100 => format!("{}.{} s", tenths / 10, tenths % 10),
+        _ if seconds < 120 => format!("{seconds} s"),
+        _ if seconds < 3_600 => two_units(seconds, 60, "min", "s"),
+        _ if minutes < 24 * 60 => two_units(minutes, 60, "h", "min"),
+        _ if hours < 10 * 24 => two_units(hours, 24, "d", "h"),
+        _ => format!("{days} d"),
+    }
+}
+
+/// `3 min 20 s` of 200 seconds; `3 min` of 180.
+fn two_units(count: u64, per_large: u64, large: &str, small: &str) -> String {
+    match count % per_large {
+        0 => format!("{} {large}", count / per_large),
+        rest => format!("{} {large} {rest} {small}", count / per_large),
     }
 }
 
@@ -158,6 +172,12 @@ pub(super) fn in_words(seconds: u64) -> String {
     if said.is_empty() { "0 seconds".to_owned() } else { said.join(" ") }
 }
 
+/// A period after "per" or "the last": `second`, `90 seconds`.
+pub(super) fn period(seconds: u64) -> String {
+    let words = in_words(seconds);
+    words.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).map_or(words.clone(), str::to_owned)
+}
+
 /// `1 run`, `2 runs`.
 pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{} {what}{}", number(count as u64), if count == 1 { "" } else { "s" })
@@ -168,7 +188,30 @@ pub(super) fn at_least(count: u64, is_all: bool) -> String {
     format!("{}{}", if is_all { "" } else { "at least " }, number(count))
 }
 
-/// A state of a message, a run or whatever has one.
+/// A state of the API in the console's words.
+pub(super) fn state_word(name: &str) -> String {
+    match name {
+        "ACTIVE" => "in flight".to_owned(),
+        "RETRY" => "retrying".to_owned(),
+        "CANCELED" => "cancelled".to_owned(),
+        "STARTED" => "running".to_owned(),
+        "PROGRESS" => "in progress".to_owned(),
+        "SUCCESS" => "succeeded".to_owned(),
+        other => other.to_lowercase().replace('_', " "),
+    }
+}
+
+/// The state of a message after its last log line. `is_scheduled` says whether its time is still to come.
+pub(super) fn message_state(last: &str, is_scheduled: bool) -> Markup {
+    match last {
+        "CREATED" => html! { span.state.busy { (if is_scheduled { "scheduled" } else { "pending" }) } },
+        // A retry follows, or another line.
+        "ERROR" => state("RETRY"),
+        other => state(other),
+    }
+}
+
+/// A state of a log line, a run or a step.
 pub(super) fn state(name: &str) -> Markup {
     let kind = match name {
         "DELIVERED" | "RUN_SUCCESS" | "STEP_SUCCESS" | "SUCCESS" => "good",
@@ -177,7 +220,7 @@ pub(super) fn state(name: &str) -> Markup {
         "CANCELED" | "RUN_CANCELED" | "STEP_CANCELED" => "off",
         _ => "busy",
     };
-    html! { span.state.(kind) { (name.to_lowercase().replace('_', " ")) } }
+    html! { span.state.(kind) { (state_word(name)) } }
 }
 
 /// A body or another text that a stranger wrote, folded when it is long.
@@ -221,7 +264,7 @@ pub(super) fn pager(path: &str, pairs: &[(&str, &str)], cursor: Option<&str>) ->
         format!("{path}?{}", query(&pairs))
     };
     html! {
-        nav.pager aria-label="Pages of the list" {
+        nav.pager aria-label="Pagination" {
             @if !is_first { a href=(target("")) { "First page" } }
             @if let Some(cursor) = cursor { a href=(target(cursor)) rel="next" { "Next page" } }
         }
@@ -236,7 +279,7 @@ pub(super) fn search(path: &str, label: &str, given: &str) -> Markup {
     html! {
         form.filters method="get" action=(path) role="search" {
             label { (label) input type="search" name="search" value=(given) maxlength="256"; }
-            div.actions { button type="submit" { "Search" } @if !given.is_empty() { a.button href=(path) { "All" } } }
+            div.actions { button type="submit" { "Search" } @if !given.is_empty() { a.button href=(path) { "Show all" } } }
         }
     }
 }
@@ -288,7 +331,7 @@ pub(super) fn found(path: &str, count: usize, all: usize, nothing: &str, table: 
 
 /// Says that a list has more entries than the page knows.
 pub(super) fn more(has_more: bool) -> Markup {
-    html! { @if has_more { p.hint { "There are more than these: the page has only the first ones. The API lists all, page by page." } } }
+    html! { @if has_more { p.hint { "The list is longer than this page can show. Use the API to list everything." } } }
 }
 
 /// How many of how many a list shows.
@@ -296,16 +339,16 @@ fn shown_of(found: usize, all: usize) -> Markup {
     let shown = found.min(ROWS_MAX);
     html! {
         p.hint {
-            @if shown == all { (number(all as u64)) " in all" }
+            @if shown == all { (number(all as u64)) " total" }
             @else { (number(shown as u64)) " of " (number(all as u64)) }
-            @if found > ROWS_MAX { ", search to see the others" }
+            @if found > ROWS_MAX { ". Search to find the rest." }
         }
     }
 }
 
 /// Whether buttons act, and the reason if they do not.
 pub(super) fn refusal(visitor: &Visitor) -> Option<&'static str> {
-    (!visitor.may_act()).then_some("a read-only token may only look")
+    (!visitor.may_act()).then_some("Your token is read-only")
 }
 
 /// The button that sends a form.
@@ -400,7 +443,8 @@ mod tests {
     fn distances_are_short() {
         let now = Timestamp(1_000_000_000);
         for (at, expected) in [
-            (now, "now"),
+            (now, "just now"),
+            (now.minus_millis(999), "just now"),
             (now.plus_millis(999), "now"),
             (now.minus_millis(12_345), "12 s ago"),
             (now.plus_millis(3_000), "in 3.0 s"),
@@ -408,6 +452,28 @@ mod tests {
             (now.plus_millis(3 * 86_400_000), "in 3 d"),
         ] {
             assert_eq!(distance(at, now), expected);
+        }
+        for (millis, expected) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1.0 s"),
+            (9_949, "9.9 s"),
+            (9_950, "10 s"),
+            (119_499, "119 s"),
+            (119_500, "2 min"),
+            (200_000, "3 min 20 s"),
+            (3_599_499, "59 min 59 s"),
+            (3_599_500, "1 h"),
+            (5_400_000, "1 h 30 min"),
+            (86_369_999, "23 h 59 min"),
+            (86_370_000, "1 d"),
+            (7 * 86_400_000 - 1, "7 d"),
+            (7 * 86_400_000 - 3_600_000, "6 d 23 h"),
+            (10 * 86_400_000 - 1, "10 d"),
+            (12 * 86_400_000 + 3_600_000, "12 d"),
+            (u64::MAX, "213503982334 d"),
+        ] {
+            assert_eq!(duration(millis), expected, "{millis} ms");
         }
         for (seconds, expected) in [
             (0, "0 seconds"),
@@ -420,6 +486,8 @@ mod tests {
         ] {
             assert_eq!(in_words(seconds), expected);
         }
+        let periods = [1, 60, 90, 3_660, 86_400, 172_800].map(period);
+        assert_eq!(periods, ["second", "minute", "1 minute 30 seconds", "1 hour 1 minute", "day", "2 days"]);
         assert_eq!(
             (number(0), number(1_000), number(12_345_678)),
             ("0".into(), "1\u{202f}000".into(), "12\u{202f}345\u{202f}678".into())

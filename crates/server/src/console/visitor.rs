@@ -65,7 +65,7 @@ impl FromRequestParts<Arc<Desk>> for Visitor {
 fn used_up(exhausted: Exhausted) -> Response {
     let wait = HeaderValue::from(exhausted.wait_seconds());
     let text = format!(
-        "This tenant has used up its requests of this second; {} are allowed, and a page is one. Wait a second, and reload.",
+        "This tenant has exceeded its limit of {} requests per second. A page counts as one request. Wait a second, then reload.",
         view::number(exhausted.limit)
     );
     ([(header::RETRY_AFTER, wait)], Problem { status: StatusCode::TOO_MANY_REQUESTS, text }).into_response()
@@ -198,10 +198,12 @@ impl Visitor {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}")).header(header::HOST, &self.host);
         for (name, value) in headers {
             let name: HeaderName =
-                name.parse().map_err(|_| Problem::refused(format!("{name:?} is not the name of a header")))?;
+                name.parse().map_err(|_| Problem::refused(format!("{name:?} is not a valid header name")))?;
             let value = HeaderValue::from_bytes(value.as_bytes());
-            request = request
-                .header(&name, value.map_err(|_| Problem::refused(format!("the value of {name} cannot be sent")))?);
+            request = request.header(
+                &name,
+                value.map_err(|_| Problem::refused(format!("{name}: the value is not valid in a header")))?,
+            );
         }
         if let Some(peer) = &self.peer {
             request = request.extension(peer.clone());
@@ -211,7 +213,7 @@ impl Visitor {
 }
 
 fn misunderstood(path: &str, error: &serde_json::Error) -> Problem {
-    let text = format!("the API's answer to {path} was not understood: {error}");
+    let text = format!("cannot read the API's response to {path}: {error}");
     Problem { status: StatusCode::INTERNAL_SERVER_ERROR, text }
 }
 
@@ -247,9 +249,9 @@ impl IntoResponse for Problem {
             div.card {
                 h1 { (self.status.as_u16()) " " (self.status.canonical_reason().unwrap_or_default()) }
                 p.problem role="alert" { (self.text) }
-                p { a href=(ROOT) { "To the first page" } }
+                p { a href=(ROOT) { "Back to overview" } }
             }
         };
-        (self.status, view::page(&Frame::lost("Problem"), &body)).into_response()
+        (self.status, view::page(&Frame::lost("Error"), &body)).into_response()
     }
 }

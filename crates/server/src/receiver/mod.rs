@@ -157,14 +157,14 @@ impl Receiver {
         let path = request.uri().path().trim_start_matches('/').to_owned();
         let (secret, script) = path.split_once('/').unwrap_or((&path, ""));
         let Some((tenant, inbox)) = self.inboxes.owner(secret) else {
-            return (StatusCode::NOT_FOUND, "there is no test receiver at this URL\n").into_response();
+            return (StatusCode::NOT_FOUND, "test receiver not found\n").into_response();
         };
         let script = match script.parse::<Script>() {
             Ok(script) => script,
             Err(invalid) => return (StatusCode::BAD_REQUEST, format!("{invalid}\n")).into_response(),
         };
         let Ok(_place) = inbox.places.try_acquire() else {
-            let text = format!("the test receiver has {OPEN_MAX} open requests of this tenant and accepts no more\n");
+            let text = format!("too many requests: this tenant has {OPEN_MAX} open requests at the test receiver\n");
             return closing((StatusCode::SERVICE_UNAVAILABLE, text).into_response());
         };
         match self.receive(tenant, request, &script).await {
@@ -255,7 +255,7 @@ impl Unread {
     fn answer(self) -> Response {
         let seconds = READ_TIMEOUT.as_secs();
         closing(match self {
-            Unread::Broken => (StatusCode::BAD_REQUEST, "the body ended too early\n").into_response(),
+            Unread::Broken => (StatusCode::BAD_REQUEST, "the body ended early\n").into_response(),
             Unread::Slow => {
                 let text = format!("the body took longer than {seconds} s to arrive\n");
                 (StatusCode::REQUEST_TIMEOUT, text).into_response()
@@ -307,7 +307,7 @@ async fn within(time: Duration, answer: impl Future<Output = Response>) -> Resul
 async fn answer(step: Step, attempt: u32) -> Response {
     let Step::Answer { status, delay } = step else { return std::future::pending().await };
     tokio::time::sleep(delay).await;
-    let text = format!("the test receiver responded {} to attempt {attempt}\n", status.as_u16());
+    let text = format!("the test receiver returned {} for attempt {attempt}\n", status.as_u16());
     let mut response = (status, text).into_response();
     if status.as_u16() == 489 {
         response.headers_mut().insert(NON_RETRYABLE, HeaderValue::from_static("true"));
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tenant_has_a_url_of_its_own_and_only_so_much_is_remembered() {
+    fn each_tenant_has_its_own_url_and_a_bounded_list() {
         let inboxes = Inboxes::new("127.0.0.1:9".parse().unwrap(), [TenantId(1), TenantId(2)].into_iter());
         let (first, second) = (inboxes.url(TenantId(1)).unwrap(), inboxes.url(TenantId(2)).unwrap());
         assert_ne!(first, second);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_stops_arriving_is_let_go_of_as_by_the_api() {
+    async fn a_body_that_stops_arriving_times_out_as_at_the_api() {
         let marks = Marks::of(&[7; 32], TenantId(1));
         let in_time = tokio::time::timeout(READ_TIMEOUT + Duration::from_secs(1), read(Body::new(Silent), &marks));
         let unread = in_time.await.expect("it is let go of").err().expect("it is not read");
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_is_never_answered_is_hung_up_on() {
+    async fn a_request_without_a_response_is_closed_after_a_while() {
         let hung = within(Duration::from_millis(1), answer(Step::Hang, 1));
         let hung = tokio::time::timeout(Duration::from_secs(10), hung).await.expect("it does not hang for ever");
         assert_eq!(hung.err(), Some(HungUp));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_kept_as_far_as_there_is_room_and_the_signature_never() {
+    fn headers_are_kept_up_to_a_bound_and_the_signature_never() {
         let mut headers = HeaderMap::new();
         for (name, value) in [("upstash-signature", "eyJ"), ("x-secret", "s"), ("x-plain", "p")] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!((of("Upstash-Signature"), of("X-Plain")), (None, Some("p")));
         assert!(of("X-Secret").unwrap().starts_with("REDACTED:"));
         headers.insert("x-long", "x".repeat(RECEIVED_HEADER_BYTES).parse().unwrap());
-        headers.insert("x-behind", HeaderValue::from_static("y"));
-        assert!(kept_headers(&headers, &hidden, &marks).iter().all(|(name, _)| name != "X-Long" && name != "X-Behind"));
+        headers.insert("x-after", HeaderValue::from_static("y"));
+        assert!(kept_headers(&headers, &hidden, &marks).iter().all(|(name, _)| name != "X-Long" && name != "X-After"));
     }
 }

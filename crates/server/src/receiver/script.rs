@@ -37,8 +37,8 @@ impl fmt::Display for InvalidScript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} is not a response of the test receiver: accepted are statuses from 200 to 599 and hang, at most \
-             {SCRIPT_STEPS_MAX} separated by commas; a status can have a delay of at most 10m, such as 200+3s",
+            "{} is not a response of the test receiver: use statuses from 200 to 599 or hang, up to {SCRIPT_STEPS_MAX} separated \
+             by commas; a status can have a delay up to 10m, such as 200+3s",
             self.0
         )
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attempt_has_its_answer_and_the_last_one_stays() {
+    fn each_attempt_has_its_response_and_the_last_one_repeats() {
         for (text, expected) in [
             ("", "200 200 200 200"),
             ("404", "404 404 404 404"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_script_is_refused_with_what_is_wrong() {
+    fn an_invalid_script_is_refused_with_the_reason() {
         let long = vec!["200"; SCRIPT_STEPS_MAX + 1].join(",");
         for text in ["x", "100", "600", "200,", ",200", "200+", "200+11m", "200+x", "+3s", "hang+3s", "-200", &long] {
             let invalid = text.parse::<Script>().expect_err(text).to_string();

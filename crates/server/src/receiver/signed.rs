@@ -33,8 +33,8 @@ impl SignatureCheck {
         match self {
             SignatureCheck::Valid(_) => None,
             SignatureCheck::Misplaced(_, why) | SignatureCheck::Unknown(why) => Some(why),
-            SignatureCheck::Forged => Some("the signature matches neither the current nor the next key"),
-            SignatureCheck::Unsigned => Some("the header Upstash-Signature is missing"),
+            SignatureCheck::Forged => Some("signed with neither the current nor the next key"),
+            SignatureCheck::Unsigned => Some("no Upstash-Signature header"),
         }
     }
 
@@ -78,10 +78,10 @@ pub(super) fn check(keys: &SigningKeys, arrived: Arrived<'_>, now: Timestamp) ->
     };
     let problem = match claims {
         Claims { ref iss, .. } if iss != "Upstash" => "its issuer is not Upstash",
-        Claims { ref sub, .. } if sub != url => "it is for another URL",
-        Claims { exp, .. } if exp <= now.as_seconds() => "it has expired",
-        Claims { ref body, .. } if body != body_hash => "it is for another body",
-        Claims { message_id: Some(ref id), .. } if message_id != Some(id.as_str()) => "it is for another message",
+        Claims { ref sub, .. } if sub != url => "signed for another URL",
+        Claims { exp, .. } if exp <= now.as_seconds() => "expired",
+        Claims { ref body, .. } if body != body_hash => "signed for another body",
+        Claims { message_id: Some(ref id), .. } if message_id != Some(id.as_str()) => "signed for another message",
         _ => return SignatureCheck::Valid(key),
     };
     SignatureCheck::Misplaced(key, problem)
@@ -120,15 +120,15 @@ mod tests {
         let signed = token("sig_a");
         for message_id in [None, Some("msg_2")] {
             let misnamed = check(&keys, Arrived { token: Some(&signed), message_id, ..arrived }, now);
-            assert_eq!(misnamed, SignatureCheck::Misplaced("current", "it is for another message"));
+            assert_eq!(misnamed, SignatureCheck::Misplaced("current", "signed for another message"));
         }
         let unnamed = sign(&key("sig_a"), &Claims { message_id: None, ..claims });
         assert_eq!(checked(&unnamed, url, &hash, now), SignatureCheck::Valid("current"));
         let other = body_hash(b"other");
         for (misplaced, why) in [
-            (checked(&token("sig_a"), "http://127.0.0.1:9/y", &hash, now), "it is for another URL"),
-            (checked(&token("sig_a"), url, &other, now), "it is for another body"),
-            (checked(&token("sig_a"), url, &hash, expires_at), "it has expired"),
+            (checked(&token("sig_a"), "http://127.0.0.1:9/y", &hash, now), "signed for another URL"),
+            (checked(&token("sig_a"), url, &other, now), "signed for another body"),
+            (checked(&token("sig_a"), url, &hash, expires_at), "expired"),
         ] {
             assert_eq!(misplaced, SignatureCheck::Misplaced("current", why));
             assert!(misplaced.problem() == Some(why) && misplaced.is_ours());

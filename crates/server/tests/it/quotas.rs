@@ -112,7 +112,10 @@ async fn a_page_of_the_console_is_one_request() {
     let refused = browser.look("/console/messages").await;
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
     let page = refused.text();
-    assert!(page.contains("2 are allowed") && page.contains("<h1>429 Too Many Requests</h1>"), "{page}");
+    assert!(
+        page.contains("its limit of 2 requests per second") && page.contains("<h1>429 Too Many Requests</h1>"),
+        "{page}"
+    );
     browser.refused("/console/queues", &[("name", "q")], 429).await;
     server.get("/v2/queues").expect(429).await.error();
     // What is no page is not counted, nor are others.

@@ -43,7 +43,7 @@ async function fetched(from) {
   if (response.redirected && new URL(response.url).pathname === LOGIN) {
     throw new Gone("the session has ended", "Log in", `${LOGIN}?${new URLSearchParams({ next: here })}`);
   }
-  if (!response.ok || response.redirected) throw new Gone(`the server answered ${response.status}`, "Reload", here);
+  if (!response.ok || response.redirected) throw new Gone(`the server returned ${response.status}`, "Reload", here);
   return parsed(await response.text());
 }
 
@@ -66,7 +66,7 @@ async function refresh(element) {
   // Meanwhile somebody may have begun.
   if (isInUse(element)) return false;
   const fresh = page.getElementById(element.id);
-  if (!fresh) throw new Gone("what was here has gone", "Reload", location.pathname + location.search);
+  if (!fresh) throw new Gone("this content no longer exists", "Reload", location.pathname + location.search);
   for (const id of (element.dataset.also || "").split(" ").filter(Boolean)) {
     const [old, next] = [document.getElementById(id), page.getElementById(id)];
     if (old && next && !old.isEqualNode(next)) {
@@ -114,7 +114,7 @@ function keepFresh(element) {
 }
 
 // What a verdict becomes when it may no longer be true.
-const UNKNOWN = "How things stand is not known";
+const UNKNOWN = "Current state unknown";
 
 // When each live element was last as new as the server, and why those that are not could not be fetched.
 const freshAt = new WeakMap();
@@ -141,7 +141,7 @@ function tellAge() {
   const [oldest] = [...outdated].sort((one, other) => since(one) - since(other));
   if (!line) return;
   if (!oldest) return line.replaceChildren();
-  const { message, link } = oldest[1] instanceof Gone ? oldest[1] : { message: "the server does not answer; trying again" };
+  const { message, link } = oldest[1] instanceof Gone ? oldest[1] : { message: "the server is not responding; retrying" };
   const time = document.createElement("time");
   time.dateTime = since(oldest).toISOString();
   time.textContent = `${time.dateTime.slice(11, 19)} UTC`;
@@ -159,7 +159,7 @@ function tellAge() {
     if (verdict.textContent === UNKNOWN) continue;
     verdict.className = "warn";
     verdict.textContent = UNKNOWN;
-    verdict.nextElementSibling?.replaceChildren(": what is below may have changed.");
+    verdict.nextElementSibling?.replaceChildren(": the data below may be out of date.");
   }
 }
 
@@ -193,7 +193,7 @@ function settle(root) {
 }
 
 // Columns whose cells say what they are.
-const PLAIN = ["State", "Answer", "Actions"];
+const PLAIN = ["State", "Status", "Actions"];
 
 // Writes the name of its column into each cell: narrow windows show rows as a few lines without a head.
 function nameCells(root) {
@@ -296,7 +296,7 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "Copied";
   } catch {
-    button.textContent = "Copying failed";
+    button.textContent = "Copy failed";
   }
   setTimeout(() => { button.textContent = name; }, 1500);
 });
@@ -334,7 +334,7 @@ function tail(element) {
   // What comes during a pause, the newest first.
   let held = [];
   const show = () => {
-    if (element.dataset.paused !== undefined) return say(held.length ? `Paused: ${held.length} new lines wait.` : "Paused.");
+    if (element.dataset.paused !== undefined) return say(held.length ? `Paused. New lines: ${held.length}` : "Paused");
     if (held.length) {
       element.querySelector(".none")?.remove();
       element.prepend(...held);
@@ -342,7 +342,7 @@ function tail(element) {
       while (element.children.length > rowsMax) element.lastElementChild.remove();
       settle(element);
     }
-    say("Live: new lines appear on top.");
+    say("Live. New lines appear at the top");
   };
   const connect = () => {
     const source = new EventSource(element.dataset.tail);
@@ -355,7 +355,7 @@ function tail(element) {
       show();
     });
     source.addEventListener("error", () => {
-      say(problem || "The stream has ended; trying again. Lines may be missing.");
+      say(problem || "Connection lost; reconnecting. Some lines may be missing");
       if (source.readyState !== EventSource.CLOSED) return;
       // Streams do not say why they were refused; the page does.
       fetched(location.href).catch((error) => isOld(element, error));
@@ -372,7 +372,7 @@ document.addEventListener("click", (event) => {
   if (!element) return;
   const isPaused = element.toggleAttribute("data-paused");
   button.setAttribute("aria-pressed", String(isPaused));
-  button.textContent = isPaused ? "Go on" : "Pause";
+  button.textContent = isPaused ? "Resume" : "Pause";
   element.dispatchEvent(new Event("pause"));
 });
 

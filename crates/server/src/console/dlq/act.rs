@@ -60,7 +60,7 @@ impl Order {
             (Some("ticked"), ..) => return Err(Nothing { next, said: question::none_ticked("dead letter") }),
             (Some("all"), ..) => What::All(Selection::from_fields(Fields::parse(bytes))),
             _ => {
-                let said = "The form names no dead letter. Nothing was changed.";
+                let said = "No dead letters were specified. Nothing was changed.";
                 return Err(Nothing { next, said: said.to_owned() });
             }
         };
@@ -117,10 +117,10 @@ async fn resend(visitor: &Visitor, order: &Order) -> Result<Response, Problem> {
             match answer["deduplicated"] == true {
                 true => Ok(back_to(
                     &format!("{ROOT}/messages/{}", segment(message)),
-                    "This message is the same: nothing was sent, and the dead letter stays.",
+                    "The retry is a duplicate of this message. Nothing was sent; the dead letter stays in the DLQ.",
                 )),
                 false => {
-                    Ok(back_to(&format!("{ROOT}/messages/{}", segment(message)), &format!("Sent again as {message}.")))
+                    Ok(back_to(&format!("{ROOT}/messages/{}", segment(message)), &format!("Retried as {message}.")))
                 }
             }
         }
@@ -131,7 +131,7 @@ async fn resend(visitor: &Visitor, order: &Order) -> Result<Response, Problem> {
         }
         What::Ticked(_) | What::All(_) => {
             let answer = post(format!("/v2/dlq/retry?{}", order.in_background())).await?;
-            Ok(back_to(&order.next, &begun("Retry", &answer)))
+            Ok(back_to(&order.next, &begun("Retrying", &answer)))
         }
     }
 }
@@ -154,7 +154,7 @@ pub(super) async fn delete(visitor: Visitor, body: Bytes) -> Result<Response, Pr
         }
         What::Ticked(_) | What::All(_) => {
             let answer = delete(format!("/v2/dlq?{}", order.in_background())).await?;
-            Ok(back_to(&order.next, &begun("Delete", &answer)))
+            Ok(back_to(&order.next, &begun("Deleting", &answer)))
         }
     }
 }
@@ -165,23 +165,21 @@ pub(super) async fn ask(visitor: Visitor, Path(action): Path<String>, RawQuery(q
 }
 
 async fn question_of(visitor: &Visitor, action: &str, fields: &[u8]) -> Result<String, Problem> {
-    let (verb, meaning) = match action {
-        "retry" => ("Retry", ""),
-        "delete" => ("Delete", " They cannot be retried after that."),
-        _ => return Err(Problem { status: StatusCode::NOT_FOUND, text: "There is no such question.".to_owned() }),
+    let (verb, does, meaning) = match action {
+        "retry" => ("Retry", "retries", "Each is sent again as a new message."),
+        "delete" => ("Delete", "deletes", "Deleted dead letters cannot be retried."),
+        _ => return Err(Problem { status: StatusCode::NOT_FOUND, text: "Unknown action.".to_owned() }),
     };
     let order = Order::read(fields).map_err(|nothing| Problem { status: StatusCode::NOT_FOUND, text: nothing.said })?;
     Ok(match &order.what {
-        What::One(id) => format!("{verb} the dead letter {id}?"),
-        What::Ticked(ids) => format!("{verb} {}?{meaning}", question::ticked(ids.len(), "dead letter")?),
+        What::One(id) => format!("{verb} dead letter {id}? {meaning}"),
+        What::Ticked(ids) => format!("{verb} {}? {meaning}", question::ticked(ids.len(), "dead letter")?),
         What::All(selection) => {
             let counted = visitor.count(Countable::DeadLetters, &selection.of_api()).await?;
             let how_many = question::how_many(counted, "dead letter")?;
             match selection.is_empty() {
-                true => format!(
-                    "{verb} EVERY dead letter of this tenant? There is no filter: this is about {how_many}.{meaning}"
-                ),
-                false => format!("{verb} {how_many} with {}?{meaning}", selection.in_words()),
+                true => format!("{verb} every dead letter of this tenant? This {does} {how_many}. {meaning}"),
+                false => format!("{verb} {how_many} with {}? {meaning}", selection.in_words()),
             }
         }
     })
@@ -193,7 +191,7 @@ async fn send(visitor: &Visitor, method: Method, path: String, headers: &[(&str,
 
 fn begun(verb: &str, answer: &Value) -> String {
     let total = answer["total"].as_u64().unwrap_or_default();
-    format!("{verb} of {} has begun.", view::counted(total as usize, "dead letter"))
+    format!("{verb} {} in the background.", view::counted(total as usize, "dead letter"))
 }
 
 /// A button of a form that has several.
@@ -225,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_meant_is_said_or_nothing_is_done() {
+    fn a_form_names_dead_letters_or_changes_nothing() {
         for form in ["", "what=ticked", "what=ticked&dlqIds=", "what=one", "what=some&dlqIds=1-1", "dlqIds=1-1"] {
             assert!(Order::read(form.as_bytes()).is_err(), "{form}");
         }

@@ -73,7 +73,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Ma
         div.title {
             h1 { "Dead letters" }
             @if let Some(cause) = selection.cause() { span.quiet.mono { (cause) } }
-            div.actions { a.button href=(selection.link(PATH)) { "By cause" } }
+            div.actions { a.button href=(selection.link(PATH)) { "Group by cause" } }
         }
         (background::panel(&visitor, Of::DeadLetters, &visitor.here).await?)
         (selection.form(HERE))
@@ -108,16 +108,16 @@ fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
         let is_danger = action == DELETE;
         act::button(visitor, &act::Button { action, name, field: Some(("what", what)), is_danger })
     };
-    let matching = if selection.is_empty() { "" } else { " that match" };
+    let matching = if selection.is_empty() { "" } else { " matching" };
     html! {
         form.selection #entries method="post" action="/console/dlq/retry" {
             (selection.hidden(&[]))
             input type="hidden" name="next" value=(selection.link(HERE));
             div.actions {
                 // The first button is the one that Enter presses: it must do no harm.
-                button formmethod="get" name="what" value="ticked" { "Edit and retry ticked" }
-                (button("ticked", RETRY, "Retry ticked"))
-                (button("ticked", DELETE, "Delete ticked"))
+                button formmethod="get" name="what" value="ticked" { "Edit and retry selected" }
+                (button("ticked", RETRY, "Retry selected"))
+                (button("ticked", DELETE, "Delete selected"))
                 (act::pace(""))
                 button formmethod="get" name="what" value="all" { "Edit and retry all" (matching) }
                 (button("all", RETRY, &format!("Retry all{matching}")))
@@ -127,19 +127,19 @@ fn list(visitor: &Visitor, selection: &Selection, page: &Page) -> Markup {
                 table {
                     thead { tr {
                         th.tight scope="col" {
-                            input type="checkbox" data-select-all="dlqIds" aria-label="Tick all of this page";
+                            input type="checkbox" data-select-all="dlqIds" aria-label="Select all on this page";
                         }
                         th.tight scope="col" { "Failed" }
-                        th scope="col" { "Answer" }
+                        th scope="col" { "Status" }
                         th scope="col" { "Destination" }
-                        th scope="col" { "Said" }
+                        th scope="col" { "Response" }
                         th scope="col" { "Label, queue" }
                         th scope="col" { "Message" }
                     } }
                     tbody { @for letter in &page.messages { (row(visitor, letter)) } }
                 }
             }
-            @if page.messages.is_empty() { p.note { "Nothing matches on this page; later pages may have some." } }
+            @if page.messages.is_empty() { p.note { "No matches on this page. Later pages may have some." } }
         }
     }
 }
@@ -152,7 +152,7 @@ fn row(visitor: &Visitor, letter: &Letter) -> Markup {
     html! {
         tr {
             td.tight {
-                input type="checkbox" name="dlqIds" value=(letter.dlq_id) aria-label={ "Tick " (letter.dlq_id) };
+                input type="checkbox" name="dlqIds" value=(letter.dlq_id) aria-label={ "Select " (letter.dlq_id) };
             }
             td.tight {
                 a href=(format!("{PATH}/{}", segment(&letter.dlq_id))) {

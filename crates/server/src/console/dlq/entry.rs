@@ -50,8 +50,8 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
             }
         }
         div.columns {
-            section.card { h2 { "What happened" } (facts(&visitor, &letter, causes.causes.first())) }
-            section.card { h2 { "The message" } (message(&visitor, &letter)) }
+            section.card { h2 { "Failure" } (facts(&visitor, &letter, causes.causes.first())) }
+            section.card { h2 { "Message" } (message(&visitor, &letter)) }
             section.card {
                 h2 { "Request" }
                 p { code { (view::long(&format!("{} {}", letter.line.method, letter.line.url))) } }
@@ -59,7 +59,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
                 (content(letter.body.as_deref(), letter.body_base64.as_deref()))
             }
             section.card {
-                h2 { "Last answer" }
+                h2 { "Last response" }
                 @if let Some(error) = &letter.line.error { p.problem { (for_people(error, letter.line.timeout())) } }
                 @else { p { (answer(letter.line.response_status, None)) } }
                 (headers(&letter.response_header))
@@ -75,7 +75,7 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<String>) -> Result<Mar
 /// Like other buttons, but it leads to the list: this page is gone then.
 fn delete(visitor: &Visitor, id: &str) -> Markup {
     html! {
-        form.inline method="post" action="/console/dlq/delete" data-confirm="Delete this dead letter for good?" {
+        form.inline method="post" action="/console/dlq/delete" data-confirm="Delete this dead letter? Deleted dead letters cannot be retried." {
             input type="hidden" name="what" value="one";
             input type="hidden" name="id" value=(id);
             input type="hidden" name="next" value=(ENTRIES);
@@ -90,7 +90,7 @@ fn facts(visitor: &Visitor, letter: &Letter, cause: Option<&Cause>) -> Markup {
             @if let Some(at) = failed_at(&letter.line.dlq_id) {
                 dt { "Failed" } dd { (view::time_in_full(at, visitor.now())) }
             }
-            dt { "Answer" }
+            dt { "Status" }
             dd { (answer(letter.line.response_status, cause.and_then(|cause| cause.error_class.as_deref()))) }
             @if let Some(cause) = cause {
                 dt { "Cause" }
@@ -116,7 +116,7 @@ fn message(visitor: &Visitor, letter: &Letter) -> Markup {
             @let id = &letter.line.message_id;
             dt { "Message" } dd { a.mono href={ "/console/messages/" (segment(id)) } { (id) } }
             dt { "Published" } dd { (view::time_in_full(letter.created_at, visitor.now())) }
-            dt { "From" } dd.mono { (letter.caller_ip) }
+            dt { "Caller IP" } dd.mono { (letter.caller_ip) }
             @for (name, value) in optional {
                 @if let Some(value) = value { dt { (name) } dd { (view::long(&value)) } }
             }
@@ -138,7 +138,7 @@ fn content(text: Option<&str>, base64: Option<&str>) -> Markup {
     html! {
         @match (text, base64) {
             (Some(text), _) => (view::text("Body", text)),
-            (None, Some(base64)) => (view::text("Body that is no text, in base64", base64)),
+            (None, Some(base64)) => (view::text("Body (binary, in base64)", base64)),
             (None, None) => p.quiet { "No body" },
         }
     }

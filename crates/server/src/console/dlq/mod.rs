@@ -80,7 +80,7 @@ async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<Markup, Pro
     let body = html! {
         div.title {
             h1 { "DLQ" }
-            span.quiet { "What has failed for good, by cause" }
+            span.quiet { "Messages that failed permanently, by cause" }
             div.actions {
                 a.button href="/console/workflows?state=RUN_FAILED" { "Failed workflow runs" }
             }
@@ -107,7 +107,7 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
     // Each group has its own button with this name.
     let cause = selection.cause().map(|cause| ("cause", cause));
     let (name, value) = cause.unzip();
-    let matching = if selection.is_empty() { "" } else { " that match" };
+    let matching = if selection.is_empty() { "" } else { " matching" };
     html! {
         form.selection #groups method="post" action="/console/dlq/retry" {
             (selection.hidden(&["cause"]))
@@ -128,18 +128,18 @@ fn groups(visitor: &Visitor, selection: &Selection, causes: &Causes) -> Markup {
             }
             @if causes.more {
                 p.note {
-                    "Only the newest " (view::number(causes.looked)) " dead letters were looked at. "
-                    "Narrow the time to see others."
+                    "These are the causes of the newest " (view::number(causes.looked)) " dead letters. "
+                    "Narrow the time range to see older ones."
                 }
             }
             @if causes.left_out > 0 {
-                p.note { "The largest are shown; " (view::number(causes.left_out)) " smaller causes are left out." }
+                p.note { "The most frequent causes are shown. " (view::number(causes.left_out)) " less frequent causes are not." }
             }
             div.scroll tabindex="0" role="region" aria-label="Causes" {
                 table {
                     thead { tr {
                         th.number scope="col" { "Count" }
-                        th scope="col" { "Answer" }
+                        th scope="col" { "Status" }
                         th scope="col" { "Destination and cause" }
                         th.tight scope="col" { "Last seen" }
                         th.tight scope="col" { "First seen" }
@@ -163,7 +163,7 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
             td {
                 (place_and_text(cause, &of_cause))
                 @if cause.sample.text != cause.text && !cause.sample.text.is_empty() {
-                    span.cut.hint title=(cause.sample.text) { "for example: " (cause.sample.text) }
+                    span.cut.hint title=(cause.sample.text) { "example: " (cause.sample.text) }
                 }
             }
             td.tight { (view::time(cause.last_seen, now)) }
@@ -179,7 +179,7 @@ fn row(visitor: &Visitor, selection: &Selection, cause: &Cause) -> Markup {
                         action: "/console/dlq/delete", name: "Delete", field: Some(("cause", &cause.cause)),
                         is_danger: true,
                     }))
-                    a.button href=(format!("{PATH}/{}", super::visitor::segment(&cause.sample.dlq_id))) { "Sample" }
+                    a.button href=(format!("{PATH}/{}", super::visitor::segment(&cause.sample.dlq_id))) { "Open example" }
                 }
             }
         }
@@ -191,7 +191,7 @@ fn place_and_text(cause: &Cause, of_cause: &Selection) -> Markup {
     let text = for_people(&cause.text, Timeout::Unknown);
     html! {
         a.cut.mono href=(of_cause.link(ENTRIES)) title=(cause.destination) { (cause.destination) }
-        @if cause.text.is_empty() { span.quiet { "no text" } } @else { span.cut title=(text) { (text) } }
+        @if cause.text.is_empty() { span.quiet { "empty response" } } @else { span.cut title=(text) { (text) } }
     }
 }
 
@@ -199,7 +199,7 @@ fn place_and_text(cause: &Cause, of_cause: &Selection) -> Markup {
 fn answer(status: u16, error_class: Option<&str>) -> Markup {
     html! {
         @match (status, error_class) {
-            (0, class) => span.state.warn { (class.unwrap_or("no answer")) },
+            (0, class) => span.state.warn { (class.unwrap_or("no response")) },
             (status, _) => span.state.bad { (status) },
         }
     }
@@ -208,21 +208,21 @@ fn answer(status: u16, error_class: Option<&str>) -> Markup {
 fn nothing(selection: &Selection, is_cut: bool) -> Markup {
     if is_cut {
         return view::empty(
-            "None of the newest dead letters match",
-            &html! { p { "Narrow the time, or look at the " a href=(selection.link(ENTRIES)) { "entries" } "." } },
+            "No matches among the newest dead letters",
+            &html! { p { "Narrow the time range, or search the " a href=(selection.link(ENTRIES)) { "list of dead letters" } "." } },
         );
     }
     if !selection.is_empty() {
-        return view::empty("Nothing matches", &html! { p { a href=(PATH) { "Show everything that has failed" } } });
+        return view::empty("No dead letters match", &html! { p { a href=(PATH) { "Show all dead letters" } } });
     }
     let command = "curl -X POST \"$QSTASH_URL/v2/publish/http://127.0.0.1:9/\" \
                    -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Retries: 0\" -d hello";
     view::empty(
-        "Nothing has failed for good",
+        "The DLQ is empty",
         &html! {
             p {
-                "A message comes here when its last retry has failed, or when its receiver forbids more. "
-                "To see one, publish to a place where nobody listens:"
+                "A message moves to the DLQ when its last retry fails, or when its receiver rejects further retries. "
+                "To see one, publish to a port that nothing listens on:"
             }
             (view::command(command))
         },

@@ -4,20 +4,20 @@ use super::super::form::{Fields, borrowed, date_shown, is_date, millis};
 use super::super::visitor::query;
 use maud::{Markup, html};
 
-/// The filters of the API: parameter, label, example.
-const FILTERS: [(&str, &str, &str); 12] = [
-    ("label", "Label", "invoices"),
-    ("responseStatus", "Status (0: no answer)", "500"),
-    ("url", "URL", "https://…"),
-    ("urlGroup", "URL group", ""),
-    ("queueName", "Queue", ""),
-    ("scheduleId", "Schedule", "scd_…"),
-    ("flowControlKey", "Flow-control key", ""),
-    ("messageId", "Message", "msg_…"),
-    ("callerIp", "Published from", "203.0.113.7"),
-    ("fromDate", "Failed from (UTC)", ""),
-    ("toDate", "Failed until (UTC)", ""),
-    ("cause", "Cause", "cause_…"),
+/// The filters of the API: parameter, label, words before a value, example.
+const FILTERS: [(&str, &str, &str, &str); 12] = [
+    ("label", "Label", "label", "invoices"),
+    ("responseStatus", "Status (0 for no response)", "status", "500"),
+    ("url", "URL", "URL", "https://…"),
+    ("urlGroup", "URL group", "URL group", ""),
+    ("queueName", "Queue", "queue", ""),
+    ("scheduleId", "Schedule ID", "schedule", "scd_…"),
+    ("flowControlKey", "Flow-control key", "flow-control key", ""),
+    ("messageId", "Message ID", "message", "msg_…"),
+    ("callerIp", "Caller IP", "caller IP", "203.0.113.7"),
+    ("fromDate", "Failed from (UTC)", "failure from", ""),
+    ("toDate", "Failed until (UTC)", "failure until", ""),
+    ("cause", "Cause", "cause", "cause_…"),
 ];
 
 /// Names and values, those of other things than filters too if a page asks for them.
@@ -88,8 +88,13 @@ impl Selection {
 
     /// In words: `label invoices, status 500`.
     pub(super) fn in_words(&self) -> String {
-        let words: Vec<String> = self.0.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        if words.is_empty() { "all".to_owned() } else { words.join(", ") }
+        let word = |name: &str| FILTERS.iter().find(|(filter, ..)| *filter == name).map_or("", |(_, _, word, _)| word);
+        let words = self.0.iter().map(|(name, value)| match name.as_str() {
+            // Its id says nothing to people.
+            "cause" => "this cause".to_owned(),
+            name => format!("{} {value}", word(name)),
+        });
+        words.collect::<Vec<_>>().join(", ")
     }
 
     /// The form that changes them.
@@ -98,7 +103,7 @@ impl Selection {
             details.card.text open[!self.is_empty()] {
                 summary { "Filters" @if !self.is_empty() { span.quiet { " · " (self.in_words()) } } }
                 form.filters #filter method="get" action=(path) {
-                    @for (name, label, example) in FILTERS {
+                    @for (name, label, _, example) in FILTERS {
                         @let value = self.value(name).unwrap_or_default();
                         label { (label)
                             @if is_date(name) {
@@ -110,7 +115,7 @@ impl Selection {
                         }
                     }
                     div.actions {
-                        button.primary { "Show" }
+                        button.primary { "Apply" }
                         @if !self.is_empty() { a.button href=(path) { "Clear" } }
                     }
                 }
@@ -122,6 +127,14 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_are_said_in_words() {
+        let selection =
+            Selection::from_query(Some("label=red&responseStatus=500&fromDate=2026-11-16T12:00&cause=cause_1"));
+        assert_eq!(selection.in_words(), "label red, status 500, failure from 2026-11-16T12:00, this cause");
+        assert_eq!(Selection::default().in_words(), "");
+    }
 
     #[test]
     fn filters_of_a_page_are_those_of_the_api() {

@@ -12,6 +12,9 @@ use axum::extract::{Path, RawForm, RawQuery};
 use axum::http::Method;
 use axum::response::Response;
 
+/// The effect of cancelling several messages.
+const EFFECT: &str = "Running attempts will finish; there will be no retries.";
+
 /// The page that a form was on.
 fn next(fields: &Fields) -> &str {
     fields.all("next").next().unwrap_or(PATH)
@@ -28,7 +31,7 @@ pub(super) async fn retry(visitor: Visitor, Path(id): Path<String>, form: RawFor
     visitor.send(Method::POST, &format!("/v2/messages/{}/retry", segment(&id)), &[], Vec::new()).await?;
     let fields = Fields::read(&form);
     let next = fields.all("next").next().map_or_else(|| path_of(&id), str::to_owned);
-    Ok(back_to(&next, &format!("{id} is due now.")))
+    Ok(back_to(&next, &format!("Sending {id} now.")))
 }
 
 pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<Response, Problem> {
@@ -41,16 +44,17 @@ pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<R
     let path = format!("/v2/messages?{}", query(&[("messageIds", &ids.join(","))]));
     let answer = visitor.send(Method::DELETE, &path, &[], Vec::new()).await?;
     let cancelled = answer["cancelled"].as_u64().unwrap_or(0);
-    let said = format!("Cancelled {cancelled} of {}. The others had ended.", view::counted(ids.len(), "message"));
+    let said =
+        format!("Cancelled {cancelled} of {}. The others had already ended.", view::counted(ids.len(), "message"));
     let all = || format!("Cancelled {}.", view::counted(ids.len(), "message"));
     let said = if cancelled as usize == ids.len() { all() } else { said };
     Ok(back_to(next(&fields), &said))
 }
 
-/// The question before those that are ticked are cancelled.
+/// The question before the selected messages are cancelled.
 pub(super) async fn ask_ticked(_visitor: Visitor, RawQuery(query): RawQuery) -> Question {
     let count = Fields::parse(query.unwrap_or_default().as_bytes()).ticked("id").len();
-    let ask = |ticked| format!("Cancel {ticked}? Running attempts will finish; there will be no retries.");
+    let ask = |ticked| format!("Cancel {ticked}? {EFFECT}");
     Question::of(question::ticked(count, "message").map(ask))
 }
 
@@ -64,14 +68,13 @@ async fn question_matching(visitor: &Visitor, query: &str) -> Result<String, Pro
     let counted = visitor.count(Countable::Messages, &for_cancel(&filters)?).await?;
     let how_many = question::how_many(counted, "message")?;
     Ok(match filters.is_empty() {
-        true => format!(
-            "Cancel EVERY message of this tenant that has not ended, in all queues? There is no filter: this cancels \
-             {how_many}."
-        ),
+        true => {
+            format!("Cancel every pending message of this tenant, in all queues? This cancels {how_many}. {EFFECT}")
+        }
         false => format!(
-            "Cancel every message that has not ended and matches {}? This cancels {how_many}.{}",
-            filters.told(),
-            if filters.has_dates() { " Dates are compared with when a message was published." } else { "" }
+            "Cancel every pending message with {}? This cancels {how_many}. {EFFECT}{}",
+            filters.in_words(),
+            if filters.has_dates() { " The dates apply to the time of publishing." } else { "" }
         ),
     })
 }

@@ -80,6 +80,8 @@ pub(super) struct Line {
     /// Base64.
     pub(super) body: Option<String>,
     pub(super) next_delivery_time: Option<u64>,
+    /// Which attempt it is about; 1 is the first.
+    pub(super) attempt: Option<u64>,
     pub(super) error: Option<String>,
     pub(super) duration: Option<u64>,
     pub(super) connection: Option<Connection>,

@@ -9,9 +9,9 @@ const STATES: &[(&str, &str)] = &[
     ("DELIVERED", "delivered"),
     ("FAILED", "failed"),
     ("CANCELED", "cancelled"),
-    ("ERROR", "had a failed attempt"),
-    ("RETRY", "was retried"),
-    ("ACTIVE", "was attempted"),
+    ("ERROR", "attempt failed"),
+    ("RETRY", "retried"),
+    ("ACTIVE", "attempted"),
     ("CANCEL_REQUESTED", "cancel requested"),
     ("CREATED", "published"),
 ];
@@ -21,23 +21,23 @@ pub(super) const MESSAGES: Form = Form {
     path: super::PATH,
     common: &[&[
         choice("state", "State", STATES),
-        field("messageId", "Message id", "msg_…"),
+        field("messageId", "Message ID", "msg_…"),
         field("label", "Label", ""),
         field("host", "Host", "api.example.com"),
         field("queueName", "Queue", ""),
         field("flowControlKey", "Flow-control key", ""),
     ]],
     others: &[&[
-        field("url", "Destination, exactly", "https://…"),
+        field("url", "Exact URL", "https://…"),
         field("path", "Path", "/hook"),
         field("urlGroup", "URL group", ""),
-        field("scheduleId", "Schedule", ""),
-        field("callerIp", "Published from", "10.0.0.7"),
-        field("sourceMessageId", "Caused by message", "msg_…"),
+        field("scheduleId", "Schedule ID", ""),
+        field("callerIp", "Caller IP", "10.0.0.7"),
+        field("sourceMessageId", "Source message", "msg_…"),
         field("fromDate", "From (UTC)", ""),
         field("toDate", "To (UTC)", ""),
     ]],
-    hint: "Several values with commas mean “or”. Times are those of the log lines; a state is found wherever it stands in a message's log.",
+    hint: "Separate several values with commas to match any of them. Times are those of log lines. A state matches if any log line of the message has it.",
 };
 
 /// As a bulk cancel wants them: it is about messages, whatever happened to them.
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cancel_hits_what_the_list_shows_or_nothing() {
+    fn a_cancel_has_the_filters_of_the_list_or_is_refused() {
         let cancel = |text: &str| for_cancel(&Filters::read(&MESSAGES, text)).ok();
         assert_eq!(cancel("label=a&cursor=1-2&order=x").as_deref(), Some("label=a&async=true"));
         for refused in ["state=FAILED", "label=a&sourceMessageId=msg_1", "toDate=soon"] {

@@ -27,7 +27,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(query): RawQuery) -> Result<
     let body = html! {
         div.title {
             h1 { "Messages" }
-            div.actions { (cancel_matching(&visitor, &filters)) a.button href={ (ROOT) "/send" } { "Send one" } }
+            div.actions { (cancel_matching(&visitor, &filters)) a.button href={ (ROOT) "/send" } { "Send a message" } }
         }
         (background::panel(&visitor, Of::Messages, &visitor.here).await?)
         section.card aria-label="Filters" { (filters.form()) }
@@ -49,13 +49,13 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &Grouped) -> Markup {
                 form #selection method="post" action={ (PATH) "/cancel" } data-ask={ (PATH) "/question/ticked" } {
                     input type="hidden" name="next" value=(visitor.here);
                     button.danger type="submit" disabled[!visitor.may_act()]
-                        title=[view::refusal(visitor)] { "Cancel ticked messages" }
+                        title=[view::refusal(visitor)] { "Cancel selected messages" }
                 }
             }
         }
         @if is_cut {
-            p.note { "Looked through the last " (view::number(SCAN_LIMIT.parse().unwrap_or_default()))
-                " log lines that do not match. The next page looks further back." }
+            p.note { "The search stopped after " (view::number(SCAN_LIMIT.parse().unwrap_or_default()))
+                " log lines without a match. The next page searches older lines." }
         }
         (view::pager(PATH, &filters.pairs(), found.cursor.as_deref()))
     }
@@ -63,13 +63,13 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &Grouped) -> Markup {
 
 fn nothing(filters: &Filters, is_cut: bool) -> Markup {
     if is_cut {
-        return view::empty("Nothing here so far", &html! { p { "There is more history to look through." } });
+        return view::empty("No matches yet", &html! { p { "Go to the next page to search older log lines." } });
     }
     if !filters.is_empty() {
         return view::empty(
-            "No message matches",
+            "No messages match",
             &html! {
-                p { "Messages are shown for as long as their log is kept. " a href=(PATH) { "Show all messages" } }
+                p { "Messages are listed until their log expires. " a href=(PATH) { "Show all messages" } }
             },
         );
     }
@@ -77,7 +77,7 @@ fn nothing(filters: &Filters, is_cut: bool) -> Markup {
     view::empty(
         "No messages yet",
         &html! {
-            p { "Publish one: " a href={ (ROOT) "/send" } { "with a form" } ", or with a command:" }
+            p { a href={ (ROOT) "/send" } { "Send one with the form" } ", or with a command:" }
             (view::command(command))
         },
     )
@@ -87,11 +87,11 @@ fn table(visitor: &Visitor, messages: &[Group]) -> Markup {
     let now = visitor.now();
     html! {
         table {
-            caption.skip { "Messages, the one with the latest event first" }
+            caption.skip { "Messages, latest event first" }
             thead { tr {
-                th.tight scope="col" { input type="checkbox" aria-label="Tick all" data-select-all="id"; }
+                th.tight scope="col" { input type="checkbox" aria-label="Select all" data-select-all="id"; }
                 th scope="col" { "State" } th scope="col" { "Message" } th scope="col" { "Destination · labels" }
-                th scope="col" { "Queue · key" } th.number scope="col" { "Attempts" } th scope="col" { "Cause" }
+                th scope="col" { "Queue · key" } th.number scope="col" { "Attempts" } th scope="col" { "Last error" }
                 th.number scope="col" { "Age" } th scope="col" { "Actions" }
             } }
             tbody { @for message in messages { (row(visitor, message, now)) } }
@@ -111,10 +111,10 @@ fn row(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
         tr {
             td.tight {
                 @if !has_ended {
-                    input type="checkbox" name="id" value=(message.id) form="selection" aria-label={ "Tick " (message.id) };
+                    input type="checkbox" name="id" value=(message.id) form="selection" aria-label={ "Select " (message.id) };
                 }
             }
-            td.tight { (view::state(&state.state)) }
+            td.tight { (view::message_state(&state.state, is_scheduled(&message.events, now))) }
             td { a.mono.cut.id href=(path_of(&message.id)) title=(message.id) { (message.id) } }
             td {
                 span.cut title=(about.url) { @if about.method != "POST" { (about.method) " " } (about.url) }
@@ -138,16 +138,21 @@ fn row_actions(visitor: &Visitor, message: &Group, now: Timestamp) -> Markup {
         @if waits_for_time(&message.events, now) {
             (view::button(visitor, &format!("{path}/retry"), "Send now", None, &[]))
         }
-        (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some(&format!("Cancel {}?", message.id)), &[]))
+        (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some(&format!("Cancel {}? A running attempt will finish; there will be no retries.", message.id)), &[]))
     }
 }
 
 /// Whether a message, outside of queues, only waits for its time: then it can be sent now. Lines are newest first.
-pub(super) fn waits_for_time(lines: &[Line], now: Timestamp) -> bool {
+fn waits_for_time(lines: &[Line], now: Timestamp) -> bool {
     let Some(last) = lines.first() else { return false };
-    let due = lines.iter().find_map(|line| line.next_delivery_time).map(Timestamp);
     let is_waiting = matches!(last.state.as_str(), "CREATED" | "RETRY" | "ERROR");
-    is_waiting && last.about.queue_name.is_none() && due.is_some_and(|due| due > now)
+    is_waiting && last.about.queue_name.is_none() && is_scheduled(lines, now)
+}
+
+/// Whether the next attempt of a message is still to come. Lines are newest first.
+fn is_scheduled(lines: &[Line], now: Timestamp) -> bool {
+    let due = lines.iter().find_map(|line| line.next_delivery_time).map(Timestamp);
+    due.is_some_and(|due| due > now)
 }
 
 /// Cancels everything that the filters mean, after a question that counts them.
@@ -159,7 +164,7 @@ fn cancel_matching(visitor: &Visitor, filters: &Filters) -> Markup {
             (filters.hidden())
             input type="hidden" name="next" value=(visitor.here);
             button.danger type="submit" disabled[reason.is_some()] title=[reason] {
-                @if filters.is_empty() { "Cancel all…" } @else { "Cancel all that match…" }
+                @if filters.is_empty() { "Cancel all…" } @else { "Cancel all matching…" }
             }
         }
     }

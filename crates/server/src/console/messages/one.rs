@@ -126,7 +126,7 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
     let has_ended = why.ended_at.is_some();
     html! {
         div.title #head {
-            h1 { "Message" } (view::state(&why.state))
+            h1 { "Message" } (view::message_state(&why.state, why.waits_for == "time"))
             code { (story.id) }
             div.actions {
                 @if !has_ended { (actions(visitor, story)) }
@@ -139,25 +139,25 @@ fn page(visitor: &Visitor, story: &Story) -> Markup {
         div #story data-refresh=[(!has_ended).then_some("2000")] data-also="head caused" {
             p #why.(mood(&why.state)) role="status" { (why.sentence) }
             @if let Some(dlq_id) = &why.dlq_id {
-                p { "Its dead letter is " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } ": from there it is sent again, as it is or changed." }
+                p { "To retry it, with or without changes, open its dead letter: " a href={ (ROOT) "/dlq/" (segment(dlq_id)) } { (dlq_id) } }
             }
             div.columns {
-                section.card aria-labelledby="about" { h2 #about { "About" } (facts(story, now)) }
-                section.card aria-labelledby="timeline" { h2 #timeline { "What happened" } (timeline::show(story, now)) }
+                section.card aria-labelledby="about" { h2 #about { "Details" } (facts(story, now)) }
+                section.card aria-labelledby="timeline" { h2 #timeline { "Timeline" } (timeline::show(story, now)) }
             }
         }
         section.card aria-labelledby="request" { h2 #request { "Request" } (request::show(story)) }
         div #caused {
             @if !story.callbacks.is_empty() {
-                section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks it caused" } (caused(&story.callbacks, now)) }
+                section.card aria-labelledby="callbacks" { h2 #callbacks { "Callbacks" } (caused(&story.callbacks, now)) }
             }
         }
         // A step is published by its run alone.
         @if story.run.is_none() {
             section.card {
-                details.text { summary { "Publish the same again" } pre tabindex="0" { (curl::command(story, &visitor.address())) } }
+                details.text { summary { "Publish again with curl" } pre tabindex="0" { (curl::command(story, &visitor.address())) } }
                 @if story.body.whole().is_none() { p.hint { "Download the body first: the command reads " code { "body.bin" } "." } }
-                p.hint { "With the settings that the API shows; " code { "$QSTASH_TOKEN" } " is yours to set. What is hidden is left out, and so are the deduplication id, what is to be redacted, and how callbacks are to be delivered." }
+                p.hint { "Set " code { "$QSTASH_TOKEN" } " before you run this command. It leaves out hidden values, the deduplication ID, redaction and the delivery settings of callbacks." }
             }
         }
     }
@@ -181,7 +181,7 @@ fn actions(visitor: &Visitor, story: &Story) -> Markup {
         }
         // A step ends with its run.
         @if !why.cancel_requested && story.run.is_none() {
-            (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some("Cancel this message? What is under way is let finish; nothing is sent again."), &[]))
+            (view::button(visitor, &format!("{path}/cancel"), "Cancel", Some("Cancel this message? A running attempt will finish; there will be no retries."), &[]))
         }
     }
 }
@@ -198,7 +198,7 @@ fn facts(story: &Story, now: Timestamp) -> Markup {
             }
             @if let Some(at) = why.due_at.filter(|_| why.waits_for == "time") { dt { "Due" } dd { (view::time_in_full(Timestamp(at), now)) } }
             @if let Some(at) = why.ended_at { dt { "Ended" } dd { (view::time_in_full(Timestamp(at), now)) } }
-            dt { "Attempts" } dd { (why.attempts.unwrap_or(0)) " ended, of " (why.max_attempts) " at most" }
+            dt { "Attempts" } dd { (why.attempts.unwrap_or(0)) " of " (why.max_attempts) }
             @if !about.labels.is_empty() {
                 dt { "Labels" } dd { @for label in &about.labels { a href=(list("label", label)) { (label) } " " } }
             }
@@ -219,25 +219,27 @@ fn facts(story: &Story, now: Timestamp) -> Markup {
                 @if let Some(url) = url { dt { (name) } dd { code { (view::long(url)) } } }
             }
             @if let Some(source) = &about.source_message_id {
-                dt { "Caused by" } dd { a href=(path_of(source)) { (source) } " " span.quiet { (source_told(about)) } }
+                dt { "Source" } dd { a href=(path_of(source)) { (source) } " " span.quiet { (relation(about)) } }
             }
             (deduplication(story, now))
-            dt { "Led to" } dd { a href=(list("sourceMessageId", &story.id)) { "messages that it caused" } }
+            dt { "Follow-up messages" } dd { a href=(list("sourceMessageId", &story.id)) { "Show" } }
         }
     }
 }
 
 fn limits(about: &About) -> String {
-    let rate = about.rate.map(|rate| format!("{} per {} s", view::number(rate.into()), about.period.unwrap_or(1)));
-    let parallelism = about.parallelism.map(|max| format!("{} at once", view::number(max.into())));
+    let rate =
+        about.rate.map(|rate| format!("{} per {}", view::number(rate.into()), view::period(about.period.unwrap_or(1))));
+    let parallelism = about.parallelism.map(|max| format!("{} in parallel", view::number(max.into())));
     [rate, parallelism].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn source_told(about: &About) -> &'static str {
+/// What this message is to its source.
+fn relation(about: &About) -> &'static str {
     match about.source_kind.as_deref() {
-        Some("callback") => "this tells of one of its attempts",
-        Some("failureCallback") => "this tells that it has failed",
-        Some("dlqRetry") => "which was in the DLQ and was sent again as this one",
+        Some("callback") => "this message is its callback",
+        Some("failureCallback") => "this message is its failure callback",
+        Some("dlqRetry") => "retried from the DLQ as this message",
         _ => "",
     }
 }
@@ -249,22 +251,22 @@ fn deduplication(story: &Story, now: Timestamp) -> Markup {
         @if let Some(by) = &about.deduplication {
             dt { "Deduplication" }
             dd {
-                @if by == "id" { "by an id, of which only the hash is kept" } @else { "by content" }
+                @if by == "id" { "by ID (only its hash is stored)" } @else { "by content" }
                 @if let Some(until) = until {
-                    @if until > now { "; duplicates are answered with this message for " (view::duration(until.millis_since(now))) " more" }
-                    @else { "; its window ended " (view::time(until, now)) }
+                    @if until > now { "; duplicates return this message for another " (view::duration(until.millis_since(now))) }
+                    @else { "; the window ended " (view::time(until, now)) }
                 }
             }
         }
         @if let Some(Duplicates { count, first_at, last_at }) = &story.why.duplicates {
             dt { "Duplicates" }
             dd #duplicates {
-                @if *count == 1 { "1 publish was answered with this message, " (view::time_in_full(*last_at, now)) }
+                @if *count == 1 { "1 duplicate publish returned this message, " (view::time_in_full(*last_at, now)) }
                 @else {
-                    (view::number(*count)) " publishes were answered with this message since " (view::time_in_full(*first_at, now))
-                    ", the last " (view::time(*last_at, now))
+                    (view::number(*count)) " duplicate publishes returned this message since " (view::time_in_full(*first_at, now))
+                    ", the latest " (view::time(*last_at, now))
                 }
-                " " span.hint { "Counted in RAM: a restart of the server forgets them." }
+                " " span.hint { "The count is kept in RAM and resets when the server restarts." }
             }
         }
     }
@@ -273,7 +275,7 @@ fn deduplication(story: &Story, now: Timestamp) -> Markup {
 fn caused(lines: &[Line], now: Timestamp) -> Markup {
     html! {
         div.scroll { table {
-            thead { tr { th scope="col" { "Message" } th scope="col" { "Kind" } th scope="col" { "Destination" } th scope="col" { "Made" } } }
+            thead { tr { th scope="col" { "Message" } th scope="col" { "Kind" } th scope="col" { "Destination" } th scope="col" { "Created" } } }
             tbody { @for line in lines { tr {
                 td { a.mono.cut.id href=(path_of(&line.message_id)) title=(line.message_id) { (line.message_id) } }
                 td { @if line.about.source_kind.as_deref() == Some("failureCallback") { "failure callback" } @else { "callback" } }
@@ -287,16 +289,16 @@ fn caused(lines: &[Line], now: Timestamp) -> Markup {
 fn absent(visitor: &Visitor, id: &str) -> Response {
     let body = html! {
         div.card {
-            h1 { "There is no such message" }
-            p { code { (id) } " is unknown here. Perhaps:" }
+            h1 { "Message not found" }
+            p { "Possible reasons why " code { (id) } " was not found:" }
             ul {
-                li { "its history is past its retention: logs are kept for 7 days unless configured otherwise;" }
-                li { "it belongs to another tenant: you are looking at " strong { (visitor.tenant_name()) } ";" }
-                li { "it was a step of a workflow run that has ended: see " a href={ (ROOT) "/workflows" } { "the runs" } ";" }
-                li { "it has failed and is only in the DLQ: " a href={ (ROOT) "/dlq" } { "look there" } "." }
+                li { "Its log has expired. Logs are kept for 7 days unless configured otherwise." }
+                li { "It belongs to another tenant. This page shows " strong { (visitor.tenant_name()) } "." }
+                li { "It was a step of a workflow run that has ended. See the " a href={ (ROOT) "/workflows" } { "runs" } "." }
+                li { "It failed, and only its dead letter is left. See the " a href={ (ROOT) "/dlq" } { "DLQ" } "." }
             }
-            p { a href=(PATH) { "To the list of messages" } }
+            p { a href=(PATH) { "Back to messages" } }
         }
     };
-    (StatusCode::NOT_FOUND, view::page(&visitor.frame("No such message"), &body)).into_response()
+    (StatusCode::NOT_FOUND, view::page(&visitor.frame("Message not found"), &body)).into_response()
 }

@@ -50,10 +50,10 @@ pub(super) fn show(story: &Story) -> Markup {
     html! {
         @if !story.about.header.is_empty() { (timeline::headers("Headers", &story.about.header)) }
         @match (story.body.whole(), story.body.text()) {
-            (Some([]), _) => p.quiet { "No body." },
-            (Some(_), Some(text)) => { (view::text("Body", text)) p { a href=(download) download { "Download the body" } } },
-            (Some(bytes), None) => p { "The body is not text (" (view::number(bytes.len() as u64)) " bytes). " a href=(download) download { "Download it" } },
-            (None, _) => p { "The body is longer than " (view::number(SHOWN_BYTES_MAX as u64)) " bytes. " a href=(download) download { "Download it" } },
+            (Some([]), _) => p.quiet { "No body" },
+            (Some(_), Some(text)) => { (view::text("Body", text)) p { a href=(download) download { "Download body" } } },
+            (Some(bytes), None) => p { "Binary body, " (view::number(bytes.len() as u64)) " bytes. " a href=(download) download { "Download body" } },
+            (None, _) => p { "The body exceeds " (view::number(SHOWN_BYTES_MAX as u64)) " bytes. " a href=(download) download { "Download body" } },
         }
     }
 }

@@ -48,13 +48,13 @@ pub(super) fn show(story: &Story, now: Timestamp) -> Markup {
     if story.lines.is_empty() {
         return html! {
             @match &story.run {
-                Some(run) => p { "It is a step of a workflow: " a href=(run) { "its run" } " tells what happens." },
-                None => p.quiet { "Its log is past its retention." },
+                Some(run) => p { "This message is a step of a workflow. See " a href=(run) { "its run" } "." },
+                None => p.quiet { "The log of this message has expired." },
             }
         };
     }
     html! {
-        @if story.is_cut { p.hint { "Older lines are left out." } }
+        @if story.is_cut { p.hint { "Older log lines are not shown." } }
         ol.timeline {
             @for happening in happenings(&story.lines) {
                 @match happening {
@@ -73,12 +73,11 @@ fn one_line(line: &Line, now: Timestamp) -> Markup {
             div {
                 (view::state(&line.state)) " "
                 @match (line.state.as_str(), line.next_delivery_time) {
-                    ("CREATED", Some(due)) => { "stored; its first attempt " (due_at(due, now)) },
-                    ("CREATED", None) => { "stored" },
-                    ("RETRY", Some(due)) => { "the next attempt " (due_at(due, now)) },
-                    ("FAILED", _) => { "no further attempt is made: moved to the DLQ" },
-                    ("CANCEL_REQUESTED", _) => { "a cancel was recorded" },
-                    ("CANCELED", _) => { "the cancel has taken effect" },
+                    ("CREATED", Some(due)) => { "First attempt " (due_at(Timestamp(due), now)) },
+                    ("RETRY", Some(due)) => { "Next attempt " (due_at(Timestamp(due), now)) },
+                    ("FAILED", _) => { (why_failed(line)) },
+                    ("CANCEL_REQUESTED", _) => { "A running attempt will finish" },
+                    ("CANCELED", _) => { "No more attempts" },
                     _ => { @if let Some(error) = &line.error { (for_people(error, Timeout::of(line.about.timeout))) } },
                 }
             }
@@ -86,9 +85,16 @@ fn one_line(line: &Line, now: Timestamp) -> Markup {
     }
 }
 
-fn due_at(due: u64, now: Timestamp) -> Markup {
-    let due = Timestamp(due);
-    html! { @if due > now { "is due " } @else { "was due " } (view::time(due, now)) }
+fn due_at(due: Timestamp, now: Timestamp) -> Markup {
+    html! { @if due > now { "due " } @else { "was due " } (view::time(due, now)) }
+}
+
+/// Why a message is in the DLQ: a receiver can reject further retries.
+fn why_failed(line: &Line) -> &'static str {
+    match line.attempt.is_some_and(|attempt| attempt <= u64::from(line.about.max_retries)) {
+        true => "Retries rejected by the receiver, moved to DLQ",
+        false => "Out of retries, moved to DLQ",
+    }
 }
 
 fn attempt(story: &Story, nth: usize, start: &Line, end: Option<&Line>, now: Timestamp) -> Markup {
@@ -98,7 +104,7 @@ fn attempt(story: &Story, nth: usize, start: &Line, end: Option<&Line>, now: Tim
             div {
                 h3 { "Attempt " (nth + 1) @if let Some(millis) = end.and_then(|line| line.duration) { span.quiet { " · " (view::duration(millis)) } } }
                 @match end {
-                    None => p { (view::state("ACTIVE")) " no answer yet, or the server was restarted during it" },
+                    None => p { (view::state("ACTIVE")) " No response yet, or the server restarted during this attempt" },
                     Some(line) => (outcome(line)),
                 }
                 (claims(story, start))
@@ -115,9 +121,9 @@ fn outcome(line: &Line) -> Markup {
             @if let Some(error) = &line.error { span.state.bad { "no answer" } " " (for_people(error, Timeout::of(line.about.timeout))) }
         }
         @if let Some(connection) = &line.connection { (phases(connection, line.duration.unwrap_or(0))) }
-        @else if is_good { p.hint { "On a connection that was open already." } }
-        @if !line.response_headers.is_empty() { (headers("Answer's headers", &line.response_headers)) }
-        @if let Some(body) = &line.response_body { (view::text("Answer's body", body)) }
+        @else if is_good { p.hint { "Sent on a connection that was already open" } }
+        @if !line.response_headers.is_empty() { (headers("Response headers", &line.response_headers)) }
+        @if let Some(body) = &line.response_body { (view::text("Response body", body)) }
     }
 }
 
@@ -196,7 +202,7 @@ fn claims(story: &Story, start: &Line) -> Markup {
     let issued = start.time / 1_000;
     html! {
         details.text {
-            summary { "Signature's claims" }
+            summary { "Signature claims" }
             dl.facts {
                 dt { "iss" } dd { code { "Upstash" } }
                 dt { "sub" } dd { code { (story.about.url) } }
@@ -205,10 +211,10 @@ fn claims(story: &Story, start: &Line) -> Markup {
                 dt { "exp" } dd { code { (issued + LIFETIME_SECONDS) } }
                 dt { "body" } dd { @match story.body.hash() {
                     Some(hash) => { code { (hash) } " " span.quiet { "SHA-256 of the body, base64url" } },
-                    None if story.body.is_hidden() => { span.quiet { "the SHA-256 of the body, which is hidden" } },
-                    None => { span.quiet { "the SHA-256 of the body, which is too large to be read for this page" } },
+                    None if story.body.is_hidden() => { span.quiet { "SHA-256 of the hidden body" } },
+                    None => { span.quiet { "SHA-256 of the body, which is too large for this page" } },
                 } }
-                dt { "jti" } dd { span.quiet { "random, and not kept" } }
+                dt { "jti" } dd { span.quiet { "random, not stored" } }
             }
         }
     }
@@ -217,6 +223,7 @@ fn claims(story: &Story, start: &Line) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::console::messages::data::About;
 
     fn connection(dns: Option<u64>, first: Option<u64>) -> Connection {
         Connection { dns_micros: dns, connect_micros: Some(1_000), first_byte_micros: first, ..Connection::default() }
@@ -240,6 +247,17 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_is_out_of_retries_or_rejected_by_the_receiver() {
+        let failed = |attempt: Option<u64>, max_retries: u32| {
+            let line = Line { attempt, ..line("FAILED", None) };
+            why_failed(&Line { about: About { max_retries, ..About::default() }, ..line })
+        };
+        let out_of_retries = "Out of retries, moved to DLQ";
+        assert_eq!([failed(Some(4), 3), failed(Some(1), 0), failed(None, 3)], [out_of_retries; 3]);
+        assert_eq!(failed(Some(3), 3), "Retries rejected by the receiver, moved to DLQ");
+    }
+
+    #[test]
     fn starts_and_ends_of_attempts_belong_together() {
         let lines = [
             line("CREATED", None),
@@ -252,19 +270,19 @@ mod tests {
             line("CANCEL_REQUESTED", None),
             line("CANCELED", Some(4)),
         ];
-        let told: Vec<String> = happenings(&lines)
+        let found: Vec<String> = happenings(&lines)
             .iter()
             .map(|happening| match happening {
                 Happening::Line(line) => line.state.clone(),
                 Happening::Attempt(nth, _, end) => format!("{nth}:{}", end.map_or("-", |line| &line.state)),
             })
             .collect();
-        assert_eq!(told, ["CREATED", "0:-", "1:ERROR", "RETRY", "2:CANCELED", "CANCEL_REQUESTED", "CANCELED"]);
+        assert_eq!(found, ["CREATED", "0:-", "1:ERROR", "RETRY", "2:CANCELED", "CANCEL_REQUESTED", "CANCELED"]);
     }
 
     #[test]
     fn short_times_have_short_units() {
-        let told = [12, 1_250, 99_999, 340_000, 3_400_000].map(micros);
-        assert_eq!(told, ["12 µs", "1.2 ms", "99.9 ms", "340 ms", "3.4 s"]);
+        let found = [12, 1_250, 99_999, 340_000, 3_400_000].map(micros);
+        assert_eq!(found, ["12 µs", "1.2 ms", "99.9 ms", "340 ms", "3.4 s"]);
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn chart(id: &str, title: &str, lines: &[Line], shown: impl Fn(u32) -
 }
 
 fn highest(line: &Line, shown: &impl Fn(u32) -> String) -> String {
-    line.values.iter().flatten().max().map_or_else(|| "none".to_owned(), |max| format!("at most {}", shown(*max)))
+    line.values.iter().flatten().max().map_or_else(|| "none".to_owned(), |max| format!("up to {}", shown(*max)))
 }
 
 /// A round number that is not below this one: 1, 2 or 5 with zeros.
@@ -93,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_also_said() {
+    fn a_chart_has_its_highest_values_as_text() {
         let lines = [
             Line { class: "good", name: "delivered", values: vec![Some(3), None] },
             Line { class: "bad", name: "failed <b>", values: vec![None, None] },
         ];
         let text = chart("c", "Rates", &lines, |value| format!("{value}/s")).into_string();
-        assert!(text.contains("aria-label=\"delivered at most 3/s, failed &lt;b&gt; none\""), "{text}");
+        assert!(text.contains("aria-label=\"delivered up to 3/s, failed &lt;b&gt; none\""), "{text}");
         assert!(!text.contains("style="), "{text}");
     }
 }

@@ -122,7 +122,7 @@ async fn show(visitor: Visitor) -> Result<Markup, Problem> {
         Err(problem) => return Err(problem),
     };
     let body = html! {
-        div.title { h1 { "Now" } span.quiet { "Is anything late, stuck or silent?" } }
+        div.title { h1 { "Overview" } span.quiet { "Is anything late, stuck or failing?" } }
         (sentence(&verdict))
         div #now.stack data-refresh="2000" data-also="verdict verdict-detail" {
             @if let Some(stats) = &stats {
@@ -132,7 +132,7 @@ async fn show(visitor: Visitor) -> Result<Markup, Problem> {
             }
         }
     };
-    Ok(view::page(&visitor.frame("Now"), &body))
+    Ok(view::page(&visitor.frame("Overview"), &body))
 }
 
 fn sentence(verdict: &Verdict) -> Markup {
@@ -158,16 +158,16 @@ fn figures(stats: &Stats) -> Markup {
             (figure("Published", &rate(&seconds.published), "", &in_five(&seconds.published), None))
             (figure("Delivered", &rate(&seconds.delivered), "", &in_five(&seconds.delivered), Some("/console/messages?state=DELIVERED")))
             (figure("Failed attempts", &rate(&seconds.failed), if failed > 0 { "warn" } else { "" }, &in_five(&seconds.failed), Some("/console/messages?state=ERROR")))
-            (figure("Due to delivered", &latency(|latency| latency.p50), "", &html! { "p99 " (latency(|latency| latency.p99)) " · 5 min" }, None))
+            (figure("Delivery latency", &latency(|latency| latency.p50), "", &html! { "p99 " (latency(|latency| latency.p99)) " · 5 min" }, None))
             (figure("Backlog", &backlog(messages), "", &html! {
-                (view::number(messages.in_flight)) " under way · "
+                (view::number(messages.in_flight)) " in flight · "
                 (view::number(messages.waiting)) @if messages.waiting_has_more { "+" } " due"
                 @if let Some(due) = messages.oldest_due { ", oldest " (view::time(Timestamp(due), now)) }
             }, Some("/console/messages")))
             (figure("In the DLQ", &at_least(&stats.dlq), if dead > 0 { "bad" } else { "" }, &html! {
                 @match stats.dlq.oldest {
                     Some(oldest) => { "oldest " (view::time(Timestamp(oldest), now)) " · " (view::number(dead)) " in 5 min" }
-                    None => "nothing has failed for good"
+                    None => "no dead letters"
                 }
             }, Some("/console/dlq")))
             (figure("Workflow runs", &plus(stats.runs.live, stats.runs.has_more), "", &html! {
@@ -254,20 +254,23 @@ fn latencies(seconds: &Seconds) -> Markup {
         Line { class, name, values: figures.iter().zip(&seconds.delivered).map(delivered).collect() }
     };
     let lines = [line("warn", "p99", &seconds.p99), line("good", "p50", &seconds.p50)];
-    html! { div.card { (chart("latencies", "From due to delivered", &lines, |value| view::duration(u64::from(value)))) } }
+    html! { div.card { (chart("latencies", "Delivery latency", &lines, |value| view::duration(u64::from(value)))) } }
 }
 
 fn schedules(stats: &Stats) -> Markup {
     let now = Timestamp(stats.time);
     html! {
         section.card aria-labelledby="next-schedules" {
-            div.title { h2 #next-schedules { "Next schedules" } @if stats.schedules.count > 0 { a href="/console/schedules" { "all " (view::number(stats.schedules.count)) } } }
+            div.title { h2 #next-schedules { "Next schedules" } @if stats.schedules.count > 0 { a href="/console/schedules" { "Show all " (view::number(stats.schedules.count)) } } }
             @if stats.schedules.next.is_empty() {
-                p.quiet { @if stats.schedules.count == 0 { "There is no schedule." } @else { "Every schedule is paused." } }
+                p.quiet {
+                    @if stats.schedules.count == 0 { "No schedules yet. " a href="/console/schedules/make/new" { "Create one" } }
+                    @else { "All schedules are paused" }
+                }
             } @else {
                 div.scroll {
                     table {
-                        thead { tr { th scope="col" { "Schedule" } th scope="col" { "Fires" } } }
+                        thead { tr { th scope="col" { "Schedule" } th scope="col" { "Next run" } } }
                         tbody {
                             @for next in &stats.schedules.next {
                                 tr {
@@ -290,10 +293,10 @@ fn server(stats: &Stats) -> Markup {
             h2 #server { "Server" }
             dl.facts {
                 dt { "Version" } dd { (stats.version) }
-                dt { "Up for" } dd { (view::duration(stats.uptime)) }
-                dt { "Journal and store" } dd { @if storage.takes_writes { span.state.good { "good" } " take writes" } @else { span.state.bad { "bad" } " refuse writes" } }
+                dt { "Uptime" } dd { (view::duration(stats.uptime)) }
+                dt { "Writes" } dd { @if storage.takes_writes { span.state.good { "accepted" } } @else { span.state.bad { "rejected" } } }
                 dt { "Disk" } dd {
-                    @if storage.disk_low { span.state.bad { "bad" } " nearly full" }
+                    @if storage.disk_low { span.state.bad { "nearly full" } }
                     @else if let Some(free) = storage.free_bytes { (bytes(free)) " free" }
                     @else { "free space unknown" }
                 }
@@ -308,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_of_seconds_that_are_over() {
+    fn a_rate_leaves_out_the_current_second() {
         let figures = |last: &[u32]| [vec![0; 290], last.to_vec()].concat();
         for (last, expected) in [
             (vec![0; 10], "0.0/s"),
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_that_was_not_found_is_not_called_none() {
+    fn a_backlog_that_could_not_be_counted_is_unknown() {
         for (live, live_has_more, expected) in
             [(0, false, "0"), (7, false, "7"), (7, true, "7+"), (10_000, true, "10\u{202f}000+"), (0, true, "unknown")]
         {

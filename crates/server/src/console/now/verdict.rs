@@ -43,7 +43,7 @@ fn verdict(level: Level, headline: impl Into<String>, detail: impl Into<String>)
 
 /// The server did not say how it stands.
 pub(super) fn unanswered(why: &str) -> Verdict {
-    verdict(Level::Bad, "The server does not answer", why)
+    verdict(Level::Bad, "The server is not responding", why)
 }
 
 /// What the figures mean, the worst first.
@@ -52,16 +52,16 @@ pub(super) fn of(stats: &Stats) -> Verdict {
     let mut found = found.unwrap_or_else(|| well(stats));
     found.detail += &paused(stats);
     if stats.messages.partial {
-        found.detail += "; of the many destinations, queues and keys only some were looked at";
+        found.detail += "; based on a sample of the destinations, queues and keys";
     }
     found
 }
 
 fn unable(stats: &Stats) -> Option<Verdict> {
     if !stats.storage.takes_writes {
-        return Some(verdict(Level::Bad, "Nothing can be stored", "the store does not take writes"));
+        return Some(verdict(Level::Bad, "Writes are rejected", "the server cannot store messages"));
     }
-    let full = "nothing new is accepted until there is room";
+    let full = "no new messages are accepted until space is freed";
     stats.storage.disk_low.then(|| verdict(Level::Bad, "The disk is nearly full", full))
 }
 
@@ -70,20 +70,22 @@ fn stuck(stats: &Stats) -> Option<Verdict> {
     let seconds = &stats.seconds;
     let has_moved = sum(&seconds.delivered) > 0 || sum(&seconds.failed) > 0;
     let since = match stats.uptime / 1_000 {
-        uptime if uptime < seconds.delivered.len() as u64 => format!("since the start {} ago", duration(stats.uptime)),
+        uptime if uptime < seconds.delivered.len() as u64 => {
+            format!("since the server started {} ago", duration(stats.uptime))
+        }
         _ => format!("for {}", duration(seconds.delivered.len() as u64 * 1_000)),
     };
     let messages = &stats.messages;
     if sum(&seconds.delivered) == 0
         && let Some(age) = stats.oldest_age().filter(|age| *age >= VERY_LATE_MS)
     {
-        let detail = format!("{} although {}, the oldest since {}", since, waiting(stats), duration(age));
-        return Some(verdict(Level::Bad, "Nothing was delivered", detail));
+        let detail = format!("none {since}; {}, the oldest for {}", waiting(stats), duration(age));
+        return Some(verdict(Level::Bad, "No deliveries", detail));
     }
     let is_stuck = !has_moved && messages.in_flight > 0 && stats.uptime >= 1_000 * seconds.delivered.len() as u64;
     is_stuck.then(|| {
-        let detail = format!("{since} although {} under way", count(messages.in_flight, "attempt is", "attempts are"));
-        verdict(Level::Warn, "No attempt has ended", detail)
+        let detail = format!("none {since}; {} in flight", count(messages.in_flight, "attempt is", "attempts are"));
+        verdict(Level::Warn, "No attempts are finishing", detail)
     })
 }
 
@@ -107,8 +109,8 @@ fn failing(stats: &Stats) -> Option<Verdict> {
     }
     let dead = sum(&seconds.dead_lettered);
     (dead > 0).then(|| {
-        let detail = format!("{} in the last 5 minutes", count(dead, "message", "messages"));
-        verdict(Level::Warn, "Messages went to the DLQ", detail)
+        let detail = format!("{} in the last 5 minutes", number(dead));
+        verdict(Level::Warn, "Messages moved to the DLQ", detail)
     })
 }
 
@@ -117,18 +119,18 @@ fn well(stats: &Stats) -> Verdict {
     let lists = [&seconds.published, &seconds.delivered, &seconds.failed];
     if lists.iter().all(|list| sum(list) == 0) {
         let rest = match stats.messages.live {
-            0 if stats.messages.live_has_more => "; how many messages wait for their time is unknown".to_owned(),
+            0 if stats.messages.live_has_more => "; the number of scheduled messages is unknown".to_owned(),
             0 => String::new(),
             live => {
                 let at_least = if stats.messages.live_has_more { "at least " } else { "" };
-                format!("; {at_least}{} for their time", count(live, "message waits", "messages wait"))
+                format!("; {at_least}{} scheduled for later", count(live, "message is", "messages are"))
             }
         };
-        let detail = format!("nothing was published or delivered in the last 5 minutes{rest}");
-        return verdict(Level::Good, "All is quiet", detail);
+        let detail = format!("no messages published or delivered in the last 5 minutes{rest}");
+        return verdict(Level::Good, "All quiet", detail);
     }
     let speed = stats.latency.as_ref().map_or(String::new(), |latency| {
-        format!(", half of them within {} of their time", duration(u64::from(latency.p50).max(1)))
+        format!(", half of them within {} of being due", duration(u64::from(latency.p50).max(1)))
     });
     let delivered = match (lately(&seconds.delivered), sum(&seconds.delivered)) {
         (0, 0) => return verdict(Level::Good, "All is well", "nothing is late"),
@@ -148,7 +150,7 @@ fn paused(stats: &Stats) -> String {
 
 fn waiting(stats: &Stats) -> String {
     let at_least = if stats.messages.waiting_has_more { "more than " } else { "" };
-    format!("{at_least}{}", count(stats.messages.waiting, "message waits", "messages wait"))
+    format!("{at_least}{}", count(stats.messages.waiting, "message is waiting", "messages are waiting"))
 }
 
 fn count(number_of: u64, one: &str, many: &str) -> String {
@@ -212,55 +214,55 @@ mod tests {
     }
 
     #[test]
-    fn while_all_is_well_the_sentence_says_so() {
+    fn a_healthy_server_is_called_well_or_quiet() {
         use Level::Good;
         let cases = [
-            (quiet(), Good, "All is quiet: nothing was published or delivered in the last 5 minutes"),
+            (quiet(), Good, "All quiet: no messages published or delivered in the last 5 minutes"),
             (
                 with(quiet(), |stats| stats.messages.live = 1),
                 Good,
-                "All is quiet: nothing was published or delivered in the last 5 minutes; 1 message waits for their time",
+                "All quiet: no messages published or delivered in the last 5 minutes; 1 message is scheduled for later",
             ),
             (
                 with(quiet(), |stats| (stats.messages.live, stats.messages.live_has_more) = (10_000, true)),
                 Good,
-                "All is quiet: nothing was published or delivered in the last 5 minutes; at least 10\u{202f}000 messages \
-                 wait for their time",
+                "All quiet: no messages published or delivered in the last 5 minutes; at least 10\u{202f}000 messages are \
+                 scheduled for later",
             ),
             (
                 with(quiet(), |stats| stats.messages.live_has_more = true),
                 Good,
-                "All is quiet: nothing was published or delivered in the last 5 minutes; how many messages wait for their \
-                 time is unknown",
+                "All quiet: no messages published or delivered in the last 5 minutes; the number of scheduled messages is \
+                 unknown",
             ),
             (
                 with(quiet(), |stats| stats.messages.partial = true),
                 Good,
-                "All is quiet: nothing was published or delivered in the last 5 minutes; of the many destinations, queues \
-                 and keys only some were looked at",
+                "All quiet: no messages published or delivered in the last 5 minutes; based on a sample of the \
+                 destinations, queues and keys",
             ),
             (
                 busy(1_234, 0),
                 Good,
-                "All is well: 1\u{202f}234 delivered in the last minute, half of them within 12 ms of their time",
+                "All is well: 1\u{202f}234 delivered in the last minute, half of them within 12 ms of being due",
             ),
             (
                 with(busy(0, 0), |stats| stats.seconds.delivered[3] = 7),
                 Good,
-                "All is well: 7 delivered in the last 5 minutes, half of them within 12 ms of their time",
+                "All is well: 7 delivered in the last 5 minutes, half of them within 12 ms of being due",
             ),
             (with(quiet(), |stats| stats.seconds.published[3] = 7), Good, "All is well: nothing is late"),
             (
                 late(3, LATE_MS - 1, busy(5, 0)),
                 Good,
-                "All is well: 5 delivered in the last minute, half of them within 12 ms of their time",
+                "All is well: 5 delivered in the last minute, half of them within 12 ms of being due",
             ),
         ];
         assert_said(cases);
     }
 
     #[test]
-    fn the_sentence_says_what_is_the_matter() {
+    fn the_worst_problem_is_the_headline() {
         use Level::{Bad, Good, Warn};
         let cases = [
             (late(3, LATE_MS, busy(5, 0)), Warn, "3 messages are late: the oldest was due 10 s ago"),
@@ -273,48 +275,48 @@ mod tests {
             (
                 late(12, 240_000, quiet()),
                 Bad,
-                "Nothing was delivered: for 5 min although 12 messages wait, the oldest since 4 min",
+                "No deliveries: none for 5 min; 12 messages are waiting, the oldest for 4 min",
             ),
             (
                 with(late(12, 240_000, quiet()), |stats| stats.uptime = 90_000),
                 Bad,
-                "Nothing was delivered: since the start 90 s ago although 12 messages wait, the oldest since 4 min",
+                "No deliveries: none since the server started 90 s ago; 12 messages are waiting, the oldest for 4 min",
             ),
             (late(12, 30_000, quiet()), Warn, "12 messages are late: the oldest was due 30 s ago"),
             (
                 with(quiet(), |stats| stats.messages.in_flight = 2),
                 Warn,
-                "No attempt has ended: for 5 min although 2 attempts are under way",
+                "No attempts are finishing: none for 5 min; 2 attempts are in flight",
             ),
             (
                 with(quiet(), |stats| (stats.messages.in_flight, stats.uptime) = (2, 10_000)),
                 Good,
-                "All is quiet: nothing was published or delivered in the last 5 minutes",
+                "All quiet: no messages published or delivered in the last 5 minutes",
             ),
             (busy(0, 9), Bad, "Every attempt fails: 9 of 9 in the last minute"),
             (busy(3, 9), Warn, "Most attempts fail: 9 of 12 in the last minute"),
-            (busy(9, 9), Good, "All is well: 9 delivered in the last minute, half of them within 12 ms of their time"),
+            (busy(9, 9), Good, "All is well: 9 delivered in the last minute, half of them within 12 ms of being due"),
             (
                 with(busy(9, 1), |stats| stats.seconds.dead_lettered[0] = 1),
                 Warn,
-                "Messages went to the DLQ: 1 message in the last 5 minutes",
+                "Messages moved to the DLQ: 1 in the last 5 minutes",
             ),
             (
                 with(busy(9, 1), |stats| stats.storage.disk_low = true),
                 Bad,
-                "The disk is nearly full: nothing new is accepted until there is room",
+                "The disk is nearly full: no new messages are accepted until space is freed",
             ),
             (
                 with(late(3, 240_000, quiet()), |stats| stats.storage.takes_writes = false),
                 Bad,
-                "Nothing can be stored: the store does not take writes",
+                "Writes are rejected: the server cannot store messages",
             ),
             (
                 with(busy(9, 0), |stats| {
                     (stats.messages.paused_queues, stats.messages.paused_flow_control_keys) = (1, 2);
                 }),
                 Good,
-                "All is well: 9 delivered in the last minute, half of them within 12 ms of their time; 1 queue is paused; \
+                "All is well: 9 delivered in the last minute, half of them within 12 ms of being due; 1 queue is paused; \
                  2 flow-control keys are paused",
             ),
         ];

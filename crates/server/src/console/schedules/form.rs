@@ -1,6 +1,7 @@
 //! Makes a schedule, or replaces one.
 
 use super::super::form::{METHODS, borrowed, header_lines, is_hidden, typed};
+use super::super::refusal::{Name, Refusal};
 use super::super::visitor::{Problem, Visitor};
 use super::super::{back_to, view};
 use super::{PAGE, Schedule, api_of, page_of, preview};
@@ -13,6 +14,35 @@ use serde::Deserialize;
 
 /// The page of the form.
 const NEW: &str = "/console/schedules/make/new";
+
+/// The label of the headers.
+const HEADERS: &str = "More headers";
+/// The fields, as refusals call them.
+pub(super) const NAMES: &[Name] = &[
+    ("Upstash-Cron", "expression"),
+    ("Upstash-Schedule-Id", "id"),
+    ("Upstash-Queue-Name", "queue"),
+    ("Upstash-Delay", "delay"),
+    ("maxDelay", "delay"),
+    ("Upstash-Retries", "retries"),
+    ("maxRetries", "retries"),
+    ("Upstash-Retry-Delay", "retry_delay"),
+    ("Upstash-Timeout", "timeout"),
+    ("quota timeout", "timeout"),
+    ("Upstash-Label", "label"),
+    ("Upstash-Redact-Fields", "redact"),
+    ("Upstash-Flow-Control-Key", "flow_key"),
+    ("Upstash-Flow-Control-Value", "flow_value"),
+    ("Upstash-Callback", "callback"),
+    ("Upstash-Failure-Callback", "failure_callback"),
+    ("maxMessageSize", "body"),
+    ("Upstash-*", "headers"),
+    (HEADERS, "headers"),
+    ("destination", "destination"),
+    ("topic", "destination"),
+    // Of a URL that the router does not take.
+    ("invalid uri", "destination"),
+];
 
 /// What the form says. All of it is text: the API reads it.
 #[derive(Default, Deserialize)]
@@ -40,18 +70,18 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// As a schedule has it, and what of it cannot be told.
+    /// As a schedule has it, and the parts of it that cannot be copied.
     fn of(schedule: &Schedule) -> (Entered, Vec<&'static str>) {
-        let mut untold = Vec::new();
+        let mut not_copied = Vec::new();
         let seconds = |seconds: Option<u64>| seconds.map_or(String::new(), |seconds| format!("{seconds}s"));
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let body = match (&schedule.body, &schedule.body_base64) {
             (Some(body), _) if is_hidden(body) => {
-                untold.push("the body is hidden");
+                not_copied.push("the body, which is hidden");
                 String::new()
             }
             (_, Some(_)) => {
-                untold.push("the body is not text, which this form cannot send");
+                not_copied.push("the body, which is binary");
                 String::new()
             }
             (body, None) => text(body),
@@ -65,7 +95,7 @@ impl Entered {
         for (prefix, map) in all {
             for (name, value) in map.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value))) {
                 match is_hidden(value) {
-                    true => untold.push("values of headers are hidden"),
+                    true => not_copied.push("header values, which are hidden"),
                     false if name == "Content-Type" => headers += &format!("{name}: {value}\n"),
                     false => headers += &format!("{prefix}{name}: {value}\n"),
                 }
@@ -79,9 +109,9 @@ impl Entered {
             headers.extend(fields.iter().map(|fields| format!("{name}: {fields}\n")));
         }
         if schedule.callback.is_some() || schedule.failure_callback.is_some() {
-            untold.push("callbacks may have settings of their own, such as their retries");
+            not_copied.push("settings of the callbacks, such as their retries");
         }
-        untold.dedup();
+        not_copied.dedup();
         let (flow_key, flow_value) = flow(schedule).unwrap_or_default();
         let entered = Entered {
             from: schedule.schedule_id.clone(),
@@ -103,7 +133,7 @@ impl Entered {
             failure_callback: text(&schedule.failure_callback),
             headers,
         };
-        (entered, untold)
+        (entered, not_copied)
     }
 
     /// The headers of the request that makes it; what is empty is not said.
@@ -126,7 +156,7 @@ impl Entered {
         ];
         let said = settings.into_iter().map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         let mut lines: Vec<_> = said.filter(|(_, value)| !value.is_empty()).collect();
-        lines.extend(header_lines(&self.headers)?);
+        lines.extend(header_lines(HEADERS, &self.headers)?);
         Ok(lines)
     }
 }
@@ -146,13 +176,13 @@ pub(super) async fn show(visitor: Visitor, Query(entered): Query<Entered>) -> Re
         return render(&visitor, &entered, &[], None).await;
     }
     let schedule: Schedule = visitor.get(&api_of(&entered.from)).await?;
-    let (entered, untold) = Entered::of(&schedule);
-    render(&visitor, &entered, &untold, None).await
+    let (entered, not_copied) = Entered::of(&schedule);
+    render(&visitor, &entered, &not_copied, None).await
 }
 
 pub(super) async fn make(visitor: Visitor, Form(entered): Form<Entered>) -> Result<Response, Problem> {
     match send(&visitor, &entered).await {
-        Ok(id) => Ok(back_to(&page_of(&id), &format!("The schedule {id} is stored."))),
+        Ok(id) => Ok(back_to(&page_of(&id), &format!("Schedule {id} saved."))),
         Err(problem) => render(&visitor, &entered, &[], Some(problem)).await,
     }
 }
@@ -163,7 +193,10 @@ async fn send(visitor: &Visitor, entered: &Entered) -> Result<String, Problem> {
     let body = typed(&entered.body).into_bytes();
     let answer = visitor.send(Method::POST, &path, &borrowed(&lines), body).await?;
     let id = answer["scheduleId"].as_str().map(str::to_owned);
-    id.ok_or_else(|| Problem { status: StatusCode::BAD_GATEWAY, text: format!("the API made no schedule: {answer}") })
+    id.ok_or_else(|| Problem {
+        status: StatusCode::BAD_GATEWAY,
+        text: format!("the API returned no schedule: {answer}"),
+    })
 }
 
 /// What can be nothing but a destination: behind the path of schedules, `name/pause` would pause one.
@@ -172,39 +205,40 @@ fn checked_destination(text: &str) -> Result<&str, Problem> {
     if text.contains("://") || is_name(text) || text == "api/llm" {
         return Ok(text);
     }
-    Err(Problem::refused(format!("{text:?} is no destination: write a URL, or the name of a URL group")))
+    Err(Problem::refused(format!("Destination: {text:?} is neither a URL nor the name of a URL group")))
 }
 
 async fn render(
     visitor: &Visitor,
     entered: &Entered,
-    untold: &[&str],
+    not_copied: &[&str],
     problem: Option<Problem>,
 ) -> Result<Response, Problem> {
     let foreseen = match entered.expression.trim() {
         "" => None,
         expression => Some(preview::foresee(visitor, expression, None).await?),
     };
+    let refusal = Refusal::new(problem.as_ref(), NAMES);
     let body = html! {
         p { a href=(PAGE) { "All schedules" } }
-        div.title { h1 { @if entered.from.is_empty() { "New schedule" } @else { "Copy or replace a schedule" } } }
+        div.title { h1 { @if entered.from.is_empty() { "New schedule" } @else { "Copy or replace schedule" } } }
         @if !entered.from.is_empty() {
             p.note {
-                "With the id " code { (entered.from) } " this replaces that schedule as a whole, and it is not paused then; "
-                "with another id it is a second one. To change its times alone, use its own page."
-                @for text in untold { " Say again what is missing: " (text) "." }
+                "With the ID " code { (entered.from) } " this replaces the whole schedule, and resumes it if it is paused. "
+                "With another ID it creates a second schedule. To change only the times, use the page of the schedule."
+                @if !not_copied.is_empty() { " Not copied: " (not_copied.join("; ")) "." }
             }
         }
-        (view::alert(problem.as_ref()))
+        (refusal.alert())
         form #schedule-form method="post" action=(PAGE) data-preview="preview" data-from=(NEW) {
             input type="hidden" name="from" value=(entered.from);
             div.columns {
-                section.card.fields { h2 { "When" } (when(entered)) (preview::fragment(foreseen.as_ref(), visitor.now())) }
-                section.card.fields { h2 { "What and where to" } (what(entered)) }
+                section.card.fields { h2 { "Times" } (when(entered, refusal)) (preview::fragment(foreseen.as_ref(), visitor.now())) }
+                section.card.fields { h2 { "Message" } (what(entered, refusal)) }
             }
-            section.card.fields { h2 { "How it is delivered" } (how(entered)) }
+            section.card.fields { h2 { "Delivery options" } (how(entered, refusal)) }
             div.actions {
-                (view::submit(visitor, "Store the schedule"))
+                (view::submit(visitor, "Save schedule"))
                 noscript { button type="submit" formmethod="get" formaction=(NEW) formnovalidate { "Preview" } }
             }
         }
@@ -213,34 +247,55 @@ async fn render(
 }
 
 /// The field whose value is previewed.
-pub(super) fn expression_field(value: &str) -> Markup {
-    html! {
+pub(super) fn expression_field(value: &str, refusal: Refusal<'_>) -> Markup {
+    let reason = refusal.described_by("expression").map_or_else(String::new, |reason| format!(" {reason}"));
+    let field = html! {
         label {
             "Cron expression"
             input.mono #expression type="text" name="expression" value=(value) required maxlength="512" spellcheck="false"
-                autocomplete="off" data-in-preview aria-describedby="expression-hint" placeholder="CRON_TZ=Europe/Berlin 0 8 * * MON-FRI";
+                autocomplete="off" data-in-preview aria-invalid=[refusal.invalid("expression")]
+                aria-describedby={ "expression-hint" (reason) } placeholder="CRON_TZ=Europe/Berlin 0 8 * * MON-FRI";
         }
+    };
+    html! {
+        (refusal.around("expression", &field))
         p.hint #expression-hint {
-            "Minute, hour, day of month, month, day of week; " code { "@daily" } " and its like; " code { "@every 90m" }
-            ". Times are UTC unless " code { "CRON_TZ=Europe/Berlin" } " stands before."
+            "Minute, hour, day of month, month, day of week; or a shortcut such as " code { "@daily" } " or " code { "@every 90m" }
+            ". Times are UTC unless the expression starts with " code { "CRON_TZ=Europe/Berlin" } "."
         }
     }
 }
 
-fn when(entered: &Entered) -> Markup {
+fn when(entered: &Entered, refusal: Refusal<'_>) -> Markup {
     html! {
-        (expression_field(&entered.expression))
-        (field("Delay of each message after its time", "delay", &entered.delay, "30s"))
+        (expression_field(&entered.expression, refusal))
+        (field(refusal, "Delay of each message", "delay", &entered.delay, "30s"))
     }
 }
 
-fn what(entered: &Entered) -> Markup {
-    html! {
+fn what(entered: &Entered, refusal: Refusal<'_>) -> Markup {
+    let destination = html! {
         label {
-            "Destination: a URL, or the name of a URL group"
-            input.mono type="text" name="destination" value=(entered.destination) required spellcheck="false" placeholder="https://";
+            "Destination (URL or URL group)"
+            input.mono type="text" name="destination" value=(entered.destination) required spellcheck="false" placeholder="https://"
+                aria-invalid=[refusal.invalid("destination")] aria-describedby=[refusal.described_by("destination")];
         }
-        label { "Id (made up if it is empty)" input type="text" name="id" value=(entered.id) maxlength="256"; }
+    };
+    let id = html! {
+        label { "ID (optional)"
+            input type="text" name="id" value=(entered.id) maxlength="256"
+                aria-invalid=[refusal.invalid("id")] aria-describedby=[refusal.described_by("id")];
+        }
+    };
+    let body = html! {
+        label { "Body"
+            textarea name="body" spellcheck="false"
+                aria-invalid=[refusal.invalid("body")] aria-describedby=[refusal.described_by("body")] { (entered.body) }
+        }
+    };
+    html! {
+        (refusal.around("destination", &destination))
+        (refusal.around("id", &id))
         label {
             "Method"
             select name="method" {
@@ -250,33 +305,44 @@ fn what(entered: &Entered) -> Markup {
                 }
             }
         }
-        label { "Body" textarea name="body" spellcheck="false" { (entered.body) } }
+        (refusal.around("body", &body))
     }
 }
 
-fn how(entered: &Entered) -> Markup {
+fn how(entered: &Entered, refusal: Refusal<'_>) -> Markup {
+    let field = |label: &str, name: &str, value: &str, example: &str| field(refusal, label, name, value, example);
+    let headers = html! {
+        label { (HEADERS) ", one per line"
+            textarea name="headers" spellcheck="false" placeholder="Content-Type: application/json"
+                aria-invalid=[refusal.invalid("headers")] aria-describedby=[refusal.described_by("headers")] { (entered.headers) }
+        }
+    };
     html! {
         div.grid {
             (field("Queue", "queue", &entered.queue, ""))
             (field("Retries", "retries", &entered.retries, "3"))
-            (field("Retry delay, an expression in milliseconds", "retry_delay", &entered.retry_delay, "1000 * pow(2, retried)"))
-            (field("Timeout of an attempt", "timeout", &entered.timeout, "30s"))
+            (field("Retry delay (ms)", "retry_delay", &entered.retry_delay, "1000 * pow(2, retried)"))
+            (field("Timeout per attempt", "timeout", &entered.timeout, "30s"))
             (field("Labels, separated by commas", "label", &entered.label, ""))
-            (field("Hidden in answers of the API", "redact", &entered.redact, "body, header[Authorization]"))
+            (field("Redact", "redact", &entered.redact, "body, header[Authorization]"))
             (field("Flow-control key", "flow_key", &entered.flow_key, ""))
-            (field("Its limits", "flow_value", &entered.flow_value, "rate=10, period=1m"))
+            (field("Flow-control limits", "flow_value", &entered.flow_value, "rate=10, period=1m"))
             (field("Callback", "callback", &entered.callback, "https://"))
             (field("Failure callback", "failure_callback", &entered.failure_callback, "https://"))
         }
-        label {
-            "More headers: Name: value, one on each line. Those of the message begin with Upstash-Forward-"
-            textarea name="headers" spellcheck="false" placeholder="Content-Type: application/json" { (entered.headers) }
-        }
+        (refusal.around("headers", &headers))
+        p.hint { "Headers for the receiver start with " code { "Upstash-Forward-" } "." }
     }
 }
 
-fn field(label: &str, name: &str, value: &str, example: &str) -> Markup {
-    html! { label { (label) input type="text" name=(name) value=(value) placeholder=(example); } }
+fn field(refusal: Refusal<'_>, label: &str, name: &str, value: &str, example: &str) -> Markup {
+    let field = html! {
+        label { (label)
+            input type="text" name=(name) value=(value) placeholder=(example)
+                aria-invalid=[refusal.invalid(name)] aria-describedby=[refusal.described_by(name)];
+        }
+    };
+    refusal.around(name, &field)
 }
 
 #[cfg(test)]
@@ -285,7 +351,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_form_that_begins_as_a_schedule_is_says_the_same_again() {
+    fn a_copied_form_has_the_settings_of_its_schedule() {
         let schedule: Schedule = serde_json::from_value(json!({
             "scheduleId": "my-schedule", "cron": "CRON_TZ=UTC 0 0 * * *", "destination": "https://example.com/a?b=c",
             "method": "PUT", "createdAt": 0, "retries": 7, "isPaused": true,
@@ -296,7 +362,7 @@ mod tests {
             "redactFields": "header[Secret]", "callbackRedactFields": "body",
         }))
         .unwrap();
-        let (entered, untold) = Entered::of(&schedule);
+        let (entered, not_copied) = Entered::of(&schedule);
         assert_eq!((entered.destination.as_str(), entered.body.as_str()), ("https://example.com/a?b=c", "{}"));
         let expected = [
             ("Upstash-Schedule-Id", "my-schedule"),
@@ -319,19 +385,19 @@ mod tests {
             ("Upstash-Callback-Redact-Fields", "body"),
         ];
         assert_eq!(entered.lines().unwrap(), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        assert_eq!(untold.len(), 2, "{untold:?}");
+        assert_eq!(not_copied.len(), 2, "{not_copied:?}");
     }
 
     #[test]
-    fn what_is_hidden_is_not_sent_as_it_is_shown() {
+    fn hidden_values_are_not_copied() {
         let mut schedule = json!({
             "scheduleId": "a", "cron": "@daily", "destination": "group", "method": "POST", "createdAt": 0, "retries": 3,
             "isPaused": false, "body": "REDACTED:00ff",
         });
-        let (entered, untold) = Entered::of(&serde_json::from_value(schedule.clone()).unwrap());
-        assert_eq!((entered.body.as_str(), untold.len()), ("", 1));
+        let (entered, not_copied) = Entered::of(&serde_json::from_value(schedule.clone()).unwrap());
+        assert_eq!((entered.body.as_str(), not_copied.len()), ("", 1));
         schedule["bodyBase64"] = schedule.as_object_mut().unwrap().remove("body").unwrap();
-        let (entered, untold) = Entered::of(&serde_json::from_value(schedule).unwrap());
-        assert_eq!((entered.body.as_str(), untold.len()), ("", 1));
+        let (entered, not_copied) = Entered::of(&serde_json::from_value(schedule).unwrap());
+        assert_eq!((entered.body.as_str(), not_copied.len()), ("", 1));
     }
 }

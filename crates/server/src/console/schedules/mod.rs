@@ -96,13 +96,13 @@ async fn show(visitor: Visitor, Query(Search { search }): Query<Search>) -> Resu
     let body = html! {
         div.title {
             h1 { "Schedules" }
-            span.quiet { "The same message again and again, at the times of a cron expression" }
-            div.actions { a.button href={ (PAGE) "/make/new" } { "New schedule" } }
+            span.quiet { "Publish a message at the times of a cron expression" }
+            div.actions { a.button href={ (PAGE) "/make/new" } { "Create schedule" } }
         }
-        div #schedule-search { @if all > 0 { (view::search(PAGE, "Id or destination contains", &search)) } }
+        div #schedule-search { @if all > 0 { (view::search(PAGE, "ID or destination contains", &search)) } }
         section #schedule-list data-refresh="5000" data-also="schedule-search" {
             @if all == 0 { (nothing()) } @else {
-                (view::found(PAGE, found.len(), all, "No schedule is like this", || table(&visitor, &found)))
+                (view::found(PAGE, found.len(), all, "No schedules match", || table(&visitor, &found)))
                 (view::more(has_more))
             }
         }
@@ -153,7 +153,7 @@ fn next(schedule: &Schedule, time: impl Fn(Timestamp) -> Markup) -> Markup {
     html! {
         @if schedule.is_paused { span.state.warn { "paused" } " " }
         @if let Some(next) = schedule.next_schedule_time {
-            @if schedule.is_paused { span.line.quiet { "would be " (time(Timestamp(next))) } }
+            @if schedule.is_paused { span.line.quiet { "would fire " (time(Timestamp(next))) } }
             @else { (time(Timestamp(next))) }
         } @else { span.state.bad { "never" } }
     }
@@ -168,10 +168,10 @@ fn last(schedule: &Schedule, time: impl Fn(Timestamp) -> Markup) -> Markup {
     html! {
         @match schedule.last_schedule_time {
             Some(last) => (time(Timestamp(last))),
-            None => span.quiet { "has not fired" },
+            None => span.quiet { "not yet" },
         }
         @for (state, count) in counts { " " (outcome(state, count)) }
-        @if let Some(error) = &schedule.error { " " span.state.bad title=(error) { "no message" } }
+        @if let Some(error) = &schedule.error { " " span.state.bad title=(error) { "not published" } }
     }
 }
 
@@ -192,8 +192,9 @@ fn messages_of(schedule: &Schedule) -> String {
 fn buttons(visitor: &Visitor, schedule: &Schedule) -> Markup {
     let id = &schedule.schedule_id;
     let page = page_of(id);
-    let run = format!("Publish what {id} publishes, once, now? Its times stay as they are.");
-    let delete = format!("Delete the schedule {id}? It never fires again. Messages that it has made go on.");
+    let run = format!("Run schedule {id} now? This publishes its message once. Its times stay the same.");
+    let delete =
+        format!("Delete schedule {id}? It will not fire again. Messages that it has published are not affected.");
     html! {
         (view::button(visitor, &format!("{page}/run"), "Run now", Some(&run), &[]))
         (view::pause_button(visitor, &page, schedule.is_paused))
@@ -203,9 +204,9 @@ fn buttons(visitor: &Visitor, schedule: &Schedule) -> Markup {
 
 fn nothing() -> Markup {
     view::empty(
-        "There are no schedules",
+        "No schedules yet",
         &html! {
-            p { a href={ (PAGE) "/make/new" } { "Make one" } ", or with the API:" }
+            p { a href={ (PAGE) "/make/new" } { "Create one with the form" } ", or with a command:" }
             (view::command("curl -X POST \"$QSTASH_URL/v2/schedules/https://example.com\" \
                 -H \"Authorization: Bearer $QSTASH_TOKEN\" -H \"Upstash-Cron: */5 * * * *\" -d tick"))
         },
@@ -221,11 +222,11 @@ async fn act(
     let (said, next) = match action.as_str() {
         "pause" => {
             visitor.send(Method::POST, &format!("{api}/pause"), &[], Vec::new()).await?;
-            (format!("{id} is paused: its times go by, and are not caught up with."), next)
+            (format!("Schedule {id} paused. Times that pass meanwhile are skipped."), next)
         }
         "resume" => {
             visitor.send(Method::POST, &format!("{api}/resume"), &[], Vec::new()).await?;
-            (format!("{id} fires again at its next time."), next)
+            (format!("Schedule {id} resumed. It fires at its next time."), next)
         }
         "run" => {
             let made = visitor.send(Method::POST, &format!("{api}/run"), &[], Vec::new()).await?;
@@ -235,11 +236,11 @@ async fn act(
                 .iter()
                 .filter_map(|message| message["messageId"].as_str())
                 .collect();
-            (format!("{id} was run by hand, besides its times. Published: {}", ids.join(", ")), next)
+            (format!("Ran schedule {id} now. Published: {}", ids.join(", ")), next)
         }
         "delete" => {
             visitor.send(Method::DELETE, &api, &[], Vec::new()).await?;
-            (format!("The schedule {id} is gone."), PAGE.to_owned())
+            (format!("Schedule {id} deleted."), PAGE.to_owned())
         }
         _ => return Ok(view::no_page().await),
     };

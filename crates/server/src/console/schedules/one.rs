@@ -1,5 +1,6 @@
 //! The page of one schedule.
 
+use super::super::refusal::Refusal;
 use super::super::visitor::{Problem, Visitor, query};
 use super::super::{back_to, view};
 use super::{PAGE, Schedule, api_of, buttons, form, last, messages_of, next, outcome, page_of, preview};
@@ -42,7 +43,7 @@ pub(super) async fn reschedule(
 ) -> Result<Response, Problem> {
     let sent = visitor.send(Method::PATCH, &api_of(&id), &[("Upstash-Cron", &expression)], Vec::new()).await;
     match sent {
-        Ok(_) => Ok(back_to(&page_of(&id), &format!("{id} fires at the times of {} from now on.", expression.trim()))),
+        Ok(_) => Ok(back_to(&page_of(&id), &format!("Schedule {id} now fires at {}.", expression.trim()))),
         Err(problem) if problem.status == StatusCode::BAD_REQUEST => {
             render(&visitor, &id, Some(&expression), Some(problem)).await
         }
@@ -74,13 +75,13 @@ async fn render(
                 a.button href={ (PAGE) "/make/new?" (query(&[("from", &schedule.schedule_id)])) } { "Copy or replace" }
             }
         }
-        @if let Some(error) = &schedule.error { p.problem { "Its last firing made no message: " (error) } }
+        @if let Some(error) = &schedule.error { p.problem { "The schedule fired, but no message was published: " (error) } }
         div.columns #schedule data-refresh="5000" {
-            section.card { h2 { "What it publishes" } (facts(&schedule)) }
-            section.card { h2 { "How far it has come" } (progress(&schedule, now)) }
+            section.card { h2 { "Message" } (facts(&schedule)) }
+            section.card { h2 { "Status" } (progress(&schedule, now)) }
         }
         section {
-            h2 { "Next times" @if schedule.is_paused { span.quiet { " if it were not paused" } } }
+            h2 { "Next times" @if schedule.is_paused { span.quiet { " if it is resumed" } } }
             @match &fires {
                 Ok(forecast) => (preview::times(forecast, now)),
                 Err(text) => p.problem { (text) },
@@ -88,7 +89,7 @@ async fn render(
         }
         (times_form(visitor, &schedule, tried, problem.as_ref(), foreseen.as_ref()))
         @if let Some(body) = &schedule.body { section.card { (view::text("Body", body)) } }
-        @if let Some(body) = &schedule.body_base64 { section.card { (view::text("Body, not text, as base64", body)) } }
+        @if let Some(body) = &schedule.body_base64 { section.card { (view::text("Body (binary, in base64)", body)) } }
     };
     Ok(view::answer(visitor, &format!("Schedule {}", schedule.schedule_id), &body, problem.as_ref()))
 }
@@ -101,15 +102,16 @@ fn times_form(
     foreseen: Option<&Result<preview::Forecast, String>>,
 ) -> Markup {
     let page = page_of(&schedule.schedule_id);
+    let refusal = Refusal::new(problem, form::NAMES);
     html! {
         section.card {
-            h2 { "Change the times" }
-            p.hint { "Everything else stays as it is. What has fired does not fire again." }
-            (view::alert(problem))
+            h2 { "Change times" }
+            p.hint { "Everything else stays the same. Times that have fired do not fire again." }
+            (refusal.alert())
             form.fields method="post" action={ (page) "/times" } data-preview="preview" data-from=(page) {
-                (form::expression_field(tried.unwrap_or(&schedule.cron)))
+                (form::expression_field(tried.unwrap_or(&schedule.cron), refusal))
                 div.actions {
-                    (view::submit(visitor, "Change"))
+                    (view::submit(visitor, "Save times"))
                     noscript { button type="submit" formmethod="get" formaction=(page) { "Preview" } }
                 }
             }
@@ -130,14 +132,14 @@ fn facts(schedule: &Schedule) -> Markup {
         ("Retry delay", schedule.retry_delay_expression.clone()),
         ("Timeout", seconds(schedule.timeout)),
         ("Labels", (!schedule.labels.is_empty()).then(|| schedule.labels.join(", "))),
-        ("Hidden in answers of the API", schedule.redact_fields.clone()),
+        ("Redact", schedule.redact_fields.clone()),
         ("Callback", schedule.callback.clone()),
         ("Failure callback", schedule.failure_callback.clone()),
     ];
     let headers = [
         ("Headers", &schedule.header),
-        ("Headers of the callback", &schedule.callback_header),
-        ("Headers of the failure callback", &schedule.failure_callback_header),
+        ("Callback headers", &schedule.callback_header),
+        ("Failure callback headers", &schedule.failure_callback_header),
     ];
     html! {
         dl.facts {
@@ -161,7 +163,7 @@ fn progress(schedule: &Schedule, now: Timestamp) -> Markup {
             dt { "Next" } dd { (next(schedule, |at| view::time_in_full(at, now))) }
             dt { "Last" } dd { (last(schedule, |at| view::time_in_full(at, now))) }
             @if !states.is_empty() {
-                dt { "Messages of the last firing" }
+                dt { "Latest messages" }
                 dd {
                     @for (id, state) in states.iter().take(MESSAGES_SHOWN) {
                         div {
@@ -172,8 +174,8 @@ fn progress(schedule: &Schedule, now: Timestamp) -> Markup {
                     @if states.len() > MESSAGES_SHOWN { "and " (states.len() - MESSAGES_SHOWN) " more" }
                 }
             }
-            dt { "Made" } dd { (view::time_in_full(Timestamp(schedule.created_at), now)) }
-            dt { "Messages" } dd { a href=(messages_of(schedule)) { "All that it has made" } }
+            dt { "Created" } dd { (view::time_in_full(Timestamp(schedule.created_at), now)) }
+            dt { "Messages" } dd { a href=(messages_of(schedule)) { "Show all messages of this schedule" } }
         }
     }
 }
@@ -184,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_strangers_wrote_is_text() {
+    fn untrusted_content_is_text() {
         let evil = "<script>alert(1)</script>";
         let schedule: Schedule = serde_json::from_value(json!({
             "scheduleId": "a", "cron": "@daily", "destination": evil, "method": "POST", "createdAt": 0, "retries": 3,

@@ -43,7 +43,7 @@ pub(super) fn fragment(foreseen: Option<&Result<Forecast, String>>, now: Timesta
     html! {
         div #preview aria-live="polite" {
             @match foreseen {
-                None => p.hint { "Its next times show here." },
+                None => p.hint { "The next times appear here." },
                 Some(Err(text)) => p.problem { (text) },
                 Some(Ok(forecast)) => (times(forecast, now)),
             }
@@ -54,7 +54,7 @@ pub(super) fn fragment(foreseen: Option<&Result<Forecast, String>>, now: Timesta
 /// The table of times.
 pub(super) fn times(forecast: &Forecast, now: Timestamp) -> Markup {
     html! {
-        @if forecast.fires.is_empty() { p.problem { "It never fires again." } } @else {
+        @if forecast.fires.is_empty() { p.problem { "The schedule never fires again." } } @else {
             div.scroll tabindex="0" role="region" aria-label="Next times" {
                 table.times {
                     thead {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_taken_apart() {
+    fn a_time_is_split_into_its_parts() {
         let time = "2026-03-29T03:00:00+02:00";
         assert_eq!(
             (weekday(time).as_str(), minutes(time).as_str(), offset(time)),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_on_which_the_clock_changes_is_told_in_words() {
+    fn a_clock_change_has_a_remark() {
         let fire = |clock_change: Option<&str>, remark: Option<&str>| Fire {
             time: 1_774_746_000_000,
             local: "2026-03-29T03:00:00+02:00".to_owned(),

@@ -32,7 +32,7 @@ pub(super) async fn fill(visitor: &Visitor, fields: &mut Fields, id: &str) -> Ve
         Err(_) => {
             // The example would look like what was sent.
             fields.body = String::new();
-            vec!["body and headers, which the server no longer has".to_owned()]
+            vec!["body and headers (no longer stored)".to_owned()]
         }
     }
 }
@@ -43,14 +43,14 @@ impl Message {
         fields.body = self.body.unwrap_or_default();
         if is_hidden(&fields.body) {
             fields.body = String::new();
-            left_out.push("the body, which is hidden".to_owned());
+            left_out.push("body (hidden)".to_owned());
         }
         let mut lines = |prefix: &str, headers: Headers| {
             let mut text = String::new();
             for (name, values) in headers.into_iter().filter(|(name, _)| !name.eq_ignore_ascii_case("content-type")) {
                 for value in values {
                     match is_hidden(&value) {
-                        true => left_out.push(format!("{prefix}{name}, which is hidden")),
+                        true => left_out.push(format!("{prefix}{name} (hidden)")),
                         false => text.push_str(&format!("{prefix}{name}: {value}\n")),
                     }
                 }
@@ -72,10 +72,10 @@ impl Message {
             fields.headers = lines("", self.header).trim_end().to_owned();
         } else if !self.header.is_empty() {
             // Some may be a secret of this endpoint, and the next send goes to all of them.
-            left_out.push("headers, some of which may be those of one endpoint of the group".to_owned());
+            left_out.push("headers (some may belong to a single endpoint of the group)".to_owned());
         }
         if self.deduplication.as_deref() == Some("id") {
-            left_out.push("the deduplication id, of which only the hash is kept".to_owned());
+            left_out.push("deduplication ID (only its hash is stored)".to_owned());
         }
         left_out
     }
@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn the_form_says_again_what_was_sent_and_tells_what_it_cannot() {
+    fn the_form_is_filled_in_again_and_lists_what_is_left_out() {
         let (fields, left_out) = filled(json!({
             "body": "a\nb", "header": {"Content-Type": ["text/plain"], "X-One": ["1", "2"], "X-Two": ["REDACTED:ab"]},
-            "callback": "https://a.example", "callbackHeader": {"X-Told": ["yes"]}, "deduplication": "id",
+            "callback": "https://a.example", "callbackHeader": {"X-Kind": ["yes"]}, "deduplication": "id",
         }));
         assert_eq!((&*fields.body, &*fields.headers), ("a\nb", "X-One: 1\nX-One: 2"));
-        assert_eq!(fields.options, "Upstash-Callback-Retries: 1\nUpstash-Callback-Forward-X-Told: yes");
-        assert_eq!(left_out, ["X-Two, which is hidden", "the deduplication id, of which only the hash is kept"]);
+        assert_eq!(fields.options, "Upstash-Callback-Retries: 1\nUpstash-Callback-Forward-X-Kind: yes");
+        assert_eq!(left_out, ["X-Two (hidden)", "deduplication ID (only its hash is stored)"]);
         let (fields, left_out) = filled(json!({ "body": "REDACTED:ab" }));
         assert_eq!((&*fields.body, left_out.len()), ("", 1), "and not the example");
     }

@@ -1,6 +1,7 @@
 //! The form: what can be typed, and the request that it stands for.
 
 use super::super::form::{METHODS, header_lines};
+use super::super::refusal::{Name, Refusal};
 use super::super::visitor::{Problem, segment};
 use super::super::{Visitor, view};
 use super::HERE;
@@ -123,12 +124,14 @@ impl Fields {
         ];
         let said = said.into_iter().map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         let mut headers: Vec<(String, String)> = said.filter(|(_, value)| !value.is_empty()).collect();
-        let forwarded = header_lines(&self.headers)?.into_iter();
+        let forwarded = header_lines(HEADERS, &self.headers)?.into_iter();
         headers.extend(forwarded.map(|(name, value)| (format!("Upstash-Forward-{name}"), value)));
-        for (name, value) in header_lines(&self.options)? {
+        for (name, value) in header_lines(OPTIONS, &self.options)? {
             // Others say who asks, which is the visitor.
             if !name.get(..OPTION_START.len()).is_some_and(|start| start.eq_ignore_ascii_case(OPTION_START)) {
-                return Err(Problem::refused(format!("{name} is not an option: those begin with {OPTION_START}")));
+                return Err(Problem::refused(format!(
+                    "{OPTIONS}: {name} is not an option; option names start with {OPTION_START}"
+                )));
             }
             headers.push((name, value));
         }
@@ -162,7 +165,7 @@ impl Fields {
     /// The other options that may stand in a URL: those that tell no header and no deduplication id.
     pub(super) fn open_options(&self) -> String {
         let is_open = |name: &str| !name.contains("-forward-") && !name.contains("deduplication-id");
-        let lines = header_lines(&self.options).unwrap_or_default().into_iter();
+        let lines = header_lines(OPTIONS, &self.options).unwrap_or_default().into_iter();
         let lines = lines.filter(|(name, _)| is_open(&name.to_ascii_lowercase()));
         lines.map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
     }
@@ -192,6 +195,37 @@ impl Fields {
     }
 }
 
+/// The labels of the fields for headers.
+const HEADERS: &str = "Headers for the receiver";
+const OPTIONS: &str = "API headers";
+/// The fields, as refusals call them.
+const NAMES: &[Name] = &[
+    ("Upstash-Method", "method"),
+    ("Content-Type", "content_type"),
+    ("Upstash-Not-Before", "not_before"),
+    ("Upstash-Delay", "delay"),
+    ("maxDelay", "delay"),
+    ("Upstash-Retries", "retries"),
+    ("maxRetries", "retries"),
+    ("Upstash-Retry-Delay", "retry_delay"),
+    ("Upstash-Timeout", "timeout"),
+    ("quota timeout", "timeout"),
+    ("Upstash-Deduplication-Id", "dedup_id"),
+    ("Upstash-Callback", "callback"),
+    ("Upstash-Failure-Callback", "failure_callback"),
+    ("Upstash-Flow-Control-Key", "flow_key"),
+    ("Upstash-Label", "label"),
+    ("Upstash-Redact-Fields", "redact"),
+    ("Upstash-Forward-*", "headers"),
+    (HEADERS, "headers"),
+    ("Upstash-*", "options"),
+    (OPTIONS, "options"),
+    ("name of a queue", "queue"),
+    ("maxMessageSize", "body"),
+    ("destination", "destination"),
+    ("topic", "destination"),
+];
+
 /// How the names of options begin.
 const OPTION_START: &str = "Upstash-";
 
@@ -206,7 +240,11 @@ fn unix_seconds(text: &str) -> String {
     text.parse::<jiff::Timestamp>().map_or_else(|_| text.to_owned(), |at| at.as_second().to_string())
 }
 
-pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Markup {
+pub(super) fn markup(visitor: &Visitor, fields: &Fields, refusal: Refusal<'_>, plan: &Markup) -> Markup {
+    let input =
+        |name: &str, label: &str, value: &str, example: &str| field(refusal, name, label, value, example, false);
+    let previewed =
+        |name: &str, label: &str, value: &str, example: &str| field(refusal, name, label, value, example, true);
     html! {
         form.card.fields #send-form method="post" action=(HERE) data-preview="retry-plan" data-from="/console/send/plan" {
             (input("destination", "Destination", &fields.destination, "https://…, the name of a URL group, or api/llm"))
@@ -219,35 +257,51 @@ pub(super) fn markup(visitor: &Visitor, fields: &Fields, plan: &Markup) -> Marku
                 (input("queue", "Queue", &fields.queue, "none"))
                 (input("content_type", "Content type", &fields.content_type, "none"))
             }
-            label { "Body" textarea name="body" rows="4" spellcheck="false" { "\n" (fields.body) } }
-            label { "Headers for the receiver"
-                textarea.short name="headers" rows="2" spellcheck="false" placeholder="Authorization: Bearer …" { "\n" (fields.headers) }
-            }
-            h2 { "When, and how often" }
+            (area(refusal, "body", "Body", &fields.body, (None, "4", "")))
+            (area(refusal, "headers", &format!("{HEADERS}, one per line"), &fields.headers, (Some("short"), "2", "Authorization: Bearer …")))
+            h2 { "Timing and retries" }
             div.pairs {
-                (input("delay", "Delay", &fields.delay, "such as 10s or 2h"))
+                (input("delay", "Delay", &fields.delay, "for example 10s or 2h"))
                 (input("not_before", "Not before", &fields.not_before, "2026-12-24T18:00:00Z"))
-                (input("timeout", "Timeout", &fields.timeout, "such as 30s"))
+                (input("timeout", "Timeout", &fields.timeout, "for example 30s"))
             }
             div.pairs {
                 (previewed("retries", "Retries", &fields.retries, "3"))
-                div.wide {
-                    (previewed("retry_delay", "Wait before a retry, in ms", &fields.retry_delay, "1000 * (1 + retried)"))
-                }
+                div.wide { (previewed("retry_delay", "Retry delay (ms)", &fields.retry_delay, "1000 * (1 + retried)")) }
             }
             (plan)
             // The first button is what Enter presses: it shows, and sends nothing.
-            div { button type="submit" name="do" value="plan" formnovalidate { "Show the attempts" } }
-            (more(fields))
+            div { button type="submit" name="do" value="plan" formnovalidate { "Preview attempts" } }
+            (more(fields, refusal))
             div.actions {
-                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Send" }
+                button.primary type="submit" name="do" value="send" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Send message" }
             }
         }
     }
 }
 
+/// What went wrong with the form, and with which of its fields.
+pub(super) fn refusal<'a>(problem: Option<&'a Problem>, fields: &Fields) -> Refusal<'a> {
+    let limits = problem.and_then(|problem| Some(("Upstash-Flow-Control-Value", limit_of(&problem.text, fields)?)));
+    Refusal::new(problem, &[limits.as_slice(), NAMES].concat())
+}
+
+/// The field of a flow-control limit that a text is about: all limits are one header of the API.
+fn limit_of(text: &str, fields: &Fields) -> Option<&'static str> {
+    let (_, reason) = text.split_once("Upstash-Flow-Control-Value:")?;
+    let is_count = |text: &str| text.trim().is_empty() || text.trim().parse::<u32>().is_ok();
+    Some(match reason {
+        _ if reason.contains("Upstash-Flow-Control-Key") => "flow_key",
+        _ if reason.contains("period") && !reason.contains("parallelism") => "flow_period",
+        _ if !is_count(&fields.flow_parallelism) || fields.flow_rate.trim().is_empty() => "flow_parallelism",
+        _ => "flow_rate",
+    })
+}
+
 /// What is needed less often; folded while there is nothing in it.
-fn more(fields: &Fields) -> Markup {
+fn more(fields: &Fields, refusal: Refusal<'_>) -> Markup {
+    let input =
+        |name: &str, label: &str, value: &str, example: &str| field(refusal, name, label, value, example, false);
     let flow = [&fields.flow_key, &fields.flow_parallelism, &fields.flow_rate, &fields.flow_period];
     let dedup = [&fields.dedup_id, &fields.content_dedup];
     let is_said = |texts: &[&String]| texts.iter().any(|text| !text.is_empty());
@@ -255,23 +309,23 @@ fn more(fields: &Fields) -> Markup {
         details open[is_said(&dedup)] {
             summary { "Deduplication" }
             div.pairs {
-                (input("dedup_id", "Deduplication id", &fields.dedup_id, "none"))
+                (input("dedup_id", "Deduplication ID", &fields.dedup_id, "none"))
                 label.tick {
                     input type="checkbox" name="content_dedup" value="true" checked[!fields.content_dedup.is_empty()];
-                    " by destination, headers and body"
+                    " Deduplicate by destination, headers and body"
                 }
             }
         }
         details open[is_said(&[&fields.callback, &fields.failure_callback])] {
             summary { "Callbacks" }
-            (input("callback", "Callback: hears of every attempt", &fields.callback, "https://…"))
-            (input("failure_callback", "Failure callback: hears of the end", &fields.failure_callback, "https://…"))
+            (input("callback", "Callback (after every attempt)", &fields.callback, "https://…"))
+            (input("failure_callback", "Failure callback (when the message fails)", &fields.failure_callback, "https://…"))
         }
         details open[is_said(&flow)] {
             summary { "Flow control" }
             div.pairs {
                 (input("flow_key", "Key", &fields.flow_key, "none"))
-                (input("flow_parallelism", "Parallelism", &fields.flow_parallelism, "at once"))
+                (input("flow_parallelism", "Parallelism", &fields.flow_parallelism, "none"))
                 (input("flow_rate", "Rate", &fields.flow_rate, "per period"))
                 (input("flow_period", "Period", &fields.flow_period, "1s"))
             }
@@ -279,34 +333,37 @@ fn more(fields: &Fields) -> Markup {
         details open[is_said(&[&fields.label, &fields.redact])] {
             summary { "Label and redaction" }
             (input("label", "Label", &fields.label, "none"))
-            (input("redact", "Hidden in answers of the API", &fields.redact, "body, header[Authorization]"))
+            (input("redact", "Redact", &fields.redact, "body, header[Authorization]"))
         }
         details open[is_said(&[&fields.options])] {
             summary { "Other options" }
-            label { "As headers of the API, one a line"
-                textarea.short name="options" rows="2" spellcheck="false" placeholder="Upstash-Callback-Retries: 1" { "\n" (fields.options) }
-            }
+            (area(refusal, "options", &format!("{OPTIONS}, one per line"), &fields.options, (Some("short"), "2", "Upstash-Callback-Retries: 1")))
         }
     }
 }
 
-fn input(name: &str, label: &str, value: &str, example: &str) -> Markup {
-    field(name, label, value, example, false)
-}
-
-/// A field that the preview of the attempts follows.
-fn previewed(name: &str, label: &str, value: &str, example: &str) -> Markup {
-    field(name, label, value, example, true)
-}
-
-fn field(name: &str, label: &str, value: &str, example: &str, is_previewed: bool) -> Markup {
-    html! {
+/// A field of one line. The preview of the attempts can follow it.
+fn field(refusal: Refusal<'_>, name: &str, label: &str, value: &str, example: &str, is_previewed: bool) -> Markup {
+    let field = html! {
         label {
             (label)
             input name=(name) value=(value) placeholder=(example) autocomplete="off" spellcheck="false"
-                data-in-preview[is_previewed];
+                data-in-preview[is_previewed] aria-invalid=[refusal.invalid(name)] aria-describedby=[refusal.described_by(name)];
         }
-    }
+    };
+    refusal.around(name, &field)
+}
+
+/// A field of several lines: class, rows, example. Its first line feed is the one that HTML drops.
+fn area(refusal: Refusal<'_>, name: &str, label: &str, value: &str, look: (Option<&str>, &str, &str)) -> Markup {
+    let (class, rows, example) = look;
+    let area = html! {
+        label { (label)
+            textarea class=[class] name=(name) rows=(rows) spellcheck="false" placeholder=(example)
+                aria-invalid=[refusal.invalid(name)] aria-describedby=[refusal.described_by(name)] { "\n" (value) }
+        }
+    };
+    refusal.around(name, &area)
 }
 
 #[cfg(test)]
@@ -347,12 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_or_left_to_the_api() {
+    fn malformed_headers_are_refused_and_the_rest_is_left_to_the_api() {
         let fields = Fields { headers: "X-One: 1\nnonsense".into(), ..Fields::default() };
         assert!(fields.headers().unwrap_err().text.contains("\"nonsense\" is not a header"));
         let with = |options: &str| Fields { options: options.into(), ..Fields::default() }.headers();
         let forged = with("Authorization: Bearer x").unwrap_err();
-        assert_eq!(forged.text, "Authorization is not an option: those begin with Upstash-", "it says who asks");
+        let text = "API headers: Authorization is not an option; option names start with Upstash-";
+        assert_eq!(forged.text, text, "it says who asks");
         assert!(with("é: 1").is_err() && with(": 1").is_err() && with("Upstash-Retries 1").is_err());
         let headers = with("\nupstash-callback-retries: 1\nUpstash-Callback-Forward-A: b:c").unwrap();
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -360,6 +418,29 @@ mod tests {
         assert_eq!(headers[2..], expected);
         for text in ["1794830400", "tomorrow", ""] {
             assert_eq!(unix_seconds(text), text);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_refused_marks_its_own_field() {
+        let fields = |parallelism: &str, rate: &str| Fields {
+            flow_parallelism: parallelism.into(),
+            flow_rate: rate.into(),
+            ..Fields::default()
+        };
+        let counts = "Upstash-Flow-Control-Value: parallelism and rate must be whole numbers";
+        for (text, fields, expected) in [
+            ("Upstash-Flow-Control-Value: Upstash-Flow-Control-Key is missing", fields("2", ""), Some("flow_key")),
+            ("Upstash-Flow-Control-Value: period must be a duration", fields("2", "3"), Some("flow_period")),
+            (counts, fields("two", "3"), Some("flow_parallelism")),
+            (counts, fields("2", "three"), Some("flow_rate")),
+            (counts, fields("0", ""), Some("flow_parallelism")),
+            ("Upstash-Retries: not a number of retries", fields("two", ""), None),
+        ] {
+            assert_eq!(limit_of(text, &fields), expected, "{text}");
+            let problem = Problem::refused(text);
+            let field = expected.unwrap_or("retries");
+            assert_eq!(refusal(Some(&problem), &fields).invalid(field), Some("true"), "{text}");
         }
     }
 
@@ -380,8 +461,8 @@ mod tests {
     #[test]
     fn bodies_and_headers_stay_out_of_urls() {
         let options = "Upstash-Callback-Retries: 1\r\nupstash-callback-forward-a: b\nUpstash-Deduplication-Id: c";
-        let told = Fields { options: options.to_owned(), ..Fields::default() }.open_options();
-        assert_eq!(told, "Upstash-Callback-Retries: 1");
+        let open = Fields { options: options.to_owned(), ..Fields::default() }.open_options();
+        assert_eq!(open, "Upstash-Callback-Retries: 1");
         let secret = "hidden".to_owned();
         let fields = Fields {
             body: secret.clone(),

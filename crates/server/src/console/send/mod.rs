@@ -99,10 +99,12 @@ async fn send(visitor: &Visitor, fields: &Fields) -> Result<Done, Problem> {
     let ids: Vec<&str> = messages.iter().filter_map(|message| message["messageId"].as_str()).collect();
     let is_known = |message: &Value| message["deduplicated"] == true;
     let said = match (messages.len(), messages.iter().filter(|message| is_known(message)).count()) {
-        (1, 1) => "Nothing new was stored: the same message was published in the last ten minutes.".to_owned(),
-        (1, _) => "The message is stored and on its way.".to_owned(),
-        (all, 0) => format!("{all} messages are stored and on their way, one for each endpoint of the group."),
-        (all, known) => format!("{} messages are stored; {known} were published before.", all - known),
+        (1, 1) => "Duplicate: the same message was published in the last 10 minutes. Nothing was sent.".to_owned(),
+        (1, _) => "Message published.".to_owned(),
+        (all, 0) => format!("{all} messages published, one for each endpoint of the group."),
+        (all, known) => {
+            format!("{} published; {known} of {all} were duplicates.", view::counted(all - known, "message"))
+        }
     };
     let new = messages.iter().find(|message| !is_known(message));
     let again = new.and_then(|message| message["messageId"].as_str()).unwrap_or_default().to_owned();
@@ -130,16 +132,17 @@ async fn page(visitor: &Visitor, mut fields: Fields, done: &Done, problem: Optio
         fields.destination = format!("{}/200", receiver.url);
     }
     let plan = plan::of(visitor, &fields.retries, &fields.retry_delay).await;
+    let refusal = form::refusal(problem.as_ref(), &fields);
     let body = html! {
-        div.title { h1 { "Send" } span.quiet { "Publish a message, and see what becomes of it." } }
-        (view::alert(problem.as_ref()))
+        div.title { h1 { "Send" } span.quiet { "Publish a message and follow its delivery" } }
+        (refusal.alert())
         @if let Some(said) = &done.said { p.flash role="status" { (said) } }
-        @if !done.sent.is_empty() { (links(if done.is_known { "It is this one: " } else { "Sent: " }, &done.sent)) }
+        @if !done.sent.is_empty() { (links(if done.is_known { "Existing message: " } else { "Published: " }, &done.sent)) }
         @if !done.left_out.is_empty() {
-            p.hint #left-out { "The form says again what was sent, but for: " (done.left_out.join(", ")) "." }
+            p.hint #left-out { "The form is filled in as before, except for: " (done.left_out.join(", ")) "." }
         }
         div.columns.uneven {
-            (form::markup(visitor, &fields, &plan::markup(&plan)))
+            (form::markup(visitor, &fields, refusal, &plan::markup(&plan)))
             (received::card(visitor, &fields, &receiver))
         }
     };
@@ -182,5 +185,5 @@ async fn show_received(visitor: Visitor) -> Result<Markup, Problem> {
 
 async fn forget(visitor: Visitor) -> Result<Response, Problem> {
     visitor.send(Method::DELETE, "/v2/receiver", &[], Vec::new()).await?;
-    Ok(back_to(HERE, "The test receiver has forgotten what it got."))
+    Ok(back_to(HERE, "Cleared the list of deliveries."))
 }

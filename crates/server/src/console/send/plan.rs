@@ -36,9 +36,9 @@ pub(super) fn markup(plan: &Result<Plan, Problem>) -> Markup {
                 Ok(plan) => {
                     p.note { (sentence(plan)) }
                     p.hint {
-                        "If each attempt fails at once."
-                        @if plan.jitter > 0.0 { " The waits are stretched at random by up to " (plan.jitter * 100.0) " %." }
-                        " A receiver that answers with Retry-After decides itself, and one that answers 489 as it should ends it."
+                        "This assumes that each attempt fails immediately."
+                        @if plan.jitter > 0.0 { " Random jitter adds up to " (plan.jitter * 100.0) " % to each delay." }
+                        " A Retry-After header in the response overrides the delay. A 489 response with Upstash-NonRetryable-Error: true stops the retries."
                     }
                 },
                 Err(problem) => p.problem { (problem.text) },
@@ -50,7 +50,7 @@ pub(super) fn markup(plan: &Result<Plan, Problem>) -> Markup {
 fn sentence(plan: &Plan) -> String {
     let named: Vec<String> = plan.attempts.iter().take(NAMED_MAX).map(|attempt| exact(attempt.at_ms)).collect();
     if plan.attempts.len() == 1 {
-        return "One attempt; if it fails, the message goes to the DLQ.".to_owned();
+        return "One attempt; if it fails, the message moves to the DLQ.".to_owned();
     }
     let more = match plan.attempts.len() - named.len() {
         0 => String::new(),
@@ -66,7 +66,7 @@ fn exact(millis: u64) -> String {
     let (size, unit) = UNITS[first];
     let rest = UNITS.get(first + 1).map(|(below, name)| (millis % size / below, name));
     match rest {
-        // From ten seconds on, nobody counts milliseconds.
+        // From ten seconds on, milliseconds do not matter.
         Some((rest, name)) if rest > 0 && !(*name == "ms" && millis >= 10_000) => {
             format!("{} {unit} {rest} {name}", millis / size)
         }
@@ -105,7 +105,7 @@ mod tests {
             sentence(&plan(&[0, 12_182, 160_595])),
             "Attempts at 0 s, 12 s, 2 min 40 s; gives up after 2 min 40 s."
         );
-        assert_eq!(sentence(&plan(&[0])), "One attempt; if it fails, the message goes to the DLQ.");
+        assert_eq!(sentence(&plan(&[0])), "One attempt; if it fails, the message moves to the DLQ.");
         let many: Vec<u64> = (0..11).map(|n| n * 1_000).collect();
         assert!(
             sentence(&plan(&many)).ends_with("6 s, 7 s and 3 more; gives up after 10 s."),

@@ -1,4 +1,4 @@
-//! The test receiver: how it can be told to answer, and what it got.
+//! The test receiver: its responses, and the deliveries that it received.
 
 use super::super::Visitor;
 use super::super::view;
@@ -45,7 +45,7 @@ struct Signature {
 
 /// What it can be told to do by a press of a button: script, name.
 const SCRIPTS: [(&str, &str); 4] =
-    [("200", "Answers 200"), ("500,500,200", "500 twice, then 200"), ("hang", "Hangs"), ("489", "489: never again")];
+    [("200", "Return 200"), ("500,500,200", "500 twice, then 200"), ("hang", "Hang"), ("489", "489: no retries")];
 
 /// What the receiver has for this visitor; nothing, if it is off.
 pub(super) async fn of(visitor: &Visitor) -> Result<Option<TestReceiver>, Problem> {
@@ -66,7 +66,7 @@ pub(super) fn card(visitor: &Visitor, fields: &Fields, receiver: &Result<Option<
                     (list(visitor, receiver))
                 },
                 Ok(None) => {
-                    p { "It is off. With it you can try everything without an endpoint of your own. To switch it on:" }
+                    p { "The test receiver is off. With it, you can try deliveries without an endpoint of your own. To turn it on, add this setting:" }
                     pre { "console_receiver = true" }
                 },
                 Err(problem) => p.problem { (problem.text) },
@@ -78,7 +78,7 @@ pub(super) fn card(visitor: &Visitor, fields: &Fields, receiver: &Result<Option<
 fn scripts(fields: &Fields, receiver: &TestReceiver) -> Markup {
     html! {
         p {
-            "It stands on this machine, answers what the end of its URL says, and shows what it got. Choose an answer, then send:"
+            "A receiver on this machine. The end of its URL sets its responses, and each delivery appears below. Choose a response, then send a message:"
         }
         div.actions {
             @for (script, name) in SCRIPTS {
@@ -87,12 +87,12 @@ fn scripts(fields: &Fields, receiver: &TestReceiver) -> Markup {
         }
         div.pairs.choice {
             label { "Status" input form="send-form" name="script_status" value=(fields.script_status) inputmode="numeric" autocomplete="off"; }
-            label { "After" input form="send-form" name="script_delay" value=(fields.script_delay) autocomplete="off"; }
-            button type="submit" form="send-form" name="do" value="use" formnovalidate { "Use this answer" }
+            label { "Delay" input form="send-form" name="script_delay" value=(fields.script_delay) autocomplete="off"; }
+            button type="submit" form="send-form" name="do" value="use" formnovalidate { "Use this response" }
         }
-        p.hint { "So that nobody waits long, a choice that fails sets short waits on the left, unless you have said something else." }
+        p.hint { "A response that fails also sets a short retry delay, unless you have entered one. Hang also sets a short timeout." }
         p.hint {
-            "Its URL is yours alone until the server starts again: " code { (receiver.url) } " "
+            "The URL is private to this tenant and changes when the server restarts: " code { (receiver.url) } " "
             button type="button" data-copy=(receiver.url) { "Copy" }
         }
     }
@@ -104,13 +104,13 @@ pub(super) fn list(visitor: &Visitor, receiver: &TestReceiver) -> Markup {
     html! {
         div #received data-refresh="2000" data-from="/console/send/received" aria-live="polite" {
             @if receiver.deliveries.is_empty() {
-                (view::empty("Nothing was received yet", &html! { p { "Press Send: the delivery is here a moment later." } }))
+                (view::empty("No deliveries yet", &html! { p { "Send a message. Its delivery appears here a moment later." } }))
             } @else {
                 div.title {
                     h3 { "Received" }
                     div.actions {
-                        (view::button(visitor, "/console/send/forget", "Forget all",
-                            Some("Forget everything that the test receiver got?"), &[]))
+                        (view::button(visitor, "/console/send/forget", "Clear list",
+                            Some(&format!("Clear the list of deliveries ({})? Messages are not affected.", receiver.deliveries.len())), &[]))
                     }
                 }
                 ul.deliveries {
@@ -148,10 +148,10 @@ fn one(delivery: &Delivery, now: Timestamp) -> Markup {
         }
         @match (&delivery.body, &delivery.body_base64) {
             (Some(body), _) => (view::text("Body", body)),
-            (None, Some(bytes)) => (view::text("Body, in base64", bytes)),
-            (None, None) => p.quiet { "No body." },
+            (None, Some(bytes)) => (view::text("Body (in base64)", bytes)),
+            (None, None) => p.quiet { "No body" },
         }
-        @if delivery.is_cut { p.hint { "The body had " (view::number(delivery.body_bytes)) " bytes; this is its start." } }
+        @if delivery.is_cut { p.hint { "Only the start of the body is shown. It has " (view::number(delivery.body_bytes)) " bytes." } }
     }
 }
 
@@ -160,7 +160,7 @@ fn answered(delivery: &Delivery) -> Markup {
         true => "good",
         false => "bad",
     };
-    let asked = format!("as its URL asks: {}", delivery.script);
+    let asked = format!("responses in the URL: {}", delivery.script);
     html! { span.state.(kind) title=(asked) { (delivery.answer) } }
 }
 
@@ -168,9 +168,9 @@ fn signature(signature: &Signature) -> Markup {
     let key = signature.key.as_deref().unwrap_or("unknown");
     html! {
         @if signature.is_valid {
-            span.state.good { "signed, " (key) " key" }
+            span.state.good { "valid signature, " (key) " key" }
         } @else {
-            span.state.bad { "signature not valid" }
+            span.state.bad { "invalid signature" }
             span.quiet { (signature.problem.as_deref().unwrap_or_default()) }
         }
     }

@@ -43,7 +43,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.state == "RUN_STARTED"
     }
 
@@ -57,7 +57,7 @@ impl Run {
         let steps = self.steps.iter().rev().flat_map(|group| &group.steps);
         let failed = steps.filter(|step| step.state == "STEP_FAILED").find(|step| !step.errors.is_empty())?;
         let at = failed.name().map(|name| format!(", in “{name}”")).unwrap_or_default();
-        failed.errors.last().map(|error| error.told() + &at)
+        failed.errors.last().map(|error| error.in_words() + &at)
     }
 
     /// How many steps it has, and how many of them are done. The trigger is none, and what comes next is known once it has
@@ -183,7 +183,7 @@ pub(super) struct StepError {
 
 impl StepError {
     /// What went wrong, with what the program says of it.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         let error = for_people(&self.error, Timeout::Unknown);
         message_of(&self.body).map_or_else(|| error.clone().into_owned(), |message| format!("{error}: {message}"))
     }
@@ -296,7 +296,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_step_is_read_whatever_a_program_said_of_it() {
+    fn a_step_with_fields_of_any_type_is_read() {
         let step = json!({
             "stepName": "nap", "stepType": "SleepFor", "sleepFor": 7, "waitEventId": { "a": 1 }, "callUrl": null,
             "callResponseStatus": 200, "state": "STEP_SUCCESS", "headers": { "A": ["b"] }, "unknown": [],
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_failed_is_known_and_not_done() {
+    fn a_failed_step_counts_as_known_but_not_completed() {
         let step = |name: &str, state: &str| json!({ "stepName": name, "stepId": 1, "state": state });
         let run = |next: Value| {
             let groups = json!([
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_a_failure_is_what_the_server_says_or_else_what_the_program_answered() {
+    fn the_cause_of_a_failure_is_the_error_or_else_the_response() {
         let failed = |error: Option<&str>, body: &str| {
             let failed = json!({
                 "dlqId": "1767225614000-7", "workflowRunId": "wfr_1", "workflowUrl": "http://app", "workflowCreatedAt": 1,

@@ -30,12 +30,12 @@ pub(super) async fn show(visitor: Visitor, Query(Asked { event }): Query<Asked>)
         section.card {
             form.filters method="get" action=(EVENTS_PATH) role="search" {
                 label { "Event" input #event name="event" value=(event) required maxlength=(WORKFLOW_NAME_BYTES_MAX) autocomplete="off"; }
-                div.actions { button.primary type="submit" { "Who waits for it?" } }
+                div.actions { button.primary type="submit" { "Find waiting runs" } }
             }
         }
         @match &waiters {
-            None => (view::empty("Which event?", &html! {
-                p { "Name one to see the runs that wait for it. The " a href={ (PATH) "?state=STEP_PROGRESS" } { "list of runs" } " says what each waits for." }
+            None => (view::empty("No event selected", &html! {
+                p { "Enter an event to see the runs that wait for it. The " a href={ (PATH) "?state=STEP_PROGRESS" } { "list of runs" } " shows what each run waits for." }
             })),
             Some(waiters) => div.stack #waiters data-refresh="5000" { (listed(event, waiters, visitor.now())) },
         }
@@ -46,13 +46,13 @@ pub(super) async fn show(visitor: Visitor, Query(Asked { event }): Query<Asked>)
 
 fn listed(event: &str, waiters: &[Waiter], now: Timestamp) -> Markup {
     if waiters.is_empty() {
-        let hint = html! { p { "An event reaches who waits for it at that moment. One for a single run is kept until that run waits for it." } };
-        return view::empty(&format!("Nobody waits for {event}"), &hint);
+        let hint = html! { p { "An event reaches only runs that already wait for it. An event for a single run is stored until that run waits for it." } };
+        return view::empty(&format!("No runs wait for {event}"), &hint);
     }
     html! {
         div.scroll {
             table {
-                caption.skip { "Runs that wait for " (event) ", in the order of asking" }
+                caption.skip { "Runs that wait for " (event) ", longest wait first" }
                 thead { tr { th scope="col" { "Run" } th scope="col" { "URL" } th scope="col" { "Times out" } } }
                 tbody {
                     @for waiter in waiters {
@@ -67,7 +67,7 @@ fn listed(event: &str, waiters: &[Waiter], now: Timestamp) -> Markup {
         }
         p.hint {
             (counted(waiters.len(), "run")) (if waiters.len() == 1 { " waits" } else { " wait" }) " for it"
-            @if waiters.len() >= WAITERS_LISTED_MAX { "; there may be more, only so many are listed" }
+            @if waiters.len() >= WAITERS_LISTED_MAX { "; the list is limited to " (view::number(WAITERS_LISTED_MAX as u64)) " runs" }
         }
     }
 }
@@ -75,13 +75,13 @@ fn listed(event: &str, waiters: &[Waiter], now: Timestamp) -> Markup {
 fn form(visitor: &Visitor, event: &str) -> Markup {
     html! {
         section.card #notify {
-            h2 { "Notify" }
+            h2 { "Send an event" }
             form.fields method="post" action={ (PATH) "/notify" } {
                 input type="hidden" name="next" value=(visitor.here);
                 label { "Event" input name="event" value=(event) required maxlength=(WORKFLOW_NAME_BYTES_MAX) autocomplete="off"; }
-                label { "Run (empty: all that wait for it now)" input name="run" placeholder="wfr_…" maxlength=(WORKFLOW_NAME_BYTES_MAX) autocomplete="off"; }
+                label { "Run (empty for all runs that wait for it)" input name="run" placeholder="wfr_…" maxlength=(WORKFLOW_NAME_BYTES_MAX) autocomplete="off"; }
                 label { "Data" textarea name="data" placeholder="{\"approved\": true}" {} }
-                div.actions { (view::submit(visitor, "Notify")) }
+                div.actions { (view::submit(visitor, "Send event")) }
             }
         }
     }
@@ -91,7 +91,7 @@ pub(super) async fn notify(visitor: Visitor, form: RawForm) -> Result<Response, 
     let fields = Fields::read(&form);
     let (event, run) = (fields.one("event").trim(), fields.one("run").trim());
     if event.is_empty() {
-        return Err(Problem::refused("The event has no name."));
+        return Err(Problem::refused("Enter the name of the event."));
     }
     let path = match run {
         "" => format!("/v2/notify/{}", segment(event)),
@@ -101,9 +101,9 @@ pub(super) async fn notify(visitor: Visitor, form: RawForm) -> Result<Response, 
     let answer = visitor.send(Method::POST, &path, &[], data).await?;
     let reached = answer.as_array().map_or(0, Vec::len);
     let said = match (reached, run) {
-        (0, "") => format!("Nobody waits for {event}, so nothing happened."),
-        (0, run) => format!("{run} does not wait for {event} yet; it is kept until it does."),
-        (reached, _) => format!("{event} has reached {}.", counted(reached, "run")),
+        (0, "") => format!("No runs wait for {event}. Nothing was sent."),
+        (0, run) => format!("{run} does not wait for {event} yet. The event is stored until it does."),
+        (reached, _) => format!("Sent {event} to {}.", counted(reached, "run")),
     };
     let next = match fields.one("next") {
         "" => format!("{EVENTS_PATH}?{}", query(&[("event", event)])),

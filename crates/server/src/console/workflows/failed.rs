@@ -62,15 +62,10 @@ impl Action {
 
 /// What each action means, for buttons about many: its path, its name, the question before how many, what it does.
 const MANY: [(&str, &str, &str, &str); 4] = [
-    ("resume", "Resume", "Resume", "Each continues, as a new run, with the step that failed."),
-    ("restart", "Restart", "Restart", "Each begins anew, as a new run: all its steps are executed again."),
-    (
-        "callback",
-        "Retry failure callback",
-        "Retry the failure callback of",
-        "Only callbacks that have failed are called again.",
-    ),
-    ("delete", "Delete", "Delete", "Deleted runs cannot be resumed or restarted; their logs stay."),
+    ("resume", "Resume", "Resume", "Each continues as a new run from the step that failed."),
+    ("restart", "Restart", "Restart", "Each starts again as a new run and executes all its steps."),
+    ("callback", "Retry failure callback", "Retry the failure callback of", "Only failed callbacks are called again."),
+    ("delete", "Delete", "Delete", "Deleted runs cannot be resumed or restarted. Their logs stay."),
 ];
 /// The filter that means those whose failure callback is called again.
 const CALLBACK_FAILED: (&str, &str) = ("failureFunctionState", "CALLBACK_FAIL");
@@ -103,7 +98,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<
             (tabs(FAILED_PATH))
             div.actions {
                 a.button href={ (FAILED_PATH) "/all?" (filters.without_page()) } {
-                    @if filters.is_empty() { "Act on all…" } @else { "Act on all that match…" }
+                    @if filters.is_empty() { "Act on all…" } @else { "Act on all matching…" }
                 }
             }
         }
@@ -124,9 +119,9 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &FailedPage) -> Markup {
             div #failed.scroll { (table(visitor, &found.messages, true)) }
             form #selection.fields method="post" action={ (FAILED_PATH) "/resume" } {
                 input type="hidden" name="next" value=(visitor.here);
-                (again::settings(None, &html! {}))
+                (again::settings(None, None, &html! {}))
                 div.actions {
-                    span.quiet { "Ticked runs:" }
+                    span.quiet { "Selected runs:" }
                     (many_buttons(visitor, false))
                 }
             }
@@ -150,7 +145,7 @@ fn many_buttons(visitor: &Visitor, are_disabled: bool) -> Markup {
 fn again_buttons(visitor: &Visitor) -> Markup {
     html! {
         div.actions {
-            @for (path, name) in [("resume", "Resume with these"), ("restart", "Restart with these")] {
+            @for (path, name) in [("resume", "Resume with these settings"), ("restart", "Restart with these settings")] {
                 button type="submit" formaction={ (FAILED_PATH) "/" (path) } disabled[!visitor.may_act()]
                     title=[view::refusal(visitor)] { (name) }
             }
@@ -164,31 +159,31 @@ pub(super) fn with_other_settings(visitor: &Visitor, dlq_id: &str) -> Markup {
         form.card.fields #again method="post" action={ (FAILED_PATH) "/resume" } {
             input type="hidden" name="dlqId" value=(dlq_id);
             input type="hidden" name="next" value=(visitor.here);
-            (again::settings(None, &again_buttons(visitor)))
+            (again::settings(None, None, &again_buttons(visitor)))
         }
     }
 }
 
 fn nothing(filters: &Filters, has_more: bool) -> Markup {
     if has_more {
-        return view::empty("Nothing here so far", &html! { p { "There are older ones: go to the next page." } });
+        return view::empty("No matches yet", &html! { p { "Go to the next page to search older runs." } });
     }
     if !filters.is_empty() {
-        return view::empty("No failed run matches", &html! { p { a href=(FAILED_PATH) { "Show all failed runs" } } });
+        return view::empty("No failed runs match", &html! { p { a href=(FAILED_PATH) { "Show all failed runs" } } });
     }
     let hint = html! {
-        p { "A run whose step fails in every attempt stays here until you resume, restart or delete it. " a href=(PATH) { "All runs" } }
+        p { "A run appears here when all attempts of a step fail. It stays until you resume, restart or delete it. " a href=(PATH) { "Show all runs" } }
     };
-    view::empty("No run has failed", &hint)
+    view::empty("No failed runs", &hint)
 }
 
 fn table(visitor: &Visitor, runs: &[Failed], has_buttons: bool) -> Markup {
     let now = visitor.now();
     html! {
         table {
-            caption.skip { "Failed runs, the newest failure first" }
+            caption.skip { "Failed runs, newest failure first" }
             thead { tr {
-                @if has_buttons { th.tight scope="col" { input type="checkbox" aria-label="Tick all" data-select-all="dlqId"; } }
+                @if has_buttons { th.tight scope="col" { input type="checkbox" aria-label="Select all" data-select-all="dlqId"; } }
                 th scope="col" { "Run" } th scope="col" { "URL · labels" } th scope="col" { "Failed" } th scope="col" { "Cause" }
                 th scope="col" { "Failure callback" } @if has_buttons { th scope="col" { "Actions" } }
             } }
@@ -201,7 +196,7 @@ fn row(visitor: &Visitor, run: &Failed, now: Timestamp, has_buttons: bool) -> Ma
     html! {
         tr {
             @if has_buttons {
-                td.tight { input type="checkbox" form="selection" name="dlqId" value=(run.dlq_id) aria-label={ "Tick " (run.id) }; }
+                td.tight { input type="checkbox" form="selection" name="dlqId" value=(run.dlq_id) aria-label={ "Select " (run.id) }; }
             }
             td { a.mono.cut.id href=(run_path(&run.id, Some(run.created_at))) title=(run.id) { (run.id) } }
             td { (cut(&run.url)) @for label in &run.labels { span.cut.hint title=(label) { (label) } } }
@@ -225,8 +220,8 @@ pub(super) fn actions(visitor: &Visitor, dlq_id: &str) -> Markup {
     };
     html! {
         (act("resume", "Resume", None))
-        (act("restart", "Restart", Some("Restart this run? A new run begins: all its steps are executed again.")))
-        (act("delete", "Delete", Some("Delete this failed run? It cannot be resumed any more; its log stays.")))
+        (act("restart", "Restart", Some("Restart this run? A new run starts and executes all its steps.")))
+        (act("delete", "Delete", Some("Delete this failed run? Deleted runs cannot be resumed or restarted. Its log stays.")))
     }
 }
 
@@ -259,7 +254,7 @@ pub(super) async fn question(visitor: Visitor, Path(path): Path<String>, RawQuer
 
 async fn question_of(visitor: &Visitor, path: &str, asked: &str) -> Result<String, Problem> {
     let Some((_, _, ask, meaning)) = MANY.into_iter().find(|(known, ..)| *known == path) else {
-        return Err(Problem { status: StatusCode::NOT_FOUND, text: "There is no such question.".to_owned() });
+        return Err(Problem { status: StatusCode::NOT_FOUND, text: "Unknown action.".to_owned() });
     };
     let fields = Fields::parse(asked.as_bytes());
     let which = if fields.one("matching").is_empty() {
@@ -288,21 +283,21 @@ pub(super) async fn ask(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<M
         div.title { h1 { "Act on failed runs" } }
         section.card {
             @if filters.is_empty() {
-                p { strong { "There is no filter: this is about every failed run." } }
+                p { strong { "All failed runs of this tenant" } }
             } @else {
-                p { "Failed runs with " strong { (filters.told()) } }
+                p { "Failed runs with " strong { (filters.in_words()) } }
             }
             p #hit {
                 @if found.cursor.is_some() { "More than " }
-                @if count == 0 { "No failed run matches." }
+                @if count == 0 { "No failed runs match." }
                 @else { (counted(count, "failed run")) (if count == 1 { " matches." } else { " match." }) }
             }
             form.fields method="post" action={ (FAILED_PATH) "/resume" } {
                 (filters.hidden())
                 input type="hidden" name="matching" value="true";
                 input type="hidden" name="next" value=(back);
-                (again::settings(None, &html! {}))
-                div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Leave them" } }
+                (again::settings(None, None, &html! {}))
+                div.actions { (many_buttons(&visitor, count == 0)) a.button href=(back) { "Back to the list" } }
             }
         }
         @if count > 0 { div.scroll { (table(&visitor, &found.messages, false)) } }
@@ -325,15 +320,15 @@ pub(super) async fn act(visitor: Visitor, Path(name): Path<String>, form: RawFor
 fn refused(visitor: &Visitor, form: &RawForm, problem: &Problem) -> Response {
     let meant = url::form_urlencoded::parse(&form.0).filter(|(name, _)| !again::is_setting(name));
     let body = html! {
-        div.title { h1 { "Begin failed runs again" } }
+        div.title { h1 { "Resume or restart failed runs" } }
         p.problem role="alert" { (problem.text) }
-        p { a href=(FAILED_PATH) { "To the failed runs" } }
+        p { a href=(FAILED_PATH) { "Back to failed runs" } }
         form.card.fields method="post" action={ (FAILED_PATH) "/resume" } {
             @for (name, value) in meant { input type="hidden" name=(name) value=(value); }
-            (again::settings(Some(&Fields::read(form)), &again_buttons(visitor)))
+            (again::settings(Some(&Fields::read(form)), Some(problem), &again_buttons(visitor)))
         }
     };
-    (problem.status, view::page(&visitor.frame("Begin failed runs again"), &body)).into_response()
+    (problem.status, view::page(&visitor.frame("Resume or restart failed runs"), &body)).into_response()
 }
 
 /// What is done, and with which headers.
@@ -357,7 +352,8 @@ impl Order<'_> {
         if !fields.one("matching").is_empty() {
             let filters = Filters::read(&FAILED, &String::from_utf8_lossy(&form.0));
             let (done, is_all) = self.on_matching(visitor, &filters).await?;
-            let rest = if is_all || done.stopped.is_some() { "" } else { " There are more. Repeat it to continue." };
+            let rest =
+                if is_all || done.stopped.is_some() { "" } else { " More runs match. Repeat the action to continue." };
             return Ok(back_to(next, &format!("{}{rest}", self.said(&done))));
         }
         // Without an id the API would be asked to act on everything.
@@ -371,7 +367,7 @@ impl Order<'_> {
             ([run], [_]) if matches!(action, Action::Resume | Action::Restart) => {
                 let id = run["workflowRunId"].as_str().unwrap_or_default();
                 let path = run_path(id, run["workflowCreatedAt"].as_u64());
-                Ok(back_to(&path, &format!("{}: this is the new run.", action.done())))
+                Ok(back_to(&path, &format!("{}. This is the new run.", action.done())))
             }
             ([_], [_]) if action == Action::Delete && next.starts_with(&format!("{PATH}/runs/")) => {
                 Ok(back_to(FAILED_PATH, "Deleted 1 failed run."))
@@ -383,7 +379,7 @@ impl Order<'_> {
     fn said(&self, done: &Done) -> String {
         let said = format!("{} {}.", self.action.done(), counted(done.each.len(), "failed run"));
         match &done.stopped {
-            Some(why) => format!("{said} It stopped: {why}."),
+            Some(why) => format!("{said} Stopped: {why}."),
             None => said,
         }
     }

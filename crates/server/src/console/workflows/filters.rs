@@ -7,15 +7,15 @@ pub(super) use crate::console::filters::Filters;
 
 const STATES: &[(&str, &str)] = &[
     ("", "any"),
-    ("RUN_STARTED", "in progress"),
+    ("RUN_STARTED", "running"),
     ("RUN_SUCCESS", "succeeded"),
     ("RUN_FAILED", "failed"),
     ("RUN_CANCELED", "cancelled"),
     ("STEP_PROGRESS", "has a step in progress"),
-    ("STEP_RETRY", "has a step that is retried"),
-    ("STEP_FAILED", "has a step that failed"),
-    ("STEP_CANCELED", "has a step that was cancelled"),
-    ("STEP_SUCCESS", "has a step that is done"),
+    ("STEP_RETRY", "has a step that is retrying"),
+    ("STEP_FAILED", "has a failed step"),
+    ("STEP_CANCELED", "has a cancelled step"),
+    ("STEP_SUCCESS", "has a completed step"),
 ];
 
 const CALLBACK_STATES: &[(&str, &str)] = &[
@@ -28,26 +28,26 @@ const CALLBACK_STATES: &[(&str, &str)] = &[
 
 /// Fields of both forms: what is asked for most, and the others.
 const NAMES: &[Field] = &[
-    field("workflowRunId", "Run id", "wfr_…"),
+    field("workflowRunId", "Run ID", "wfr_…"),
     field("label", "Label", ""),
-    field("workflowUrl", "URL, exactly", "https://…"),
+    field("workflowUrl", "Exact URL", "https://…"),
 ];
 const OTHERS: &[Field] = &[
     field("host", "Host", "app.example.com"),
     field("path", "Path", "/api/order"),
     field("flowControlKey", "Flow-control key", ""),
-    field("callerIp", "Triggered from", "10.0.0.7"),
+    field("callerIp", "Caller IP", "10.0.0.7"),
     field("workflowCreatedAt", "Created at (Unix ms)", "1767225600000"),
     field("fromDate", "Created from (UTC)", ""),
     field("toDate", "Created to (UTC)", ""),
 ];
-const HINT: &str = "Several values with commas mean “or”.";
+const HINT: &str = "Separate several values with commas to match any of them.";
 
 /// Of `/v2/workflows/logs`.
 pub(super) const RUNS: Form = Form {
     path: super::PATH,
     common: &[&[choice("state", "State", STATES)], NAMES],
-    others: &[OTHERS, &[field("messageId", "Message id of a step", "msg_…")]],
+    others: &[OTHERS, &[field("messageId", "Message ID of a step", "msg_…")]],
     hint: HINT,
 };
 
@@ -62,7 +62,7 @@ pub(super) const FAILED: Form = Form {
 /// As a bulk cancel wants them; says why there can be none.
 pub(super) fn for_cancel(filters: &Filters, count: &str) -> Result<String, Problem> {
     if !matches!(filters.value("state"), "" | "RUN_STARTED") {
-        let text = "runs cannot be cancelled by state: take that filter away, or choose “in progress”";
+        let text = "runs cannot be cancelled by “State”; remove that filter or choose “running”";
         return Err(Problem::refused(text));
     }
     let exact = if filters.value("workflowUrl").is_empty() { "" } else { "true" };
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_hits_what_the_list_shows_or_nothing() {
+    fn a_cancel_has_the_filters_of_the_list_or_is_refused() {
         let cancel = |text: &str| for_cancel(&Filters::read(&RUNS, text), "500").map_err(|problem| problem.text);
         assert_eq!(cancel("").unwrap(), "count=500");
         assert_eq!(

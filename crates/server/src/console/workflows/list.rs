@@ -51,7 +51,7 @@ pub(super) async fn show(visitor: Visitor, RawQuery(asked): RawQuery) -> Result<
             (tabs(PATH))
             div.actions {
                 a.button href={ (PATH) "/cancel?" (filters.without_page()) } {
-                    @if filters.is_empty() { "Cancel all…" } @else { "Cancel all that match…" }
+                    @if filters.is_empty() { "Cancel all…" } @else { "Cancel all matching…" }
                 }
             }
         }
@@ -70,14 +70,14 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &RunPage) -> Markup {
     html! {
         div.stack #runs data-refresh="5000" data-also="pages" {
             @if is_empty && has_more {
-                (view::empty("Nothing here so far", &html! { p { "There are older runs to look through: go to the next page." } }))
+                (view::empty("No matches yet", &html! { p { "Go to the next page to search older runs." } }))
             } @else if is_empty {
                 (nothing(filters))
             } @else {
                 div.scroll { (table(&found.runs, visitor.now(), true)) }
                 form #selection method="post" action={ (PATH) "/cancel" } data-ask={ (PATH) "/question/ticked" } {
                     input type="hidden" name="next" value=(visitor.here);
-                    button.danger type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Cancel ticked runs" }
+                    button.danger type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Cancel selected runs" }
                 }
             }
         }
@@ -87,8 +87,8 @@ fn listed(visitor: &Visitor, filters: &Filters, found: &RunPage) -> Markup {
 
 fn nothing(filters: &Filters) -> Markup {
     if !filters.is_empty() {
-        let hint = html! { p { "Runs that have ended are shown for as long as their log is kept. " a href=(PATH) { "Show all runs" } } };
-        return view::empty("No run matches", &hint);
+        let hint = html! { p { "Ended runs are listed until their log expires. " a href=(PATH) { "Show all runs" } } };
+        return view::empty("No runs match", &hint);
     }
     let command = "curl -X POST \"$QSTASH_URL/v2/trigger/http://localhost:3000/orders\" -H \"Authorization: Bearer $QSTASH_TOKEN\" -d '{\"id\": 1}'";
     let hint = html! {
@@ -101,12 +101,12 @@ fn nothing(filters: &Filters) -> Markup {
 fn table(runs: &[Run], now: Timestamp, has_boxes: bool) -> Markup {
     html! {
         table {
-            caption.skip { "Runs, the newest first" }
+            caption.skip { "Runs, newest first" }
             thead { tr {
-                @if has_boxes { th.tight scope="col" { input type="checkbox" aria-label="Tick all" data-select-all="id"; } }
+                @if has_boxes { th.tight scope="col" { input type="checkbox" aria-label="Select all" data-select-all="id"; } }
                 th scope="col" { "State" } th scope="col" { "Run" } th scope="col" { "URL · labels" }
                 th scope="col" { "Started" } th.number scope="col" { "Duration" } th.number scope="col" { "Steps" }
-                th scope="col" { "Waits for · cause" }
+                th scope="col" { "Waiting for · cause" }
             } }
             tbody { @for run in runs { (row(run, now, has_boxes)) } }
         }
@@ -119,8 +119,8 @@ fn row(run: &Run, now: Timestamp, has_boxes: bool) -> Markup {
         tr {
             @if has_boxes {
                 td.tight {
-                    @if run.goes_on() {
-                        input type="checkbox" form="selection" name="id" value=(run.id) aria-label={ "Tick " (run.id) };
+                    @if run.is_running() {
+                        input type="checkbox" form="selection" name="id" value=(run.id) aria-label={ "Select " (run.id) };
                     }
                 }
             }
@@ -129,7 +129,7 @@ fn row(run: &Run, now: Timestamp, has_boxes: bool) -> Markup {
             td { (cut(&run.url)) @for label in &run.labels { span.cut.hint title=(label) { (label) } } }
             td.tight { (view::time(Timestamp(run.created_at), now)) }
             td.number.tight { (view::duration(run.end(now) - run.created_at)) }
-            td.number.tight title={ (done) " of " (all) " known steps are done" } { (done) " / " (all) }
+            td.number.tight title={ (done) " of " (all) " known steps completed" } { (done) " / " (all) }
             td.waits { @if let Some(text) = waits_for(run, now).or_else(|| run.cause()) { (shortened(&text)) } }
         }
     }
@@ -141,7 +141,7 @@ fn shortened(text: &str) -> Markup {
     html! { span.lines title=[(short.len() < text.len()).then_some(text)] { (short) @if short.len() < text.len() { "…" } } }
 }
 
-/// The question before those that are ticked are cancelled.
+/// The question before the selected runs are cancelled.
 pub(super) async fn ask_ticked(_visitor: Visitor, RawQuery(query): RawQuery) -> Question {
     let count = Fields::parse(query.unwrap_or_default().as_bytes()).ticked("id").len();
     let ask = |ticked| format!("Cancel {ticked}? Running steps will finish, but their results will be dropped.");
@@ -175,30 +175,30 @@ async fn count_and_list(visitor: &Visitor, filters: &Filters, wanted: &str) -> R
 }
 
 fn asked_for(visitor: &Visitor, filters: &Filters, counted: Counted, found: &RunPage, back: &str) -> Markup {
-    let how_many = question::how_many(counted, "run").ok();
+    let how_many = question::how_many(counted, "running workflow").ok();
     let (is_none, are_some_hidden) = (counted.count == 0, found.runs.len() < counted.count);
     html! {
         section.card {
-            @if filters.is_empty() {
-                p { strong { "There is no filter: this is about every run in progress." } }
-            } @else {
-                p { "Runs in progress with " strong { (filters.told()) } }
-            }
+            @if !filters.is_empty() { p { "Running workflows with " strong { (filters.in_words()) } } }
             @match how_many {
-                Some(how_many) => p #hit { (how_many) " will be cancelled. "
-                    "Running steps will finish, but their results will be dropped. Failure functions will not be called." },
-                None => p #hit { "No run matches. There is nothing to cancel." },
+                Some(how_many) => {
+                    // One is not "all 1".
+                    @let all = if filters.is_empty() && counted.count > 1 && !counted.has_more { "all " } else { "" };
+                    p #hit { strong { "This cancels " (all) (how_many) "." } }
+                    p { "Running steps will finish, but their results will be dropped. Failure functions will not be called." }
+                }
+                None => p #hit { "No running workflows match. There is nothing to cancel." },
             }
             div.actions {
                 form.inline method="post" action={ (PATH) "/cancel-matching" } {
                     (filters.hidden())
                     input type="hidden" name="next" value=(back);
-                    button.danger type="submit" disabled[!visitor.may_act() || is_none] title=[view::refusal(visitor)] { "Cancel them" }
+                    button.danger type="submit" disabled[!visitor.may_act() || is_none] title=[view::refusal(visitor)] { "Cancel runs" }
                 }
-                a.button href=(back) { "Keep them" }
+                a.button href=(back) { "Keep running" }
             }
         }
-        @if are_some_hidden { p.note { "Shown are the newest " (view::number(found.runs.len() as u64)) " of them." } }
+        @if are_some_hidden { p.note { "The newest " (view::number(found.runs.len() as u64)) " runs are shown." } }
         @if !found.runs.is_empty() { div.scroll { (table(&found.runs, visitor.now(), false)) } }
     }
 }
@@ -211,7 +211,7 @@ pub(super) async fn cancel_selected(visitor: Visitor, form: RawForm) -> Result<R
         return Ok(back_to(fields.one("next"), &question::none_ticked("run")));
     }
     let cancelled = cancel(&visitor, &query(&ids)).await?;
-    let others = if cancelled == ids.len() { "" } else { " The others had ended." };
+    let others = if cancelled == ids.len() { "" } else { " The others had already ended." };
     Ok(back_to(fields.one("next"), &format!("Cancelled {}.{others}", counted(cancelled, "run"))))
 }
 
@@ -227,7 +227,7 @@ pub(super) async fn cancel_matching(visitor: Visitor, form: RawForm) -> Result<R
             break;
         }
         if round == CANCEL_ROUNDS_MAX {
-            let said = format!("Cancelled {}; there may be more. Cancel again to continue.", counted(all, "run"));
+            let said = format!("Cancelled {}. More may match; cancel again to continue.", counted(all, "run"));
             return Ok(back_to(fields.one("next"), &said));
         }
     }

@@ -40,12 +40,12 @@ pub(super) async fn show(
     let title = format!("Run {}", run.id);
     let interval = if steps::shown_count(&run) > STEPS_OFTEN { "10000" } else { "2000" };
     let body = html! {
-        div #run.stack data-refresh=[run.goes_on().then_some(interval)] {
+        div #run.stack data-refresh=[run.is_running().then_some(interval)] {
             (head(&visitor, &run))
-            @if !is_whole { p.note { "This run is so large that payloads and results are left out here. The API has them." } }
+            @if !is_whole { p.note { "This run is too large to show its payloads and results. Use the API to read them." } }
             (story(&visitor, &run, &which))
         }
-        @if run.goes_on() { (notify(&visitor, &run)) }
+        @if run.is_running() { (notify(&visitor, &run)) }
     };
     Ok(view::page(&visitor.frame(&title), &body))
 }
@@ -64,23 +64,22 @@ async fn find(visitor: &Visitor, id: &str, created_at: &str) -> Result<(Run, boo
     };
     let absent = || Problem {
         status: StatusCode::NOT_FOUND,
-        text: format!("There is no run {id}. Runs that have ended are kept for as long as logs are."),
+        text: format!("Run {id} not found. Ended runs are kept as long as logs."),
     };
     let run = page.runs.into_iter().find(|run| run.id == id).ok_or_else(absent)?;
     Ok((run, is_whole))
 }
 
 fn head(visitor: &Visitor, run: &Run) -> Markup {
-    let stop =
-        "Cancel this run? What is being executed finishes, and its result is dropped; no failure function is called.";
+    let stop = "Cancel this run? Running steps will finish, but their results will be dropped. The failure function will not be called.";
     html! {
         div.title {
             h1 { "Run " code { (run.id) } }
             (state(&run.state))
             (tabs(""))
             div.actions {
-                button type="button" data-copy=(run.id) { "Copy id" }
-                @if run.goes_on() {
+                button type="button" data-copy=(run.id) { "Copy ID" }
+                @if run.is_running() {
                     (view::button(visitor, &format!("{PATH}/runs/{}/cancel", segment(&run.id)), "Cancel", Some(stop),
                         &[("createdAt", &run.created_at.to_string())]))
                 }
@@ -94,20 +93,20 @@ fn story(visitor: &Visitor, run: &Run, which: &Which) -> Markup {
     let now = visitor.now();
     html! {
         @if let Some(waits) = waits_for(run, now) {
-            p.note #waits aria-live="polite" { "It waits for " (waits) "." }
+            p.note #waits aria-live="polite" { "Waiting for " (waits) "." }
         }
-        @if let Some(cause) = run.cause().filter(|_| !run.goes_on()) {
-            p.problem #cause { "It failed: " (cause) }
+        @if let Some(cause) = run.cause().filter(|_| !run.is_running()) {
+            p.problem #cause { "Failed: " (cause) }
         }
         @if let Some(dlq_id) = &run.dlq_id { (super::failed::with_other_settings(visitor, dlq_id)) }
-        section.card { h2 { "Run" } (facts(run, now)) }
+        section.card { h2 { "Details" } (facts(run, now)) }
         section.card {
             h2 { "Steps" }
             (zoom(visitor, run, which))
             (steps::waterfall(visitor, run, which.from, which.zoom.is_some()))
             (pages(run, which.from))
         }
-        @if let Some(response) = &run.response { section.card { h2 { "Result" } (shown("What it returned", response)) } }
+        @if let Some(response) = &run.response { section.card { h2 { "Result" } (shown("Output", response)) } }
         @if let Some(call) = &run.failure_function { (failure(visitor, run, call)) }
     }
 }
@@ -117,9 +116,9 @@ fn zoom(visitor: &Visitor, run: &Run, which: &Which) -> Markup {
     let path = run_path(&run.id, Some(run.created_at));
     html! {
         @if which.zoom.is_some() {
-            p.hint { a href=(path) { "Show all the time until now" } }
+            p.hint { a href=(path) { "Show the whole run" } }
         } @else if steps::is_mostly_waiting(run, visitor.now()) {
-            p.hint { a href={ (path) "&zoom=done" } { "Show only the time of what is done" } }
+            p.hint { a href={ (path) "&zoom=done" } { "Zoom to the completed steps" } }
         }
     }
 }
@@ -153,27 +152,27 @@ fn facts(run: &Run, now: Timestamp) -> Markup {
                 dt { "Triggered by" }
                 dd {
                     @if let Some(invoker) = &run.invoker {
-                        "the run " a.mono href=(run_path(&invoker.id, invoker.created_at)) { (invoker.id) }
+                        "run " a.mono href=(run_path(&invoker.id, invoker.created_at)) { (invoker.id) }
                     } @else { (run.caller_ip.as_deref().unwrap_or("an unknown address")) }
                 }
                 @if let Some(key) = &run.flow_control_key {
                     dt { "Flow control" }
                     dd {
                         a href={ (ROOT) "/flow-control/key?" (query(&[("key", key)])) } { (key) } " · "
-                        a href={ (PATH) "?" (query(&[("flowControlKey", key)])) } { "runs under it" }
+                        a href={ (PATH) "?" (query(&[("flowControlKey", key)])) } { "runs with this key" }
                     }
                 }
                 @if let Some(dlq_id) = &run.dlq_id {
                     dt { "DLQ" }
                     dd { a href={ (FAILED_PATH) "?" (query(&[("workflowRunId", &run.id)])) } { code { (dlq_id) } } }
                 }
-                dt { "Same id" } dd { a href={ (PATH) "?" (query(&[("workflowRunId", &run.id)])) } { "all runs of this id" } }
+                dt { "Same ID" } dd { a href={ (PATH) "?" (query(&[("workflowRunId", &run.id)])) } { "Show all runs with this ID" } }
             }
             dl.facts {
                 dt { "Started" } dd { (view::time_in_full(Timestamp(run.created_at), now)) }
                 @if let Some(ended) = run.completed_at { dt { "Ended" } dd { (view::time_in_full(Timestamp(ended), now)) } }
                 dt { "Duration" } dd { (view::duration(run.end(now) - run.created_at)) }
-                dt { "Steps" } dd { @if all == 0 { "none yet" } @else { (done) " of " (all) " known ones done" } }
+                dt { "Steps" } dd { @if all == 0 { "none yet" } @else { (done) " of " (all) " known steps completed" } }
                 @if let Some(usage) = &run.usage { (budgets(run, usage, now)) }
             }
         }
@@ -188,7 +187,7 @@ fn budgets(run: &Run, usage: &Usage, now: Timestamp) -> Markup {
         ("Time", run.end(now) - run.created_at, usage.max_duration, view::duration),
     ];
     html! {
-        dt { "Budgets" }
+        dt { "Limits" }
         dd.budgets {
             @for (name, used, max, shown) in budgets {
                 label { (name) " " (shown(used)) " of " (shown(max)) meter min="0" max=(max) high=(max / 10 * 8) value=(used.min(max)) {} }
@@ -219,12 +218,12 @@ fn failure(visitor: &Visitor, run: &Run, call: &FailureFunction) -> Markup {
                 @if let Some(dlq_id) = &run.dlq_id { (super::failed::callback_actions(visitor, dlq_id, &call.state)) }
             }
             dl.facts {
-                dt { "The run failed with" } dd { "status " (call.fail_status) }
-                @if let Some(status) = call.response_status { dt { "It was answered with" } dd { "status " (status) } }
+                dt { "Run failed with" } dd { "status " (call.fail_status) }
+                @if let Some(status) = call.response_status { dt { "Response" } dd { "status " (status) } }
                 @if let Some(due) = call.next_delivery_time { dt { "Next attempt" } dd { (view::time_in_full(Timestamp(due), now)) } }
             }
-            @if !call.fail_response.is_empty() { (shown("What is told: the last answer of the program", &call.fail_response)) }
-            @if let Some(body) = call.response_body.as_deref().filter(|body| !body.is_empty()) { (shown("What it answered", body)) }
+            @if !call.fail_response.is_empty() { (shown("Payload: last response of the workflow", &call.fail_response)) }
+            @if let Some(body) = call.response_body.as_deref().filter(|body| !body.is_empty()) { (shown("Response body", body)) }
             (steps::failures(&call.errors, now))
         }
     }
@@ -246,17 +245,17 @@ fn notify(visitor: &Visitor, run: &Run) -> Markup {
     let events = events(run);
     html! {
         section.card #notify {
-            h2 { "Send it an event" }
+            h2 { "Send an event" }
             form.fields method="post" action={ (PATH) "/notify" } {
                 input type="hidden" name="run" value=(run.id);
                 input type="hidden" name="next" value=(visitor.here);
                 label { "Event" input name="event" required list="events" value=(events.first().copied().unwrap_or_default()) maxlength="1024" autocomplete="off"; }
                 datalist #events { @for event in &events { option value=(event) {} } }
                 label { "Data" textarea name="data" placeholder="{\"approved\": true}" {} }
-                div.actions { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Notify" } }
+                div.actions { button.primary type="submit" disabled[!visitor.may_act()] title=[view::refusal(visitor)] { "Send event" } }
                 p.hint {
-                    @if events.is_empty() { "It waits for no event now: this one is kept until it does." }
-                    @else { "An event that it does not wait for yet is kept until it does." }
+                    @if events.is_empty() { "This run does not wait for an event now. The event is stored until it does." }
+                    @else { "An event that the run does not wait for yet is stored until it does." }
                 }
             }
         }
@@ -276,7 +275,7 @@ pub(super) async fn retry(visitor: Visitor, form: RawForm) -> Result<Response, P
     let fields = Fields::read(&form);
     let id = fields.one("messageId");
     visitor.send(Method::POST, &format!("/v2/messages/{}/retry", segment(id)), &[], Vec::new()).await?;
-    Ok(back_to(fields.one("next"), "It is due now."))
+    Ok(back_to(fields.one("next"), "Starting now."))
 }
 
 #[cfg(test)]
@@ -284,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_told_in_a_unit_that_fits() {
+    fn bytes_have_a_unit_that_fits() {
         for (count, expected) in
             [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (1_048_575, "1023.9 KiB"), (104_857_600, "100.0 MiB")]
         {

@@ -88,7 +88,7 @@ impl Chart<'_> {
         }
         let (start, end) = of_group(all).unwrap_or(self.bounds);
         html! {
-            div.branches role="group" aria-label="Steps in parallel" {
+            div.branches role="group" aria-label="Parallel steps" {
                 div.step-row.group-row {
                     span.what { strong { (group.steps.len()) " in parallel" } }
                     (self.bar("group", start, end, None, &[]))
@@ -157,7 +157,7 @@ impl Chart<'_> {
             @if let (Some(dlq_id), "STEP_FAILED") = (self.dlq_id, step.state.as_str()) {
                 div.actions {
                     (view::button(self.visitor, "/console/workflows/failed/resume", "Retry this step", None, &[("dlqId", dlq_id)]))
-                    span.hint { "A new run takes over what is done, and goes on here." }
+                    span.hint { "A new run keeps the completed steps and continues from here." }
                 }
             }
             @if step.can_go_now(self.now) {
@@ -178,15 +178,15 @@ impl Chart<'_> {
         let ended = matches!(step.state.as_str(), "STEP_SUCCESS" | "STEP_FAILED" | "STEP_CANCELED");
         html! {
             dl.facts {
-                dt { "Began" } dd { (time(span.start)) }
+                dt { "Started" } dd { (time(span.start)) }
                 @if ended && !step.is_trigger() { dt { "Ended" } dd { (time(span.end)) } }
                 @if let Some(execution) = &step.execution {
                     dt { "Attempts" }
                     dd {
-                        (attempts(step)) @if let Some(ms) = execution.duration { ", the last took " (view::duration(ms)) }
+                        (attempts(step)) @if let Some(ms) = execution.duration { ", the last one took " (view::duration(ms)) }
                         span.quiet {
-                            " · retries: " (step.retries) " at most"
-                            @if let Some(delay) = &step.retry_delay { ", after " code { (delay) } " ms" }
+                            " · retries allowed: " (step.retries)
+                            @if let Some(delay) = &step.retry_delay { ", retry delay " code { (delay) } " ms" }
                         }
                     }
                 }
@@ -199,10 +199,10 @@ impl Chart<'_> {
                 @if let Some(url) = &step.call_url {
                     dt { "Call" } dd { code { (step.call_method.as_deref().unwrap_or("GET")) " " (url) } }
                 }
-                @if let Some(status) = &step.call_response_status { dt { "Answer" } dd { "status " (status) } }
+                @if let Some(status) = &step.call_response_status { dt { "Response" } dd { "status " (status) } }
                 @if let Some(id) = &step.invoked_id {
                     dt { "Invoked run" } dd { a.mono href=(run_path(id, step.invoked_created_at)) { (id) } }
-                    @if let Some(url) = &step.invoked_url { dt { "at" } dd { code { (url) } } }
+                    @if let Some(url) = &step.invoked_url { dt { "Invoked URL" } dd { code { (url) } } }
                 }
                 @if let Some(id) = &step.message_id {
                     dt { (if kind == "next" { "Delivery" } else { "Message" }) }
@@ -210,7 +210,7 @@ impl Chart<'_> {
                         code { (id) }
                         // What it waits for is known for as long as it waits.
                         @if step.next_delivery_time.is_some() || (kind == "next" && !ended) {
-                            " " a href={ "/console/messages/" (segment(id)) } { "what it waits for" }
+                            " " a href={ "/console/messages/" (segment(id)) } { "Show why it waits" }
                         }
                     }
                 }
@@ -238,7 +238,7 @@ fn title<'a>(step: &'a Step, kind: &str) -> &'a str {
         _ if step.is_trigger() => "Trigger",
         Some(name) => name,
         None if kind == "next" => "Next step",
-        None => "(without a name)",
+        None => "(unnamed)",
     }
 }
 
@@ -254,7 +254,7 @@ fn kind_of<'a>(step: &'a Step, kind: &str) -> &'a str {
         "Call" => "call",
         "Invoke" => "invoke",
         "Run" => "run",
-        "" if kind == "next" => "next",
+        "" if kind == "next" => "next step",
         other => other,
     }
 }
@@ -262,7 +262,7 @@ fn kind_of<'a>(step: &'a Step, kind: &str) -> &'a str {
 fn now_name(step: &Step) -> &'static str {
     match step.state.as_str() {
         "STEP_RETRY" => "Retry now",
-        _ if step.is_sleep() => "Wake it now",
+        _ if step.is_sleep() => "Wake up now",
         _ => "Start now",
     }
 }
@@ -275,16 +275,16 @@ fn attempts(step: &Step) -> u64 {
 fn texts(step: &Step) -> Markup {
     let out = if step.is_trigger() { "Payload" } else { "Output" };
     let texts = [
-        ("Call: body", &step.call_body),
-        ("Answer: body", &step.call_response_body),
-        ("Invoked with", &step.invoked_body),
+        ("Call body", &step.call_body),
+        ("Response body", &step.call_response_body),
+        ("Invocation body", &step.invoked_body),
         (out, &step.out),
     ];
     let headers = [
         ("Headers", &step.headers),
-        ("Call: headers", &step.call_headers),
-        ("Answer: headers", &step.call_response_headers),
-        ("Invoked with: headers", &step.invoked_headers),
+        ("Call headers", &step.call_headers),
+        ("Response headers", &step.call_response_headers),
+        ("Invocation headers", &step.invoked_headers),
     ];
     html! {
         @for (title, text) in texts {
@@ -299,7 +299,7 @@ pub(super) fn shown(title: &str, text: &str) -> Markup {
     html! {
         (view::text(title, text))
         // Cut between characters.
-        @if text.len() + 4 > TEXT_BYTES_MAX { p.hint { "This is its beginning; the API has all of it." } }
+        @if text.len() + 4 > TEXT_BYTES_MAX { p.hint { "Only the beginning is shown. Use the API to read all of it." } }
     }
 }
 
@@ -329,9 +329,9 @@ pub(super) fn failures(errors: &[StepError], now: Timestamp) -> Markup {
             ol.failures {
                 @for error in errors {
                     li {
-                        strong { (error.told()) } " " (view::time(Timestamp(error.time), now))
-                        @if !error.body.is_empty() { (shown("Answer", &error.body)) }
-                        (header_lines("Headers of the answer", &error.headers))
+                        strong { (error.in_words()) } " " (view::time(Timestamp(error.time), now))
+                        @if !error.body.is_empty() { (shown("Response", &error.body)) }
+                        (header_lines("Response headers", &error.headers))
                     }
                 }
             }

@@ -4,12 +4,12 @@ use super::data::{Run, Step};
 use crate::console::view::distance;
 use posthaste_wire::time::Timestamp;
 
-/// Things that are told of a run that waits for several; the others are counted.
-const TOLD_MAX: usize = 3;
+/// Waits that are named if a run has several; the others are counted.
+const NAMED_MAX: usize = 3;
 
-/// What a run waits for now; nothing once it has ended. It completes "It waits for …".
+/// What a run waits for now; nothing once it has ended. It completes "Waiting for …".
 pub(super) fn waits_for(run: &Run, now: Timestamp) -> Option<String> {
-    if !run.goes_on() {
+    if !run.is_running() {
         return None;
     }
     let is_first = run.steps.len() <= 2;
@@ -19,18 +19,18 @@ pub(super) fn waits_for(run: &Run, now: Timestamp) -> Option<String> {
         parts.collect::<Vec<_>>()
     };
     let all: Vec<String> = run.steps.iter().flat_map(of_group).collect();
-    let told = all[..all.len().min(TOLD_MAX)].join("; ");
+    let named = all[..all.len().min(NAMED_MAX)].join("; ");
     Some(match all.len() {
-        0 => "its program, which is to bring the next step or the end".to_owned(),
-        1..=TOLD_MAX => told,
-        many => format!("{told}; and {} more", many - TOLD_MAX),
+        0 => "the program to run the next step or to return".to_owned(),
+        1..=NAMED_MAX => named,
+        many => format!("{named}; and {} more", many - NAMED_MAX),
     })
 }
 
 /// The events that it waits for.
 pub(super) fn events(run: &Run) -> Vec<&str> {
     let steps = run.steps.iter().flat_map(|group| &group.steps);
-    let waiting = steps.filter(|step| run.goes_on() && step.state == "STEP_PROGRESS");
+    let waiting = steps.filter(|step| run.is_running() && step.state == "STEP_PROGRESS");
     waiting.filter_map(|step| step.wait_event_id.as_deref()).collect()
 }
 
@@ -41,25 +41,25 @@ fn of_step(step: &Step, run: &Run, is_start: bool, now: Timestamp) -> Option<Str
     match step.state.as_str() {
         "STEP_RETRY" => {
             let attempt = step.errors.len() + 1;
-            let last = step.errors.last().map(|error| format!(", after {}", error.told())).unwrap_or_default();
-            let when = later.unwrap_or_else(|| "which is due now".to_owned());
+            let last = step.errors.last().map(|error| format!(" (last: {})", error.in_words())).unwrap_or_default();
+            let when = later.unwrap_or_else(|| "now".to_owned());
             Some(format!("attempt {attempt} of {named} {when}{last}"))
         }
         "STEP_PROGRESS" => Some(match (step, later) {
             (Step { wait_event_id: Some(event), wait_timeout_deadline, .. }, _) => match wait_timeout_deadline {
-                Some(deadline) => format!("the event {event}, which times out {}", distance(Timestamp(*deadline), now)),
-                None => format!("the event {event}"),
+                Some(deadline) => format!("event {event}, which times out {}", distance(Timestamp(*deadline), now)),
+                None => format!("event {event}"),
             },
-            (Step { invoked_id: Some(id), .. }, _) => format!("the end of the run {id} that it has invoked"),
-            (step, Some(later)) if step.is_sleep() => format!("the end of {named} {later}"),
+            (Step { invoked_id: Some(id), .. }, _) => format!("the invoked run {id} to end"),
+            (step, Some(later)) if step.is_sleep() => format!("{named} to end {later}"),
             (_, Some(later)) if is_start => format!("its start {later}"),
             (_, Some(later)) => format!("{named}, which is due {later}"),
             (Step { call_url: Some(url), call_method, .. }, _) => {
-                format!("the answer of {} {url}", call_method.as_deref().unwrap_or("GET"))
+                format!("the response to {} {url}", call_method.as_deref().unwrap_or("GET"))
             }
             (_, None) => match &run.flow_control_key {
-                Some(key) => format!("its turn under the key {key}, or its program, which executes {named}"),
-                None => format!("its program, which executes {named}"),
+                Some(key) => format!("the limits of key {key}, or the program to run {named}"),
+                None => format!("the program to run {named}"),
             },
         }),
         _ => None,
@@ -81,7 +81,7 @@ mod tests {
         serde_json::from_value(run).unwrap()
     }
 
-    fn told(groups: Value) -> String {
+    fn words(groups: Value) -> String {
         waits_for(&run(groups), NOW).unwrap()
     }
 
@@ -92,50 +92,49 @@ mod tests {
             json!([{ "type": "sequential", "steps": [init] }, { "type": kind, "steps": [step] }])
         };
         let cases = [
-            ("next", json!({ "state": "STEP_PROGRESS" }), "its program, which executes the next step"),
+            ("next", json!({ "state": "STEP_PROGRESS" }), "the program to run the next step"),
             ("next", json!({ "state": "STEP_PROGRESS", "nextDeliveryTime": 1_060_000 }), "its start in 60 s"),
             (
                 "next",
                 json!({ "state": "STEP_RETRY", "stepName": "pay", "nextDeliveryTime": 1_012_000,
                     "errors": [{ "error": "500 Internal Server Error", "time": 1 }] }),
-                "attempt 2 of “pay” in 12 s, after 500 Internal Server Error",
+                "attempt 2 of “pay” in 12 s (last: 500 Internal Server Error)",
             ),
             (
                 "sequential",
                 json!({ "state": "STEP_PROGRESS", "stepName": "w", "waitEventId": "paid", "waitTimeoutDeadline": 1_030_000 }),
-                "the event paid, which times out in 30 s",
+                "event paid, which times out in 30 s",
             ),
             (
                 "sequential",
                 json!({ "state": "STEP_PROGRESS", "stepName": "nap", "sleepFor": "1h", "nextDeliveryTime": 4_600_000 }),
-                "the end of “nap” in 60 min",
+                "“nap” to end in 1 h",
             ),
             (
                 "sequential",
                 json!({ "state": "STEP_PROGRESS", "stepName": "c", "callUrl": "http://x", "callMethod": "PUT" }),
-                "the answer of PUT http://x",
+                "the response to PUT http://x",
             ),
             (
                 "sequential",
                 json!({ "state": "STEP_PROGRESS", "stepName": "i", "invokedWorkflowRunId": "wfr_2" }),
-                "the end of the run wfr_2 that it has invoked",
+                "the invoked run wfr_2 to end",
             ),
         ];
         for (kind, step, expected) in cases {
-            assert_eq!(told(one(kind, step.clone())), expected, "{step}");
+            assert_eq!(words(one(kind, step.clone())), expected, "{step}");
         }
     }
 
     #[test]
-    fn of_many_things_a_few_are_told() {
+    fn of_many_waits_a_few_are_named() {
         let branch = |n: u32| json!({ "state": "STEP_PROGRESS", "stepName": format!("b{n}"), "stepType": "Run" });
         let groups = json!([{ "type": "parallel", "steps": (1..=5).map(branch).collect::<Vec<_>>() }]);
         assert_eq!(
-            told(groups),
-            "its program, which executes “b1”; its program, which executes “b2”; its program, which executes “b3”; \
-             and 2 more"
+            words(groups),
+            "the program to run “b1”; the program to run “b2”; the program to run “b3”; and 2 more"
         );
-        assert_eq!(told(json!([])), "its program, which is to bring the next step or the end");
+        assert_eq!(words(json!([])), "the program to run the next step or to return");
         let ended = Run { state: "RUN_FAILED".to_owned(), ..run(json!([])) };
         assert_eq!(waits_for(&ended, NOW), None);
     }

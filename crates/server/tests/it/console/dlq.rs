@@ -1,6 +1,6 @@
 //! The pages about the DLQ: what they show, and what their buttons do.
 
-use super::{Browser, expect_texts};
+use super::{Browser, expect_marked, expect_texts};
 use crate::support::server::READ_ONLY;
 use crate::support::{Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::{Value, json};
@@ -52,14 +52,11 @@ async fn all_finished(server: &TestServer) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn groups_come_first_and_lead_to_entries_and_messages() {
+async fn causes_lead_to_dead_letters_and_messages() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
-    expect_texts(
-        &browser.see("/console/dlq").await,
-        &["Nothing has failed for good", "data-copy", "Upstash-Retries: 0"],
-    );
+    expect_texts(&browser.see("/console/dlq").await, &["The DLQ is empty", "data-copy", "Upstash-Retries: 0"]);
     let letters = fail(&server, &receiver).await;
 
     let page = browser.see("/console/dlq").await;
@@ -79,36 +76,11 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
 
     let page = browser.see(&entries).await;
     expect_texts(&page, &[&letters[0], &letters[1], &letters[2], "order 1001 is locked", "data-select-all=\"dlqIds\""]);
-    for (action, query, expected) in [
-        (
-            "delete",
-            format!("what=all&cause={cause}&cursor=1-1"),
-            format!("Delete 3 dead letters with cause {cause}? They cannot be retried after that."),
-        ),
-        ("retry", format!("what=all&cause={cause}"), format!("Retry 3 dead letters with cause {cause}?")),
-        ("delete", "what=all".to_owned(), "There is no filter: this is about 4 dead letters.".to_owned()),
-        (
-            "delete",
-            format!("what=ticked&dlqIds={}&dlqIds={}", letters[0], letters[1]),
-            "Delete the 2 dead letters that are ticked?".to_owned(),
-        ),
-    ] {
-        let asked = browser.see(&format!("/console/dlq/question/{action}?{query}")).await;
-        assert!(asked.contains(&expected), "{query}: {asked}");
-    }
-    for (query, expected) in [
-        ("delete?what=ticked", "No dead letter is ticked. Nothing was changed."),
-        ("delete?what=all&label=none", "No dead letter matches. Nothing was changed."),
-        ("burn?what=all", "There is no such question."),
-    ] {
-        let answer = browser.look(&format!("/console/dlq/question/{query}")).await;
-        assert_eq!((answer.status, answer.text().as_str()), (404, expected));
-    }
     assert!(!page.contains(&letters[3]));
     let page = browser.see("/console/dlq/entries?responseStatus=0&label=red").await;
-    expect_texts(&page, &[&letters[3], "no answer", "the connection was closed", "label red"]);
+    expect_texts(&page, &[&letters[3], "no response", "the connection was closed", "label red"]);
     for (query, text) in [
-        ("label=blue", "Nothing matches"),
+        ("label=blue", "No dead letters match"),
         ("responseStatus=x", "is not an HTTP status"),
         ("cause=x", "use one from /v2/dlq/causes"),
     ] {
@@ -130,7 +102,50 @@ async fn groups_come_first_and_lead_to_entries_and_messages() {
 }
 
 #[tokio::test]
-async fn a_group_is_sent_again_in_the_background_with_a_pace() {
+async fn questions_name_the_count_and_the_effect() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let browser = Browser::open(&server);
+    let letters = fail(&server, &receiver).await;
+    let cause = id_of(&causes(&server).await[0]).to_owned();
+    for (action, query, expected) in [
+        (
+            "delete",
+            format!("what=all&cause={cause}&cursor=1-1"),
+            "Delete 3 dead letters with this cause? Deleted dead letters cannot be retried.".to_owned(),
+        ),
+        (
+            "retry",
+            format!("what=all&cause={cause}"),
+            "Retry 3 dead letters with this cause? Each is sent again as a new message.".to_owned(),
+        ),
+        (
+            "delete",
+            "what=all".to_owned(),
+            "Delete every dead letter of this tenant? This deletes 4 dead letters.".to_owned(),
+        ),
+        (
+            "delete",
+            format!("what=ticked&dlqIds={}&dlqIds={}", letters[0], letters[1]),
+            "Delete 2 selected dead letters?".to_owned(),
+        ),
+    ] {
+        let asked = browser.see(&format!("/console/dlq/question/{action}?{query}")).await;
+        assert!(asked.contains(&expected), "{query}: {asked}");
+    }
+    for (query, expected) in [
+        ("delete?what=ticked", "No dead letters are selected. Nothing was changed."),
+        ("delete?what=all&label=none", "No dead letters match. Nothing was changed."),
+        ("burn?what=all", "Unknown action."),
+    ] {
+        let answer = browser.look(&format!("/console/dlq/question/{query}")).await;
+        assert_eq!((answer.status, answer.text().as_str()), (404, expected));
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_cause_is_retried_in_the_background_at_a_rate() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -140,20 +155,17 @@ async fn a_group_is_sent_again_in_the_background_with_a_pace() {
     }
     let cause = id_of(&causes(&server).await[0]).to_owned();
     let fields = [("what", "all"), ("cause", &cause), ("rate", "1000"), ("next", "/console/dlq?label=red")];
-    assert_eq!(browser.press("/console/dlq/retry", &fields).await, "Retry of 3 dead letters has begun.");
+    assert_eq!(browser.press("/console/dlq/retry", &fields).await, "Retrying 3 dead letters in the background.");
     let actions = all_finished(&server).await;
     assert_eq!((&actions[0]["processed"], &actions[0]["rate"]), (&json!(3), &json!(1_000)));
     receiver.take(3).await;
-    expect_texts(
-        &browser.see("/console/dlq/background").await,
-        &["Retry of 3 dead letters", "finished", "3 of 3 done"],
-    );
+    expect_texts(&browser.see("/console/dlq/background").await, &["Retry 3 dead letters", "finished", "3 of 3 done"]);
     assert_eq!(server.dead_letters("").await.len(), 1);
     server.finish().await;
 }
 
 #[tokio::test]
-async fn ticked_ones_are_sent_or_deleted_and_nothing_ticked_is_nothing() {
+async fn selected_dead_letters_are_retried_or_deleted_and_no_selection_changes_nothing() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -178,19 +190,19 @@ async fn ticked_ones_are_sent_or_deleted_and_nothing_ticked_is_nothing() {
 }
 
 #[tokio::test]
-async fn a_filter_is_deleted_whole_and_can_be_stopped() {
+async fn all_matching_dead_letters_are_deleted_and_the_delete_can_be_stopped() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
     fail(&server, &receiver).await;
     bury(&server, &receiver, "blue", &["/mail"]).await;
     let fields = [("what", "all"), ("label", "red"), ("rate", "1")];
-    assert_eq!(browser.press("/console/dlq/delete", &fields).await, "Delete of 4 dead letters has begun.");
+    assert_eq!(browser.press("/console/dlq/delete", &fields).await, "Deleting 4 dead letters in the background.");
     let page = browser.see("/console/dlq").await;
-    expect_texts(&page, &["Delete of 4 dead letters", "under way", "<progress", "at most 1 per second", ">Stop<"]);
+    expect_texts(&page, &["Delete 4 dead letters", "in progress", "<progress", "up to 1 per second", ">Stop<"]);
     let action = server.get("/v2/bulkActions").expect(200).await.json()["bulkActions"][0]["actionId"].clone();
     let stop = [("id", action.as_str().expect("an id")), ("next", "/console/dlq")];
-    assert!(browser.press("/console/dlq/stop", &stop).await.starts_with("Stopped; "));
+    assert!(browser.press("/console/dlq/stop", &stop).await.starts_with("Stopped after "));
     expect_texts(&browser.see("/console/dlq").await, &["stopped"]);
     let fields = [("what", "all"), ("label", "red")];
     browser.press("/console/dlq/delete", &fields).await;
@@ -207,7 +219,7 @@ async fn headers_and_settings_are_edited_before_a_retry() {
     let browser = Browser::open(&server);
     let letters = fail(&server, &receiver).await;
     let page = browser.see(&format!("/console/dlq/retry?what=one&id={}", letters[0])).await;
-    expect_texts(&page, &["X-Key: old\nX-Other: stays", "name=\"headersBefore\"", "as before (POST)"]);
+    expect_texts(&page, &["X-Key: old\nX-Other: stays", "name=\"headersBefore\"", "unchanged (POST)"]);
     receiver.script("/pay/1001", [Reply::status(200)]);
     let before = "X-Key: old\nX-Other: stays";
     let mut fields = vec![
@@ -218,7 +230,7 @@ async fn headers_and_settings_are_edited_before_a_retry() {
         ("headers", "X-Key: new\r\nX-Other: stays\r\nX-More: yes"),
     ];
     let said = browser.press("/console/dlq/retry", &fields).await;
-    assert!(said.starts_with("Sent again as msg_"), "{said}");
+    assert!(said.starts_with("Retried as msg_"), "{said}");
     let delivery = receiver.next().await;
     let header = |name| delivery.header(name);
     assert_eq!(
@@ -228,14 +240,14 @@ async fn headers_and_settings_are_edited_before_a_retry() {
     fields[1].1 = &letters[1];
     fields[4].1 = "X-Other: stays";
     let refused = browser.refused("/console/dlq/retry", &fields, 400).await;
-    expect_texts(&refused, &["X-Key cannot be taken away"]);
+    expect_texts(&refused, &["X-Key cannot be removed"]);
     fields[4].1 = before;
     fields.push(("retries", "many"));
     browser.refused("/console/dlq/retry", &fields, 400).await;
     // Of all that match, the same, kept with what goes on in the background.
     let all = [("what", "all"), ("headers", "X-Key: newer"), ("delay", "1h")];
     expect_texts(&browser.see("/console/dlq/retry?what=all&label=red").await, &["label red", "name=\"rate\""]);
-    assert_eq!(browser.press("/console/dlq/retry", &all).await, "Retry of 3 dead letters has begun.");
+    assert_eq!(browser.press("/console/dlq/retry", &all).await, "Retrying 3 dead letters in the background.");
     let actions = all_finished(&server).await;
     assert_eq!(
         (&actions[0]["processed"], &actions[0]["changes"]),
@@ -245,7 +257,7 @@ async fn headers_and_settings_are_edited_before_a_retry() {
 }
 
 #[tokio::test]
-async fn hidden_headers_are_not_filled_in_and_stay() {
+async fn hidden_headers_are_not_shown_and_are_kept() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     receiver.script("/", [Reply::status(500), Reply::status(200)]);
@@ -255,7 +267,7 @@ async fn hidden_headers_are_not_filled_in_and_stay() {
     receiver.next().await;
     let browser = Browser::open(&server);
     let page = browser.see(&format!("/console/dlq/retry?what=one&id={letter}")).await;
-    expect_texts(&page, &["Hidden, and sent as they are", "X-Key"]);
+    expect_texts(&page, &["Hidden headers are sent unchanged", "X-Key"]);
     assert!(!page.contains("REDACTED") && !page.contains("s3cret"), "{page}");
     let fields = [("what", "one"), ("id", letter.as_str()), ("headers", ""), ("headersBefore", "")];
     browser.press("/console/dlq/retry", &fields).await;
@@ -264,15 +276,12 @@ async fn hidden_headers_are_not_filled_in_and_stay() {
 }
 
 #[tokio::test]
-async fn those_who_may_only_look_and_other_tenants_change_nothing() {
+async fn read_only_tokens_and_other_tenants_change_nothing() {
     let server = TestServer::with(Setup::serve()).await;
     let receiver = Receiver::start().await;
     let letters = fail(&server, &receiver).await;
     let browser = Browser::log_in(&server, READ_ONLY).await;
-    expect_texts(
-        &browser.see("/console/dlq").await,
-        &["order # is locked", "disabled", "a read-only token may only look"],
-    );
+    expect_texts(&browser.see("/console/dlq").await, &["order # is locked", "disabled", "Your token is read-only"]);
     expect_texts(&browser.see("/console/dlq/entries").await, &[&letters[0]]);
     let one = [("what", "one"), ("id", letters[0].as_str())];
     for path in ["/console/dlq/retry", "/console/dlq/delete"] {
@@ -282,7 +291,7 @@ async fn those_who_may_only_look_and_other_tenants_change_nothing() {
     browser.refused("/console/dlq/stop", &[("id", "bulk_1")], 403).await;
 
     let other = Browser::log_in(&server, crate::support::server::TOKEN_B).await;
-    expect_texts(&other.see("/console/dlq").await, &["Nothing has failed for good"]);
+    expect_texts(&other.see("/console/dlq").await, &["The DLQ is empty"]);
     assert_eq!(other.look(&format!("/console/dlq/{}", letters[0])).await.status, 404);
     other.refused("/console/dlq/retry", &one, 404).await;
     other.press("/console/dlq/delete", &[("what", "ticked"), ("dlqIds", &letters[0])]).await;
@@ -291,7 +300,7 @@ async fn those_who_may_only_look_and_other_tenants_change_nothing() {
 }
 
 #[tokio::test]
-async fn what_strangers_wrote_is_text() {
+async fn untrusted_content_is_text() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let hostile = "\"><script>alert(document.domain)</script><img src=x onerror=alert(1)>";
@@ -324,7 +333,7 @@ async fn what_strangers_wrote_is_text() {
 }
 
 #[tokio::test]
-async fn a_refused_change_is_shown_again_with_what_was_typed() {
+async fn a_refused_change_is_shown_again_with_its_input() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -341,17 +350,19 @@ async fn a_refused_change_is_shown_again_with_what_was_typed() {
             &["role=\"alert\"", "Upstash-Retries", "X-Key: precious", "value=\"many\"", "value=\"later\""],
         );
         expect_texts(&page, &["<option selected>PUT</option>", &format!("name=\"what\" value=\"{}\"", meant[0].1)]);
+        expect_marked(&page, "retries", "Upstash-Retries: ");
     }
     // A header that is taken away is refused by the page itself.
     let form = [&one[..], &[("headers", "X-Key: precious"), typed[1]]].concat();
     let page = browser.refused("/console/dlq/retry", &form, 400).await;
-    expect_texts(&page, &["X-Other cannot be taken away", "X-Key: precious"]);
+    expect_texts(&page, &["X-Other cannot be removed", "X-Key: precious"]);
+    expect_marked(&page, "headers", "X-Other cannot be removed");
     assert_eq!(server.dead_letters("").await.len(), 4, "nothing was sent");
 
     // A label that is given is no label that is looked for.
     receiver.script("/mail", [Reply::status(200)]);
     let form = [("what", "all"), ("responseStatus", "0"), ("headersBefore", ""), ("newLabel", "later")];
-    assert_eq!(browser.press("/console/dlq/retry", &form).await, "Retry of 1 dead letter has begun.");
+    assert_eq!(browser.press("/console/dlq/retry", &form).await, "Retrying 1 dead letter in the background.");
     all_finished(&server).await;
     let sent = receiver.next().await;
     assert_eq!(sent.target, "/mail");
@@ -359,7 +370,7 @@ async fn a_refused_change_is_shown_again_with_what_was_typed() {
 }
 
 #[tokio::test]
-async fn what_goes_on_is_shown_where_it_was_begun_and_the_causes_have_a_place_when_they_are_gone() {
+async fn bulk_actions_show_on_their_own_pages_and_an_empty_list_of_causes_refreshes() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -372,7 +383,7 @@ async fn what_goes_on_is_shown_where_it_was_begun_and_the_causes_have_a_place_wh
     browser.press("/console/dlq/delete", &[("what", "all"), ("rate", "1")]).await;
     let page = browser.see("/console/messages?label=x").await;
     expect_texts(&page, &["id=\"background\"", "/console/messages/background?next=%2Fconsole%2Fmessages%3Flabel%3Dx"]);
-    assert!(!page.contains("<progress") && !page.contains("under way"), "{page}");
+    assert!(!page.contains("<progress") && !page.contains("in progress"), "{page}");
     browser.press("/console/messages/cancel-matching", &[("label", "later")]).await;
     // Behind more than a few that are newer.
     for _ in 0..6 {
@@ -382,12 +393,12 @@ async fn what_goes_on_is_shown_where_it_was_begun_and_the_causes_have_a_place_wh
         let page = browser.see("/console/messages/background?next=/console/messages").await;
         page.contains("finished").then_some(page)
     });
-    expect_texts(&page.await, &["Cancel of 1 message", "1 of 1 done"]);
-    assert!(!browser.see("/console/dlq").await.contains("Cancel of"));
+    expect_texts(&page.await, &["Cancel 1 message", "1 of 1 done"]);
+    assert!(!browser.see("/console/dlq").await.contains("Cancel 1 message"));
     let actions = server.get("/v2/bulkActions?count=100").expect(200).await.json()["bulkActions"].clone();
     for action in actions.as_array().expect("a list") {
         let stop = [("id", action["actionId"].as_str().expect("an id")), ("next", "/console/messages?label=x")];
-        assert!(browser.press("/console/messages/stop", &stop).await.starts_with("Stopped; "));
+        assert!(browser.press("/console/messages/stop", &stop).await.starts_with("Stopped after "));
     }
     server.finish().await;
 }

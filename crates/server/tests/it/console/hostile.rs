@@ -107,7 +107,7 @@ async fn fails_harmlessly(server: &TestServer, destination: &str) -> String {
     for path in ["messages", &message, "dlq", "dlq/entries", &entry, "tail"] {
         let page = browser.see(&format!("/console/{path}")).await;
         assert_harmless(&page, &format!("{path} of {destination:.100}"));
-        if [&message, &entry].into_iter().any(|told| path == told) {
+        if [&message, &entry].into_iter().any(|page| path == page) {
             expect_texts(&page, &[&escaped(error)]);
         }
     }
@@ -219,7 +219,7 @@ async fn a_user_agent_is_text_or_nowhere() {
 }
 
 #[tokio::test]
-async fn a_cron_expression_that_is_refused_comes_back_as_text() {
+async fn a_refused_cron_expression_is_shown_as_text() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     let (page, url) = ("/console/schedules", "https://example.com/");

@@ -13,7 +13,7 @@ fn page_of(id: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_list_says_what_became_of_messages_and_finds_them() {
+async fn the_list_shows_the_state_of_messages_and_filters_them() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     expect_texts(&browser.see(PAGE).await, &["No messages yet", "/v2/publish/"]);
@@ -26,9 +26,9 @@ async fn the_list_says_what_became_of_messages_and_finds_them() {
     server.reaches(&failed, &["CREATED", "ACTIVE", "ERROR", "FAILED"]).await;
     let delayed = server.publish_with(&receiver.url("/later"), &[("Upstash-Delay", "1h")], "").await;
     let page = browser.see(PAGE).await;
-    expect_texts(&page, &[&delivered, &failed, &delayed, ">delivered</span>", ">failed</span>", ">created</span>"]);
+    expect_texts(&page, &[&delivered, &failed, &delayed, ">delivered</span>", ">failed</span>", ">scheduled</span>"]);
     expect_texts(&page, &["title=\"500\"", "Send now", &format!("value=\"{delayed}\" form=\"selection\"")]);
-    assert!(!page.contains(&format!("value=\"{failed}\" form")), "what has ended cannot be ticked");
+    assert!(!page.contains(&format!("value=\"{failed}\" form")), "ended messages cannot be selected");
 
     for (query, expected) in [
         ("label=red", vec![&delivered]),
@@ -43,10 +43,10 @@ async fn the_list_says_what_became_of_messages_and_finds_them() {
         for id in [&delivered, &failed, &delayed] {
             assert_eq!(page.contains(&format!("{PAGE}/{id}\"")), expected.contains(&id), "{query}: {id}");
         }
-        assert_eq!(page.contains("No message matches"), expected.is_empty(), "{query}");
+        assert_eq!(page.contains("No messages match"), expected.is_empty(), "{query}");
     }
     let page = browser.see(&format!("{PAGE}?fromDate=soon")).await;
-    expect_texts(&page, &["role=\"alert\"", "is not a time like", "name=\"fromDate\""]);
+    expect_texts(&page, &["role=\"alert\"", "is not a time; write it as", "name=\"fromDate\""]);
     let others = Browser::of_tenant(&server, "tenant-b");
     expect_texts(&others.see(PAGE).await, &["No messages yet"]);
     server.delete(&format!("/v2/messages/{delayed}")).expect(202).await;
@@ -77,21 +77,21 @@ async fn a_long_list_has_pages() {
 }
 
 #[tokio::test]
-async fn the_question_before_a_cancel_of_all_counts_what_is_pending_and_not_what_the_page_shows() {
+async fn the_question_before_a_cancel_of_all_counts_all_pending_messages() {
     let server = TestServer::start().await;
     let item = json!({ "destination": "http://127.0.0.1:9/", "headers": { "Upstash-Delay": "1h" } });
     let batch = serde_json::Value::from(vec![item; 111]);
     let answer = server.post("/v2/batch").body(batch.to_string()).send().await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let browser = Browser::open(&server);
-    expect_texts(&browser.see(&format!("{PAGE}/question/matching")).await, &["this cancels 111 messages."]);
+    expect_texts(&browser.see(&format!("{PAGE}/question/matching")).await, &["This cancels 111 messages."]);
     let other = Browser::of_tenant(&server, "tenant-b");
     assert_eq!(other.look(&format!("{PAGE}/question/matching")).await.status, 404, "another tenant has none");
     server.finish_with_pending().await;
 }
 
 #[tokio::test]
-async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
+async fn messages_are_cancelled_singly_by_selection_and_by_filter() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let publish = async |label| {
@@ -104,10 +104,10 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
     assert_eq!(said, format!("Cancelled {}.", ids[0]));
     server.reaches(&ids[0], &["CREATED", "CANCEL_REQUESTED", "CANCELED"]).await;
     let said = browser.press(&format!("{PAGE}/cancel"), &[("id", &ids[0]), ("id", &ids[1]), ("next", &next)]).await;
-    assert_eq!(said, "Cancelled 1 of 2 messages. The others had ended.");
+    assert_eq!(said, "Cancelled 1 of 2 messages. The others had already ended.");
     for nothing in [&[("next", next.as_str())][..], &[("id", ""), ("next", &next)], &[("id", " "), ("next", &next)]] {
         let said = browser.press(&format!("{PAGE}/cancel"), nothing).await;
-        assert_eq!(said, "No message is ticked. Nothing was changed.", "and not everything");
+        assert_eq!(said, "No messages are selected. Nothing was changed.", "and not everything");
     }
     assert_eq!(server.counts().live, 3);
 
@@ -117,62 +117,70 @@ async fn messages_are_cancelled_one_by_one_ticked_and_by_filter() {
         &[&format!("data-ask=\"{PAGE}/question/matching\""), "data-ask=\"/console/messages/question/ticked\""],
     );
     for (query, expected) in [
-        ("label=a&toDate=", "matches Label: a? This cancels 1 message."),
-        ("label=a,b&cursor=1-1", "matches Label: a,b? This cancels 2 messages."),
-        ("label=a&fromDate=1", "This cancels 1 message. Dates are compared with when a message was published."),
-        ("", "There is no filter: this cancels 3 messages."),
+        ("label=a&toDate=", "with Label: a? This cancels 1 message."),
+        ("label=a,b&cursor=1-1", "with Label: a,b? This cancels 2 messages."),
+        (
+            "label=a&fromDate=1",
+            "This cancels 1 message. Running attempts will finish; there will be no retries. The dates apply to the time of \
+             publishing.",
+        ),
+        ("", "This cancels 3 messages."),
     ] {
         expect_texts(&browser.see(&format!("{PAGE}/question/matching?{query}")).await, &[expected]);
     }
     for (query, status, expected) in [
-        ("fromDate=2026-06-01T13%3A00", 404, "No message matches. Nothing was changed."),
-        ("state=CREATED", 400, "messages cannot be cancelled by state: take that filter away, or tick messages"),
+        ("fromDate=2026-06-01T13%3A00", 404, "No messages match. Nothing was changed."),
+        (
+            "state=CREATED",
+            400,
+            "messages cannot be cancelled by “State”; remove that filter or select messages in the list",
+        ),
     ] {
         let answer = browser.look(&format!("{PAGE}/question/matching?{query}")).await;
         assert_eq!((answer.status, answer.text().as_str()), (status, expected));
     }
     let asked = browser.see(&format!("{PAGE}/question/ticked?id={}&id={}", ids[1], ids[2])).await;
-    assert!(asked.starts_with("Cancel the 2 messages that are ticked?"), "{asked}");
+    assert!(asked.starts_with("Cancel 2 selected messages?"), "{asked}");
     let answer = browser.look(&format!("{PAGE}/question/ticked?next=%2Fconsole&id=+")).await;
-    assert_eq!((answer.status, answer.text().as_str()), (404, "No message is ticked. Nothing was changed."));
+    assert_eq!((answer.status, answer.text().as_str()), (404, "No messages are selected. Nothing was changed."));
     let said = browser.press(&format!("{PAGE}/cancel-matching"), &[("label", "a"), ("next", &next)]).await;
     assert!(said.starts_with("Cancelling 1 message in the background (bulk_"), "{said}");
     eventually("it is cancelled", || async { (server.counts().live == 2).then_some(()) }).await;
     let refused = browser.refused(&format!("{PAGE}/cancel-matching"), &[("state", "CREATED")], 400).await;
-    expect_texts(&refused, &["cannot be cancelled by state"]);
-    expect_texts(&browser.see(&format!("{PAGE}?state=CREATED")).await, &["cannot be cancelled by state", "disabled"]);
+    expect_texts(&refused, &["cannot be cancelled by “State”"]);
+    expect_texts(&browser.see(&format!("{PAGE}?state=CREATED")).await, &["cannot be cancelled by “State”", "disabled"]);
     assert_eq!(server.counts().live, 2);
 
     let page = browser.see(&page_of(&ids[3])).await;
-    expect_texts(&page, &["Send now", "Cancel this message?"]);
+    expect_texts(&page, &["Send now", "Cancel this message? A running attempt will finish; there will be no retries."]);
     let said = browser.press(&format!("{}/retry", page_of(&ids[3])), &[]).await;
-    assert_eq!(said, format!("{} is due now.", ids[3]));
+    assert_eq!(said, format!("Sending {} now.", ids[3]));
     receiver.next().await;
     eventually("it is delivered", || async { (server.counts().live == 1).then_some(()) }).await;
     let asked = browser.see(&format!("{PAGE}/question/matching")).await;
-    expect_texts(&asked, &["Cancel EVERY message of this tenant", "There is no filter: this cancels 1 message."]);
+    expect_texts(&asked, &["Cancel every pending message of this tenant", "This cancels 1 message."]);
     browser.press(&format!("{PAGE}/cancel-matching"), &[]).await;
     server.finish().await;
 }
 
 #[tokio::test]
-async fn a_delivery_on_an_open_connection_tells_how_long_its_answer_took() {
+async fn a_delivery_on_an_open_connection_shows_the_time_to_the_first_byte() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
-    for (told, untold) in [("connect ", "connection reused"), ("connection reused", "connect ")] {
+    for (shown, hidden) in [("connect ", "connection reused"), ("connection reused", "connect ")] {
         let id = server.publish_with(&receiver.url("/"), &[], "").await;
         server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
         let page = browser.see(&page_of(&id)).await;
         let (_, attempt) = page.split_once("Attempt 1").expect("an attempt");
-        expect_texts(attempt, &[told, "first byte "]);
-        assert!(!attempt.contains(untold), "{attempt}");
+        expect_texts(attempt, &[shown, "first byte "]);
+        assert!(!attempt.contains(hidden), "{attempt}");
     }
     server.finish().await;
 }
 
 #[tokio::test]
-async fn a_message_tells_its_story() {
+async fn a_message_shows_its_timeline_request_and_callbacks() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let angry = Reply::status(500).with_header("X-Trace", HOSTILE).with_body(format!("down {HOSTILE}"));
@@ -193,17 +201,17 @@ async fn a_message_tells_its_story() {
     let browser = Browser::open(&server);
     let page = browser.see(&page_of(&id)).await;
     let waiting = format!("attempt 2 of 4 is due in 1.0 s, after 500 from http://{}", receiver.address());
-    expect_texts(&page, &[&waiting, "data-refresh", "Attempt 1", "connect ", "first byte ", "the next attempt is due"]);
-    expect_texts(
-        &page,
-        &["by an id, of which only the hash is kept", "duplicates are answered with this message for 10 min more"],
-    );
+    expect_texts(&page, &[&waiting, "data-refresh", "Attempt 1", "connect ", "first byte ", "Next attempt due <time"]);
+    expect_texts(&page, &["by ID (only its hash is stored)", "duplicates return this message for another 10 min"]);
     server.advance(1_000).await;
     server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "DELIVERED"]).await;
     receiver.take(2).await;
     server.advance(60_000).await;
     let page = browser.see(&page_of(&id)).await;
-    expect_texts(&page, &["delivered on the 2nd attempt after 1.0 s", "Attempt 2", "Callbacks it caused"]);
+    expect_texts(
+        &page,
+        &["delivered on the 2nd attempt after 1.0 s", "Next attempt was due <time", "Attempt 2", ">Callbacks</h2>"],
+    );
     assert!(!page.contains("data-refresh"), "what has ended stays as it is");
     let escaped = HOSTILE.replace('<', "&lt;").replace('>', "&gt;");
     assert!(!page.contains(HOSTILE), "{page}");
@@ -229,7 +237,7 @@ async fn a_message_tells_its_story() {
         let callback = line["messageId"].as_str().expect("an id");
         expect_texts(&page, &[&page_of(callback)]);
         let page = browser.see(&page_of(callback)).await;
-        expect_texts(&page, &["Caused by", &page_of(&id), "this tells of one of its attempts"]);
+        expect_texts(&page, &["<dt>Source</dt>", &page_of(&id), "this message is its callback"]);
     }
     server.finish().await;
 }
@@ -251,7 +259,7 @@ fn pad(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_is_copied_for_a_shell_publishes_the_same() {
+async fn the_curl_command_publishes_the_same_message() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -303,7 +311,7 @@ async fn what_is_copied_for_a_shell_publishes_the_same() {
 }
 
 #[tokio::test]
-async fn long_bodies_are_files() {
+async fn long_bodies_are_downloads() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -334,14 +342,14 @@ async fn long_bodies_are_files() {
 }
 
 #[tokio::test]
-async fn only_who_may_act_acts_and_strangers_see_nothing() {
+async fn read_only_tokens_change_nothing_and_other_tenants_see_nothing() {
     let server = TestServer::with(Setup::serve()).await;
     let receiver = Receiver::start().await;
     let id = server.publish_with(&receiver.url("/"), &[("Upstash-Delay", "1h")], "").await;
     let reader = Browser::log_in(&server, READ_ONLY).await;
     for path in [PAGE.to_owned(), page_of(&id)] {
         let page = reader.see(&path).await;
-        expect_texts(&page, &[&id, "disabled", "a read-only token may only look"]);
+        expect_texts(&page, &[&id, "disabled", "Your token is read-only"]);
     }
     for action in ["cancel", "retry"] {
         reader.refused(&format!("{}/{action}", page_of(&id)), &[], 403).await;
@@ -353,11 +361,11 @@ async fn only_who_may_act_acts_and_strangers_see_nothing() {
     let stranger = Browser::log_in(&server, crate::support::server::TOKEN_B).await;
     let answer = stranger.look(&page_of(&id)).await;
     assert_eq!(answer.status, 404);
-    expect_texts(&answer.text(), &["There is no such message", "tenant-b", "kept for 7 days"]);
+    expect_texts(&answer.text(), &["Message not found", "tenant-b", "kept for 7 days"]);
     assert_eq!(stranger.look(&format!("{}/body", page_of(&id))).await.status, 404);
     stranger.refused(&format!("{}/cancel", page_of(&id)), &[], 404).await;
     let said = stranger.press(&format!("{PAGE}/cancel"), &[("id", &id)]).await;
-    assert_eq!(said, "Cancelled 0 of 1 message. The others had ended.");
+    assert_eq!(said, "Cancelled 0 of 1 message. The others had already ended.");
     assert_eq!(server.states_of(&id).await, ["CREATED"]);
 
     let owner = Browser::log_in(&server, TOKEN).await;
@@ -369,7 +377,7 @@ async fn only_who_may_act_acts_and_strangers_see_nothing() {
 }
 
 #[tokio::test]
-async fn a_cancel_in_the_background_is_stopped_where_it_is() {
+async fn a_bulk_cancel_can_be_stopped() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     let later = json!({ "Upstash-Delay": "1h", "Upstash-Label": "later" });
@@ -382,7 +390,7 @@ async fn a_cancel_in_the_background_is_stopped_where_it_is() {
     assert!(said.starts_with("Cancelling 20\u{202f}000 messages in the background"), "{said}");
     let panel = "/console/messages/background?next=%2Fconsole%2Fmessages%3Flabel%3Dlater";
     let page = browser.see(panel).await;
-    expect_texts(&page, &["Cancel of 20\u{202f}000 messages", "under way", "<progress"]);
+    expect_texts(&page, &["Cancel 20\u{202f}000 messages", "in progress", "<progress"]);
     let form = page.split("<form").find(|form| form.contains("action=\"/console/messages/stop\"")).expect("a button");
     assert!(form.contains(">Stop</button>"), "{form}");
     let field = |name: &str| {
@@ -417,13 +425,16 @@ async fn a_message_shows_its_duplicates_and_a_duplicate_leads_to_it() {
     assert!(!browser.see(&page).await.contains("id=\"duplicates\""), "there was none");
     server.advance(60_000).await;
     let answer = browser.send("/console/send", &form).await.text();
-    let link = format!("It is this one: <a href=\"/console/messages/{id}\">");
-    expect_texts(&answer, &["Nothing new was stored", &link]);
+    let link = format!("Existing message: <a href=\"/console/messages/{id}\">");
+    expect_texts(&answer, &["Duplicate: the same message", &link]);
     server.advance(60_000).await;
-    expect_texts(&browser.see(&page).await, &["1 publish was answered with this message", "(60 s ago)"]);
+    expect_texts(&browser.see(&page).await, &["1 duplicate publish returned this message", "(60 s ago)"]);
     browser.send("/console/send", &form).await;
-    let told =
-        ["2 publishes were answered with this message since", "2026-06-01 12:01:00.000 UTC", "a restart of the server"];
+    let told = [
+        "2 duplicate publishes returned this message since",
+        "2026-06-01 12:01:00.000 UTC",
+        "resets when the server restarts",
+    ];
     expect_texts(&browser.see(&page).await, &told);
     server.finish().await;
 }

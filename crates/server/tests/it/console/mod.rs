@@ -67,7 +67,7 @@ impl<'a> Browser<'a> {
         request.header("Origin", format!("http://{}", self.server.address)).body(body).send().await
     }
 
-    /// Sends a form that does what it says, and gives what the next page tells of it.
+    /// Sends a form that is accepted, and gives the message of the next page.
     pub(crate) async fn press(&self, path: &str, fields: &[(&str, &str)]) -> String {
         let answer = self.send(path, fields).await;
         assert_eq!(answer.status, 303, "{path} {fields:?}: {}", answer.text());
@@ -87,6 +87,16 @@ impl<'a> Browser<'a> {
 /// Where an answer leads.
 pub(crate) fn location(answer: &Answer) -> &str {
     answer.header("location").unwrap_or_else(|| panic!("{:?} lead nowhere", answer.headers))
+}
+
+/// Fails unless this field alone is marked as invalid, and its reason has this text.
+pub(crate) fn expect_marked(page: &str, field: &str, text: &str) {
+    let marked: Vec<&str> = page.split('<').filter(|tag| tag.contains("aria-invalid=\"true\"")).collect();
+    assert_eq!(marked.len(), 1, "{field}: {marked:?} in {page}");
+    expect_texts(marked[0], &[&format!("name=\"{field}\""), &format!("{field}-problem\"")]);
+    let reason = page.split_once(&format!("<p id=\"{field}-problem\">")).map(|(_, rest)| rest.split("</p>").next());
+    let reason = reason.flatten().unwrap_or_else(|| panic!("{field} has no reason in {page}"));
+    expect_texts(reason, &[text]);
 }
 
 /// Fails unless all texts are on the page.

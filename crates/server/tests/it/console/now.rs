@@ -1,4 +1,4 @@
-//! The first page: is anything late, stuck or silent?
+//! The overview: is anything late, stuck or failing?
 
 use crate::support::server::{READ_ONLY, TOKEN_B};
 use crate::support::{Receiver, Reply, Setup, TestServer};
@@ -27,15 +27,15 @@ fn verdict(page: &str) -> String {
 }
 
 #[tokio::test]
-async fn it_says_in_one_sentence_how_things_stand() {
+async fn one_sentence_sums_up_the_current_state() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
-    let quiet = "All is quiet: nothing was published or delivered in the last 5 minutes.";
+    let quiet = "All quiet: no messages published or delivered in the last 5 minutes.";
     assert_eq!(verdict(&page_of(&server, "tenant-a").await), quiet);
 
     let id = server.publish_with(&receiver.url("/"), &[], "").await;
     server.reaches(&id, &["CREATED", "ACTIVE", "DELIVERED"]).await;
-    let well = "All is well: 1 delivered in the last minute, half of them within 1 ms of their time.";
+    let well = "All is well: 1 delivered in the last minute, half of them within 1 ms of being due.";
     assert_eq!(verdict(&page_of(&server, "tenant-a").await), well);
     assert_eq!(verdict(&page_of(&server, "tenant-b").await), quiet, "not theirs");
 
@@ -48,11 +48,11 @@ async fn it_says_in_one_sentence_how_things_stand() {
     assert_eq!(verdict(&page_of(&server, "tenant-a").await), "2 messages are late: the oldest was due 30 s ago.");
     server.advance(300_000).await;
     let page = page_of(&server, "tenant-a").await;
-    let silent = "Nothing was delivered: for 5 min although 2 messages wait, the oldest since 5 min.";
+    let silent = "No deliveries: none for 5 min; 2 messages are waiting, the oldest for 5 min 30 s.";
     assert_eq!(verdict(&page), silent);
-    assert!(page.contains("1 under way · 2 due, oldest <time"), "{page}");
+    assert!(page.contains("1 in flight · 2 due, oldest <time"), "{page}");
     server.post("/v2/queues/line/pause").expect(200).await;
-    let paused = "No attempt has ended: for 5 min although 1 attempt is under way; 1 queue is paused.";
+    let paused = "No attempts are finishing: none for 5 min; 1 attempt is in flight; 1 queue is paused.";
     assert_eq!(verdict(&page_of(&server, "tenant-a").await), paused);
     server.post("/v2/queues/line/resume").expect(200).await;
     gate.open();
@@ -60,7 +60,7 @@ async fn it_says_in_one_sentence_how_things_stand() {
 }
 
 #[tokio::test]
-async fn it_shows_dead_letters_and_what_fires_next() {
+async fn it_shows_dead_letters_and_the_next_schedules() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     receiver.script("/fails", [Reply::status(500)]);
@@ -70,17 +70,17 @@ async fn it_shows_dead_letters_and_what_fires_next() {
     server.schedule_with(&receiver.url("/"), &cron, "").await;
     server.advance(120_000).await;
     let page = page_of(&server, "tenant-a").await;
-    assert_eq!(verdict(&page), "Messages went to the DLQ: 1 message in the last 5 minutes.");
+    assert_eq!(verdict(&page), "Messages moved to the DLQ: 1 in the last 5 minutes.");
     assert!(page.contains(">five-past<") && page.contains(">in 3 min<"), "{page}");
     assert!(page.contains("href=\"/console/dlq\"") && page.contains("oldest <time"), "{page}");
     assert!(!page.contains(" style=") && !page.contains("<script>"), "the policy of pages forbids them");
     let other = page_of(&server, "tenant-b").await;
-    assert!(!other.contains("five-past") && other.contains("There is no schedule."), "{other}");
+    assert!(!other.contains("five-past") && other.contains("No schedules yet"), "{other}");
     server.finish().await;
 }
 
 #[tokio::test]
-async fn in_production_it_asks_who_looks() {
+async fn in_production_it_requires_a_login() {
     let server = TestServer::with(Setup::serve()).await;
     let answer = server.get("/console").without("Authorization").send().await;
     assert_eq!((answer.status, answer.header("location")), (303, Some("/console/login?next=%2Fconsole")));
@@ -92,7 +92,7 @@ async fn in_production_it_asks_who_looks() {
         let cookies = login.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("set-cookie"));
         let cookies: Vec<&str> = cookies.filter_map(|(_, value)| value.split(';').next()).collect();
         let page = server.get("/console").without("Authorization").header("Cookie", cookies.join("; "));
-        assert!(verdict(&page.expect(200).await.text()).starts_with("All is quiet"));
+        assert!(verdict(&page.expect(200).await.text()).starts_with("All quiet"));
     }
     server.finish().await;
 }

@@ -1,6 +1,6 @@
 //! The pages of schedules.
 
-use super::{Browser, expect_texts};
+use super::{Browser, expect_marked, expect_texts};
 use crate::support::server::{READ_ONLY, START_MS, TOKEN_B};
 use crate::support::{Receiver, Reply, Setup, TestServer, eventually};
 use serde_json::json;
@@ -10,11 +10,11 @@ const NEW: &str = "/console/schedules/make/new";
 const MINUTE: u64 = 60_000;
 
 #[tokio::test]
-async fn a_schedule_is_previewed_made_watched_and_deleted() {
+async fn a_schedule_is_created_paused_resumed_and_deleted() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
-    expect_texts(&browser.see(PAGE).await, &["There are no schedules", NEW]);
+    expect_texts(&browser.see(PAGE).await, &["No schedules yet", NEW]);
     let fields = [
         ("id", "tick"),
         ("expression", "* * * * *"),
@@ -24,8 +24,8 @@ async fn a_schedule_is_previewed_made_watched_and_deleted() {
         ("retries", "0"),
         ("headers", "Upstash-Forward-X: 1\r\nContent-Type: text/plain"),
     ];
-    assert_eq!(browser.press(PAGE, &fields).await, "The schedule tick is stored.");
-    expect_texts(&browser.see(PAGE).await, &["tick", "* * * * *", "has not fired", "in 60 s"]);
+    assert_eq!(browser.press(PAGE, &fields).await, "Schedule tick saved.");
+    expect_texts(&browser.see(PAGE).await, &["tick", "* * * * *", "not yet", "in 60 s"]);
     receiver.script("/a", [Reply::status(500)]);
     server.advance(MINUTE).await;
     let delivery = receiver.next().await;
@@ -40,7 +40,7 @@ async fn a_schedule_is_previewed_made_watched_and_deleted() {
     assert_eq!(page.matches("Mon 2026-06-01 12:").count(), 10, "{page}");
 
     browser.press(&format!("{PAGE}/tick/pause"), &[("next", PAGE)]).await;
-    expect_texts(&browser.see(PAGE).await, &["paused</span>", "would be"]);
+    expect_texts(&browser.see(PAGE).await, &["paused</span>", "would fire"]);
     browser.press(&format!("{PAGE}/tick/resume"), &[]).await;
     assert_eq!(server.schedule("tick").await["isPaused"], false);
     browser.press(&format!("{PAGE}/tick/delete"), &[]).await;
@@ -51,7 +51,7 @@ async fn a_schedule_is_previewed_made_watched_and_deleted() {
 }
 
 #[tokio::test]
-async fn the_times_of_an_expression_show_before_it_is_stored() {
+async fn the_times_of_an_expression_are_previewed() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     // The clocks of Troll go back on 25 October: the day is too far to be among the next ten of a daily one.
@@ -61,29 +61,31 @@ async fn the_times_of_an_expression_show_before_it_is_stored() {
     let page = browser.see(&format!("{NEW}?expression=61+*+*+*+*")).await;
     let text = "Upstash-Cron: invalid cron expression: minute does not accept &quot;61&quot;";
     expect_texts(&page, &[text, "id=\"preview\""]);
-    expect_texts(&browser.see(NEW).await, &["Its next times show here."]);
+    expect_texts(&browser.see(NEW).await, &["The next times appear here."]);
     let evil = browser.see(&format!("{NEW}?expression=%3Cscript%3E&destination=%22%3E%3Cimg%3E")).await;
     assert!(!evil.contains("<script>") && !evil.contains("<img>"), "{evil}");
     server.finish().await;
 }
 
 #[tokio::test]
-async fn what_is_refused_is_told_with_what_was_entered() {
+async fn a_refused_schedule_is_shown_again_with_its_input_and_the_field_is_marked() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     let url = "https://example.com";
-    for (expression, destination, id, headers, status, text) in [
-        ("* * * *", url, "", "", 400, "Upstash-Cron: invalid cron expression: 4 fields"),
-        ("@daily", "ftp://example.com", "", "", 400, "endpoint has invalid scheme"),
-        ("@daily", "nobody", "", "", 404, "topic nobody not found"),
-        ("@daily", "https://example.com/a b", "", "", 400, "invalid uri character"),
-        ("@daily", "", "", "", 400, "is no destination"),
-        ("@daily", url, "a/b", "", 400, "Upstash-Schedule-Id"),
-        ("@daily", url, "", "nothing", 400, "is not a header"),
+    for (expression, destination, id, headers, status, field, text) in [
+        ("* * * *", url, "", "", 400, "expression", "Upstash-Cron: invalid cron expression: 4 fields"),
+        ("@daily", "ftp://example.com", "", "", 400, "destination", "endpoint has invalid scheme"),
+        ("@daily", "no-group", "", "", 404, "destination", "topic no-group not found"),
+        ("@daily", "https://example.com/a b", "", "", 400, "destination", "invalid uri character"),
+        ("@daily", "", "", "", 400, "destination", "is neither a URL nor the name of a URL group"),
+        ("@daily", url, "a/b", "", 400, "id", "Upstash-Schedule-Id"),
+        ("@daily", url, "", "nothing", 400, "headers", "is not a header"),
+        ("@daily", url, "", "Upstash-Header-Forward: x", 400, "headers", "Upstash-Header-Forward"),
     ] {
         let fields = [("expression", expression), ("destination", destination), ("id", id), ("headers", headers)];
         let page = browser.refused(PAGE, &[&fields[..], &[("body", "kept")]].concat(), status).await;
         expect_texts(&page, &[text, "role=\"alert\"", "kept", &format!("value=\"{expression}\"")]);
+        expect_marked(&page, field, text);
     }
     // A path that pauses something is no destination.
     server.schedule_with(url, &[("Upstash-Cron", "@daily"), ("Upstash-Schedule-Id", "named")], "").await;
@@ -96,7 +98,7 @@ async fn what_is_refused_is_told_with_what_was_entered() {
 }
 
 #[tokio::test]
-async fn the_times_are_changed_and_all_else_is_kept() {
+async fn the_times_are_changed_and_everything_else_is_kept() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     let headers = [
@@ -111,7 +113,9 @@ async fn the_times_are_changed_and_all_else_is_kept() {
     let page = browser.see(&format!("{PAGE}/named?expression=CRON_TZ%3DEurope/Berlin+0+8+*+*+*")).await;
     expect_texts(&page, &["Europe/Berlin", "2026-06-02 08:00", "2026-06-02 06:00", "REDACTED:"]);
     let times = format!("{PAGE}/named/times");
-    expect_texts(&browser.refused(&times, &[("expression", "soon")], 400).await, &["1 fields", "value=\"soon\""]);
+    let refused = browser.refused(&times, &[("expression", "soon")], 400).await;
+    expect_texts(&refused, &["1 fields", "value=\"soon\""]);
+    expect_marked(&refused, "expression", "Upstash-Cron: ");
     assert_eq!(server.schedule("named").await, before);
     browser.press(&times, &[("expression", "0 8 * * *")]).await;
     let mut expected = before;
@@ -119,15 +123,18 @@ async fn the_times_are_changed_and_all_else_is_kept() {
     expected["nextScheduleTime"] = json!(START_MS + 20 * 60 * MINUTE);
     assert_eq!(server.schedule("named").await, expected);
 
-    // A copy is told what it does not have.
+    // A copy says what it does not have.
     let page = browser.see(&format!("{NEW}?from=named")).await;
-    expect_texts(&page, &["the body is hidden", "settings of their own", "value=\"https://example.com/callback\""]);
+    expect_texts(
+        &page,
+        &["Not copied: the body, which is hidden; settings of the callbacks", "value=\"https://example.com/callback\""],
+    );
     assert!(!page.contains("REDACTED"), "{page}");
     server.finish().await;
 }
 
 #[tokio::test]
-async fn a_schedule_that_is_replaced_hides_as_before() {
+async fn a_replaced_schedule_keeps_its_redaction() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     let headers = [
@@ -148,7 +155,7 @@ async fn a_schedule_that_is_replaced_hides_as_before() {
     let (redact, of_callback) = ("body, header[X-Secret]", "Upstash-Callback-Redact-Fields: header");
     let page = browser.see(&format!("{NEW}?from=named")).await;
     expect_texts(&page, &[&format!("name=\"redact\" value=\"{redact}\""), of_callback]);
-    expect_texts(&browser.see(&format!("{PAGE}/named")).await, &["Hidden in answers of the API", redact]);
+    expect_texts(&browser.see(&format!("{PAGE}/named")).await, &["<dt>Redact</dt>", redact]);
     let headers = format!("{of_callback}\r\nUpstash-Forward-X-Secret: in the header");
     let fields = [
         ("from", "named"),
@@ -168,7 +175,7 @@ async fn a_schedule_that_is_replaced_hides_as_before() {
 }
 
 #[tokio::test]
-async fn a_schedule_is_run_by_hand() {
+async fn a_schedule_is_run_now() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     let browser = Browser::open(&server);
@@ -182,19 +189,19 @@ async fn a_schedule_is_run_by_hand() {
 }
 
 #[tokio::test]
-async fn readers_and_other_tenants_change_nothing() {
+async fn read_only_tokens_and_other_tenants_change_nothing() {
     let server = TestServer::with(Setup::serve()).await;
     let headers = [("Upstash-Cron", "@daily"), ("Upstash-Schedule-Id", "named")];
     server.schedule_with("https://example.com", &headers, "").await;
     let before = server.schedule("named").await;
     let reader = Browser::log_in(&server, READ_ONLY).await;
-    expect_texts(&reader.see(&format!("{PAGE}/named")).await, &["a read-only token may only look", "Next times"]);
+    expect_texts(&reader.see(&format!("{PAGE}/named")).await, &["Your token is read-only", "Next times"]);
     let fields = [("expression", "@hourly"), ("destination", "https://example.com"), ("id", "named")];
     for path in ["", "/named/times", "/named/run", "/named/pause", "/named/delete"] {
         reader.refused(&format!("{PAGE}{path}"), &fields, 403).await;
     }
     let other = Browser::log_in(&server, TOKEN_B).await;
-    expect_texts(&other.see(PAGE).await, &["There are no schedules"]);
+    expect_texts(&other.see(PAGE).await, &["No schedules yet"]);
     for path in ["/named/times", "/named/run", "/named/pause", "/named/delete"] {
         other.refused(&format!("{PAGE}{path}"), &fields, 404).await;
     }

@@ -1,4 +1,4 @@
-//! Live tail: log lines as rows, as they come.
+//! Live logs: log lines as rows, as they come.
 
 use crate::support::{EventStream, Receiver, Reply, Setup, TestServer};
 use std::collections::HashMap;
@@ -11,21 +11,18 @@ async fn page(server: &TestServer, query: &str) -> String {
 }
 
 async fn rows(stream: &mut EventStream) -> String {
-    let (name, rows) = stream.next().await.expect("the stream goes on");
+    let (name, rows) = stream.next().await.expect("the stream is open");
     assert_eq!(name, "row", "{rows}");
     rows
 }
 
 #[tokio::test]
-async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
+async fn the_page_starts_with_the_last_lines_and_the_stream_adds_new_ones() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     receiver.script("/fails", [Reply::status(500).with_body("no"), Reply::status(500).with_body("no")]);
     let empty = page(&server, "").await;
-    assert!(
-        empty.contains("Nothing has happened yet") && empty.contains("data-tail=\"/console/tail/stream?\""),
-        "{empty}"
-    );
+    assert!(empty.contains("No log lines yet") && empty.contains("data-tail=\"/console/tail/stream?\""), "{empty}");
 
     let headers = [
         ("Upstash-Label", "<img src=x>"),
@@ -39,10 +36,10 @@ async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
     server.advance(1_000).await;
     server.dead_letter_of(&first).await;
     let shown = page(&server, "").await;
-    for state in ["created", "active", "error", "failed"] {
+    for state in ["created", "in flight", "error", "failed"] {
         assert!(shown.contains(&format!(">{state}</span>")), "{state}: {shown}");
     }
-    assert!(shown.contains("answered 500") && shown.contains("&lt;img src=x&gt;"), "{shown}");
+    assert!(shown.contains("returned 500") && shown.contains("&lt;img src=x&gt;"), "{shown}");
     let cell = |row: &str, place: usize| row.split("<td").nth(place).map(str::to_owned).unwrap_or_default();
     let attempts: Vec<String> =
         shown.split("<tr>").filter(|row| row.contains("/fails?a")).map(|row| cell(row, 7)).collect();
@@ -66,8 +63,11 @@ async fn the_page_begins_with_the_last_lines_and_the_stream_goes_on() {
     let link = format!("href=\"/console/messages/{}\"", second);
     assert_eq!(seen.matches(&link).count(), 3, "{seen}");
     let places: HashMap<&str, Option<usize>> =
-        ["created", "active", "delivered"].map(|state| (state, seen.find(&format!(">{state}</span>")))).into();
-    assert!(places["delivered"] < places["active"] && places["active"] < places["created"], "the newest first: {seen}");
+        ["created", "in flight", "delivered"].map(|state| (state, seen.find(&format!(">{state}</span>")))).into();
+    assert!(
+        places["delivered"] < places["in flight"] && places["in flight"] < places["created"],
+        "the newest first: {seen}"
+    );
     server.finish().await;
     assert_eq!((stream.next().await, of_another.next().await), (None, None), "nothing for others, and the end");
 }
@@ -85,7 +85,7 @@ async fn filters_are_those_of_the_api() {
     assert!(red.contains("data-tail=\"/console/tail/stream?state=DELIVERED&amp;label=red\""), "{red}");
     assert!(red.contains("name=\"label\" value=\"red\"") && red.contains("value=\"DELIVERED\" selected"), "{red}");
     let none = page(&server, "label=%22%3E%3Cb%3E").await;
-    assert!(none.contains("No line is like that") && none.contains("value=\"&quot;&gt;&lt;b&gt;\""), "{none}");
+    assert!(none.contains("No log lines match") && none.contains("value=\"&quot;&gt;&lt;b&gt;\""), "{none}");
     for (query, count) in [("path=%2F", 2), ("path=%2Fother", 0), ("callerIp=127.0.0.1", 2), ("callerIp=10.0.0.9", 0)] {
         let found = page(&server, query).await;
         assert_eq!(found.matches("class=\"state good\"").count(), count, "{query}: {found}");
@@ -105,7 +105,7 @@ async fn filters_are_those_of_the_api() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_refused_says_why() {
+async fn a_rejected_stream_has_a_reason() {
     let server = TestServer::start().await;
     let mut streams = Vec::new();
     for _ in 0..8 {

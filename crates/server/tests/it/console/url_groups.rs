@@ -1,6 +1,6 @@
 //! The pages of URL groups.
 
-use super::{Browser, expect_texts};
+use super::{Browser, expect_marked, expect_texts};
 use crate::support::server::{READ_ONLY, TOKEN_B};
 use crate::support::{Setup, TestServer};
 use serde_json::json;
@@ -8,10 +8,10 @@ use serde_json::json;
 const PAGE: &str = "/console/url-groups";
 
 #[tokio::test]
-async fn groups_are_made_filled_and_emptied() {
+async fn groups_are_created_filled_and_emptied() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
-    expect_texts(&browser.see(PAGE).await, &["There are no URL groups", "/v2/topics/orders/endpoints"]);
+    expect_texts(&browser.see(PAGE).await, &["No URL groups yet", "/v2/topics/orders/endpoints"]);
     browser.press(PAGE, &[("group", "orders"), ("url", "https://example.com/billing"), ("name", "billing")]).await;
     let evil = "<script>alert(1)</script>";
     browser.press(&format!("{PAGE}/orders/add"), &[("url", "https://example.com/x"), ("name", evil)]).await;
@@ -38,16 +38,16 @@ async fn groups_are_made_filled_and_emptied() {
 
     for (url, name) in [("https://example.com/x", evil), ("https://example.com/y", "")] {
         let said = browser.press(&format!("{PAGE}/orders/remove"), &[("url", url), ("name", name)]).await;
-        assert_eq!(said, "The endpoint is removed.");
+        assert_eq!(said, "Endpoint removed.");
     }
     assert_eq!(group().await["endpoints"].as_array().map(Vec::len), Some(1));
     expect_texts(
         &browser.see(&format!("{PAGE}/orders")).await,
-        &["Remove the last endpoint? The group orders goes with it."],
+        &["Remove the last endpoint? This also deletes the group orders."],
     );
     let last = [("url", "https://example.com/billing"), ("name", "billing")];
     let said = browser.press(&format!("{PAGE}/orders/remove"), &last).await;
-    assert_eq!(said, "It was the last endpoint: the group is gone.");
+    assert_eq!(said, "Endpoint removed. It was the last one, so the group was deleted.");
     server.get("/v2/topics/orders").expect(404).await;
     assert_eq!(browser.look(&format!("{PAGE}/orders")).await.status, 404);
 
@@ -58,16 +58,17 @@ async fn groups_are_made_filled_and_emptied() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_told_with_what_was_entered() {
+async fn a_refused_form_keeps_its_input_and_marks_the_field() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
-    for (group, url, text) in [
-        ("", "https://example.com", "the name of the group is empty"),
-        ("a b", "https://example.com", "the name of a URL group can contain only"),
-        ("orders", "ftp://example.com", "endpoint has invalid scheme"),
+    for (group, url, field, text) in [
+        ("", "https://example.com", "group", "the name of the group is empty"),
+        ("a b", "https://example.com", "group", "the name of a URL group can contain only"),
+        ("orders", "ftp://example.com", "url", "endpoint has invalid scheme"),
     ] {
         let page = browser.refused(PAGE, &[("group", group), ("url", url), ("name", "kept")], 400).await;
-        expect_texts(&page, &[text, &format!("value=\"{url}\""), "value=\"kept\""]);
+        expect_texts(&page, &[text, &format!("value=\"{url}\""), "value=\"kept\"", "role=\"alert\""]);
+        expect_marked(&page, field, text);
     }
     browser.press(PAGE, &[("group", "orders"), ("url", "https://example.com/")]).await;
     let headers = format!("{PAGE}/orders/headers");
@@ -76,22 +77,29 @@ async fn what_is_refused_is_told_with_what_was_entered() {
         ("Upstash-Cron: @daily", "it applies to a single publish"),
         ("Upstash-Retries: many", "Upstash-Retries"),
     ] {
-        expect_texts(&browser.refused(&headers, &[("headers", lines)], 400).await, &[text, lines, "role=\"alert\""]);
+        let page = browser.refused(&headers, &[("headers", lines)], 400).await;
+        expect_texts(&page, &[text, lines, "role=\"alert\""]);
+        expect_marked(&page, "headers", text);
     }
     let add = format!("{PAGE}/orders/add");
-    expect_texts(&browser.refused(&add, &[("url", "nowhere")], 400).await, &["value=\"nowhere\"", "role=\"alert\""]);
+    let page = browser.refused(&add, &[("url", "nowhere")], 400).await;
+    expect_texts(&page, &["value=\"nowhere\"", "role=\"alert\""]);
+    expect_marked(&page, "url", "endpoint has invalid scheme");
+    let long = "n".repeat(257);
+    let page = browser.refused(&add, &[("url", "https://example.com/"), ("name", &long)], 400).await;
+    expect_marked(&page, "name", "name must have at most");
     assert_eq!(server.get("/v2/topics/orders").expect(200).await.json().get("headers"), None);
     server.finish().await;
 }
 
 #[tokio::test]
-async fn readers_and_other_tenants_change_nothing() {
+async fn read_only_tokens_and_other_tenants_change_nothing() {
     let server = TestServer::with(Setup::serve()).await;
     let one = json!({ "endpoints": [{ "url": "https://example.com/" }] });
     server.post("/v2/topics/orders/endpoints").json(&one).expect(200).await;
     let before = server.get("/v2/topics/orders").expect(200).await.json();
     let reader = Browser::log_in(&server, READ_ONLY).await;
-    expect_texts(&reader.see(&format!("{PAGE}/orders")).await, &["a read-only token may only look"]);
+    expect_texts(&reader.see(&format!("{PAGE}/orders")).await, &["Your token is read-only"]);
     let endpoint = [("url", "https://example.com/"), ("group", "orders"), ("headers", "Upstash-Retries: 1")];
     for path in ["", "/orders/add", "/orders/remove", "/orders/headers", "/orders/delete"] {
         reader.refused(&format!("{PAGE}{path}"), &endpoint, 403).await;

@@ -1,6 +1,6 @@
 //! Pages about runs of workflows, on runs that a scripted endpoint executes.
 
-use super::{Browser, expect_texts};
+use super::{Browser, expect_marked, expect_texts};
 use crate::support::runs::{config, done, result, with_failure_function};
 use crate::support::server::{READ_ONLY, TOKEN};
 use crate::support::{Receiver, Reply, Setup, TestServer, eventually};
@@ -35,7 +35,7 @@ async fn states(server: &TestServer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_list_says_how_runs_stand_and_its_filters_are_in_the_url() {
+async fn the_list_shows_the_state_of_runs_and_its_filters_are_in_the_url() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     let browser = Browser::open(&server);
@@ -49,9 +49,9 @@ async fn the_list_says_how_runs_stand_and_its_filters_are_in_the_url() {
     let all = browser.see("/console/workflows").await;
     let told = [
         "/console/workflows/runs/wfr_waits?createdAt=",
-        "the event approved, which times out in 60 min",
-        "<td class=\"number tight\" title=\"1 of 2 known steps are done\">1 / 2</td>",
-        "<span class=\"state good\">success</span>",
+        "event approved, which times out in 1 h",
+        "<td class=\"number tight\" title=\"1 of 2 known steps completed\">1 / 2</td>",
+        "<span class=\"state good\">succeeded</span>",
         "<span class=\"state bad\">failed</span>",
         "500 Internal Server Error",
     ];
@@ -66,10 +66,10 @@ async fn the_list_says_how_runs_stand_and_its_filters_are_in_the_url() {
         let page = browser.see(&format!("/console/workflows?{query}")).await;
         let found = ["wfr_waits", "wfr_done", "wfr_failed"].map(|id| page.contains(&format!("/runs/{id}?")));
         assert_eq!(found, expected, "{query}");
-        assert_eq!(page.contains("No run matches"), expected == [false; 3], "{query}");
+        assert_eq!(page.contains("No runs match"), expected == [false; 3], "{query}");
     }
     let wrong = browser.see("/console/workflows?toDate=soon&label=orders").await;
-    expect_texts(&wrong, &["is not a time like", "name=\"label\" value=\"orders\""]);
+    expect_texts(&wrong, &["is not a time; write it as", "name=\"label\" value=\"orders\""]);
     expect_texts(&Browser::of_tenant(&server, "tenant-b").see("/console/workflows").await, &["No runs yet"]);
     server.finish_with_pending().await;
 }
@@ -83,15 +83,15 @@ async fn a_long_list_has_pages() {
     }
     let browser = Browser::open(&server);
     let first = browser.see("/console/workflows").await;
-    assert_eq!(first.matches("aria-label=\"Tick wfr_").count(), 30);
+    assert_eq!(first.matches("aria-label=\"Select wfr_").count(), 30);
     let next = first.split("href=\"").find(|link| link.contains("cursor=")).and_then(|link| link.split('"').next());
     let second = browser.see(&next.expect("a link to the next page").replace("&amp;", "&")).await;
-    assert_eq!(second.matches("aria-label=\"Tick wfr_").count(), 2);
+    assert_eq!(second.matches("aria-label=\"Select wfr_").count(), 2);
     server.finish_with_pending().await;
 }
 
 #[tokio::test]
-async fn a_run_is_told_step_by_step_and_takes_an_event() {
+async fn a_run_shows_its_steps_and_takes_an_event() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     server.start_run("wfr_1", &receiver.url("/wf"), labelled("orders")).await;
@@ -100,7 +100,7 @@ async fn a_run_is_told_step_by_step_and_takes_an_event() {
     let browser = Browser::open(&server);
     let page = browser.see("/console/workflows/runs/wfr_1").await;
     let told = [
-        "It waits for the event order/7, which times out in 60 min.",
+        "Waiting for event order/7, which times out in 1 h.",
         "Entries 2 of 10\u{202f}000",
         "{&quot;order&quot;:7}",
         "charge",
@@ -117,23 +117,23 @@ async fn a_run_is_told_step_by_step_and_takes_an_event() {
         ("data", "{\"by\":\"Ann\"}"),
         ("next", "/console/workflows/runs/wfr_1"),
     ];
-    assert_eq!(browser.press("/console/workflows/notify", &fields).await, "order/7 has reached 1 run.");
+    assert_eq!(browser.press("/console/workflows/notify", &fields).await, "Sent order/7 to 1 run.");
     let again = browser.press("/console/workflows/notify", &fields).await;
-    assert_eq!(again, "wfr_1 does not wait for order/7 yet; it is kept until it does.");
+    assert_eq!(again, "wfr_1 does not wait for order/7 yet. The event is stored until it does.");
     server.finish_run("wfr_1").await;
     let page = browser.see("/console/workflows/runs/wfr_1").await;
-    expect_texts(&page, &["<span class=\"state good\">success</span>", "What it returned", "&quot;ok&quot;"]);
-    for gone in ["It waits for", "id=\"notify\"", "data-refresh", ">Cancel<"] {
+    expect_texts(&page, &["<span class=\"state good\">succeeded</span>", "<summary>Output", "&quot;ok&quot;"]);
+    for gone in ["Waiting for", "id=\"notify\"", "data-refresh", ">Cancel<"] {
         assert!(!page.contains(gone), "{gone}");
     }
     let absent = browser.look("/console/workflows/runs/wfr_2").await;
     assert_eq!(absent.status, 404);
-    expect_texts(&absent.text(), &["There is no run wfr_2"]);
+    expect_texts(&absent.text(), &["Run wfr_2 not found"]);
     server.finish().await;
 }
 
 #[tokio::test]
-async fn a_step_that_is_retried_later_is_retried_now() {
+async fn a_scheduled_retry_of_a_step_can_start_now() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     receiver.script("/wf", [Reply::status(500).with_body("{\"message\":\"no mail today\"}"), done()]);
@@ -145,7 +145,7 @@ async fn a_step_that_is_retried_later_is_retried_now() {
     let browser = Browser::open(&server);
     let page = browser.see("/console/workflows/runs/wfr_1").await;
     let told = [
-        "It waits for attempt 2 of the next step in 60 min, after 500 Internal Server Error: no mail today.",
+        "Waiting for attempt 2 of the next step in 1 h (last: 500 Internal Server Error: no mail today).",
         "Retry now",
         &format!("name=\"messageId\" value=\"{id}\""),
         "Failed attempts",
@@ -155,20 +155,20 @@ async fn a_step_that_is_retried_later_is_retried_now() {
     expect_texts(&page, &[&format!("href=\"/console/messages/{id}\"")]);
     // The message of a step leads to its run, and offers nothing that only its run can do.
     let message = browser.see(&format!("/console/messages/{id}")).await;
-    let its_run = "It is a step of a workflow: <a href=\"/console/workflows/runs/wfr_1?createdAt=";
+    let its_run = "This message is a step of a workflow. See <a href=\"/console/workflows/runs/wfr_1?createdAt=";
     expect_texts(&message, &["attempt 2 of 2 is due in 60 min", its_run, "Send now"]);
-    for gone in [">Cancel<", "Copy as curl", "Publish the same again"] {
+    for gone in [">Cancel<", "Copy as curl", "Publish again with curl"] {
         assert!(!message.contains(gone), "{gone}");
     }
     let fields = [("messageId", id.as_str()), ("next", "/console/workflows/runs/wfr_1")];
-    assert_eq!(browser.press("/console/workflows/retry", &fields).await, "It is due now.");
+    assert_eq!(browser.press("/console/workflows/retry", &fields).await, "Starting now.");
     assert_eq!(receiver.next().await.header("Upstash-Retried"), Some("1"));
     server.finish_run("wfr_1").await;
     server.finish().await;
 }
 
 #[tokio::test]
-async fn runs_are_cancelled_one_by_one_ticked_or_by_a_filter_that_says_what_it_hits() {
+async fn runs_are_cancelled_singly_by_selection_and_by_filter() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     for (id, label) in [("wfr_a", "x"), ("wfr_b", "x"), ("wfr_c", "y"), ("wfr_d", "y"), ("wfr_e", "z")] {
@@ -179,17 +179,20 @@ async fn runs_are_cancelled_one_by_one_ticked_or_by_a_filter_that_says_what_it_h
     assert_eq!(browser.press("/console/workflows/runs/wfr_e/cancel", &[next]).await, "Cancelled wfr_e.");
     for nothing in [&[next][..], &[("id", ""), next], &[("id", " "), next]] {
         let said = browser.press("/console/workflows/cancel", nothing).await;
-        assert_eq!(said, "No run is ticked. Nothing was changed.", "and not everything");
+        assert_eq!(said, "No runs are selected. Nothing was changed.", "and not everything");
     }
     let answer = browser.look("/console/workflows/question/ticked").await;
-    assert_eq!((answer.status, answer.text().as_str()), (404, "No run is ticked. Nothing was changed."));
+    assert_eq!((answer.status, answer.text().as_str()), (404, "No runs are selected. Nothing was changed."));
     let asked = browser.see("/console/workflows/question/ticked?id=wfr_a&id=wfr_b").await;
-    assert!(asked.starts_with("Cancel the 2 runs that are ticked?"), "{asked}");
+    assert!(asked.starts_with("Cancel 2 selected runs?"), "{asked}");
     let ticked = [("id", "wfr_c"), ("id", "wfr_e"), next];
     let said = browser.press("/console/workflows/cancel", &ticked).await;
-    assert_eq!(said, "Cancelled 1 run. The others had ended.");
+    assert_eq!(said, "Cancelled 1 run. The others had already ended.");
     let asked = browser.see("/console/workflows/cancel?label=x").await;
-    expect_texts(&asked, &["Label: x", "2 runs will be cancelled", "wfr_a", "wfr_b", "name=\"label\" value=\"x\""]);
+    expect_texts(
+        &asked,
+        &["Label: x", "This cancels 2 running workflows.", "wfr_a", "wfr_b", "name=\"label\" value=\"x\""],
+    );
     assert!(!asked.contains("wfr_d"), "it is another label's");
     let said = browser.press("/console/workflows/cancel-matching", &[("label", "x"), next]).await;
     assert_eq!(said, "Cancelled 2 runs.");
@@ -198,18 +201,18 @@ async fn runs_are_cancelled_one_by_one_ticked_or_by_a_filter_that_says_what_it_h
     assert_eq!(states(&server).await, expected);
     for refused in ["messageId=msg_1", "state=STEP_RETRY"] {
         let page = browser.see(&format!("/console/workflows/cancel?{refused}")).await;
-        assert!(page.contains("role=\"alert\"") && !page.contains("Cancel them"), "{refused}: {page}");
+        assert!(page.contains("role=\"alert\"") && !page.contains("Cancel runs</button>"), "{refused}: {page}");
     }
     let fields = [("messageId", "msg_1"), next];
     browser.refused("/console/workflows/cancel-matching", &fields, 400).await;
     let all = browser.see("/console/workflows/cancel").await;
-    expect_texts(&all, &["There is no filter: this is about every run in progress.", "1 run will be cancelled"]);
+    expect_texts(&all, &["This cancels 1 running workflow."]);
     assert_eq!(browser.press("/console/workflows/cancel-matching", &[next]).await, "Cancelled 1 run.");
     server.finish().await;
 }
 
 #[tokio::test]
-async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
+async fn failed_runs_are_resumed_restarted_and_deleted() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     let mut ids = Vec::new();
@@ -223,21 +226,21 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     expect_texts(&page, &["wfr_4", "500: boom", "Resume", "Restart", "Delete", "<span class=\"quiet\">none</span>"]);
     let run = browser.see("/console/workflows/runs/wfr_4").await;
     let again = format!("name=\"dlqId\" value=\"{}\"", ids[4]);
-    expect_texts(&run, &["It failed: 500 Internal Server Error", "Resume", "Restart", "Retry this step", &again]);
+    expect_texts(&run, &["Failed: 500 Internal Server Error", "Resume", "Restart", "Retry this step", &again]);
     let answer = browser.send("/console/workflows/failed/resume", &[("dlqId", &ids[4])]).await;
     let new = answer.header("location").expect("it leads to the new run").to_owned();
     assert!(new.starts_with("/console/workflows/runs/wfr_") && !new.contains("wfr_4?"), "{new}");
-    expect_texts(&browser.see(&new).await, &["<span class=\"state busy\">started</span>"]);
+    expect_texts(&browser.see(&new).await, &["<span class=\"state busy\">running</span>"]);
     let next = ("next", "/console/workflows/failed");
     for nothing in [&[next][..], &[("dlqId", ""), next]] {
         let said = browser.press("/console/workflows/failed/delete", nothing).await;
-        assert_eq!(said, "No failed run is ticked. Nothing was changed.", "and not everything");
+        assert_eq!(said, "No failed runs are selected. Nothing was changed.", "and not everything");
     }
     let question = "/console/workflows/failed/question";
     let answer = browser.look(&format!("{question}/delete")).await;
-    assert_eq!((answer.status, answer.text().as_str()), (404, "No failed run is ticked. Nothing was changed."));
+    assert_eq!((answer.status, answer.text().as_str()), (404, "No failed runs are selected. Nothing was changed."));
     let asked = browser.see(&format!("{question}/delete?dlqId={}", ids[2])).await;
-    assert!(asked.starts_with("Delete the 1 failed run that is ticked?"), "{asked}");
+    assert!(asked.starts_with("Delete 1 selected failed run?"), "{asked}");
     let asked = browser.see(&format!("{question}/restart?matching=true")).await;
     assert!(asked.starts_with(&format!("Restart {} failed runs?", ids.len() - 1)), "{asked}");
     let ticked = [("dlqId", ids[2].as_str()), ("dlqId", ids[3].as_str()), next];
@@ -248,7 +251,7 @@ async fn failed_runs_go_on_begin_anew_or_are_forgotten() {
     assert_eq!(browser.press("/console/workflows/failed/delete", &matching).await, "Deleted 2 failed runs.");
     assert_eq!(server.failed_runs("").await, Vec::<Value>::new());
     assert_eq!(server.runs("state=RUN_STARTED").await.len(), 3, "the new runs");
-    expect_texts(&browser.see("/console/workflows/failed").await, &["No run has failed"]);
+    expect_texts(&browser.see("/console/workflows/failed").await, &["<strong>No failed runs</strong>"]);
     let gone = browser.refused("/console/workflows/failed/resume", &[("dlqId", ids[0].as_str())], 404).await;
     expect_texts(&gone, &["not found"]);
     assert_eq!(browser.send("/console/workflows/failed/burn", &[next]).await.status, 404);
@@ -267,7 +270,7 @@ const OTHERWISE: [(&str, &str); 7] = [
 ];
 
 #[tokio::test]
-async fn a_failed_run_begins_again_with_other_settings() {
+async fn a_failed_run_is_resumed_with_other_settings() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     receiver.script("/told", [Reply::status(200)]);
@@ -275,7 +278,10 @@ async fn a_failed_run_begins_again_with_other_settings() {
     let dlq_id = failed["dlqId"].as_str().expect("an id").to_owned();
     let browser = Browser::open(&server);
     let page = browser.see("/console/workflows/runs/wfr_1").await;
-    expect_texts(&page, &["Resume or restart with other settings", "Resume with these", "name=\"withRetries\""]);
+    expect_texts(
+        &page,
+        &["Resume or restart with other settings", "Resume with these settings", "name=\"withRetries\""],
+    );
     // What the API refuses, it says, and what was typed stays.
     let wrong = [("dlqId", dlq_id.as_str()), ("withRetries", "many"), ("withLabel", HOSTILE), ("next", "/console")];
     let page = browser.refused("/console/workflows/failed/resume", &wrong, 400).await;
@@ -285,6 +291,7 @@ async fn a_failed_run_begins_again_with_other_settings() {
     let meant = format!("name=\"dlqId\" value=\"{dlq_id}\"");
     expect_texts(&page, &[&refusal, "<details open>", "value=\"many\"", &value, &meant]);
     assert_eq!(page.matches("name=\"withRetries\"").count(), 1, "once, or the old value would win");
+    expect_marked(&page, "withRetries", "Upstash-Retries: ");
     assert_eq!(server.failed_runs("").await.len(), 1, "nothing has begun");
 
     let told = receiver.url("/told");
@@ -295,7 +302,7 @@ async fn a_failed_run_begins_again_with_other_settings() {
     assert_eq!((&run["labels"], &run["flowControlKey"]), (&json!(["second", "try"]), &json!("gently")));
     let step = &run["steps"][1]["steps"][0];
     assert_eq!((&step["retries"], &step["retryDelay"]), (&json!(2), &json!("3600000")));
-    expect_texts(&browser.see(&new).await, &["It waits for its start in 10 s.", "second", "gently"]);
+    expect_texts(&browser.see(&new).await, &["Waiting for its start in 10 s.", "second", "gently"]);
     let key = server.get("/v2/flowControl/gently").expect(200).await.json();
     assert_eq!((&key["rateMax"], &key["ratePeriod"], &key["parallelismMax"]), (&json!(7), &json!(60), &json!(3)));
     let id = run["workflowRunId"].as_str().expect("an id");
@@ -309,14 +316,14 @@ async fn a_failed_run_begins_again_with_other_settings() {
         eventually("an attempt has failed", failed).await;
     }
     server.run_in(id, "RUN_FAILED").await;
-    eventually("somebody hears of it", || async { (receiver.count() == 5).then_some(()) }).await;
+    eventually("the failure callback is called", || async { (receiver.count() == 5).then_some(()) }).await;
     receiver.rewind();
     assert_eq!(receiver.take(5).await[4].target, "/told");
     server.finish().await;
 }
 
 #[tokio::test]
-async fn many_failed_runs_begin_again_with_other_settings() {
+async fn many_failed_runs_are_restarted_with_other_settings() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     let mut ids = Vec::new();
@@ -343,7 +350,7 @@ async fn many_failed_runs_begin_again_with_other_settings() {
 }
 
 #[tokio::test]
-async fn all_that_match_are_resumed_and_what_fails_again_is_not_met_again() {
+async fn all_matching_runs_are_resumed_once() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
     for n in 0..60 {
@@ -360,10 +367,10 @@ async fn all_that_match_are_resumed_and_what_fails_again_is_not_met_again() {
 }
 
 #[tokio::test]
-async fn a_failure_that_could_not_be_told_is_told_again() {
+async fn a_failed_failure_callback_is_retried() {
     let server = TestServer::start().await;
     let receiver = Receiver::start().await;
-    receiver.script("/told", [Reply::status(503).with_body("not now"), Reply::status(200).with_body("heard")]);
+    receiver.script("/told", [Reply::status(503).with_body("not now"), Reply::status(200).with_body("thanks")]);
     let config = with_failure_function(receiver.url("/told"));
     let failed = server.failed_run(&receiver, "wfr_1", "/bad", config).await;
     let told = |state: &'static str| {
@@ -390,37 +397,37 @@ async fn a_failure_that_could_not_be_told_is_told_again() {
     let said = browser.press("/console/workflows/failed/callback", &fields).await;
     assert_eq!(said, "Retried the failure callback of 1 failed run.");
     told("CALLBACK_SUCCESS").await;
-    expect_texts(&browser.see("/console/workflows/runs/wfr_1").await, &["What it answered", "heard"]);
+    expect_texts(&browser.see("/console/workflows/runs/wfr_1").await, &["Response body", "thanks"]);
     browser.refused("/console/workflows/failed/callback", &fields, 400).await;
     server.finish().await;
 }
 
 #[tokio::test]
-async fn events_show_who_waits_and_reach_them() {
+async fn events_list_the_waiting_runs_and_reach_them() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     let browser = Browser::open(&server);
-    expect_texts(&browser.see("/console/workflows/events").await, &["Which event?"]);
+    expect_texts(&browser.see("/console/workflows/events").await, &["No event selected"]);
     for id in ["wfr_a", "wfr_b"] {
         server.start_run(id, &receiver.url("/wf"), config()).await;
         server.wait_in(id, "stock/full", waiting("stock/full")).await;
     }
     let page = browser.see("/console/workflows/events?event=stock/full").await;
-    expect_texts(&page, &["/console/workflows/runs/wfr_a", "wfr_b", "in 60 min", "2 runs wait for it"]);
-    let nobody = browser.see("/console/workflows/events?event=other").await;
-    expect_texts(&nobody, &["Nobody waits for other"]);
+    expect_texts(&page, &["/console/workflows/runs/wfr_a", "wfr_b", "in 1 h", "2 runs wait for it"]);
+    let other = browser.see("/console/workflows/events?event=other").await;
+    expect_texts(&other, &["No runs wait for other"]);
     let fields = [("event", "other"), ("run", ""), ("data", "")];
     let said = browser.press("/console/workflows/notify", &fields).await;
-    assert_eq!(said, "Nobody waits for other, so nothing happened.");
+    assert_eq!(said, "No runs wait for other. Nothing was sent.");
     let fields = [("event", "stock/full"), ("run", ""), ("data", "")];
-    assert_eq!(browser.press("/console/workflows/notify", &fields).await, "stock/full has reached 2 runs.");
+    assert_eq!(browser.press("/console/workflows/notify", &fields).await, "Sent stock/full to 2 runs.");
     browser.refused("/console/workflows/notify", &[("event", " ")], 400).await;
     browser.refused("/console/workflows/notify", &[("event", "e"), ("run", "wfr_unknown")], 404).await;
     server.finish_with_pending().await;
 }
 
 #[tokio::test]
-async fn a_read_only_visitor_looks_and_another_tenant_sees_nothing() {
+async fn read_only_tokens_change_nothing_and_other_tenants_see_nothing() {
     let server = TestServer::with(Setup::serve()).await;
     let receiver = endpoint().await;
     server.start_run("wfr_1", &receiver.url("/wf"), config()).await;
@@ -458,7 +465,7 @@ async fn a_read_only_visitor_looks_and_another_tenant_sees_nothing() {
     other.refused("/console/workflows/failed/resume", &[("dlqId", dlq_id)], 404).await;
     assert_eq!(
         other.press("/console/workflows/cancel", &[("id", "wfr_1")]).await,
-        "Cancelled 0 runs. The others had ended."
+        "Cancelled 0 runs. The others had already ended."
     );
     assert_eq!(other.press("/console/workflows/cancel-matching", &[]).await, "Cancelled 0 runs.");
     assert_eq!(states(&server).await, ["wfr_2 RUN_FAILED", "wfr_1 RUN_STARTED"]);
@@ -467,7 +474,7 @@ async fn a_read_only_visitor_looks_and_another_tenant_sees_nothing() {
 }
 
 #[tokio::test]
-async fn what_strangers_wrote_is_shown_as_text() {
+async fn untrusted_content_is_text() {
     let server = TestServer::start().await;
     let receiver = endpoint().await;
     let id = format!("wfr_{HOSTILE}/..");
@@ -505,6 +512,6 @@ async fn what_strangers_wrote_is_shown_as_text() {
     }
     let fields = [("run", id.as_str()), ("event", HOSTILE)];
     let said = browser.press("/console/workflows/notify", &fields).await;
-    assert!(said.ends_with("has reached 1 run."), "{said}");
+    assert!(said.starts_with("Sent ") && said.ends_with(" to 1 run."), "{said}");
     server.finish_with_pending().await;
 }
