@@ -32,7 +32,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 /// One item, as the SDKs send it: Python sends nulls, Go sends lists of header values.
 #[derive(Deserialize)]
@@ -194,9 +193,7 @@ pub(super) async fn taken_apart<T: Items + Send + 'static>(
     room: &mut Room,
     take_apart: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let begun = Instant::now();
-    let _turn = app.allowances.batches.wait(tenant).await.ok_or_else(body::no_room)?;
-    room.waited += begun.elapsed();
+    let _turn = body::batch_turn(app, tenant, room).await.ok_or_else(body::no_room)?;
     let taken_apart = passed_on(tokio::task::spawn_blocking(take_apart).await);
     let items = taken_apart
         .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;

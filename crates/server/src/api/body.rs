@@ -73,6 +73,14 @@ impl BodyBudget {
     }
 }
 
+/// Waits until no other batch of the tenant is read. `None`: that took longer than [`WAIT_MAX`].
+pub(super) async fn batch_turn(app: &App, tenant: TenantId, room: &mut Room) -> Option<OwnedSemaphorePermit> {
+    let begun = Instant::now();
+    let turn = app.allowances.batches.wait(tenant).await?;
+    room.waited += begun.elapsed();
+    Some(turn)
+}
+
 /// 503: too many bytes are held.
 pub(super) fn no_room() -> ApiError {
     ApiError::overloaded(
