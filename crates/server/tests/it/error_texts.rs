@@ -1,8 +1,9 @@
 //! The errors that users meet, whole: the bodies of the API, and what the command prints when it cannot start. Mistakes with
 //! tokens are in `tenants`, single settings in `wire`, and the lines of a configuration file in `config::problem`.
 
+use crate::console::Browser;
 use crate::support::server::READ_ONLY;
-use crate::support::{Request, TestServer};
+use crate::support::{Receiver, Reply, Request, TestServer};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::process::{Command, Output};
 
 const SCHEME: &str = "invalid destination url: endpoint has invalid scheme, add http:// or https://";
 const DURATION: &str = "accepted are d, h, m and s, such as 1d10h30m, 5m or 0.5s, and a number of seconds";
+const HOSTED_TIMEOUT: &str = "context deadline exceeded";
 const ARRAY: &str = r#"send a JSON array: [{"destination": "https://…", "headers": {…}, "body": "…"}]"#;
 
 /// Sends each request, and compares the whole body.
@@ -158,6 +160,34 @@ async fn other_mistakes_say_the_right_way() {
         ),
     ])
     .await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn people_read_how_long_an_attempt_waited_and_programs_read_the_text_of_the_hosted_service() {
+    let server = TestServer::start().await;
+    let receiver = Receiver::start().await;
+    let (held, _gate) = Reply::status(200).held();
+    receiver.script("/", [held]);
+    let headers = [("Upstash-Timeout", "1s"), ("Upstash-Retries", "0")];
+    let id = server.publish_with(&receiver.url("/"), &headers, "").await;
+    server.reaches(&id, &["CREATED", "ACTIVE", "ERROR", "FAILED"]).await;
+    let letter = server.dead_letter_of(&id).await;
+    let why = server.get(&format!("/v2/messages/{id}/why")).expect(200).await.json();
+    assert_eq!((&letter["error"], &why["lastError"]), (&json!(HOSTED_TIMEOUT), &json!(HOSTED_TIMEOUT)));
+    assert_eq!(why["sentence"], "in the DLQ: no response within 1 s, it had no retries");
+    let browser = Browser::open(&server);
+    for (path, expected) in [
+        (format!("/console/dlq/{}", letter["dlqId"].as_str().expect("an id")), "no response within 1 s"),
+        ("/console/dlq/entries".to_owned(), "no response within 1 s"),
+        (format!("/console/messages/{id}"), "no response within 1 s"),
+        ("/console/messages".to_owned(), "no response within 1 s"),
+        ("/console/tail".to_owned(), "no response within 1 s"),
+        ("/console/dlq".to_owned(), "no response in time"),
+    ] {
+        let page = browser.look(&path).await.text();
+        assert!(page.contains(expected) && !page.contains(HOSTED_TIMEOUT), "{path}: {page}");
+    }
     server.finish().await;
 }
 
