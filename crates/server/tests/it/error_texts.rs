@@ -156,7 +156,7 @@ async fn other_mistakes_say_the_right_way() {
         (
             server.publish("http://a.example/").token(READ_ONLY),
             403,
-            "this is a read-only token: it may not publish, change, delete or see keys".to_owned(),
+            "this is a read-only token: it cannot publish, change or delete anything, or read signing keys".to_owned(),
         ),
     ])
     .await;

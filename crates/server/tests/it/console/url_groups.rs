@@ -62,7 +62,7 @@ async fn a_refused_form_keeps_its_input_and_marks_the_field() {
     let server = TestServer::start().await;
     let browser = Browser::open(&server);
     for (group, url, field, text) in [
-        ("", "https://example.com", "group", "the name of the group is empty"),
+        ("", "https://example.com", "group", "the name of the group is missing"),
         ("a b", "https://example.com", "group", "the name of a URL group can contain only"),
         ("orders", "ftp://example.com", "url", "endpoint has invalid scheme"),
     ] {
