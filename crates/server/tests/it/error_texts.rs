@@ -175,7 +175,7 @@ async fn people_read_how_long_an_attempt_waited_and_programs_read_the_text_of_th
     let letter = server.dead_letter_of(&id).await;
     let why = server.get(&format!("/v2/messages/{id}/why")).expect(200).await.json();
     assert_eq!((&letter["error"], &why["lastError"]), (&json!(HOSTED_TIMEOUT), &json!(HOSTED_TIMEOUT)));
-    assert_eq!(why["sentence"], "in the DLQ: no response within 1 s, it had no retries");
+    assert_eq!(why["sentence"], "in the DLQ: no response within 1 s, with no retries");
     let browser = Browser::open(&server);
     for (path, expected) in [
         (format!("/console/dlq/{}", letter["dlqId"].as_str().expect("an id")), "no response within 1 s"),

@@ -73,7 +73,7 @@ async fn a_refused_form_keeps_its_input_and_marks_the_field() {
     browser.press(PAGE, &[("group", "orders"), ("url", "https://example.com/")]).await;
     let headers = format!("{PAGE}/orders/headers");
     for (lines, text) in [
-        ("no header", "is not a header: write Name: value"),
+        ("no header", "is not a header; write Name: value"),
         ("Upstash-Cron: @daily", "it applies to a single publish"),
         ("Upstash-Retries: many", "Upstash-Retries"),
     ] {
