@@ -11,6 +11,7 @@ left behind.
 import argparse
 import io
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,8 @@ class Score:
 
 def main():
     arguments = read_arguments()
+    # So that what runs in the background ends if the runner is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     tools = Tools(
         binary=arguments.binary.resolve(),
         python=Path(arguments.python).absolute(),
