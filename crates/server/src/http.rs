@@ -92,7 +92,7 @@ impl Serve for Site {
 
     async fn serve(&self, request: Request<Body>) -> Result<Response, HungUp> {
         Ok(match Console::has(request.uri().path()) {
-            true => match caught(Box::pin(self.console.serve(request))).await {
+            true => match caught(Box::pin(self.console.serve(request)).as_mut()).await {
                 Ok(response) => response,
                 Err(Panicked) => internal_error(),
             },

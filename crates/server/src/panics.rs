@@ -7,7 +7,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::task::Poll;
 use tokio::task::JoinError;
 
@@ -39,8 +39,9 @@ fn literal_message(info: &PanicHookInfo<'_>) -> &'static str {
 ///
 /// Everything that the future shares with others must be sound after a panic. Locks with small states of one step are;
 /// the store's are not, and [`end_process`] when they were held.
-pub async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
-    let mut future = pin!(future);
+///
+/// Takes a reference, because attempts and requests are large futures: by value, each was copied three times.
+pub async fn caught<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panicked> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
@@ -71,27 +72,29 @@ pub fn end_process(reason: &'static str) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
     use std::sync::Arc;
 
     #[tokio::test]
     async fn a_panic_ends_the_future_and_drops_what_it_held() {
         let held = Arc::new(());
         let inside = held.clone();
-        let result = caught(async move {
+        let mut work = Box::pin(async move {
             tokio::task::yield_now().await;
             assert_eq!(Arc::strong_count(&inside), 1, "planted");
         });
-        assert_eq!(result.await, Err(Panicked));
+        assert_eq!(caught(work.as_mut()).await, Err(Panicked));
+        drop(work);
         assert_eq!(Arc::strong_count(&held), 1);
-        assert_eq!(caught(async { 5 }).await, Ok(5));
+        assert_eq!(caught(pin!(async { 5 })).await, Ok(5));
         assert_eq!(caught_in(|| -> u8 { panic!("planted") }), Err(Panicked));
     }
 
     #[tokio::test]
     async fn a_panic_of_a_blocking_thread_goes_on_where_it_is_awaited() {
         let asked = async { passed_on(tokio::task::spawn_blocking(|| -> u8 { panic!("planted") }).await) };
-        assert_eq!(caught(asked).await.err(), Some(Panicked));
+        assert_eq!(caught(pin!(asked)).await.err(), Some(Panicked));
         let asked = async { passed_on(tokio::task::spawn_blocking(|| 5).await) };
-        assert_eq!(caught(asked).await.expect("no panic").expect("no cancellation"), 5);
+        assert_eq!(caught(pin!(asked)).await.expect("no panic").expect("no cancellation"), 5);
     }
 }

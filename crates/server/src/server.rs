@@ -25,6 +25,7 @@ use crate::token_uses;
 use anyhow::Context;
 use posthaste_wire::id::TenantId;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -288,7 +289,7 @@ fn spawn_watched(
     watch: mpsc::UnboundedSender<&'static str>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        if caught(work).await == Err(Panicked) {
+        if caught(pin!(work)).await == Err(Panicked) {
             // A server that is being stopped listens no more, and ends anyway.
             let _ = watch.send(name);
         }

@@ -72,6 +72,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use error::ApiError;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 use tower::ServiceExt;
@@ -338,7 +339,7 @@ impl Api {
             .or_else(|| self.refuse_loop(&request));
         let mut response = match refusal {
             Some(refusal) => refusal.into_response(),
-            None => match caught(self.route(request)).await {
+            None => match caught(pin!(self.route(request))).await {
                 Ok(response) => error::enveloped(response),
                 Err(Panicked) => internal_error(),
             },

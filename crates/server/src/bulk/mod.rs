@@ -19,6 +19,7 @@ use pace::Pace;
 use posthaste_engine::bulk_action::{BulkAction, Task};
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
@@ -83,7 +84,7 @@ enum Next {
 pub(crate) async fn run(app: Arc<App>, stop: CancellationToken) {
     let mut not_before = HashMap::new();
     while !stop.is_cancelled() {
-        let next = match caught(step(&app, &mut not_before)).await {
+        let next = match caught(pin!(step(&app, &mut not_before))).await {
             Ok(Ok(next)) => next,
             Err(Panicked) => {
                 tracing::error!("bulk actions stalled by a panic; retrying");

@@ -18,6 +18,7 @@ use posthaste_engine::workflow::entry::array_of;
 use posthaste_engine::workflow::{Part, StepRef};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -71,19 +72,25 @@ impl Attempts {
         let task = async move {
             let room = AnswerRoom::new(this.answers.clone(), message.tenant);
             crash_point("attempt_started");
-            let attempted = async {
-                let (outcome, took) = this.attempt(&live, &message, stored, (&keys, nonce), &room).await;
-                crash_point("attempt_answered");
-                this.report(&live, &message, &outcome, took);
-                outcome
+            let outcome = {
+                let attempted = pin!(async {
+                    let (outcome, took) = this.attempt(&live, &message, stored, (&keys, nonce), &room).await;
+                    crash_point("attempt_answered");
+                    this.report(&live, &message, &outcome, took);
+                    outcome
+                });
+                tokio::select! {
+                    outcome = caught(attempted) => Some(outcome),
+                    () = this.abandon.cancelled() => None,
+                }
             };
-            tokio::select! {
-                outcome = caught(attempted) => {
+            match outcome {
+                Some(outcome) => {
                     // A message whose attempt ended in a panic must not stay in flight: it is retried like any other.
                     let outcome = outcome.unwrap_or_else(|Panicked| failed_by_us());
                     this.core.ended(message, outcome, room.into_taken());
                 }
-                () = this.abandon.cancelled() => {
+                None => {
                     tracing::info!(msg.id = %live.id, tenant = live.tenant.0, "attempt returned to the store: the server is stopping");
                 }
             }
