@@ -125,6 +125,11 @@ pub struct DiskRoom {
 }
 
 impl DiskRoom {
+    /// Bytes that the store has accepted and the database does not have yet.
+    pub fn pending_bytes(&self) -> u64 {
+        self.outlook.pending.load(Ordering::Relaxed)
+    }
+
     /// The room in a data directory, of which `reserve` bytes are for outcomes; 0 means that nothing is kept and nothing is
     /// refused.
     pub fn new(path: &Path, reserve: u64, outlook: Arc<DiskOutlook>, measure: FreeBytes) -> Arc<DiskRoom> {

@@ -197,6 +197,7 @@ pub(super) async fn taken_apart<T: Items + Send + 'static>(
     let taken_apart = passed_on(tokio::task::spawn_blocking(take_apart).await);
     let items = taken_apart
         .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    app.body_budget.take_items(tenant, items.count(), room).await.ok_or_else(body::no_room)?;
     take_room(app, tenant, &items, room).await?;
     Ok(items)
 }
@@ -209,6 +210,8 @@ async fn take_room(app: &App, tenant: TenantId, items: &impl Items, room: &mut R
 
 /// What a batch was taken apart into.
 pub(super) trait Items {
+    /// How many there are.
+    fn count(&self) -> usize;
     /// Bytes that they take in memory, more or less.
     fn bytes_in_memory(&self) -> usize;
 }
@@ -218,6 +221,10 @@ const MESSAGE_MEMORY_BYTES: usize = 1_024;
 const RUN_MEMORY_BYTES: usize = 3_072;
 
 impl Items for Prepared {
+    fn count(&self) -> usize {
+        self.messages.len() + self.runs.len()
+    }
+
     fn bytes_in_memory(&self) -> usize {
         let of_run = |wanted: &Wanted| match wanted {
             Wanted::Start(run) => run.stored_bytes(),
@@ -230,6 +237,10 @@ impl Items for Prepared {
 }
 
 impl Items for Vec<StartRun> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
     fn bytes_in_memory(&self) -> usize {
         self.iter().map(|run| run.stored_bytes() + RUN_MEMORY_BYTES).sum()
     }

@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
+use posthaste_engine::limits::BATCH_ITEMS_MAX;
 use posthaste_wire::id::TenantId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ use tokio::time::{Instant, timeout};
 const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The share of that which one tenant may take.
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Items of batches of one tenant that are held at once, from when they are read until they are stored: as many as one batch may
+/// have. They take more memory, and more work, than their bytes say.
+const TENANT_ITEMS_MAX: u32 = BATCH_ITEMS_MAX as u32;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 1024;
 /// How long a client may take to send a body; then the answer is 408.
@@ -38,15 +42,27 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct BodyBudget {
     all: Arc<Semaphore>,
     tenants: HashMap<TenantId, Arc<Semaphore>>,
+    /// Items of batches, by tenant.
+    items: HashMap<TenantId, Arc<Semaphore>>,
 }
 
 impl BodyBudget {
     pub(crate) fn new(tenants: impl Iterator<Item = TenantId>) -> BodyBudget {
         let share = || Arc::new(Semaphore::new(TENANT_BODIES_BYTES_MAX / BYTES_PER_PERMIT));
-        BodyBudget {
-            all: Arc::new(Semaphore::new(BODIES_BYTES_MAX / BYTES_PER_PERMIT)),
-            tenants: tenants.map(|tenant| (tenant, share())).collect(),
-        }
+        let items = || Arc::new(Semaphore::new(TENANT_ITEMS_MAX as usize));
+        let (tenants, of_items) = tenants.map(|tenant| ((tenant, share()), (tenant, items()))).unzip();
+        BodyBudget { all: Arc::new(Semaphore::new(BODIES_BYTES_MAX / BYTES_PER_PERMIT)), tenants, items: of_items }
+    }
+
+    /// Waits until a tenant has room for so many items of a batch, for no longer than [`WAIT_MAX`] in the whole life of `room`.
+    /// `None`: there is none.
+    pub(super) async fn take_items(&self, tenant: TenantId, items: usize, room: &mut Room) -> Option<()> {
+        let items = u32::try_from(items).unwrap_or(u32::MAX).min(TENANT_ITEMS_MAX);
+        let begun = Instant::now();
+        let wait = self.items.get(&tenant)?.clone().acquire_many_owned(items);
+        room.items = Some(timeout(WAIT_MAX.saturating_sub(room.waited), wait).await.ok()?.ok()?);
+        room.waited += begun.elapsed();
+        Some(())
     }
 
     /// Waits for more room, first in the tenant's share and then in all, for no longer than [`WAIT_MAX`] in the whole life of

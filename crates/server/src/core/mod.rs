@@ -411,6 +411,8 @@ pub struct Room {
     pub waited: Duration,
     /// Room on the disk for what it stores.
     pub disk: Option<DiskPromise>,
+    /// Its share of the items of batches that a tenant may have at once.
+    pub items: Option<OwnedSemaphorePermit>,
 }
 
 /// Parts of a budget, given back when this is dropped.

@@ -6,7 +6,7 @@ use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
 use super::stats::Activity;
-use super::tasks::{PublishMany, Task, Tasks};
+use super::tasks::{PublishMany, TURN_PAUSE, Task, Tasks};
 use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, stored_bytes};
 use crate::clock::{Clock, Random};
 use crate::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
@@ -191,14 +191,16 @@ impl Core {
             return Some(command);
         }
         let now = self.clock.now();
-        if self.shard.wants_load(now).is_some() || !self.tasks.is_empty() {
+        let tasks_wait = !self.tasks.is_empty();
+        if self.shard.wants_load(now).is_some() || (tasks_wait && self.tasks_have_turns()) {
             return None;
         }
         let next_due = self.shard.next_wake().min(self.firing.next_wake(&self.disk, now));
         let until_due = Duration::from_millis(next_due.millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());
-        let patience = until_due.min(CLOCK_CHECK).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
+        let until_turn = if tasks_wait { TURN_PAUSE } else { CLOCK_CHECK };
+        let patience = until_due.min(until_turn).min(until_flush.unwrap_or(CLOCK_CHECK)).min(until_retention);
         self.commands.wait(patience)
     }
 

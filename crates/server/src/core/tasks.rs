@@ -11,11 +11,17 @@ use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Bytes that one turn reads and writes, give or take one run.
 const TURN_BYTES: usize = BATCH_BYTES_MAX;
 /// What a run costs besides its bytes: a turn is over after 128 small ones.
 const RUN_COST: usize = TURN_BYTES / 128;
+
+/// Bytes that wait in the journal for the database, above which tasks pause.
+const TASKS_PENDING_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// How long the core waits for other commands before it looks again whether tasks may go on.
+pub(super) const TURN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A command that is not done yet.
 pub(super) enum Task {
@@ -223,13 +229,18 @@ impl Core {
     /// One turn of what is not done yet, or all of it when the core is to stop. Everything is committed before and behind
     /// it.
     pub(super) fn go_on(&mut self, flow: &Flow) -> Result<(), CoreFailure> {
+        if matches!(flow, Flow::Go) {
+            return if !self.tasks.is_empty() && self.tasks_have_turns() { self.take_turn() } else { Ok(()) };
+        }
         while !self.tasks.is_empty() {
             self.take_turn()?;
-            if matches!(flow, Flow::Go) {
-                break;
-            }
         }
         Ok(())
+    }
+
+    /// Whether the database keeps up with the journal. Tasks could fill the journal faster, and every read would wait for it.
+    pub(super) fn tasks_have_turns(&self) -> bool {
+        self.disk.room.pending_bytes() <= TASKS_PENDING_BYTES_MAX
     }
 
     /// Each task gets on by one run, or by one piece of a publish, until the turn is over.

@@ -21,6 +21,8 @@ pub(crate) fn json_row_bytes(value: &impl Serialize) -> u64 {
 pub struct DiskOutlook {
     /// Bytes that are accepted and still have to be written elsewhere: they will take room on the disk.
     pub backlog: AtomicU64,
+    /// Bytes of the journal that the database does not have yet: a read of them has to wait until it has.
+    pub pending: AtomicU64,
     /// Bytes of free pages inside the files: what is written next takes their room before a file grows.
     pub reusable: AtomicU64,
     /// Whether the disk has little room: then the store keeps its own files short. Whoever watches the disk sets it.

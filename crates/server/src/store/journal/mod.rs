@@ -271,7 +271,7 @@ impl Shared {
             let mut state = self.state();
             state.count(ops);
             self.pending_usage.add(&state.gathering.add(number, bytes, shard, ops));
-            self.disk.backlog.store(state.backlog_bytes(), Ordering::Relaxed);
+            self.note_backlog(&state);
             if state.since.is_none() {
                 state.since = Some(Instant::now());
                 self.changed.notify_all();
@@ -329,6 +329,11 @@ impl Shared {
         self.recount()
     }
 
+    fn note_backlog(&self, state: &State) {
+        self.disk.backlog.store(state.backlog_bytes(), Ordering::Relaxed);
+        self.disk.pending.store(state.pending_bytes(), Ordering::Relaxed);
+    }
+
     /// How long the WAL may get before it is moved.
     fn checkpoint_bytes(&self) -> u64 {
         if self.disk.is_tight.load(Ordering::Relaxed) { TIGHT_CHECKPOINT_BYTES } else { CHECKPOINT_BYTES }
@@ -347,7 +352,7 @@ impl Shared {
         self.disk.reusable.store(reusable, Ordering::Relaxed);
         let mut state = self.state();
         state.unmoved_bytes = unmoved_bytes;
-        self.disk.backlog.store(state.backlog_bytes(), Ordering::Relaxed);
+        self.note_backlog(&state);
         drop(state);
         self.changed.notify_all();
         Ok(())
@@ -501,8 +506,11 @@ impl State {
 
     /// What is pending gets into the WAL and from there into the database file; what is in the WAL, into that.
     fn backlog_bytes(&self) -> u64 {
-        let pending: usize = self.generations().map(|pending| pending.bytes).sum();
-        self.unmoved_bytes + 2 * pending as u64
+        self.unmoved_bytes + 2 * self.pending_bytes()
+    }
+
+    fn pending_bytes(&self) -> u64 {
+        self.generations().map(|pending| pending.bytes as u64).sum()
     }
 
     /// The last frame that was committed.

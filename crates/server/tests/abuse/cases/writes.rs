@@ -24,7 +24,7 @@ const LARGE_RUNS: usize = 10_000;
 const LARGE_RUN_BYTES: usize = 5_700;
 
 /// Connections that send the largest batch of the smallest items in a loop: the server holds more of each item than was sent.
-const BATCH_LOOPS: usize = 60;
+const BATCH_LOOPS: usize = 16;
 const BATCH_ITEMS: usize = 10_000;
 const BATCH_LOOPING: Duration = Duration::from_secs(2);
 /// Steps of a run that fails, and the bytes of the result of each: nearly as much as a run may have.
