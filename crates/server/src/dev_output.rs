@@ -38,7 +38,7 @@ pub struct AttemptReport {
     pub duration_ms: u64,
     /// Retries before this attempt.
     pub retried: u32,
-    /// `None` if the message was cancelled meanwhile.
+    /// `None` if the message was cancelled meanwhile, or belongs to a workflow run that ended with this attempt.
     pub next: Option<Next>,
     pub at: Timestamp,
 }
@@ -120,6 +120,7 @@ fn line(report: &AttemptReport, server: SocketAddr, colours: bool) -> String {
     let spec = &report.message.spec;
     let colour = match report.next {
         Some(Next::Done) => GREEN,
+        None if has_succeeded(report) => GREEN,
         Some(Next::RetryAt(_)) | None => YELLOW,
         Some(Next::DeadLetter) => RED,
     };
@@ -145,8 +146,13 @@ fn after(report: &AttemptReport, retries: u32, id: MessageId, server: SocketAddr
             let why = if report.retried >= retries { "out of retries" } else { "not retried" };
             format!("  {why}, moved to the DLQ: http://{server}/console/messages/{id}")
         }
+        None if has_succeeded(report) => String::new(),
         None => "  cancelled".to_owned(),
     }
+}
+
+fn has_succeeded(report: &AttemptReport) -> bool {
+    matches!(report.result, Ok(200..=299))
 }
 
 /// Where a message goes, in short: a port for this machine, else the host; and the path. Queries may hold secrets.
@@ -239,7 +245,7 @@ mod tests {
                      http://127.0.0.1:8080/console/messages/{id}"
                 ),
             ),
-            (report(jobs, Ok(200), 0, None), format!("POST :3000/jobs  200  21 ms  {id}  cancelled")),
+            (report(jobs, Ok(200), 0, None), format!("POST :3000/jobs  200  21 ms  {id}")),
             (report(jobs, Err("\x1b[2J"), 0, None), format!("POST :3000/jobs  ?[2J  21 ms  {id}  cancelled")),
         ] {
             assert_eq!(line(&report, server(), false), expected);
