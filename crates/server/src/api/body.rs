@@ -28,7 +28,8 @@ const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Items of batches of one tenant that are held at once, from when they are read until they are stored: as many as one batch may
 /// have. They take more memory, and more work, than their bytes say.
-const TENANT_ITEMS_MAX: u32 = BATCH_ITEMS_MAX as u32;
+const TENANT_ITEMS_MAX: u32 = 10_000;
+const _: () = assert!(TENANT_ITEMS_MAX as usize == BATCH_ITEMS_MAX);
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 1024;
 /// How long a client may take to send a body; then the answer is 408.
