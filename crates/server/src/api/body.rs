@@ -55,8 +55,8 @@ impl BodyBudget {
         BodyBudget { all: Arc::new(Semaphore::new(BODIES_BYTES_MAX / BYTES_PER_PERMIT)), tenants, items: of_items }
     }
 
-    /// Waits until a tenant has room for so many items of a batch, for no longer than [`WAIT_MAX`] in the whole life of `room`.
-    /// `None`: there is none.
+    /// Waits until a tenant has room for this many items of a batch. A request waits for at most [`WAIT_MAX`] in all; after
+    /// that the result is `None`.
     pub(super) async fn take_items(&self, tenant: TenantId, items: usize, room: &mut Room) -> Option<()> {
         let items = u32::try_from(items).unwrap_or(u32::MAX).min(TENANT_ITEMS_MAX);
         let begun = Instant::now();

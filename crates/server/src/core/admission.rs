@@ -147,8 +147,8 @@ impl Lines {
         state.notice(tenant, now);
         let turns = state.turns(tenant, now);
         let line = state.lines.entry(tenant).or_default();
-        // Who gave up comes to stand in front soon, for nobody waits longer than the others: a core that is stuck leaves no
-        // trail of them.
+        // All requests wait for the same time, so those that gave up are at the front. They are removed here, because a core
+        // that is stuck would not remove them.
         line.pass_over();
         if line.with_core + line.waiting.len() > free {
             return Standing::Refused;

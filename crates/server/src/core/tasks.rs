@@ -20,7 +20,7 @@ const RUN_COST: usize = TURN_BYTES / 128;
 
 /// Bytes that wait in the journal for the database, above which tasks pause.
 const TASKS_PENDING_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// How long the core waits for other commands before it looks again whether tasks may go on.
+/// How long the core waits for other commands before it checks whether tasks can resume.
 pub(super) const TURN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A command that is not done yet.
