@@ -95,7 +95,7 @@ def unchecked(reason):
 
 ONE_NODE = [
     no_setting("postgres", "database", "cluster", "peer"),
-    no_file("crates/*postgres*", "crates/server/src/store/postgres*"),
+    no_file("crates/*postgres*", "crates/store/src/postgres*"),
 ]
 NO_ALERTS = [no_setting("alert"), no_endpoint("alert")]
 NO_EMAIL = [answers(400, "POST", "/v2/publish/api/email")]

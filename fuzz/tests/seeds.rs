@@ -1,6 +1,5 @@
 //! Every target holds for its seeds and for what was ever kept, and a name means one target.
 
-use posthaste::store::journal::frame;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{EventDetail, Response};
 use posthaste_engine::flow::Flow;
@@ -11,6 +10,7 @@ use posthaste_engine::workflow::entry::{Delivery, Terms};
 use posthaste_engine::workflow::run::Run;
 use posthaste_fuzz::run::attempt;
 use posthaste_fuzz::{TARGETS, corpus, seeds, target};
+use posthaste_store::journal::frame;
 use std::collections::HashSet;
 use std::path::Path;
 

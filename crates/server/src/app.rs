@@ -1,20 +1,20 @@
 //! What every request handler can reach.
 
 use crate::api::{Allowances, BodyBudget, Duplicates, LlmUpstream, ResponseBudget, Streams};
+use crate::blocking::passed_on;
 use crate::bulk::BulkActions;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::CoreHandle;
-use crate::crash_point::panic_point;
 use crate::data_dir::DiskRoom;
-use crate::delivery::loop_mark::LoopMark;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
-use crate::panics::passed_on;
 use crate::reads::{NoTurn, Reads, Turn};
 use crate::receiver::Inboxes;
-use crate::store::{Store, StoreError};
 use crate::tenants::Tokens;
+use posthaste_delivery::loop_mark::LoopMark;
+use posthaste_faults::crash_point::panic_point;
+use posthaste_store::{Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::redact::Marks;
 use std::sync::Arc;

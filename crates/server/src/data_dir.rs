@@ -2,8 +2,8 @@
 //! watched for room.
 
 use crate::config::Config;
-use crate::store::journal::CHECKPOINT_BYTES;
-use crate::store::{DiskOutlook, Store};
+use posthaste_store::journal::CHECKPOINT_BYTES;
+use posthaste_store::{DiskOutlook, Store};
 use posthaste_wire::id::TenantId;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 use crate::clock::random;
 use crate::config::Mode;
 use crate::sealed::{self, CannotOpen, KeyRing, Place};
-use crate::store::{Store, StoreError};
 use crate::tenants::DEV_USERS;
+use posthaste_store::{Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::{SigningKey, SigningKeys};
 use std::collections::HashMap;
@@ -187,7 +187,7 @@ fn is_published(keys: &SigningKeys) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::MemoryStore;
+    use posthaste_store::memory::MemoryStore;
 
     #[test]
     fn rotations_that_overlap_are_one_and_others_are_not() {

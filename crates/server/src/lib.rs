@@ -36,13 +36,10 @@ mod receiver;
 
 pub mod core;
 
+mod blocking;
 mod bulk;
 
-pub mod delivery;
-
 pub mod reads;
-
-pub mod store;
 
 pub mod keys;
 
@@ -53,10 +50,6 @@ pub mod data_dir;
 mod token_uses;
 
 pub mod clock;
-
-pub mod crash_point;
-
-pub mod panics;
 
 pub mod metrics;
 

@@ -1,11 +1,11 @@
 //! What the server counts, in Prometheus text at `/metrics`.
 
-use crate::store::{Counts, Durability};
 use posthaste_engine::event::Op;
 use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Change;
 use posthaste_engine::workflow::run::RunState;
+use posthaste_store::{Counts, Durability};
 use posthaste_wire::time::Timestamp;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;

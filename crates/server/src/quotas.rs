@@ -36,7 +36,7 @@ pub struct Quotas {
     pub messages_per_day: Option<u64>,
     /// Requests per second, publishes not counted; `None`: as many as they like.
     pub requests_per_second: Option<u64>,
-    /// Bytes stored: all that [`Store::stored_bytes`](crate::store::Store::stored_bytes) counts. `None` until the
+    /// Bytes stored: all that [`Store::stored_bytes`](posthaste_store::Store::stored_bytes) counts. `None` until the
     /// server starts, which then takes half of the disk.
     pub stored_bytes: Option<u64>,
 }

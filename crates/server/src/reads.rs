@@ -6,6 +6,7 @@
 //! way is next. After [`READ_WAIT_MAX`] a read is refused. What is looked up by its key, by publishes and by the server itself,
 //! does not wait here.
 
+use posthaste_store::QUERIES_AT_ONCE_MAX;
 use posthaste_wire::id::TenantId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ pub const TENANT_READS_WAITING_MAX: usize = 1_000;
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(TENANT_READS_MAX < READS_MAX, "one tenant leaves a place to others");
+const _: () = assert!(READS_MAX == QUERIES_AT_ONCE_MAX, "each read has a connection");
 
 /// Why there is no turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ pub use fresh::{AddTenantError, NewTenant, add_tenant, new_tenant};
 pub(crate) use settings::resolve;
 pub use settings::{TenantConfig, TenantSettings, TokenConfig, TokenSettings, new_token};
 
-use crate::store::{Store, StoreError};
 use crate::token_uses::Uses;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use posthaste_store::{Store, StoreError};
 use posthaste_wire::encoding::{base64, from_base64};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;

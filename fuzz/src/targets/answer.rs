@@ -4,7 +4,7 @@
 //! repeated until no bound is missed.
 
 use super::choice;
-use posthaste::delivery::fuzzing::{Asked, exchange};
+use posthaste_delivery::fuzzing::{Asked, exchange};
 use posthaste_engine::limits::{LOG_RESPONSE_BYTES_MAX, RESPONSE_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use posthaste_engine::outcome::Outcome;
 use posthaste_wire::header;

@@ -1,7 +1,7 @@
 //! The rest of a publish path and its query: what becomes of them is stable, checked, and keeps the token out.
 
 use posthaste::api::fuzzing::LIMITS;
-use posthaste::delivery::target::{Target, TargetHost};
+use posthaste_delivery::target::{Target, TargetHost};
 use posthaste_wire::destination::{self, Destination, check_url, is_name, origin, split_query};
 use url::{Host, Url};
 

@@ -3,8 +3,8 @@
 //! The first line is a URL, each further line an address that DNS answers with.
 
 use ipnet::IpNet;
-use posthaste::delivery::egress::EgressPolicy;
-use posthaste::delivery::target::{Target, TargetHost};
+use posthaste_delivery::egress::EgressPolicy;
+use posthaste_delivery::target::{Target, TargetHost};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 use url::{Host, Url};

@@ -3,8 +3,8 @@
 //! The first line is the query, the rest is the body.
 
 use posthaste::api::fuzzing::{PAGE_MAX, filters};
-use posthaste::store::Filter;
 use posthaste_engine::limits::FILTER_VALUES_MAX;
+use posthaste_store::Filter;
 
 /// What narrows a list besides dates.
 const FIELDS: [&str; 15] = [

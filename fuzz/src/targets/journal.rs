@@ -3,7 +3,7 @@
 //!
 //! The bytes are tried as a frame, and as the payload of one that was written whole.
 
-use posthaste::store::journal::frame::{Seal, decode, encode, ops};
+use posthaste_store::journal::frame::{Seal, decode, encode, ops};
 
 /// Seal and number of the frame.
 const SEAL: Seal = Seal { key: 0x5ea1, segment: 7 };

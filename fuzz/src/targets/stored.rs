@@ -3,8 +3,6 @@
 //! The first byte chooses: a JSON column of one of the types, or a row of any values.
 
 use super::choice;
-use posthaste::store::StoreError;
-use posthaste::store::sqlite::fuzzing::{Decoded, Rows};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{EventDetail, Response};
 use posthaste_engine::flow::Flow;
@@ -13,6 +11,8 @@ use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, Tick};
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_engine::workflow::entry::{Delivery, Gist, Terms};
 use posthaste_engine::workflow::run::{Invoke, Invoker, Run, Wait};
+use posthaste_store::StoreError;
+use posthaste_store::sqlite::fuzzing::{Decoded, Rows};
 use rusqlite::types::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

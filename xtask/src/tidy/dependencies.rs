@@ -6,10 +6,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// A crate and what must not be among its dependencies, near or far.
-const FORBIDDEN: [(&str, &[&str]); 4] = [
+const FORBIDDEN: [(&str, &[&str]); 7] = [
     ("posthaste-wire", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing", "posthaste-engine"]),
     ("posthaste-engine", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
     ("posthaste-sim", &["tokio", "hyper", "axum", "rusqlite", "getrandom", "tracing"]),
+    ("posthaste-faults", &["tokio", "hyper", "axum", "rusqlite", "posthaste-engine"]),
+    // Storage blocks, and knows no network.
+    ("posthaste-store", &["tokio", "hyper", "axum", "getrandom", "posthaste", "posthaste-delivery"]),
+    // An attempt stores nothing: its outcome is an event for the node.
+    ("posthaste-delivery", &["axum", "rusqlite", "posthaste", "posthaste-store"]),
     // A library for others: it knows the words of the server, and not the server.
     ("posthaste-kit", &["posthaste", "posthaste-engine", "rusqlite"]),
 ];

@@ -11,7 +11,6 @@ use crate::app::App;
 use crate::bulk::{self, Range, count_dead_letters, count_matching, dead_letters_of_now};
 use crate::core::Room;
 use crate::data_dir::DiskPromise;
-use crate::store::{Filter, Store, StoreError, UnfinishedAction, json_row_bytes};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -20,6 +19,7 @@ use posthaste_engine::bulk_action::{BulkAction, DlqRange, Task};
 use posthaste_engine::limits::{
     BULK_ACTION_PAGE_DEFAULT, BULK_ACTION_PAGE_MAX, BULK_ACTIONS_MAX, BULK_RATE_MAX, PAGE_BYTES_MAX,
 };
+use posthaste_store::{Filter, Store, StoreError, UnfinishedAction, json_row_bytes};
 use posthaste_wire::id::{BulkActionId, Seq, TenantId};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -5,11 +5,11 @@ use crate::app::ReadError;
 use crate::bulk::BulkError;
 use crate::core::CoreError;
 use crate::reads::{NoTurn, READ_WAIT_MAX, TENANT_READS_MAX};
-use crate::store::StoreError;
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
+use posthaste_store::StoreError;
 use posthaste_wire::destination::InvalidDestination;
 use posthaste_wire::rejection::{Rejection, RejectionKind, quota_exceeded};
 

@@ -3,11 +3,11 @@
 use super::params::Params;
 use super::publish::PUBLISH_LIMITS;
 use super::{batch, caller, error::ApiError, url_groups};
-use crate::store::{EventFilter, PageRequest};
 use axum::http::HeaderMap;
 use ipnet::IpNet;
 use posthaste_engine::limits::{LOG_PAGE_MAX, NAME_BYTES_MAX};
 use posthaste_engine::url_group::{Edit, EndpointRef};
+use posthaste_store::{EventFilter, PageRequest};
 use posthaste_wire::publish::PublishLimits;
 use std::net::IpAddr;
 

@@ -4,11 +4,11 @@
 //! refused: it must never fall through to "everything".
 
 use super::error::ApiError;
-use crate::store::{EventFilter, Filter, NamePage, Order, PageRequest, Part};
 use percent_encoding::percent_decode_str;
 use posthaste_engine::cause::CauseId;
 use posthaste_engine::event::State;
 use posthaste_engine::limits::{FILTER_VALUES_MAX, LIST_PAGE_MAX, PAGE_SKIPS_MAX};
+use posthaste_store::{EventFilter, Filter, NamePage, Order, PageRequest, Part};
 use posthaste_wire::encoding::JsonError;
 use posthaste_wire::id::{DlqId, MessageId, Position};
 use posthaste_wire::time::Timestamp;

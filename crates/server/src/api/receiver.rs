@@ -8,10 +8,10 @@ use super::shape::{Object, put, put_text_or_base64};
 use super::viewer::Viewer;
 use crate::app::App;
 use crate::receiver::{Received, SignatureCheck};
-use crate::store::Store;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use posthaste_store::Store;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

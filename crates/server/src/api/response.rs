@@ -8,15 +8,15 @@
 use super::error::ApiError;
 use super::pieces::{Finished, Pieces};
 use crate::app::{App, ReadError};
+use crate::blocking::passed_on;
 use crate::core::{CoreError, WAIT_MAX};
-use crate::panics::passed_on;
 use crate::reads::Turn;
-use crate::store::{Store, StoreError};
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use posthaste_engine::limits::{MESSAGE_BYTES_MAX, PAGE_BYTES_MAX};
+use posthaste_store::{Store, StoreError};
 use posthaste_wire::id::TenantId;
 use serde::Serialize;
 use std::collections::HashMap;

@@ -4,12 +4,12 @@
 
 use super::viewer::Viewer;
 use crate::config::Mode;
-use crate::delivery::address;
-use crate::store::DeadLetterRecord;
 use bytes::Bytes;
+use posthaste_delivery::address;
 use posthaste_engine::event::{Event, EventDetail, Phases, Response, State};
 use posthaste_engine::message::{FlowSpec, Message, MessageSpec};
 use posthaste_engine::schedule::{Schedule, ScheduleTarget};
+use posthaste_store::DeadLetterRecord;
 use posthaste_wire::encoding::base64;
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;

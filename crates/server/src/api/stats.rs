@@ -9,9 +9,9 @@ use crate::app::App;
 use crate::core::CoreStats;
 use crate::data_dir;
 use crate::pulse::{Second, Seconds};
-use crate::store::Tally;
 use axum::Json;
 use axum::extract::{Request, State};
+use posthaste_store::Tally;
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, request: Request) -> Result
     let core = from_core(app.core.stats(tenant)).await?;
     let data_dir = app.config.data_dir.clone();
     let read =
-        move |store: &dyn crate::store::Store| Ok((store.tally(tenant, COUNTED_MAX)?, data_dir::usage(&data_dir)));
+        move |store: &dyn posthaste_store::Store| Ok((store.tally(tenant, COUNTED_MAX)?, data_dir::usage(&data_dir)));
     let (tally, usage) = app.read_with(turn, read).await?;
     let now = app.clock.now();
     let mut storage = Object::new();

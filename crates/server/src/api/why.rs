@@ -6,7 +6,6 @@ use super::error::ApiError;
 use super::response::{from_core, turn};
 use super::shape::{Object, put, url_of};
 use crate::app::App;
-use crate::store::{self, EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use posthaste_engine::attempt_error::Timeout;
@@ -15,6 +14,7 @@ use posthaste_engine::limits::LOG_PAGE_MAX;
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::why::{self, Answer, Ending, InFlow, InQueue, Obstacle, Position, Room, Subject, Waiting};
 use posthaste_engine::workflow::Part;
+use posthaste_store::{EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
 use posthaste_wire::destination;
 use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -71,7 +71,7 @@ struct Known {
 }
 
 fn known(store: &dyn Store, tenant: TenantId, id: MessageId) -> Result<Option<Known>, StoreError> {
-    let Some(MessageRecord { message, live, .. }) = store.message(tenant, id, store::Part::Head)? else {
+    let Some(MessageRecord { message, live, .. }) = store.message(tenant, id, posthaste_store::Part::Head)? else {
         return Ok(None);
     };
     let events = lines(store, tenant, id, live.is_some())?;

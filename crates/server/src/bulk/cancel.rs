@@ -3,9 +3,9 @@
 use super::{Advance, BulkError, PIECE};
 use crate::app::App;
 use crate::core::{BulkPiece, in_time};
-use crate::store::{Filter, StoreError};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::limits::LOAD_PAGE;
+use posthaste_store::{Filter, StoreError};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use std::sync::Arc;
 

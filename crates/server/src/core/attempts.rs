@@ -2,20 +2,21 @@
 
 use super::CoreHandle;
 use super::runs::nothing_sent;
+use crate::blocking::passed_on;
 use crate::clock::Clock;
-use crate::crash_point::{crash_point, panic_point};
-use crate::delivery::{AnswerBudget, AnswerRoom, Attempt, Deliverer};
 use crate::dev_output::AttemptReports;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
-use crate::panics::{Panicked, caught, passed_on};
-use crate::store::{Asker, BoxError, Store, StoreError};
 use bytes::Bytes;
+use posthaste_delivery::{AnswerBudget, AnswerRoom, Attempt, Deliverer};
 use posthaste_engine::limits::TIMEOUT_MS_MAX;
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::{AttemptError, ErrorClass, Outcome, Verdict};
 use posthaste_engine::workflow::entry::array_of;
 use posthaste_engine::workflow::{Part, StepRef};
+use posthaste_faults::crash_point::{crash_point, panic_point};
+use posthaste_faults::panics::{Panicked, caught};
+use posthaste_store::{Asker, BoxError, Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use std::pin::pin;

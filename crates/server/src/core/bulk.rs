@@ -2,10 +2,10 @@
 
 use super::run::Core;
 use super::{BulkDone, BulkPiece, CoreFailure, Replay, Reply};
-use crate::crash_point::crash_point;
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::shard::Accepted;
+use posthaste_faults::crash_point::crash_point;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::HashSet;

@@ -4,11 +4,11 @@ use super::run::Core;
 use super::tasks::{BeginAgain, DropFailed, Task};
 use super::workflow::{Again, BegunAgain, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
 use super::{CoreFailure, NoRoom, Reply};
-use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::Op;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Change, Overrides};
+use posthaste_store::Asker;
 use posthaste_wire::id::{DlqId, Seq, TenantId};
 
 impl Core {

@@ -2,12 +2,12 @@
 
 use super::run::Core;
 use super::{CoreFailure, NewMessage, NoRoom, Parallelism, QueueSettings, QuotaExceeded, Reply};
-use crate::crash_point::crash_point;
 use crate::data_dir::DiskPromise;
 use crate::quotas::STORED_BYTES_QUOTA;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
 use posthaste_engine::message::FlowSpec;
 use posthaste_engine::shard::Storage;
+use posthaste_faults::crash_point::crash_point;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::collections::HashMap;

@@ -37,7 +37,6 @@ pub use workflow::{
 };
 
 use crate::data_dir::DiskPromise;
-use crate::store::is_same_body;
 use admission::Admission;
 pub(crate) use admission::Place;
 use bytes::Bytes;
@@ -51,6 +50,7 @@ use posthaste_engine::shard::Accepted;
 use posthaste_engine::why::Waiting;
 use posthaste_engine::workflow::run::FailureCall;
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
+use posthaste_store::is_same_body;
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::rejection::quota_exceeded;

@@ -5,11 +5,11 @@ use super::runs::refused;
 use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
 use super::{CoreFailure, NoRoom, QuotaExceeded, Reply};
-use crate::crash_point::crash_point;
 use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, NOTIFIED_RUNS_MAX, REQUEST_STORED_BYTES_MAX};
 use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
+use posthaste_faults::crash_point::crash_point;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 

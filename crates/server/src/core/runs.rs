@@ -8,8 +8,6 @@ use super::run_cache::Cached;
 use super::tasks::{CancelRuns, DropFailed, StartRuns, Task};
 use super::workflow::{DEPTH_QUOTA, InvokedBy, RunKey, RunRefused, StartRun, Started};
 use super::{Command, CoreFailure, QuotaExceeded, Reply};
-use crate::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
-use crate::store::Asker;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::{DedupKey, Live, Message};
@@ -19,6 +17,8 @@ use posthaste_engine::workflow::run::{Invoke, Invoker, Run, RunState};
 use posthaste_engine::workflow::{
     Attempt, Change, Consequences, ERROR_STEP_NAME, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
 };
+use posthaste_faults::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
+use posthaste_store::Asker;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;

@@ -5,13 +5,13 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
 use super::{FirstDue, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
-use crate::crash_point::crash_point;
 use crate::data_dir::Disk;
-use crate::store::{Part, Store, StoreError};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{MessageSpec, Origin};
 use posthaste_engine::schedule::{Schedule, ScheduleState, ScheduleTarget, Schedules, Tick};
 use posthaste_engine::url_group::Endpoint;
+use posthaste_faults::crash_point::crash_point;
+use posthaste_store::{Part, Store, StoreError};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;

@@ -4,11 +4,11 @@
 use super::run::{BATCH_BYTES_MAX, Core, Flow};
 use super::workflow::{Again, BegunAgain, Notified, RunRefused, StartRun, Started};
 use super::{CoreFailure, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
-use crate::crash_point::crash_point;
 use crate::data_dir::DiskPromise;
-use crate::store::is_same_body;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
+use posthaste_faults::crash_point::crash_point;
+use posthaste_store::is_same_body;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

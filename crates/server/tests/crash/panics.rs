@@ -7,7 +7,7 @@ use crate::process::{Launch, Process};
 use crate::witness::{Witness, body_of};
 use bytes::Bytes;
 use hyper::Method;
-use posthaste::crash_point::PANIC_AT;
+use posthaste_faults::crash_point::PANIC_AT;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::power::{self, Disk};
 use crate::process::Launch;
 use crate::report::Row;
 use crate::round::Round;
-use posthaste::crash_point::{ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC, PLANT, SEND_DONE_STEPS};
+use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC, PLANT, SEND_DONE_STEPS};
 use std::time::Duration;
 
 pub(crate) const KIND: &str = "planted bug";

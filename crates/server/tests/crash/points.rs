@@ -6,7 +6,7 @@ use crate::process::Launch;
 use crate::random::Random;
 use crate::report::Row;
 use crate::round::Round;
-use posthaste::crash_point::{ALL, CRASH_AT};
+use posthaste_faults::crash_point::{ALL, CRASH_AT};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -9,8 +9,8 @@ use crate::process::Launch;
 use crate::report::Row;
 use crate::round::Round;
 use crate::witness::{Witness, body_of};
-use posthaste::crash_point::{ALL, HASTE, PLANT};
 use posthaste::tenants::DEV_USERS;
+use posthaste_faults::crash_point::{ALL, HASTE, PLANT};
 use posthaste_wire::id::{MessageId, Seq};
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Connection, params};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub(crate) const KIND: &str = "upgrade";
 /// The tables of format 1, and when they were written.
-const FORMAT_1: &str = include_str!("../store/format_1.sql");
+const FORMAT_1: &str = include_str!("../../../store/tests/store/format_1.sql");
 const WRITTEN_AT: Timestamp = Timestamp(20_000 * 86_400_000);
 /// Messages that were still live.
 const LIVE: u64 = 40;

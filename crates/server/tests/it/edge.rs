@@ -2,7 +2,7 @@
 
 use crate::support::server::{CURRENT_KEY, CURRENT_KEY_B, NEXT_KEY, TOKEN};
 use crate::support::{Backend, Receiver, Setup, TestServer};
-use posthaste::delivery::resolve::{Lookup, Resolve};
+use posthaste_delivery::resolve::{Lookup, Resolve};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

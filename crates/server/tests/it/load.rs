@@ -2,7 +2,7 @@
 
 use crate::support::server::{TOKEN_B, message_id};
 use crate::support::{Backend, Receiver, Reply, Setup, TestServer, eventually, within};
-use posthaste::delivery::resolve::{Lookup, Resolve};
+use posthaste_delivery::resolve::{Lookup, Resolve};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,7 @@
 //! and says what must become of the message. Those that are a story rather than a script are in `stories`.
 //! `isolation` and `overload` run the real binary and measure what healthy destinations,
 //! other tenants and the server itself notice.
-//! What one attempt brings is tested in `delivery`, the test beside this one, with the same scripts.
+//! What one attempt brings is tested in `crates/delivery/tests/delivery`, with the same scripts.
 
 mod catalogue;
 mod isolation;
@@ -13,11 +13,11 @@ mod process;
 mod stories;
 mod world;
 
-#[path = "../delivery/cases.rs"]
+#[path = "../../../delivery/tests/delivery/cases.rs"]
 mod cases;
-#[path = "../delivery/script.rs"]
+#[path = "../../../delivery/tests/delivery/script.rs"]
 mod script;
-#[path = "../delivery/secure_cases.rs"]
+#[path = "../../../delivery/tests/delivery/secure_cases.rs"]
 mod secure_cases;
 
 /// Tests that start servers run one at a time: some of them measure.

@@ -32,10 +32,10 @@ pub(super) use translate::Wanted;
 
 use super::error::ApiError;
 use crate::core::{RunKey, RunRefused};
-use crate::store::{Asker, Store, StoreError};
 use posthaste_engine::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEP_BYTES_MAX};
 use posthaste_engine::workflow::Record;
 use posthaste_engine::workflow::run::StepText;
+use posthaste_store::{Asker, Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::rejection::Rejection;
 

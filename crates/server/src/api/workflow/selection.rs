@@ -4,8 +4,8 @@ use super::shape::{call_state, run_state};
 use super::steps::StepState;
 use crate::api::error::ApiError;
 use crate::api::params::Params;
-use crate::store::{RunFilter, UrlFilter};
 use posthaste_engine::workflow::run::{FailureCallState, RunState};
+use posthaste_store::{RunFilter, UrlFilter};
 use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
 

@@ -6,13 +6,13 @@
 use super::steps::{self, Group, Item, Standing, StepState};
 use crate::api::shape::{Object, Shaped, kept_body, put, put_flow, trimmed};
 use crate::api::viewer::Viewer;
-use crate::store::FailedRun;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use posthaste_engine::event::Response;
 use posthaste_engine::workflow::entry::{Delivery, DeliveryState, Entry, Source, StepError, Terms};
 use posthaste_engine::workflow::run::{Failure, FailureCallState, FailureProgress, Invoke, Run, RunState, StepText};
 use posthaste_engine::workflow::{ERROR_STEP_NAME, Limits, Record, Workflow};
+use posthaste_store::FailedRun;
 use posthaste_wire::encoding::{from_base64, header_shown};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;

@@ -3,7 +3,7 @@
 
 use super::{Browser, expect_texts};
 use crate::support::{Receiver, Reply, Setup, TestServer};
-use posthaste::delivery::resolve::{Lookup, Resolve};
+use posthaste_delivery::resolve::{Lookup, Resolve};
 use rcgen::string::Ia5String;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use rustls::ServerConfig;

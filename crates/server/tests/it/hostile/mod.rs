@@ -30,7 +30,7 @@ const ELSEWHERE: [(&str, &str, &str); 5] = [
     ("lim-store-stalled", include_str!("../../crash/disk.rs"), "run_slow"),
     (
         "lim-log-retention",
-        include_str!("../../store/conformance/retention.rs"),
+        include_str!("../../../../store/tests/store/conformance/retention.rs"),
         "retention_has_no_leftovers_in_large_buckets",
     ),
     ("lim-message-count", include_str!("../load.rs"), "a_backlog_larger_than_memory_survives_a_restart"),

@@ -4,7 +4,7 @@ use super::{F3, F4, Given, SDK, U, base, bounds, call, called, check, over, read
 use crate::api::params::Params;
 use crate::api::publish::Line;
 use crate::api::workflow::{notify, runs, wait};
-use crate::store::{RunFilter, UrlFilter};
+use posthaste_store::{RunFilter, UrlFilter};
 use posthaste_wire::time::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -3,8 +3,6 @@
 use crate::api::shape::Shaped;
 use crate::api::viewer::Viewer;
 use crate::api::workflow::shape::{self, View};
-use crate::store::memory::MemoryStore;
-use crate::store::{Asker, Durability, Epoch, ShardId, Store as _};
 use crate::tenants::Scope;
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
@@ -15,6 +13,8 @@ use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, S
 use posthaste_engine::workflow::{
     Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Record, WaitFor, Workflow,
 };
+use posthaste_store::memory::MemoryStore;
+use posthaste_store::{Asker, Durability, Epoch, ShardId, Store as _};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::redact::{Marks, RedactFields};
 use posthaste_wire::time::Timestamp;

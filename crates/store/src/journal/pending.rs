@@ -1,0 +1,161 @@
+//! What is in the journal and not yet in the database: enough to answer the engine, and the net effect that the
+//! database will get.
+
+use super::pending_runs::PendingRuns;
+use crate::is_same_body;
+use crate::run::is_expired;
+use crate::usage::{ROW_BYTES, UsageChange};
+use crate::{Retention, ShardId};
+use posthaste_engine::event::{DeadLetter, Event, Op};
+use posthaste_engine::flow::Flow;
+use posthaste_engine::message::{DedupKey, Live, Message};
+use posthaste_engine::queue::Queue;
+use posthaste_engine::workflow::run::Run;
+use posthaste_wire::id::{MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// A log line that is this old when it is written is not of this moment.
+const OLD_MS: u64 = 60_000;
+
+/// The sum of some batches. A message that was published and has ended within them has no live row any more.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// The first frame that is in here, and the last; 0 if none is.
+    pub first: u64,
+    pub last: u64,
+    /// How long those frames are.
+    pub bytes: usize,
+    /// What became of every message that the batches are about, by position.
+    pub fates: BTreeMap<Seq, Fate>,
+    /// In the order of the batches.
+    pub events: Vec<Event>,
+    pub letters: Vec<DeadLetter>,
+    /// Duplicate keys, and the windows of each in the order of the batches.
+    pub keys: HashMap<(TenantId, DedupKey), Vec<(MessageId, Timestamp)>>,
+    pub queues: BTreeMap<(TenantId, String), Queue>,
+    pub flows: BTreeMap<(TenantId, String), Flow>,
+    pub runs: PendingRuns,
+    /// What it adds to the stored bytes of each tenant, more or less; the database counts them exactly.
+    pub usage: UsageChange,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub(crate) struct Fate {
+    pub id: MessageId,
+    pub shard: ShardId,
+    /// The message, if it was published in these batches.
+    pub message: Option<Arc<Message>>,
+    /// Its live row; `None` if it has ended.
+    pub live: Option<Live>,
+}
+
+impl Fate {
+    /// It was a message of a run that has come and gone: what there is to know of it is in the entry of the run.
+    pub(crate) fn is_over_step(&self) -> bool {
+        self.live.is_none() && self.message.as_ref().is_some_and(|message| message.spec.workflow.is_some())
+    }
+}
+
+impl Pending {
+    pub(super) fn is_empty(&self) -> bool {
+        self.last == 0
+    }
+
+    /// Adds a batch that was checked, and says what it adds to the stored bytes of each tenant.
+    pub(super) fn add(&mut self, number: u64, bytes: usize, shard: ShardId, ops: &[Op]) -> UsageChange {
+        if self.is_empty() {
+            self.first = number;
+        }
+        self.last = number;
+        self.bytes += bytes;
+        let (mut body, mut usage) = (None, UsageChange::new());
+        for op in ops {
+            match op {
+                Op::Insert { message, live } => {
+                    let is_same = body.is_some_and(|body| is_same_body(body, &message.body));
+                    let own_bytes = if is_same { 0 } else { message.body.len() as u64 };
+                    body = Some(&message.body);
+                    *usage.entry(message.tenant).or_default() += (ROW_BYTES + own_bytes).cast_signed();
+                    let fate = Fate { id: live.id, shard, message: Some(message.clone()), live: Some(*live) };
+                    self.fates.insert(live.id.seq, fate);
+                }
+                Op::Update(live) => self.set_live(shard, live.id, Some(*live)),
+                Op::Remove { id } => self.set_live(shard, *id, None),
+                Op::Bury(letter) => {
+                    self.set_live(shard, letter.id, None);
+                    self.letters.push(letter.clone());
+                }
+                Op::Log(event) => self.events.push(event.clone()),
+                Op::Remember { tenant, key, id, expires } => {
+                    self.keys.entry((*tenant, *key)).or_default().push((*id, *expires));
+                }
+                Op::PutQueue(queue) => {
+                    self.queues.insert((queue.tenant, queue.name.clone()), queue.clone());
+                }
+                Op::PutFlow(flow) => {
+                    self.flows.insert((flow.tenant, flow.key.clone()), flow.clone());
+                }
+                Op::Workflow(change) => self.runs.add(change),
+                _ => unreachable!("the journal takes no such op"),
+            }
+        }
+        for (tenant, bytes) in &usage {
+            *self.usage.entry(*tenant).or_default() += bytes;
+        }
+        usage
+    }
+
+    /// Whether history may be dropped while this is pending: every log line is of this moment, and about a message that
+    /// is here as well. One that is not may have ended long ago, and goes when it has no line. No run is here that may go,
+    /// whether the database knows of it what is here or what was before, and no note of such a run.
+    pub(super) fn lets_go_of_history(&self, policy: &Retention, now: Timestamp) -> bool {
+        let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.fates.contains_key(&event.id.seq);
+        let shorter = policy.history_ms.min(policy.dlq_ms);
+        let shorter = Retention { history_ms: shorter, dlq_ms: shorter };
+        let is_old = |run: &Arc<Run>| is_expired(run, &shorter, now);
+        self.events.iter().all(is_here) && !self.runs.runs().any(is_old) && !self.runs.has_late_notes()
+    }
+
+    /// The highest position that was given to a message or an entry of a run.
+    pub(crate) fn last_seq(&self) -> Option<Seq> {
+        let published = self.fates.iter().rev().find(|(_, fate)| fate.message.is_some());
+        published.map(|(seq, _)| *seq).max(self.runs.last_seq())
+    }
+
+    /// Messages that log lines and dead letters are about; looked for only where a step may be among them.
+    pub(crate) fn told(&self) -> HashSet<Seq> {
+        if !self.fates.values().any(Fate::is_over_step) {
+            return HashSet::new();
+        }
+        let lines = self.events.iter().map(|event| event.id.seq);
+        lines.chain(self.letters.iter().map(|letter| letter.id.seq)).collect()
+    }
+
+    fn set_live(&mut self, shard: ShardId, id: MessageId, live: Option<Live>) {
+        self.fates.entry(id.seq).or_insert(Fate { id, shard, message: None, live: None }).live = live;
+    }
+
+    /// Whether this message is live; `None` if nothing is known of what has its position.
+    pub(super) fn is_live(&self, shard: ShardId, id: MessageId) -> Option<bool> {
+        let fate = self.fates.get(&id.seq)?;
+        Some(fate.live.is_some() && fate.id == id && fate.shard == shard)
+    }
+
+    /// A message that was published in these batches.
+    pub(super) fn message(&self, id: MessageId) -> Option<Arc<Message>> {
+        self.fates.get(&id.seq).filter(|fate| fate.id == id)?.message.clone()
+    }
+
+    /// Whether the message of this position was published in these batches.
+    pub(super) fn has_published(&self, seq: Seq) -> bool {
+        self.fates.get(&seq).is_some_and(|fate| fate.message.is_some())
+    }
+
+    /// The windows of a duplicate key, in the order in which they were made.
+    pub(super) fn windows(&self, key: &(TenantId, DedupKey)) -> &[(MessageId, Timestamp)] {
+        self.keys.get(key).map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,88 @@
+//! What a batch says about runs of workflows is checked before it is promised: what is pending cannot be refused later.
+
+use super::State;
+use super::pending_runs::{PendingWaiter, WaiterKey, key_of};
+use crate::StoreError;
+use crate::run::is_same_run;
+use crate::sqlite::Premises;
+use posthaste_engine::workflow::run::Run;
+use posthaste_engine::workflow::{Change, Waiter};
+use posthaste_wire::id::Seq;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// What a batch itself has done so far, and what only the database can tell.
+#[derive(Default)]
+pub(super) struct RunCheck<'a> {
+    runs: HashMap<Seq, &'a Arc<Run>>,
+    entries: HashSet<(Seq, u32)>,
+    /// `None` for one that went.
+    waiters: HashMap<WaiterKey, Option<&'a Waiter>>,
+    /// What the database must say.
+    pub premises: Premises,
+}
+
+impl<'a> RunCheck<'a> {
+    /// Checks the next change; false if it is not for the journal.
+    pub(super) fn add(&mut self, change: &'a Change, state: &State) -> Result<bool, StoreError> {
+        match change {
+            Change::Run(run) => self.add_run(run, state)?,
+            Change::Entry { run, entry, .. } => {
+                self.entries.insert((*run, entry.index));
+            }
+            Change::Delivery { run, index, .. } => {
+                let is_known = self.entries.contains(&(*run, *index))
+                    || state.generations().any(|pending| pending.runs.has_entry(*run, *index));
+                if !is_known {
+                    self.premises.entries.push((*run, *index));
+                }
+            }
+            Change::Note { run, .. } => {
+                let is_known =
+                    self.runs.contains_key(run) || state.generations().any(|pending| pending.runs.run(*run).is_some());
+                if !is_known {
+                    self.premises.noted.insert(*run);
+                }
+            }
+            // One that is not there is none as well.
+            Change::NoNote { .. } => {}
+            // It may be there already.
+            Change::Waiter(waiter) if waiter.timer.seq <= state.last_seq => return Ok(false),
+            Change::Waiter(waiter) => return Ok(self.waiters.insert(key_of(waiter), Some(waiter)).is_none()),
+            Change::NoWaiter(waiter) => self.add_no_waiter(waiter, state)?,
+        }
+        Ok(true)
+    }
+
+    fn add_run(&mut self, run: &'a Arc<Run>, state: &State) -> Result<(), StoreError> {
+        let of_batch = self.runs.insert(run.no, run);
+        match of_batch.or_else(|| state.generations().find_map(|pending| pending.runs.run(run.no))) {
+            Some(known) if !is_same_run(known, run) => {
+                return Err(StoreError::Corrupt { what: "run", source: "its position is taken".into() });
+            }
+            Some(_) => {}
+            None if run.no > state.last_seq => {}
+            None => self.premises.runs.push(Arc::clone(run)),
+        }
+        Ok(())
+    }
+
+    fn add_no_waiter(&mut self, waiter: &'a Waiter, state: &State) -> Result<(), StoreError> {
+        let key = key_of(waiter);
+        let pending = || {
+            state.generations().find_map(|pending| pending.runs.waiter(&key)).map(|pending| match pending {
+                PendingWaiter::Came(waiter) => Some(waiter),
+                PendingWaiter::Went(_) => None,
+            })
+        };
+        match self.waiters.get(&key).copied().or_else(pending) {
+            Some(known) if known != Some(waiter) => {
+                return Err(StoreError::Corrupt { what: "waiter", source: "it is missing".into() });
+            }
+            Some(_) => {}
+            None => self.premises.waiters.push(waiter.clone()),
+        }
+        self.waiters.insert(key, None);
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! The journal's care for the database's files: how long the WAL gets, and which pages are free.
+
+use super::*;
+use crate::{Durability, Epoch, ShardId, Store};
+use posthaste_engine::bulk_action::{BulkAction, Task};
+
+const SHARD: ShardId = ShardId(0);
+const MIB: usize = 1024 * 1024;
+
+struct Rig {
+    store: JournalStore,
+    epoch: Epoch,
+    tenant: TenantId,
+    written: usize,
+    _directory: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let directory = tempfile::tempdir().unwrap();
+        let options = JournalOptions { apply_after: Duration::MAX, ..JournalOptions::default() };
+        let (database, journal) = (directory.path().join("posthaste.db"), directory.path().join("journal"));
+        let store = JournalStore::open(&database, &journal, options).unwrap();
+        let (epoch, tenant) = (store.lease(SHARD, Timestamp(1)).unwrap(), store.tenant("default").unwrap());
+        Rig { store, epoch, tenant, written: 0, _directory: directory }
+    }
+
+    /// Brings this many bytes into the database, in the place of those before. They differ each time, because pages that stay
+    /// the same are not written.
+    fn write(&mut self, bytes: usize) {
+        self.written += 1;
+        let text = format!("{:08}", self.written).repeat(bytes.div_ceil(8));
+        let action = BulkAction {
+            tenant: self.tenant,
+            id: Seq(1),
+            task: Task::Cancel,
+            filter: vec![("label".to_owned(), vec![text])],
+            until: Seq(1),
+            after: Seq::MIN,
+            count: None,
+            rate: None,
+            total: 0,
+            processed: 0,
+            refused: 0,
+            problem: None,
+            created_at: Timestamp(1),
+            completed_at: None,
+            stopped: false,
+        };
+        self.store.commit(SHARD, self.epoch, &[Op::PutBulkAction(action)], Durability::Lazy).unwrap();
+        self.store.shared.settle().unwrap();
+    }
+
+    fn unmoved(&self) -> u64 {
+        self.store.shared.database.unmoved_bytes().unwrap()
+    }
+}
+
+#[test]
+fn the_thread_moves_the_wal_once_it_is_long_enough() {
+    let mut rig = Rig::new();
+    for _ in 0..CHECKPOINT_BYTES / MIB as u64 + 2 {
+        rig.write(MIB);
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while rig.unmoved() >= CHECKPOINT_BYTES {
+        assert!(Instant::now() < deadline, "{} bytes are not moved", rig.unmoved());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn whoever_writes_moves_the_wal_if_the_thread_does_not_get_to_it() {
+    let mut rig = Rig::new();
+    rig.store.shared.state().stopping = true;
+    rig.store.shared.changed.notify_all();
+    rig.store.applier.take().unwrap().join().unwrap();
+    let mut longest = 0;
+    for _ in 0..160 {
+        rig.write(MIB);
+        longest = longest.max(rig.unmoved());
+    }
+    assert!((CHECKPOINT_BYTES..2 * CHECKPOINT_BYTES).contains(&longest), "{longest} bytes");
+}
+
+#[test]
+fn pages_that_are_free_again_are_known_as_room() {
+    let mut rig = Rig::new();
+    let outlook = rig.store.disk_outlook();
+    rig.write(8 * MIB);
+    let before = outlook.reusable.load(Ordering::Relaxed);
+    rig.write(1);
+    let after = outlook.reusable.load(Ordering::Relaxed);
+    assert!(after >= before + 7 * MIB as u64, "{before} and then {after}");
+    rig.write(8 * MIB);
+    assert!(outlook.reusable.load(Ordering::Relaxed) < MIB as u64, "they are used again");
+}
+
+#[test]
+fn on_a_disk_with_little_room_the_wal_stays_short_even_if_nothing_more_is_written() {
+    let mut rig = Rig::new();
+    let outlook = rig.store.disk_outlook();
+    for _ in 0..16 {
+        rig.write(MIB);
+    }
+    assert!(rig.unmoved() > 2 * TIGHT_CHECKPOINT_BYTES && outlook.backlog.load(Ordering::Relaxed) > 0);
+    outlook.is_tight.store(true, Ordering::Relaxed);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while rig.unmoved() > 0 || outlook.backlog.load(Ordering::Relaxed) > 0 {
+        assert!(Instant::now() < deadline, "{} bytes are not moved", rig.unmoved());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut longest = 0;
+    for _ in 0..32 {
+        rig.write(MIB);
+        longest = longest.max(rig.unmoved());
+    }
+    assert!(longest < 3 * TIGHT_CHECKPOINT_BYTES, "{longest} bytes");
+}

@@ -1,0 +1,192 @@
+//! The other way into the file: the sum of many batches, from the journal in front of it.
+
+use super::codec::int;
+use super::error::{Failure, Outcome};
+use super::write::{Delta, Writer};
+use super::{Premises, Scope, SqliteStore};
+use crate::journal::pending::{Fate, Pending};
+use crate::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
+use crate::run::{Body, Parts};
+use crate::{Asker, Durability, StoreError};
+use posthaste_engine::message::{DedupKey, Message};
+use posthaste_wire::id::{MessageId, Seq, TenantId};
+use posthaste_wire::time::Timestamp;
+
+/// What the WAL has before each page.
+const WAL_FRAME_HEADER_BYTES: u64 = 24;
+
+impl SqliteStore {
+    /// The last frame of the journal whose effect is in the file.
+    pub(crate) fn applied(&self) -> Result<u64, StoreError> {
+        let applied = self.read_as_owner(|snapshot| {
+            const SQL: &str = "SELECT value FROM meta WHERE key = 'journal'";
+            Ok(snapshot.connection.query_row(SQL, [], |row| row.get::<_, i64>(0))?)
+        })?;
+        Ok(applied.cast_unsigned())
+    }
+
+    /// The secret of the data directory, which makes the journal's frames its own.
+    pub(crate) fn journal_key(&self) -> Result<u64, StoreError> {
+        let key = self.read_as_owner(|snapshot| {
+            const SQL: &str = "SELECT value FROM meta WHERE key = 'journal_key'";
+            Ok(snapshot.connection.query_row(SQL, [], |row| row.get::<_, i64>(0))?)
+        })?;
+        Ok(key.cast_unsigned())
+    }
+
+    /// Makes everything that is in the file survive a power cut, also what another process wrote.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        self.writer().transaction(Durability::Synced, |writer| writer.touch())
+    }
+
+    /// Moves what the WAL holds into the database file. SQLite would do so by itself behind a commit, and say nothing
+    /// if a sync of it fails; so a store behind a journal, which commits without a sync, does it here.
+    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
+        let writer = self.writer();
+        let moved = writer.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        moved.map_err(|error| Failure::from(error).of_commit())
+    }
+
+    /// How much of the WAL is not moved into the database file yet.
+    pub(crate) fn unmoved_bytes(&self) -> Result<u64, StoreError> {
+        let read = || -> Outcome<u64> {
+            let writer = self.writer();
+            let sql = "PRAGMA wal_checkpoint(NOOP)";
+            let (written, moved) =
+                writer.connection.query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
+            let page_size: i64 = writer.connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+            let pages = (written - moved).max(0);
+            Ok(pages.cast_unsigned() * (page_size.cast_unsigned() + WAL_FRAME_HEADER_BYTES))
+        };
+        read().map_err(Failure::of_read)
+    }
+
+    /// Bytes of pages that hold nothing any more: what is written next takes their room before the file grows.
+    pub(crate) fn reusable_bytes(&self) -> Result<u64, StoreError> {
+        let read = || -> Outcome<u64> {
+            let writer = self.writer();
+            let number = |name| writer.connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            Ok(number("freelist_count")?.cast_unsigned() * number("page_size")?.cast_unsigned())
+        };
+        read().map_err(Failure::of_read)
+    }
+
+    /// Writes the net effect of batches, and how far in the journal they reach, as one transaction.
+    pub(crate) fn apply(&self, pending: &Pending) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        let delta = writer.transaction(Durability::Lazy, |writer| writer.apply_pending(pending))?;
+        self.add(delta);
+        Ok(())
+    }
+
+    /// The messages that these keys stand for, and when their windows end.
+    pub(crate) fn find_windows(
+        &self,
+        keys: &[(TenantId, DedupKey)],
+        now: Timestamp,
+    ) -> Result<Vec<Option<(MessageId, Timestamp)>>, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.find_windows(keys, now))
+    }
+
+    /// The newest run of this name, or the one that was created at this time: when, and which.
+    pub(crate) fn find_run_and_time(
+        &self,
+        tenant: TenantId,
+        id: &str,
+        created_at: Option<Timestamp>,
+        asker: Asker,
+    ) -> Result<Option<(Timestamp, Seq)>, StoreError> {
+        self.read_for(asker, |snapshot| snapshot.find_run(tenant, id, created_at))
+    }
+
+    /// What there is of a run, perhaps without the run itself.
+    pub(crate) fn run_parts<B: Body>(&self, no: Seq, scope: Scope, asker: Asker) -> Result<Parts<B>, StoreError> {
+        self.read_for(asker, |snapshot| snapshot.parts(no, scope))
+    }
+
+    /// Whether a batch is for the journal; an error if what it takes for granted is not so.
+    pub(crate) fn check_premises(&self, premises: &Premises) -> Result<bool, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.check(premises))
+    }
+}
+
+impl Writer {
+    fn apply_pending(&mut self, pending: &Pending) -> Outcome<Delta> {
+        let mut delta = Delta::default();
+        let told = pending.told();
+        let is_kept = |fate: &&Fate| !fate.is_over_step() || told.contains(&fate.id.seq);
+        let published: Vec<&Message> =
+            pending.fates.values().filter(is_kept).filter_map(|fate| fate.message.as_deref()).collect();
+        self.insert_all(&published)?;
+        let (last_inserted, last_seq) = (published.last().map(|message| message.id.seq), pending.last_seq());
+        if last_seq > last_inserted {
+            self.raise_last_seq(last_seq)?;
+        }
+        delta.last_seq = last_seq;
+        let mut new = Vec::new();
+        for fate in pending.fates.values() {
+            match (&fate.message, &fate.live) {
+                (Some(_), Some(live)) => new.push((fate.shard, *live)),
+                // It has come and gone.
+                (Some(_), None) => {}
+                (None, Some(live)) => self.update_live(fate.shard, live)?,
+                (None, None) => {
+                    self.remove_live(fate.shard, fate.id)?;
+                    delta.live -= 1;
+                }
+            }
+        }
+        self.insert_live(&new)?;
+        delta.live += new.len() as i64;
+        self.log_all(&pending.events)?;
+        for letter in &pending.letters {
+            self.bury(letter)?;
+            delta.dead_letters += 1;
+        }
+        for ((tenant, key), windows) in &pending.keys {
+            for (id, expires) in windows {
+                self.remember(*tenant, key, *id, *expires)?;
+            }
+        }
+        for queue in pending.queues.values() {
+            self.put_queue(queue)?;
+        }
+        for flow in pending.flows.values() {
+            self.put_flow(flow)?;
+        }
+        self.apply_runs(&pending.runs)?;
+        // Frames are applied once and in order, whoever does it.
+        const APPLIED: &str = "UPDATE meta SET value = ?2 WHERE key = 'journal' AND value = ?1 - 1";
+        let applied = self.connection.prepare_cached(APPLIED)?.execute([int(pending.first), int(pending.last)])?;
+        if applied != 1 {
+            let text = format!("the batches {} to {} do not follow what is in the file", pending.first, pending.last);
+            return Err(Failure::corrupt("journal", text));
+        }
+        Ok(delta)
+    }
+
+    fn apply_runs(&self, pending: &PendingRuns) -> Outcome<()> {
+        for run in pending.runs() {
+            self.put_run(run)?;
+        }
+        for ((run, index), entry) in pending.entries() {
+            match entry {
+                PendingEntry::Whole(entry, body) => self.put_entry(*run, entry, body)?,
+                PendingEntry::Delivery(delivery) => self.set_delivery(*run, *index, delivery)?,
+            }
+        }
+        for ((run, key), note) in pending.notes() {
+            match note {
+                Some(note) => self.put_note(*run, note)?,
+                None => self.drop_note(*run, *key)?,
+            }
+        }
+        for waiter in pending.waiters() {
+            match waiter {
+                PendingWaiter::Came(waiter) => self.put_waiter(waiter)?,
+                PendingWaiter::Went(waiter) => self.drop_waiter(waiter)?,
+            }
+        }
+        Ok(())
+    }
+}
