@@ -151,13 +151,13 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     let lines = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let (bytes, preparing, hops) = (body.bytes, app.clone(), hops(lines));
     let is_step = bytes.len() <= STEP_BYTES_MAX && workflow::may_concern_a_run(&bytes);
-    let prepare = move || prepare_all(&preparing, &publisher, hops, &bytes);
+    let prepare = move |text: &[u8]| prepare_all(&preparing, &publisher, hops, text);
     let prepared = if is_step {
-        let prepared = prepare()?;
+        let prepared = prepare(&bytes)?;
         take_room(&app, tenant, &prepared, &mut body.room).await?;
         prepared
     } else {
-        taken_apart(&app, tenant, &mut body.room, prepare).await?
+        taken_apart(&app, tenant, &mut body.room, bytes, prepare).await?
     };
     let Prepared { messages, fates, runs } = prepared;
     if !runs.is_empty() {
@@ -184,22 +184,32 @@ pub(super) async fn batch(State(app): State<Arc<App>>, request: Request) -> Resu
     Ok(stored(status, answers, answer_room).await)
 }
 
-/// Takes a batch apart when it is the turn of its tenant. A large batch takes a while, and groups are read from the store, so
-/// this happens on another thread. The turn lasts until there is room for the items, which take more memory than their text:
-/// many large batches at once would take all processors and gigabytes.
+/// Takes a batch apart when it is the turn of its tenant, and when the tenant has room for as many items: they take more memory
+/// than their text, so many large batches at once would take all processors and gigabytes. A large batch takes a while, and
+/// groups are read from the store, so this happens on another thread. The turn lasts until there is room for all of it.
 pub(super) async fn taken_apart<T: Items + Send + 'static>(
     app: &App,
     tenant: TenantId,
     room: &mut Room,
-    take_apart: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    text: Bytes,
+    take_apart: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let _turn = body::batch_turn(app, tenant, room).await.ok_or_else(body::no_room)?;
-    let taken_apart = passed_on(tokio::task::spawn_blocking(take_apart).await);
-    let items = taken_apart
-        .map_err(|_| ApiError::overloaded("the batch could not be read; nothing was stored, try again"))??;
+    let counted = text.clone();
+    let count = off_thread(move || split(&counted).map(|items| items.len())).await?;
+    app.body_budget.take_items(tenant, count, room).await.ok_or_else(body::no_room)?;
+    let items = off_thread(move || take_apart(&text)).await?;
+    // An item for a group is a message for each of its endpoints.
     app.body_budget.take_items(tenant, items.count(), room).await.ok_or_else(body::no_room)?;
     take_room(app, tenant, &items, room).await?;
     Ok(items)
+}
+
+async fn off_thread<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let unread = |_| ApiError::overloaded("the batch could not be read; nothing was stored, try again");
+    passed_on(tokio::task::spawn_blocking(read).await).map_err(unread)?
 }
 
 /// Takes room in memory for the items of a batch, besides that which their text has.

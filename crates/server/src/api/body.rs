@@ -55,13 +55,18 @@ impl BodyBudget {
         BodyBudget { all: Arc::new(Semaphore::new(BODIES_BYTES_MAX / BYTES_PER_PERMIT)), tenants, items: of_items }
     }
 
-    /// Waits until a tenant has room for this many items of a batch. A request waits for at most [`WAIT_MAX`] in all; after
-    /// that the result is `None`.
+    /// Waits until a request holds room for this many items of a batch, those included that it holds already. It waits for at
+    /// most [`WAIT_MAX`] in all; after that the result is `None`.
     pub(super) async fn take_items(&self, tenant: TenantId, items: usize, room: &mut Room) -> Option<()> {
         let items = u32::try_from(items).unwrap_or(u32::MAX).min(TENANT_ITEMS_MAX);
+        let held = room.items.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u32;
         let begun = Instant::now();
-        let wait = self.items.get(&tenant)?.clone().acquire_many_owned(items);
-        room.items = Some(timeout(WAIT_MAX.saturating_sub(room.waited), wait).await.ok()?.ok()?);
+        let wait = self.items.get(&tenant)?.clone().acquire_many_owned(items.saturating_sub(held));
+        let taken = timeout(WAIT_MAX.saturating_sub(room.waited), wait).await.ok()?.ok()?;
+        match &mut room.items {
+            Some(held) => held.merge(taken),
+            none => *none = Some(taken),
+        }
         room.waited += begun.elapsed();
         Some(())
     }
@@ -263,6 +268,18 @@ mod tests {
         assert!(budget.take(B, TENANT_BODIES_BYTES_MAX, &mut other).await.is_some());
         drop(held);
         assert!(budget.take(A, 1, &mut Room::default()).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_only_for_the_items_that_it_does_not_hold() {
+        let budget = BodyBudget::new([A].into_iter());
+        let (mut room, most) = (Room::default(), TENANT_ITEMS_MAX as usize);
+        assert!(budget.take_items(A, most - 1, &mut room).await.is_some());
+        assert!(budget.take_items(A, most, &mut room).await.is_some(), "it takes one more");
+        assert!(budget.take_items(A, most + 1, &mut room).await.is_some(), "more than all is all");
+        assert!(budget.take_items(A, 1, &mut Room::default()).await.is_none(), "another request finds none");
+        drop(room);
+        assert!(budget.take_items(A, most, &mut Room::default()).await.is_some());
     }
 
     /// A body of which one piece arrives, and then nothing.

@@ -47,15 +47,15 @@ pub(in crate::api) async fn many(
     let over = || ApiError::too_large(format!("the batch is larger than {BATCH_BYTES_MAX} bytes; split it"));
     let body = body::read(&app, tenant, &parts.headers, body, BATCH_BYTES_MAX, over).await?;
     let (reading, caller_ip, bytes, mut room) = (app.clone(), caller_ip(&app, &parts), body.bytes, body.room);
-    let read = move || {
-        let items = batch::split(&bytes)?.into_iter().enumerate();
+    let read = move |text: &[u8]| {
+        let items = batch::split(text)?.into_iter().enumerate();
         let asked = Asked { caller_ip: &caller_ip, checks: &expression_checks() };
         let run = |(index, item): (usize, &serde_json::value::RawValue)| {
             read_item(&reading, asked, item.get()).map_err(|error| error.at(index))
         };
         items.map(run).collect::<Result<Vec<StartRun>, ApiError>>()
     };
-    let runs = batch::taken_apart(&app, tenant, &mut room, read).await?;
+    let runs = batch::taken_apart(&app, tenant, &mut room, bytes, read).await?;
     let started = start(&app, tenant, runs, room).await?;
     Ok((StatusCode::CREATED, Json(started.iter().map(started_json).collect())))
 }
