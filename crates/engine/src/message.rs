@@ -95,6 +95,15 @@ pub struct MessageSpec {
     pub dedup: Option<DedupBy>,
 }
 
+/// A body of at least this many bytes that several messages of one publish share is stored once.
+const SHARED_BODY_BYTES_MIN: usize = 4 * 1024;
+
+/// Whether two messages were published with one body. The same bytes in memory are the same body; equal ones elsewhere
+/// are not looked for.
+pub fn is_same_body(one: &Bytes, other: &Bytes) -> bool {
+    one.len() >= SHARED_BODY_BYTES_MIN && one.len() == other.len() && one.as_ptr() == other.as_ptr()
+}
+
 /// What two publishes must have in common to be the same one. The id itself is never kept, only its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -73,11 +73,13 @@ pub enum Bug {
     ResumeForgetsBranches,
     /// What a run needs no more stays in the store.
     NoteLeftBehind,
+    /// A command reads rows of the store before earlier decisions about them are committed.
+    TruthNotCommitted,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 34] = [
+    pub const ALL: [Bug; 35] = [
         Bug::QueueTakesTheLast,
         Bug::SlotFreedBeforeCallbacks,
         Bug::PausedQueueStarts,
@@ -112,6 +114,7 @@ impl Bug {
         Bug::FailedCallNotTold,
         Bug::ResumeForgetsBranches,
         Bug::NoteLeftBehind,
+        Bug::TruthNotCommitted,
     ];
 }
 
@@ -128,12 +131,12 @@ pub fn plant(bug: Option<Bug>) {
 
 /// Whether this bug is planted.
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn has(bug: Bug) -> bool {
+pub fn has(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 /// No bug is ever planted.
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) const fn has(_bug: Bug) -> bool {
+pub const fn has(_bug: Bug) -> bool {
     false
 }

@@ -293,18 +293,18 @@ impl Shard {
         AttemptEnd { retried: live.retried, next }
     }
 
-    /// These live messages are cancelled; says how many were not cancelled already.
+    /// Cancels these live messages, and returns those that were not cancelled already.
     ///
     /// `rows` must be what the store has now, with nothing uncommitted. What is under way is let
     /// finish, but not retried.
-    pub fn cancel(&mut self, rows: &[Live], now: Timestamp, out: &mut Output) -> u32 {
-        let mut cancelled = 0;
+    pub fn cancel(&mut self, rows: &[Live], now: Timestamp, out: &mut Output) -> Vec<MessageId> {
+        let mut cancelled = Vec::new();
         for row in rows {
             // A run that loses a step would never end: it is cancelled as a whole.
             if row.cancel_requested || row.is_step {
                 continue;
             }
-            cancelled += 1;
+            cancelled.push(row.id);
             out.synced = true;
             out.log(row.tenant, row.id, now, State::CancelRequested, EventDetail::default());
             let in_flight = |held: &&mut Held| matches!(held.stage, Stage::InFlight(_));

@@ -1,14 +1,14 @@
 //! What nodes are asked to do, and what they answer.
 
-use bytes::Bytes;
 use posthaste_engine::flow::FlowEdit;
-use posthaste_engine::message::{DedupKey, Live, Message, MessageSpec, Origin};
+use posthaste_engine::message::{DedupKey, Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::NewEntry;
 use posthaste_engine::workflow::note::NoteKey;
 use posthaste_engine::workflow::run::{RunConfig, StepText};
+use posthaste_node::{NewMessage, QueueSettings, Replay};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::VecDeque;
@@ -17,17 +17,6 @@ use std::sync::Arc;
 /// A request, so that its answer can be told from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RequestId(pub u64);
-
-/// A message that is about to get its id.
-#[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    pub tenant: TenantId,
-    pub spec: MessageSpec,
-    pub body: Bytes,
-    pub delay_ms: u64,
-    pub origin: Origin,
-    pub dedup: Option<DedupKey>,
-}
 
 /// What a node is asked to do.
 #[derive(Clone, Debug)]
@@ -38,20 +27,32 @@ pub(crate) struct Command {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
-    Publish(Vec<Draft>),
-    Cancel { tenant: TenantId, ids: Vec<MessageId> },
-    DeleteDeadLetters { tenant: TenantId, ids: Vec<DlqId> },
-    Replay { tenant: TenantId, replays: Vec<(DlqId, Draft)> },
-    PutQueue { tenant: TenantId, name: String, parallelism: u32, paused: bool },
-    PauseQueue { tenant: TenantId, name: String, paused: bool },
-    DropQueue { tenant: TenantId, name: String },
-    EditFlow { tenant: TenantId, key: String, edit: FlowEdit },
+    Node(NodeTask),
     PutSchedule(Box<Schedule>),
     PauseSchedule { tenant: TenantId, id: String, paused: bool },
     DropSchedule { tenant: TenantId, id: String },
     Ended(Box<Ended>),
     Run { tenant: TenantId, task: Box<RunTask> },
     Drain,
+}
+
+/// What the node decides itself.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeTask {
+    Publish(Vec<NewMessage>),
+    Cancel { tenant: TenantId, ids: Vec<MessageId> },
+    DeleteDeadLetters { tenant: TenantId, ids: Vec<DlqId> },
+    Replay { tenant: TenantId, replays: Vec<Replay> },
+    PutQueue { tenant: TenantId, name: String, settings: QueueSettings },
+    PauseQueue { tenant: TenantId, name: String, paused: bool },
+    DropQueue { tenant: TenantId, name: String },
+    EditFlow { tenant: TenantId, key: String, edit: FlowEdit },
+}
+
+impl From<NodeTask> for Task {
+    fn from(task: NodeTask) -> Task {
+        Task::Node(task)
+    }
 }
 
 /// What a node is asked about runs of workflows.

@@ -4,6 +4,7 @@
 //! A commit takes time here, and anything can happen meanwhile: so a round is a [`Stage`] that waits for the commit
 //! and goes on after it. Nothing else of the contract differs: decide, commit, answer, start.
 
+mod commands;
 mod firing;
 mod handle;
 mod remembered;
@@ -12,16 +13,18 @@ mod telling;
 
 use crate::agenda::Event;
 use crate::bug::Bug;
-use crate::command::{Answer, Command};
+use crate::command::Command;
 use crate::env::Env;
 use crate::judge::start::Start;
 use crate::store::CommitError;
+use commands::Answers;
 use posthaste_engine::event::Op;
 use posthaste_engine::lease::Tenure;
 use posthaste_engine::message::{FlowKey, Live};
 use posthaste_engine::outcome::Verdict;
 use posthaste_engine::schedule::Schedules;
-use posthaste_engine::shard::{Effect, Output, Shard};
+use posthaste_engine::shard::{Effect, Shard};
+use posthaste_node::{Done, Node, Quotas, Round, Uncommitted};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 pub(crate) use remembered::Remembered;
@@ -39,6 +42,9 @@ const RETENTION_EVERY_MS: u64 = 60_000;
 const IDLE_FLOWS_MAX: usize = 8;
 /// Rounds without any time passing after which an owner is called busy for nothing.
 const IDLE_ROUNDS_MAX: u32 = 300;
+
+/// No seed comes near.
+const QUOTAS: Quotas = Quotas { queues: 1_000, flow_keys: 1_000 };
 
 /// Why a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +106,29 @@ pub(crate) struct Notes {
     pub clock: Timestamp,
 }
 
-/// What gathers until the next commit.
+/// What the simulation notes about the batch that gathers.
 #[derive(Debug, Default)]
-struct Batch {
-    out: Output,
-    answers: Vec<Answer>,
+struct Margin {
     notes: Notes,
     /// What was asked for, if it may have to be done again.
     commands: Vec<Command>,
     /// From then on nothing starts.
     drains: bool,
+}
+
+/// A batch on its way to the store. A planted bug carries out its effects before it is there.
+enum Pending {
+    Uncommitted(Uncommitted),
+    Started(Done),
+}
+
+impl Pending {
+    fn committed(self) -> Done {
+        match self {
+            Pending::Uncommitted(batch) => batch.committed(),
+            Pending::Started(done) => done,
+        }
+    }
 }
 
 /// How far a round has come.
@@ -122,21 +141,22 @@ enum Stage {
     Rest,
 }
 
-/// The owner of the shard, or somebody who takes himself for it.
-#[derive(Debug)]
+/// The owner of the shard, or a process that takes itself for the owner.
 pub(crate) struct Owner {
     node: usize,
     incarnation: u64,
     pub tenure: Tenure,
-    shard: Shard,
+    engine: Node,
+    round: Round,
+    /// Answers that have left the node, and have yet to reach the judge.
+    answers: Answers,
     firing: Schedules,
-    last_seq: Seq,
     inbox: VecDeque<Command>,
     taken: usize,
-    batch: Batch,
+    margin: Margin,
     stage: Stage,
     /// The batch that is being committed, without its ops.
-    waits: Option<Batch>,
+    waits: Option<(Pending, Margin)>,
     waits_synced: bool,
     unsynced_since_ms: Option<u64>,
     wake_at_ms: Option<u64>,
@@ -171,12 +191,13 @@ impl Owner {
             node,
             incarnation,
             tenure,
-            shard,
+            engine: Node::new(shard, QUOTAS, last_seq),
+            round: Round::default(),
+            answers: Answers::default(),
             firing,
-            last_seq,
             inbox: VecDeque::new(),
             taken: 0,
-            batch: Batch::default(),
+            margin: Margin::default(),
             stage: Stage::Wake,
             waits: None,
             waits_synced: false,
@@ -205,7 +226,7 @@ impl Owner {
                 Stage::Commands => self.take_command(env, now)?,
                 Stage::Wake => {
                     self.wake_now = now;
-                    self.shard.wake(now, &mut self.batch.out);
+                    self.engine.shard.wake(now, &mut self.engine.batch.out);
                     self.stage = Stage::Fire;
                     if !env.has(Bug::LoadBeforeCommit) {
                         self.commit(env, now)?;
@@ -235,13 +256,15 @@ impl Owner {
         env: &mut Env,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        let Some(batch) = self.waits.take() else { return Ok(()) };
+        let Some((batch, margin)) = self.waits.take() else { return Ok(()) };
         if let Err(error) = result {
             if env.has(Bug::AnswerAfterFailure) {
-                batch.answers.iter().for_each(|answer| env.answer(answer, self.tenure.epoch));
+                let mut done = batch.committed();
+                while done.reply_next() {}
+                self.pass_on_answers(env);
             }
             if env.has(Bug::UnknownMeansFailed) && error == CommitError::Unknown {
-                for command in batch.commands {
+                for command in margin.commands {
                     let node = self.node;
                     env.agenda.plan(env.now_ms + 20_000, Event::Arrive { node, command: Box::new(command) });
                 }
@@ -249,13 +272,13 @@ impl Owner {
             return Err(Stop::Store(error));
         }
         env.crash_point("after a commit, before it has answered")?;
-        self.shard.committed(now);
+        self.engine.shard.committed(now);
         if self.waits_synced {
             self.unsynced_since_ms = None;
         } else {
             self.unsynced_since_ms.get_or_insert(env.now_ms);
         }
-        self.finish(batch, env, now)?;
+        self.finish(batch.committed(), margin, env, now)?;
         self.run(env, now)
     }
 
@@ -267,9 +290,19 @@ impl Owner {
         self.run(env, now)
     }
 
+    /// The next command. Commands of the node that come one after the other are a round.
     fn take_command(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        let next = if self.taken < BATCH_COMMANDS_MAX { self.inbox.pop_front() } else { None };
-        match next {
+        let is_full = self.taken >= BATCH_COMMANDS_MAX;
+        if let Some(command) = self.inbox.pop_front_if(|command| !is_full && commands::is_for_node(&command.task)) {
+            self.taken += 1;
+            self.push(command, env);
+            return Ok(());
+        }
+        self.decide_round(env, now)?;
+        if self.waits.is_some() {
+            return Ok(());
+        }
+        match if is_full { None } else { self.inbox.pop_front() } {
             Some(command) => {
                 self.taken += 1;
                 self.handle(command, env, now)
@@ -286,7 +319,7 @@ impl Owner {
     fn load(&mut self, read: usize, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
         let fresh = now;
         let now = if env.has(Bug::StaleClock) { self.wake_now } else { now };
-        let wanted = self.shard.wants_load(now).filter(|_| read < LOAD_ROWS_MAX);
+        let wanted = self.engine.shard.wants_load(now).filter(|_| read < LOAD_ROWS_MAX);
         let Some(load) = wanted else {
             self.stage = Stage::Rest;
             self.forget_idle_flows(env, now);
@@ -295,8 +328,12 @@ impl Owner {
         env.read(self.node)?;
         let rows = env.store.load(&load);
         self.stage = Stage::Load(read + rows.len() + 1);
-        self.shard.loaded(&load, &rows, now, &mut self.batch.out);
-        if self.batch.out.ops.is_empty() || env.has(Bug::LoadBeforeCommit) { Ok(()) } else { self.commit(env, fresh) }
+        self.engine.shard.loaded(&load, &rows, now, &mut self.engine.batch.out);
+        if self.engine.batch.out.ops.is_empty() || env.has(Bug::LoadBeforeCommit) {
+            Ok(())
+        } else {
+            self.commit(env, fresh)
+        }
     }
 
     fn forget_idle_flows(&mut self, env: &Env, now: Timestamp) {
@@ -304,9 +341,9 @@ impl Owner {
             return;
         }
         self.retain_at_ms = env.now_ms + RETENTION_EVERY_MS;
-        for (tenant, flow) in self.shard.idle_flows(now, IDLE_FLOWS_MAX) {
+        for (tenant, flow) in self.engine.shard.idle_flows(now, IDLE_FLOWS_MAX) {
             let has_messages = env.store.live.values().any(|row| row.tenant == tenant && row.flow == Some(flow));
-            self.shard.forget_flow((tenant, flow), has_messages, now, &mut self.batch.out);
+            self.engine.shard.forget_flow((tenant, flow), has_messages, now, &mut self.engine.batch.out);
         }
     }
 
@@ -319,10 +356,10 @@ impl Owner {
             });
             return true;
         }
-        if !self.inbox.is_empty() || self.shard.wants_load(now).is_some() {
+        if !self.inbox.is_empty() || !self.round.is_empty() || self.engine.shard.wants_load(now).is_some() {
             return false;
         }
-        let next = self.shard.next_wake().min(self.firing.next_wake(now));
+        let next = self.engine.shard.next_wake().min(self.firing.next_wake(now));
         if next <= now {
             return false;
         }
@@ -345,29 +382,35 @@ impl Owner {
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
     fn commit(&mut self, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        let mut batch = std::mem::take(&mut self.batch);
-        self.batch.out.ops.extend(self.later.take());
+        let mut batch = self.engine.batch.take();
+        let mut margin = std::mem::take(&mut self.margin);
+        self.engine.batch.out.ops.extend(self.later.take());
         let flush = self.unsynced_since_ms.is_some_and(|since| env.now_ms - since >= FLUSH_AFTER_MS);
-        if batch.out.ops.is_empty() {
+        let ops = batch.take_ops();
+        if ops.is_empty() {
             if flush {
                 env.store.sync();
                 self.unsynced_since_ms = None;
             }
-            return self.finish(batch, env, now);
+            self.round.committed();
+            return self.finish(batch.committed(), margin, env, now);
         }
         self.check_tenure(env)?;
         env.crash_point("before a commit")?;
-        let ops = std::mem::take(&mut batch.out.ops);
-        let mut notes = std::mem::take(&mut batch.notes);
+        let mut notes = std::mem::take(&mut margin.notes);
         notes.clock = now;
         notes.runs = self.remembered(&ops);
-        let synced = (batch.out.synced && !env.has(Bug::AnswerBeforeSync)) || flush;
+        let synced = (batch.is_synced() && !env.has(Bug::AnswerBeforeSync)) || flush;
+        let mut pending = Pending::Uncommitted(batch);
         if env.has(Bug::EffectsBeforeCommit) {
-            let effects = std::mem::take(&mut batch.out.effects);
+            let mut done = pending.committed();
+            let effects = done.effects().collect();
             self.start(effects, env, now)?;
+            pending = Pending::Started(done);
         }
-        self.waits = Some(batch);
+        self.waits = Some((pending, margin));
         self.waits_synced = synced;
+        self.round.committed();
         let (node, incarnation, epoch) = (self.node, self.incarnation, self.tenure.epoch);
         let (takes_ms, fate) = draw_fate(env);
         let mut at_ms = env.now_ms + takes_ms;
@@ -382,19 +425,28 @@ impl Owner {
     }
 
     /// Everything is committed: callers are answered and attempts started.
-    fn finish(&mut self, batch: Batch, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
-        if batch.answers.is_empty() && batch.out.effects.is_empty() {
+    fn finish(&mut self, mut done: Done, margin: Margin, env: &mut Env, now: Timestamp) -> Result<(), Stop> {
+        if done.is_empty() {
             return Ok(());
         }
         self.check_tenure(env)?;
-        for answer in &batch.answers {
+        while done.has_replies() {
             env.crash_point("between two answers")?;
-            env.answer(answer, self.tenure.epoch);
+            done.reply_next();
+            self.pass_on_answers(env);
         }
         self.forget_runs(env);
-        self.start(batch.out.effects, env, now)?;
-        self.drained |= batch.drains;
+        let effects = done.effects().collect();
+        self.start(effects, env, now)?;
+        self.drained |= margin.drains;
         Ok(())
+    }
+
+    /// Answers have left the node.
+    fn pass_on_answers(&mut self, env: &mut Env) {
+        for answer in self.answers.take() {
+            env.answer(&answer, self.tenure.epoch);
+        }
     }
 
     fn start(&mut self, effects: Vec<Effect>, env: &mut Env, now: Timestamp) -> Result<(), Stop> {

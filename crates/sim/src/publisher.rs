@@ -1,6 +1,6 @@
 //! Publishers and operators: what they ask for.
 
-use crate::command::{Command, Draft, RequestId, RunKey, RunTask, StartRun, Task};
+use crate::command::{Command, NodeTask, RequestId, RunKey, RunTask, StartRun, Task};
 use crate::endpoint;
 use crate::env::Env;
 use crate::program::{self, EVENTS, FUNCTIONS};
@@ -11,6 +11,7 @@ use posthaste_engine::flow::FlowEdit;
 use posthaste_engine::message::{CallbackSpec, DedupKey, FlowSpec, Live, MessageSpec, Origin, QueueKey};
 use posthaste_engine::schedule::{Schedule, SchedulePlan, ScheduleState, ScheduleTarget};
 use posthaste_engine::workflow::run::{Run, RunConfig};
+use posthaste_node::{FirstDue, NewMessage, QueueSettings, Replay};
 use posthaste_wire::id::{DlqId, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -47,7 +48,7 @@ impl Publishers {
 
 fn publish(env: &mut Env) -> Task {
     let count = if env.random.permille(120) { env.random.within(2, 5) } else { 1 };
-    Task::Publish((0..count).map(|_| draft(env)).collect())
+    NodeTask::Publish((0..count).map(|_| new_message(env)).collect()).into()
 }
 
 /// A run of one of the functions. Some runs have the same name.
@@ -100,7 +101,7 @@ fn flow(random: &mut Random, swarm: &Swarm) -> FlowSpec {
 }
 
 /// A message with whatever chance gives it.
-fn draft(env: &mut Env) -> Draft {
+fn new_message(env: &mut Env) -> NewMessage {
     let tenant = tenant(env);
     let random = &mut env.random;
     let (swarm, traffic) = (&env.swarm, &env.swarm.traffic);
@@ -130,7 +131,8 @@ fn draft(env: &mut Env) -> Draft {
         ..MessageSpec::default()
     };
     let body = Bytes::from(vec![b'x'; random.pick(&[0, 1, 10, 40, 60])]);
-    Draft { tenant, origin: Origin::of_url(tenant, &spec.url), spec, body, delay_ms, dedup }
+    let first_due = if delay_ms > 0 { FirstDue::AfterMs(delay_ms) } else { FirstDue::Now };
+    NewMessage { tenant, origin: Origin::of_url(tenant, &spec.url), spec, body, first_due, dedup }
 }
 
 fn callback(random: &mut Random) -> CallbackSpec {
@@ -162,18 +164,18 @@ fn operate(env: &mut Env) -> Vec<Task> {
     let schedules = if env.swarm.schedules > 0 { 6 } else { 0 };
     let task = match random.weighted(&[8, 4, 6, 1, 4, 6, 4, 1, schedules, schedules / 3, schedules / 6]) {
         0 => cancel(env, tenant),
-        1 => Task::PutQueue {
+        1 => NodeTask::PutQueue {
             tenant,
             name: queue,
-            parallelism: random.within(1, 3) as u32,
-            paused: random.permille(200),
-        },
-        2 => Task::PauseQueue { tenant, name: queue, paused: random.permille(500) },
+            settings: QueueSettings { parallelism: random.within(1, 3) as u32, paused: random.permille(200) },
+        }
+        .into(),
+        2 => NodeTask::PauseQueue { tenant, name: queue, paused: random.permille(500) }.into(),
         3 => return delete_queue(env, tenant, queue),
-        4 => Task::EditFlow { tenant, key, edit: edit(random) },
-        5 => Task::Replay { tenant, replays: replays(env, tenant) },
-        6 => Task::DeleteDeadLetters { tenant, ids: dead_letters(env, tenant) },
-        7 => Task::EditFlow { tenant, key, edit: FlowEdit::Resume },
+        4 => NodeTask::EditFlow { tenant, key, edit: edit(random) }.into(),
+        5 => NodeTask::Replay { tenant, replays: replays(env, tenant) }.into(),
+        6 => NodeTask::DeleteDeadLetters { tenant, ids: dead_letters(env, tenant) }.into(),
+        7 => NodeTask::EditFlow { tenant, key, edit: FlowEdit::Resume }.into(),
         8 => Task::PutSchedule(Box::new(new_schedule(env, tenant, schedule))),
         9 => Task::PauseSchedule { tenant, id: schedule, paused: random.permille(500) },
         _ => Task::DropSchedule { tenant, id: schedule },
@@ -201,7 +203,7 @@ fn cancel(env: &mut Env, tenant: TenantId) -> Task {
     let mut ids: Vec<_> = (0..count).map(|_| live[env.random.below(live.len() as u64) as usize].id).collect();
     ids.sort_unstable();
     ids.dedup();
-    Task::Cancel { tenant, ids }
+    NodeTask::Cancel { tenant, ids }.into()
 }
 
 /// All its messages are cancelled, and then it goes.
@@ -209,7 +211,7 @@ fn delete_queue(env: &Env, tenant: TenantId, name: String) -> Vec<Task> {
     let key = QueueKey::of(tenant, &name);
     let is_own = |row: &&Live| row.tenant == tenant && row.place.is_some_and(|place| place.queue == key);
     let ids = env.store.live.values().filter(is_own).map(|row| row.id).collect();
-    vec![Task::Cancel { tenant, ids }, Task::DropQueue { tenant, name }]
+    vec![NodeTask::Cancel { tenant, ids }.into(), NodeTask::DropQueue { tenant, name }.into()]
 }
 
 fn dead_letters(env: &mut Env, tenant: TenantId) -> Vec<DlqId> {
@@ -219,7 +221,7 @@ fn dead_letters(env: &mut Env, tenant: TenantId) -> Vec<DlqId> {
     (0..count).map(|_| env.random.pick(&known)).collect()
 }
 
-fn replays(env: &mut Env, tenant: TenantId) -> Vec<(DlqId, Draft)> {
+fn replays(env: &mut Env, tenant: TenantId) -> Vec<Replay> {
     let ids = dead_letters(env, tenant);
     let mut replays = Vec::new();
     for dlq_id in ids {
@@ -227,22 +229,23 @@ fn replays(env: &mut Env, tenant: TenantId) -> Vec<(DlqId, Draft)> {
         let dedup = env.random.permille(100).then(|| DedupKey([env.random.below(4) as u8; 32]));
         let spec = MessageSpec { hops: 0, ..message.spec.clone() };
         let origin = Origin::of_url(tenant, &spec.url);
-        replays.push((dlq_id, Draft { tenant, spec, body: message.body.clone(), delay_ms: 0, origin, dedup }));
+        let (body, first_due) = (message.body.clone(), FirstDue::Now);
+        replays.push(Replay { dlq_id, message: NewMessage { tenant, spec, body, first_due, origin, dedup } });
     }
     replays
 }
 
 fn new_schedule(env: &mut Env, tenant: TenantId, id: String) -> Schedule {
-    let draft = draft(env);
+    let NewMessage { spec, body, first_due, .. } = new_message(env);
     let cron = env.random.pick(&["@every 1m", "*/1 * * * *", "@every 2m", "*/5 * * * *"]).to_owned();
     let plan = SchedulePlan {
         created_at: Timestamp(0),
         cron,
-        destination: ScheduleTarget::Url(draft.spec.url.clone()),
-        delay_ms: (draft.delay_ms > 0).then_some(draft.delay_ms),
-        spec: draft.spec,
+        destination: ScheduleTarget::Url(spec.url.clone()),
+        delay_ms: if let FirstDue::AfterMs(delay_ms) = first_due { Some(delay_ms) } else { None },
+        spec,
     };
-    Schedule { tenant, id, plan, body: draft.body, state: ScheduleState::default() }
+    Schedule { tenant, id, plan, body, state: ScheduleState::default() }
 }
 
 /// The message whose delivery proves that everything works again.
@@ -255,16 +258,19 @@ pub(crate) fn canary() -> Task {
         ..MessageSpec::default()
     };
     let origin = Origin::of_url(tenant, &spec.url);
-    Task::Publish(vec![Draft { tenant, spec, body: Bytes::new(), delay_ms: 0, origin, dedup: None }])
+    let (body, first_due) = (Bytes::new(), FirstDue::Now);
+    NodeTask::Publish(vec![NewMessage { tenant, spec, body, first_due, origin, dedup: None }]).into()
 }
 
 /// Everything that was paused goes on.
 pub(crate) fn resume_everything(env: &Env) -> Vec<Task> {
     let queues = env.store.queues.values().filter(|queue| queue.paused && !queue.deleted);
-    let queues = queues.map(|queue| Task::PauseQueue { tenant: queue.tenant, name: queue.name.clone(), paused: false });
+    let queues =
+        queues.map(|queue| NodeTask::PauseQueue { tenant: queue.tenant, name: queue.name.clone(), paused: false });
     let flows = env.store.flows.values().filter(|flow| flow.paused);
-    let flows = flows.map(|flow| Task::EditFlow { tenant: flow.tenant, key: flow.key.clone(), edit: FlowEdit::Resume });
-    queues.chain(flows).collect()
+    let flows =
+        flows.map(|flow| NodeTask::EditFlow { tenant: flow.tenant, key: flow.key.clone(), edit: FlowEdit::Resume });
+    queues.chain(flows).map(Task::from).collect()
 }
 
 /// Operators lose patience with whoever is first in a queue and delayed, while others wait behind it who are not: a
@@ -285,7 +291,7 @@ pub(crate) fn cancel_delayed_heads(env: &Env) -> Vec<Task> {
     };
     let is_delayed = |head: &Live| head.retried == 0 && !head.is_due(now);
     let heads = heads.into_iter().filter(|(key, head)| is_delayed(head) && is_behind(*key, head));
-    heads.map(|((tenant, _), head)| Task::Cancel { tenant, ids: vec![head.id] }).collect()
+    heads.map(|((tenant, _), head)| NodeTask::Cancel { tenant, ids: vec![head.id] }.into()).collect()
 }
 
 /// No schedule makes new messages.

@@ -15,6 +15,7 @@ use posthaste_engine::shard::{Lane, LaneKey, Load, Source};
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::{Note, NoteKey};
 use posthaste_engine::workflow::run::Run;
+use posthaste_node::{Facts, Wanted};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::BTreeMap;
@@ -305,6 +306,25 @@ impl Store {
         }
         rows.truncate(load.max);
         rows
+    }
+
+    /// What the commands of a round want to know.
+    pub(crate) fn facts(&self, wanted: &Wanted, now: Timestamp) -> Facts {
+        let duplicate = |(tenant, key)| Some(((tenant, key), self.find_duplicate(tenant, key, now)?));
+        let live = |(tenant, id)| {
+            let row = self.live_row(id).filter(|row| row.tenant == tenant);
+            row.map(|row| ((tenant, id), row))
+        };
+        Facts {
+            duplicates: wanted.duplicates.iter().copied().filter_map(duplicate).collect(),
+            live: wanted.live.iter().copied().filter_map(live).collect(),
+            dead_letters: wanted
+                .dead_letters
+                .iter()
+                .filter(|key| self.dead_letters.contains_key(key))
+                .copied()
+                .collect(),
+        }
     }
 
     pub(crate) fn find_duplicate(&self, tenant: TenantId, key: DedupKey, now: Timestamp) -> Option<MessageId> {

@@ -20,7 +20,7 @@ const EVENTS_MAX: u32 = 60_000;
 const HEALED_MS_MAX: u64 = 4 * 86_400_000;
 
 /// A process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Node {
     /// Counts its restarts.
     incarnation: u64,

@@ -548,15 +548,6 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Lists and pages that are read at once. Reading connections are one more, so that a look-up by key finds one.
 pub const QUERIES_AT_ONCE_MAX: usize = 3;
 
-/// A body of at least this many bytes that several messages of one publish share is stored once.
-const SHARED_BODY_BYTES_MIN: usize = 4 * 1024;
-
-/// Whether two messages were published with one body. The same bytes in memory are the same body; equal ones elsewhere
-/// are not looked for.
-pub fn is_same_body(one: &Bytes, other: &Bytes) -> bool {
-    one.len() >= SHARED_BODY_BYTES_MIN && one.len() == other.len() && one.as_ptr() == other.as_ptr()
-}
-
 /// A message that must be there and is not.
 fn absent(what: &'static str, id: MessageId) -> StoreError {
     StoreError::Corrupt { what, source: format!("{id} is missing").into() }

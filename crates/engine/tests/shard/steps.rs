@@ -119,7 +119,7 @@ fn a_cancel_of_messages_passes_steps_by() {
     let mut rig = Rig::new();
     let (ops, _) = rig.decide(&[step(1, 500)], &[], T0);
     let Op::Insert { live, .. } = &ops[0] else { panic!("{ops:?}") };
-    assert_eq!(rig.shard.cancel(&[*live], T0, &mut rig.out), 0);
+    assert_eq!(rig.shard.cancel(&[*live], T0, &mut rig.out), []);
     assert!(rig.taken().0.is_empty());
 }
 

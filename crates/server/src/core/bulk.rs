@@ -1,14 +1,15 @@
 //! Bulk actions: what one does to many, and how far it is, in one transaction.
 
+use super::facts;
 use super::run::Core;
-use super::{BulkDone, BulkPiece, CoreFailure, Replay, Reply};
+use super::{BulkDone, BulkPiece, CoreFailure};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::Op;
 use posthaste_engine::shard::Accepted;
 use posthaste_faults::crash_point::crash_point;
+use posthaste_node::{Facts, Moment, Replay, Reply, Wanted};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
-use std::collections::HashSet;
 
 impl Core {
     /// Does a piece and stores the bulk action with what was done, which nobody can know before.
@@ -27,9 +28,8 @@ impl Core {
             duplicates = self.do_piece(&mut action, piece)?;
             crash_point("bulk_piece_done");
         }
-        self.batch.out.synced = true;
-        self.batch.out.ops.push(Op::PutBulkAction(action.clone()));
-        self.batch.answers.push(Box::new(move || reply.send(BulkDone { action, duplicates })));
+        self.node.batch.out.ops.push(Op::PutBulkAction(action.clone()));
+        self.node.batch.reply(reply, BulkDone { action, duplicates });
         Ok(())
     }
 
@@ -55,49 +55,28 @@ impl Core {
         Ok(duplicates)
     }
 
-    /// Cancels these messages; says how many were live and not cancelled before. Commits first, so that the store's
-    /// answer is the truth.
-    pub(super) fn cancel(&mut self, tenant: TenantId, ids: &[MessageId]) -> Result<u32, CoreFailure> {
+    fn cancel(&mut self, tenant: TenantId, ids: &[MessageId]) -> Result<u32, CoreFailure> {
+        let live = ids.iter().map(|id| (tenant, *id)).collect();
+        let facts = self.truth(&Wanted { live, ..Wanted::default() })?;
+        let mut moment = Moment { now: self.clock.now(), host: &mut self.host };
+        Ok(self.node.cancel(tenant, ids, &facts, &mut moment).len() as u32)
+    }
+
+    fn delete_dead_letters(&mut self, tenant: TenantId, ids: Vec<DlqId>) -> Result<u32, CoreFailure> {
+        let dead_letters = ids.iter().map(|id| (tenant, *id)).collect();
+        let facts = self.truth(&Wanted { dead_letters, ..Wanted::default() })?;
+        Ok(self.node.delete_dead_letters(tenant, ids, &facts).len() as u32)
+    }
+
+    fn replay(&mut self, tenant: TenantId, replays: Vec<Replay>) -> Result<Vec<Option<Accepted>>, CoreFailure> {
+        let facts = self.truth(&Wanted::of_replays(tenant, &replays))?;
+        let mut moment = Moment { now: self.clock.now(), host: &mut self.host };
+        Ok(self.node.replay(tenant, replays, 0, &facts, &mut moment))
+    }
+
+    /// Commits first, so that the store's answer is the truth.
+    fn truth(&mut self, wanted: &Wanted) -> Result<Facts, CoreFailure> {
         self.commit()?;
-        let rows = self.store.find_live(tenant, ids)?;
-        let cancelled = self.shard.cancel(&rows, self.clock.now(), &mut self.batch.out);
-        crash_point("cancel_decided");
-        self.metrics.cancelled(cancelled);
-        Ok(cancelled)
-    }
-
-    /// Deletes these dead letters; says how many existed.
-    pub(super) fn delete_dead_letters(&mut self, tenant: TenantId, ids: Vec<DlqId>) -> Result<u32, CoreFailure> {
-        let existing = self.existing_dead_letters(tenant, ids)?;
-        self.shard.delete_dead_letters(tenant, &existing, &mut self.batch.out);
-        Ok(existing.len() as u32)
-    }
-
-    /// Publishes dead letters again; `None` for one that no longer exists.
-    pub(super) fn replay(
-        &mut self,
-        tenant: TenantId,
-        replays: Vec<Replay>,
-    ) -> Result<Vec<Option<Accepted>>, CoreFailure> {
-        let ids = replays.iter().map(|replay| replay.dlq_id).collect();
-        let mut existing: HashSet<DlqId> = self.existing_dead_letters(tenant, ids)?.into_iter().collect();
-        let now = self.clock.now();
-        let duplicates = self.find_duplicates(replays.iter().map(|replay| &replay.message), now)?;
-        let accept = |(replay, stored): (Replay, _)| {
-            let exists = existing.remove(&replay.dlq_id);
-            exists.then(|| {
-                self.batch.body_bytes += replay.message.body.len();
-                self.accept(replay.message, stored, Some(replay.dlq_id), now)
-            })
-        };
-        Ok(replays.into_iter().zip(duplicates).map(accept).collect())
-    }
-
-    /// Which of these exist, each once. Commits first, so that the store's answer is the truth.
-    fn existing_dead_letters(&mut self, tenant: TenantId, mut ids: Vec<DlqId>) -> Result<Vec<DlqId>, CoreFailure> {
-        self.commit()?;
-        ids.sort_unstable();
-        ids.dedup();
-        Ok(self.store.find_dead_letters(tenant, &ids)?)
+        Ok(facts::read(&*self.store, wanted, self.clock.now())?)
     }
 }

@@ -3,11 +3,12 @@
 use super::run::Core;
 use super::tasks::{BeginAgain, DropFailed, Task};
 use super::workflow::{Again, BegunAgain, FailureCallEdit, FailureCallRefused, RunKey, Started, fresh_run_id};
-use super::{CoreFailure, NoRoom, Reply};
+use super::{CoreFailure, NoRoom};
 use bytes::Bytes;
 use posthaste_engine::event::Op;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Change, Overrides};
+use posthaste_node::Reply;
 use posthaste_store::Asker;
 use posthaste_wire::id::{DlqId, Seq, TenantId};
 
@@ -52,7 +53,7 @@ impl Core {
         again: Again,
         overrides: &Overrides,
     ) -> Result<(Result<Option<Started>, NoRoom>, usize), CoreFailure> {
-        if self.batch.out.ops.iter().any(|op| is_about(op, failed)) {
+        if self.node.batch.out.ops.iter().any(|op| is_about(op, failed)) {
             // The store must have all of it.
             self.commit()?;
         }
@@ -102,7 +103,7 @@ impl Core {
             })?,
         };
         let answer = edited.ok_or(FailureCallRefused::Unknown).and_then(|key| key.ok_or(FailureCallRefused::State));
-        self.answer(move || reply.send(answer));
+        self.node.batch.reply(reply, answer);
         Ok(())
     }
 

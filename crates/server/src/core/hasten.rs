@@ -1,10 +1,11 @@
 //! Messages that need not wait for their time any longer, be they published or of a run.
 
 use super::run::Core;
-use super::{CoreFailure, HastenRefused, Reply};
+use super::{CoreFailure, HastenRefused};
 use posthaste_engine::message::Live;
 use posthaste_engine::shard::Hastened;
 use posthaste_engine::workflow::Part;
+use posthaste_node::Reply;
 use posthaste_wire::id::{MessageId, TenantId};
 use posthaste_wire::time::Timestamp;
 
@@ -22,7 +23,7 @@ impl Core {
             Some(row) => self.hasten_live(&row, now)?,
             None => Err(HastenRefused::Unknown),
         };
-        self.answer(move || reply.send(hastened));
+        self.node.batch.reply(reply, hastened);
         Ok(())
     }
 
@@ -38,7 +39,7 @@ impl Core {
                 return Ok(Err(HastenRefused::Unknown));
             }
         }
-        Ok(match self.shard.hasten(row, now, &mut self.batch.out) {
+        Ok(match self.node.shard.hasten(row, now, &mut self.node.batch.out) {
             Hastened::Due => Ok(()),
             Hastened::Queued => Err(HastenRefused::Queued),
             Hastened::Cancelled => Err(HastenRefused::Unknown),

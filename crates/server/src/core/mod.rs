@@ -10,8 +10,10 @@ mod admission;
 mod attempts;
 mod bulk;
 mod clock_watch;
+mod facts;
 mod failed_runs;
 mod hasten;
+mod host;
 mod inbox;
 mod limits;
 mod run;
@@ -27,10 +29,12 @@ mod workflow;
 pub use admission::{SHARED_TURNS_MAX, TENANT_TURNS_MAX, WAIT_MAX, WAITING_MAX};
 pub use attempts::{API_LLM, Attempts};
 pub use run::{Core, CoreFailure};
+use schedules::ScheduleCommand;
 pub(crate) use schedules::messages_of;
 pub use stats::CoreStats;
 pub(crate) use tail::Tail;
 pub(crate) use workflow::DEPTH_QUOTA;
+use workflow::RunCommand;
 pub(crate) use workflow::fresh_run_id;
 pub use workflow::{
     Again, BegunAgain, FailureCallEdit, FailureCallRefused, InvokedBy, Notified, RunKey, RunRefused, StartRun, Started,
@@ -39,270 +43,61 @@ pub use workflow::{
 use crate::data_dir::DiskPromise;
 use admission::Admission;
 pub(crate) use admission::Place;
-use bytes::Bytes;
 use inbox::{Inbox, Sender, inbox};
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::flow::{FlowEdit, FlowInfo, FlowPage};
-use posthaste_engine::message::{DedupKey, Live, Message, MessageSpec, Origin};
+use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::why::Waiting;
-use posthaste_engine::workflow::run::FailureCall;
-use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
-use posthaste_store::is_same_body;
+use posthaste_node::{DeadLetterCommand, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply};
+pub use posthaste_node::{FirstDue, NewMessage, QueueSettings, QuotaExceeded, Replay};
+pub(crate) use posthaste_node::{entry_bytes, spec_bytes, stored_bytes, wait_bytes};
 use posthaste_wire::cron::Cron;
-use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
-use posthaste_wire::rejection::quota_exceeded;
-use posthaste_wire::time::Timestamp;
+use posthaste_wire::id::{DlqId, MessageId, TenantId};
 use std::sync::Arc;
 use std::time::Duration;
 use tail::Listener;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// A message that is about to get its id.
-#[derive(Clone, Debug)]
-pub struct NewMessage {
-    /// Who publishes it.
-    pub tenant: TenantId,
-    /// Where to, and under which conditions.
-    pub spec: MessageSpec,
-    /// What to send.
-    pub body: Bytes,
-    /// When its first attempt is due.
-    pub first_due: FirstDue,
-    /// Hash of tenant and destination origin.
-    pub origin: Origin,
-    /// What makes it a duplicate.
-    pub dedup: Option<DedupKey>,
-}
-
-/// When the first attempt is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FirstDue {
-    /// At once.
-    Now,
-    /// So many milliseconds after it was accepted.
-    AfterMs(u64),
-    /// Not before this time.
-    At(Timestamp),
-}
-
-/// Bytes that messages store: their bodies, of which one that neighbours share counts once, and their settings.
-pub(crate) fn stored_bytes<'a>(messages: impl IntoIterator<Item = &'a NewMessage>) -> usize {
-    let mut before: Option<&Bytes> = None;
-    let mut bytes = 0;
-    for NewMessage { body, spec, .. } in messages {
-        if !before.is_some_and(|before| is_same_body(before, body)) {
-            bytes += body.len();
-        }
-        bytes += spec_bytes(spec);
-        before = Some(body);
-    }
-    bytes
-}
-
-/// Bytes that a message, a schedule, a run or an entry takes besides its body and what its publisher wrote, more or less.
-const OVERHEAD_BYTES: usize = 512;
-
-/// Bytes that the settings of a message, or of a schedule, store.
-pub(crate) fn spec_bytes(spec: &MessageSpec) -> usize {
-    let callbacks = [&spec.callback, &spec.failure_callback].into_iter().flatten();
-    let callbacks: usize = callbacks.map(|callback| callback.url.len() + header_bytes(&callback.headers)).sum();
-    OVERHEAD_BYTES + spec.url.len() + header_bytes(&spec.headers) + callbacks
-}
-
-/// Bytes that an entry of a run stores.
-pub(crate) fn entry_bytes(entry: &NewEntry) -> usize {
-    let call = entry.call.as_ref().map_or(0, |call| call.url.len() + header_bytes(&call.result_headers));
-    OVERHEAD_BYTES + entry.body.len() + header_bytes(&entry.headers) + call + failure_bytes(entry.failure.as_ref())
-}
-
-/// Bytes that a wait for an event stores.
-pub(crate) fn wait_bytes(wait: &WaitFor) -> usize {
-    let headers = wait.headers.iter();
-    let headers = headers.map(|(name, values)| name.len() + values.iter().map(String::len).sum::<usize>());
-    // The name of the event is in the run and in the list of those that wait for it.
-    OVERHEAD_BYTES + 2 * wait.event.len() + headers.sum::<usize>()
-}
-
-fn failure_bytes(failure: Option<&FailureCall>) -> usize {
-    failure.map_or(0, |call| call.url.len() + header_bytes(&call.headers))
-}
-
-fn header_bytes(headers: &[(String, String)]) -> usize {
-    headers.iter().map(|(name, value)| name.len() + value.len()).sum()
-}
-
-/// What the core can be asked to do. Replies come when the outcome is on disk.
+/// A command for the core. Its reply leaves when the outcome is on disk.
 pub(crate) enum Command {
-    Publish {
-        messages: Vec<NewMessage>,
-        reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
-    },
+    /// Messages, dead letters, queues and flow-control keys.
+    Node(posthaste_node::Command),
+    /// An attempt has ended.
     Ended {
         message: Arc<Message>,
         outcome: Outcome,
-        /// What the answer takes of RAM, until it is stored.
+        /// Room in RAM that the response takes until it is stored.
         room: Permits,
-    },
-    Cancel {
-        tenant: TenantId,
-        ids: Vec<MessageId>,
-        reply: Reply<u32>,
     },
     Hasten {
         tenant: TenantId,
         id: MessageId,
         reply: Reply<Result<(), HastenRefused>>,
     },
-    Why {
-        row: Box<Live>,
-        reply: Reply<Waiting>,
-    },
-    DeleteDeadLetters {
-        tenant: TenantId,
-        ids: Vec<DlqId>,
-        reply: Reply<u32>,
-    },
-    Replay {
-        tenant: TenantId,
-        replays: Vec<Replay>,
-        reply: Reply<Vec<Option<Accepted>>>,
-    },
-    PutQueue {
-        tenant: TenantId,
-        name: String,
-        settings: QueueSettings,
-        reply: Reply<Result<(), QuotaExceeded>>,
-    },
-    PauseQueue {
-        tenant: TenantId,
-        name: String,
-        paused: bool,
-        reply: Reply<bool>,
-    },
-    DropQueue {
-        tenant: TenantId,
-        name: String,
-        reply: Reply<()>,
-    },
-    EditFlow {
-        tenant: TenantId,
-        key: String,
-        edit: FlowEdit,
-        reply: Reply<Result<bool, QuotaExceeded>>,
-    },
-    Flow {
-        tenant: TenantId,
-        key: String,
-        reply: Reply<Option<FlowInfo>>,
-    },
-    Flows {
-        tenant: TenantId,
-        page: FlowPage,
-        reply: Reply<Vec<FlowInfo>>,
-    },
-    Parallelism {
-        tenant: TenantId,
-        reply: Reply<Parallelism>,
-    },
-    Stats {
-        tenant: TenantId,
-        reply: Reply<CoreStats>,
-    },
-    Listen {
-        listener: Listener,
-    },
-    PutSchedule {
-        schedule: Box<Schedule>,
-        reply: Reply<Result<(), QuotaExceeded>>,
-    },
-    PauseSchedule {
-        tenant: TenantId,
-        id: String,
-        paused: bool,
-        reply: Reply<bool>,
-    },
-    Reschedule {
-        tenant: TenantId,
-        id: String,
-        cron: Box<Cron>,
-        reply: Reply<bool>,
-    },
-    DropSchedule {
-        tenant: TenantId,
-        id: String,
-        reply: Reply<bool>,
-    },
+    Schedule(ScheduleCommand),
+    Run(RunCommand),
     PutBulkAction {
         action: Box<BulkAction>,
         piece: Option<BulkPiece>,
         reply: Reply<BulkDone>,
     },
-    StartRuns {
-        tenant: TenantId,
-        runs: Vec<StartRun>,
-        reply: Reply<Result<Vec<Started>, RunRefused>>,
+    Why {
+        row: Box<Live>,
+        reply: ReadReply<Waiting>,
     },
-    Append {
+    Parallelism {
         tenant: TenantId,
-        run: RunKey,
-        entries: Vec<NewEntry>,
-        reply: Reply<Result<Vec<Accepted>, RunRefused>>,
+        reply: ReadReply<Parallelism>,
     },
-    WaitForEvent {
+    Stats {
         tenant: TenantId,
-        run: RunKey,
-        wait: Box<WaitFor>,
-        reply: Reply<Result<(), RunRefused>>,
+        reply: ReadReply<CoreStats>,
     },
-    Notify {
-        tenant: TenantId,
-        event: String,
-        data: Vec<u8>,
-        reply: Reply<Result<Vec<Notified>, NoRoom>>,
-    },
-    NotifyRun {
-        tenant: TenantId,
-        run: RunKey,
-        event: String,
-        data: Vec<u8>,
-        reply: Reply<Result<Option<Notified>, RunRefused>>,
-    },
-    FinishRun {
-        tenant: TenantId,
-        run: RunKey,
-        result: Option<String>,
-        reply: Reply<()>,
-    },
-    CancelRun {
-        tenant: TenantId,
-        run: RunKey,
-        reply: Reply<bool>,
-    },
-    CancelRuns {
-        tenant: TenantId,
-        runs: Vec<Seq>,
-        reply: Reply<u32>,
-    },
-    BeginAgain {
-        tenant: TenantId,
-        dlq_ids: Vec<DlqId>,
-        again: Again,
-        overrides: Box<Overrides>,
-        reply: Reply<BegunAgain>,
-    },
-    DropFailedRuns {
-        tenant: TenantId,
-        dlq_ids: Vec<DlqId>,
-        reply: Reply<u32>,
-    },
-    EditFailureCall {
-        tenant: TenantId,
-        dlq_id: DlqId,
-        edit: FailureCallEdit,
-        reply: Reply<Result<RunKey, FailureCallRefused>>,
+    Listen {
+        listener: Listener,
     },
     /// The clock may have moved: look at it.
     Tick,
@@ -314,13 +109,28 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// The settings of a queue, as they are asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueSettings {
-    /// How many of its messages may be under way at once.
-    pub parallelism: u32,
-    /// Nothing is started while this is set.
-    pub paused: bool,
+impl From<MessageCommand> for Command {
+    fn from(command: MessageCommand) -> Command {
+        Command::Node(posthaste_node::Command::Messages(command))
+    }
+}
+
+impl From<DeadLetterCommand> for Command {
+    fn from(command: DeadLetterCommand) -> Command {
+        Command::Node(posthaste_node::Command::DeadLetters(command))
+    }
+}
+
+impl From<QueueCommand> for Command {
+    fn from(command: QueueCommand) -> Command {
+        Command::Node(posthaste_node::Command::Queues(command))
+    }
+}
+
+impl From<FlowCommand> for Command {
+    fn from(command: FlowCommand) -> Command {
+        Command::Node(posthaste_node::Command::Flows(command))
+    }
 }
 
 /// How many deliveries a tenant may have under way, and has.
@@ -330,16 +140,6 @@ pub struct Parallelism {
     pub max: u32,
     /// Now.
     pub count: u32,
-}
-
-/// A tenant may have no more of these; nothing was stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", quota_exceeded(self.quota, self.limit))]
-pub struct QuotaExceeded {
-    /// What there is too much of, in the words of the hosted service.
-    pub quota: &'static str,
-    /// How many there may be.
-    pub limit: u64,
 }
 
 /// Why nothing more is stored for a tenant.
@@ -367,15 +167,6 @@ pub enum HastenRefused {
     Deadline,
 }
 
-/// A dead letter to publish again.
-#[derive(Clone, Debug)]
-pub struct Replay {
-    /// The dead letter; gone once the new message exists.
-    pub dlq_id: DlqId,
-    /// The new message.
-    pub message: NewMessage,
-}
-
 /// What one piece of a bulk action came to.
 #[derive(Debug)]
 pub struct BulkDone {
@@ -396,13 +187,6 @@ pub enum BulkPiece {
     Replay(Vec<Replay>),
 }
 
-/// A way to answer, with the place in the waiting line and the room that the request has until then.
-pub(crate) struct Reply<T> {
-    sender: oneshot::Sender<T>,
-    place: Place,
-    room: Option<Room>,
-}
-
 /// Room for the bodies of a request in RAM, given back when this is dropped.
 #[derive(Default)]
 pub struct Room {
@@ -417,15 +201,6 @@ pub struct Room {
 
 /// Parts of a budget, given back when this is dropped.
 pub type Permits = Vec<OwnedSemaphorePermit>;
-
-impl<T> Reply<T> {
-    /// Answers, unless the caller has gone away. The room is free before that: the bytes are stored by now, and the caller's
-    /// next request would find them counted twice.
-    fn send(self, value: T) {
-        drop((self.place, self.room));
-        drop(self.sender.send(value));
-    }
-}
 
 /// How everybody else talks to the core. Cheap to clone.
 #[derive(Clone)]
@@ -491,12 +266,15 @@ impl CoreHandle {
     /// given back when they are stored, even if the caller has gone by then.
     pub async fn publish(&self, messages: Vec<NewMessage>, room: Room) -> Result<Vec<Accepted>, CoreError> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
-        Ok(self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::Publish { messages, reply }).await??)
+        Ok(self
+            .ask_in_line(tenant, room.waited, Some(room), |reply| MessageCommand::Publish { messages, reply })
+            .await??)
     }
 
-    /// Cancels these messages; says how many were live and not cancelled before.
+    /// Cancels these messages, and returns how many were live and not cancelled before.
     pub async fn cancel(&self, tenant: TenantId, ids: Vec<MessageId>) -> Result<u32, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Cancel { tenant, ids, reply }).await
+        let cancel = |reply| MessageCommand::Cancel { tenant, ids, reply };
+        Ok(self.ask_in_line(tenant, Duration::ZERO, None, cancel).await?.len() as u32)
     }
 
     /// A delayed or retried message is due now; one that is under way, or due already, stays as it is.
@@ -507,12 +285,13 @@ impl CoreHandle {
     /// What a message waits for, of which the store has this row. Looks at nothing but RAM.
     pub async fn why(&self, row: Live) -> Result<Waiting, CoreError> {
         let row = Box::new(row);
-        self.ask(None, |reply| Command::Why { row, reply }).await
+        self.read(|reply| Command::Why { row, reply }).await
     }
 
     /// Deletes these dead letters; says how many existed.
     pub async fn delete_dead_letters(&self, tenant: TenantId, ids: Vec<DlqId>) -> Result<u32, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DeleteDeadLetters { tenant, ids, reply }).await
+        let delete = |reply| DeadLetterCommand::Delete { tenant, ids, reply };
+        Ok(self.ask_in_line(tenant, Duration::ZERO, None, delete).await?.len() as u32)
     }
 
     /// Publishes dead letters again; `None` for one that no longer exists. `room` is what their bodies take.
@@ -522,52 +301,53 @@ impl CoreHandle {
         replays: Vec<Replay>,
         room: Room,
     ) -> Result<Vec<Option<Accepted>>, CoreError> {
-        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::Replay { tenant, replays, reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| DeadLetterCommand::Replay { tenant, replays, reply })
+            .await
     }
 
     /// Makes a queue or changes it.
     pub async fn put_queue(&self, tenant: TenantId, name: String, settings: QueueSettings) -> Result<(), CoreError> {
         Ok(self
-            .ask_in_line(tenant, Duration::ZERO, None, |reply| Command::PutQueue { tenant, name, settings, reply })
+            .ask_in_line(tenant, Duration::ZERO, None, |reply| QueueCommand::Put { tenant, name, settings, reply })
             .await??)
     }
 
     /// Pauses or resumes a queue; false if there is none of this name.
     pub async fn pause_queue(&self, tenant: TenantId, name: String, paused: bool) -> Result<bool, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::PauseQueue { tenant, name, paused, reply })
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| QueueCommand::Pause { tenant, name, paused, reply })
             .await
     }
 
     /// Forgets a queue; what it still holds goes on in a fresh one. Its messages must be cancelled before.
     pub async fn drop_queue(&self, tenant: TenantId, name: String) -> Result<(), CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DropQueue { tenant, name, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| QueueCommand::Delete { tenant, name, reply }).await
     }
 
     /// Changes a flow-control key; false if it is unknown and the change does not make it.
     pub async fn edit_flow(&self, tenant: TenantId, key: String, edit: FlowEdit) -> Result<bool, CoreError> {
         Ok(self
-            .ask_in_line(tenant, Duration::ZERO, None, |reply| Command::EditFlow { tenant, key, edit, reply })
+            .ask_in_line(tenant, Duration::ZERO, None, |reply| FlowCommand::Edit { tenant, key, edit, reply })
             .await??)
     }
 
     /// One flow-control key, if it is known.
     pub async fn flow(&self, tenant: TenantId, key: String) -> Result<Option<FlowInfo>, CoreError> {
-        self.ask(None, |reply| Command::Flow { tenant, key, reply }).await
+        self.read(|reply| FlowCommand::Get { tenant, key, reply }).await
     }
 
     /// Flow-control keys of a tenant, by key.
     pub async fn flows(&self, tenant: TenantId, page: FlowPage) -> Result<Vec<FlowInfo>, CoreError> {
-        self.ask(None, |reply| Command::Flows { tenant, page, reply }).await
+        self.read(|reply| FlowCommand::List { tenant, page, reply }).await
     }
 
     /// How many deliveries a tenant may have under way, and has.
     pub async fn parallelism(&self, tenant: TenantId) -> Result<Parallelism, CoreError> {
-        self.ask(None, |reply| Command::Parallelism { tenant, reply }).await
+        self.read(|reply| Command::Parallelism { tenant, reply }).await
     }
 
     /// How a tenant stands.
     pub async fn stats(&self, tenant: TenantId) -> Result<CoreStats, CoreError> {
-        self.ask(None, |reply| Command::Stats { tenant, reply }).await
+        self.read(|reply| Command::Stats { tenant, reply }).await
     }
 
     /// The log lines of a tenant, from now on.
@@ -581,24 +361,25 @@ impl CoreHandle {
     /// `room` is what the body takes.
     pub async fn put_schedule(&self, schedule: Schedule, room: Room) -> Result<(), CoreError> {
         let (tenant, waited, schedule) = (schedule.tenant, room.waited, Box::new(schedule));
-        Ok(self.ask_in_line(tenant, waited, Some(room), |reply| Command::PutSchedule { schedule, reply }).await??)
+        Ok(self.ask_in_line(tenant, waited, Some(room), |reply| ScheduleCommand::Put { schedule, reply }).await??)
     }
 
     /// Pauses or resumes a schedule; false if there is none of this id.
     pub async fn pause_schedule(&self, tenant: TenantId, id: String, paused: bool) -> Result<bool, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::PauseSchedule { tenant, id, paused, reply })
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| ScheduleCommand::Pause { tenant, id, paused, reply })
             .await
     }
 
     /// Gives a schedule another expression; false if there is none of this id.
     pub async fn reschedule(&self, tenant: TenantId, id: String, cron: Cron) -> Result<bool, CoreError> {
         let cron = Box::new(cron);
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Reschedule { tenant, id, cron, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| ScheduleCommand::Reschedule { tenant, id, cron, reply })
+            .await
     }
 
     /// Deletes a schedule; false if there is none of this id.
     pub async fn drop_schedule(&self, tenant: TenantId, id: String) -> Result<bool, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DropSchedule { tenant, id, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| ScheduleCommand::Delete { tenant, id, reply }).await
     }
 
     /// Stores a bulk action or its progress, together with its next piece, and answers with what it is then. One with
@@ -643,32 +424,57 @@ impl CoreHandle {
         self.admission.wait(tenant, Duration::ZERO).await
     }
 
-    /// Asks for a read, or for work of the server itself. Whatever a tenant can ask for at will and has to be stored stands in
-    /// its line instead.
-    async fn ask<T>(&self, room: Option<Room>, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CoreError> {
+    /// Asks for work of the server itself. A command that a tenant can send at will, and that stores something, waits in the line
+    /// of its tenant instead.
+    async fn ask<T: Send + 'static>(
+        &self,
+        room: Option<Room>,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, CoreError> {
         self.ask_from(self.admission.enter()?, room, command).await
     }
 
     /// Asks when the tenant's turn has come. The request has `waited` for something else before.
-    async fn ask_in_line<T>(
+    async fn ask_in_line<T: Send + 'static, C: Into<Command>>(
         &self,
         tenant: TenantId,
         waited: Duration,
         room: Option<Room>,
-        command: impl FnOnce(Reply<T>) -> Command,
+        command: impl FnOnce(Reply<T>) -> C,
     ) -> Result<T, CoreError> {
         let place = self.admission.wait(tenant, waited).await?;
         self.ask_from(place, room, command).await
     }
 
-    async fn ask_from<T>(
+    /// The place in the line and the room are free before the reply leaves: the bytes are stored by then, and the caller's next
+    /// request would find them counted twice. A caller that has disconnected is ignored.
+    async fn ask_from<T: Send + 'static, C: Into<Command>>(
         &self,
         place: Place,
         room: Option<Room>,
-        command: impl FnOnce(Reply<T>) -> Command,
+        command: impl FnOnce(Reply<T>) -> C,
     ) -> Result<T, CoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(command(Reply { sender, place, room }))?;
+        let reply = Reply::new(move |value| {
+            drop((place, room));
+            drop(sender.send(value));
+        });
+        self.commands.send(command(reply).into())?;
+        receiver.await.map_err(|_| CoreError::Stopped)
+    }
+
+    /// Asks for a read.
+    async fn read<T: Send + 'static, C: Into<Command>>(
+        &self,
+        command: impl FnOnce(ReadReply<T>) -> C,
+    ) -> Result<T, CoreError> {
+        let place = self.admission.enter()?;
+        let (sender, receiver) = oneshot::channel();
+        let reply = ReadReply::new(move |value| {
+            drop(place);
+            drop(sender.send(value));
+        });
+        self.commands.send(command(reply).into())?;
         receiver.await.map_err(|_| CoreError::Stopped)
     }
 }

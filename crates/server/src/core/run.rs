@@ -1,13 +1,15 @@
 //! The loop of the core thread: gather, decide, commit, answer.
 
 use super::clock_watch::ClockWatch;
+use super::facts;
+use super::host::Surroundings;
 use super::inbox::Inbox;
 use super::run_cache::RunCache;
 use super::runs::{ToSend, nothing_sent};
 use super::schedules::Firing;
 use super::stats::Activity;
 use super::tasks::{PublishMany, TURN_PAUSE, Task, Tasks};
-use super::{Attempts, Command, FirstDue, NewMessage, Permits, QuotaExceeded, Reply, stored_bytes};
+use super::{Attempts, Command, NewMessage, Permits, QuotaExceeded, stored_bytes};
 use crate::clock::{Clock, Random};
 use crate::data_dir::Disk;
 use crate::dev_output::AttemptReport;
@@ -16,10 +18,11 @@ use crate::quotas::Quotas;
 use posthaste_engine::event::{DeadLetter, Op};
 use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
-use posthaste_engine::shard::{Accepted, AttemptEnd, Chance, Effect, Output, Publish, Settings, Shard};
+use posthaste_engine::shard::{Accepted, AttemptEnd, Effect, Settings, Shard};
 use posthaste_faults::crash_point::{ANSWER_BEFORE_COMMIT, ENABLED, HASTE, crash_point, is_planted};
+use posthaste_node::{Done, MessageCommand, Moment, Next, Node, Reply, Round, Wanted};
 use posthaste_store::{Durability, Epoch, Retention, ShardId, Store, StoreError};
-use posthaste_wire::id::{DlqId, MessageId, Seq};
+use posthaste_wire::id::MessageId;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,8 +33,6 @@ const SHARD: ShardId = ShardId(0);
 const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes of new bodies after which a batch is committed even if more is waiting.
 pub(super) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Ops for which a batch keeps room when it is committed.
-const ROOM_KEPT: usize = 4 * BATCH_COMMANDS_MAX;
 /// Rows after which a round reads no further page.
 const LOAD_ROWS_MAX: usize = 512;
 /// The clock is looked at this often, whatever timers say: wall clocks jump.
@@ -46,7 +47,8 @@ const RETENTION_PAUSE: Duration = Duration::from_millis(20);
 /// The core thread's state.
 pub struct Core {
     pub(super) store: Arc<dyn Store>,
-    pub(super) shard: Shard,
+    pub(super) node: Node,
+    round: Round,
     pub(super) epoch: Epoch,
     pub(super) commands: Inbox,
     pub(super) attempts: Arc<Attempts>,
@@ -59,34 +61,13 @@ pub struct Core {
     pub(super) firing: Firing,
     pub(super) runs: RunCache,
     pub(super) activity: Activity,
-    pub(super) last_seq: Seq,
-    pub(super) random: Random,
-    pub(super) batch: Batch,
+    pub(super) host: Surroundings,
     /// Commands about many runs that are not done yet, each taking its turn.
     pub(super) tasks: Tasks,
     unsynced_since: Option<Instant>,
     clock_watch: ClockWatch,
     /// By [`Clock::uptime`].
     retain_at: Duration,
-}
-
-/// What gathers until the next commit.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) out: Output,
-    pub(super) answers: Vec<Box<dyn FnOnce() + Send>>,
-    pub(super) body_bytes: usize,
-}
-
-impl Batch {
-    /// The same room for another batch.
-    fn emptied(mut self) -> Batch {
-        self.answers.clear();
-        self.out.ops.clear();
-        self.out.ops.shrink_to(ROOM_KEPT);
-        self.out.effects.clear();
-        Batch { out: Output { synced: false, ..self.out }, answers: self.answers, body_bytes: 0 }
-    }
 }
 
 /// Why the core ended before it was told to.
@@ -126,10 +107,14 @@ impl Core {
         metrics.set_runs(store.live_runs()?, store.failed_runs()?);
         let mut shard = Shard::new(settings);
         shard.restore(store.queues(None)?, store.flows()?, now);
+        let node_quotas = posthaste_node::Quotas { queues: quotas.queues, flow_keys: quotas.flow_keys };
+        let host = Surroundings { random: Random::new(), metrics: metrics.clone() };
         crash_point("start_restored");
         Ok(Core {
             store,
-            shard,
+            node: Node::new(shard, node_quotas, last_seq),
+            round: Round::default(),
+            host,
             settings,
             quotas,
             epoch,
@@ -142,10 +127,7 @@ impl Core {
             firing,
             runs: RunCache::default(),
             activity,
-            batch: Batch::default(),
             tasks: Tasks::default(),
-            last_seq,
-            random: Random::new(),
             unsynced_since: None,
             clock_watch: ClockWatch::default(),
             retain_at: Duration::ZERO,
@@ -169,14 +151,21 @@ impl Core {
         let mut next = self.wait();
         let mut taken = 0;
         while let Some(command) = next.take() {
-            flow = self.handle(command)?;
+            match command {
+                Command::Node(command) => self.push(command)?,
+                command => {
+                    self.decide_round()?;
+                    flow = self.handle(command)?;
+                    self.commit_if_large()?;
+                }
+            }
             taken += 1;
-            self.commit_if_large()?;
             if taken < BATCH_COMMANDS_MAX && matches!(flow, Flow::Go) {
                 next = self.commands.next();
             }
         }
-        self.shard.wake(self.clock.now(), &mut self.batch.out);
+        self.decide_round()?;
+        self.node.shard.wake(self.clock.now(), &mut self.node.batch.out);
         self.commit()?;
         self.go_on(&flow)?;
         self.fire_schedules()?;
@@ -192,10 +181,10 @@ impl Core {
         }
         let now = self.clock.now();
         let tasks_wait = !self.tasks.is_empty();
-        if self.shard.wants_load(now).is_some() || (tasks_wait && self.tasks_have_turns()) {
+        if self.node.shard.wants_load(now).is_some() || (tasks_wait && self.tasks_have_turns()) {
             return None;
         }
-        let next_due = self.shard.next_wake().min(self.firing.next_wake(&self.disk, now));
+        let next_due = self.node.shard.next_wake().min(self.firing.next_wake(&self.disk, now));
         let until_due = Duration::from_millis(next_due.millis_since(now));
         let until_flush = self.unsynced_since.map(|since| FLUSH_AFTER.saturating_sub(since.elapsed()));
         let until_retention = self.retain_at.saturating_sub(self.clock.uptime());
@@ -204,62 +193,50 @@ impl Core {
         self.commands.wait(patience)
     }
 
+    /// Adds a command to the round. A large publish is stored in pieces.
+    fn push(&mut self, command: posthaste_node::Command) -> Result<(), CoreFailure> {
+        match command {
+            posthaste_node::Command::Messages(MessageCommand::Publish { messages, reply })
+                if messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX =>
+            {
+                self.decide_round()?;
+                self.publish_in_pieces(messages, reply);
+            }
+            command => self.round.push(command),
+        }
+        Ok(())
+    }
+
+    /// Decides the commands of the round, in their order. What they want to know is read for all of them at once.
+    fn decide_round(&mut self) -> Result<(), CoreFailure> {
+        loop {
+            let now = self.clock.now();
+            match self.round.next(&mut self.node, &mut Moment { now, host: &mut self.host }) {
+                Next::Read(wanted) => self.round.found(facts::read(&*self.store, &wanted, now)?),
+                Next::Commit => self.commit()?,
+                Next::Decided => self.commit_if_large()?,
+                Next::Done => return Ok(()),
+            }
+        }
+    }
+
     fn handle(&mut self, command: Command) -> Result<Flow, CoreFailure> {
         let now = self.clock.now();
         match command {
-            Command::Publish { messages, reply } => self.publish(messages, reply, now)?,
+            Command::Node(command) => self.push(command)?,
             Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
-            Command::Cancel { tenant, ids, reply } => {
-                let cancelled = self.cancel(tenant, &ids)?;
-                self.batch.answers.push(Box::new(move || reply.send(cancelled)));
-            }
             Command::Hasten { tenant, id, reply } => self.hasten(tenant, id, reply)?,
-            Command::Why { row, reply } => reply.send(self.shard.why(&row, now)),
-            Command::DeleteDeadLetters { tenant, ids, reply } => {
-                let deleted = self.delete_dead_letters(tenant, ids)?;
-                self.batch.answers.push(Box::new(move || reply.send(deleted)));
-            }
-            Command::Replay { tenant, replays, reply } => {
-                let accepted = self.replay(tenant, replays)?;
-                self.batch.answers.push(Box::new(move || reply.send(accepted)));
-            }
-            Command::PutSchedule { schedule, reply } => self.put_schedule(*schedule, reply, now)?,
-            Command::PauseSchedule { tenant, id, paused, reply } => {
-                self.pause_schedule(tenant, id, paused, reply, now)?;
-            }
-            Command::Reschedule { tenant, id, cron, reply } => self.reschedule(tenant, id, &cron, reply, now)?,
-            Command::DropSchedule { tenant, id, reply } => self.drop_schedule(tenant, id, reply),
-            Command::PutQueue { tenant, name, settings, reply } => self.put_queue(tenant, &name, settings, reply, now),
-            Command::PauseQueue { tenant, name, paused, reply } => self.pause_queue(tenant, &name, paused, reply, now),
-            Command::DropQueue { tenant, name, reply } => {
-                self.shard.delete_queue(tenant, &name, now, &mut self.batch.out);
-                self.batch.answers.push(Box::new(move || reply.send(())));
-            }
-            Command::EditFlow { tenant, key, edit, reply } => self.edit_flow(tenant, &key, edit, reply, now),
-            Command::Flow { tenant, key, reply } => {
-                let flow = self.shard.flow(tenant, &key, now);
-                self.batch.answers.push(Box::new(move || reply.send(flow)));
-            }
-            Command::Flows { tenant, page, reply } => self.flows(tenant, &page, reply, now),
+            Command::Schedule(command) => self.handle_schedule(command, now)?,
+            Command::Run(command) => self.handle_run(command, now)?,
+            Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
+            Command::Why { row, reply } => reply.send(self.node.shard.why(&row, now)),
             Command::Parallelism { tenant, reply } => self.parallelism(tenant, reply),
             Command::Stats { tenant, reply } => self.stats(tenant, reply, now),
             Command::Listen { listener } => self.activity.listeners.add(listener),
-            Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
-            Command::StartRuns { .. }
-            | Command::Append { .. }
-            | Command::WaitForEvent { .. }
-            | Command::Notify { .. }
-            | Command::NotifyRun { .. }
-            | Command::FinishRun { .. }
-            | Command::CancelRun { .. }
-            | Command::CancelRuns { .. }
-            | Command::BeginAgain { .. }
-            | Command::DropFailedRuns { .. }
-            | Command::EditFailureCall { .. } => self.handle_run(command, now)?,
             Command::Tick => {}
             Command::Drain { reply } => {
-                self.shard.drain();
-                self.batch.answers.push(Box::new(move || reply.send(())));
+                self.node.shard.drain();
+                self.node.batch.reply(reply, ());
             }
             Command::Stop => return Ok(Flow::Stop),
         }
@@ -275,9 +252,9 @@ impl Core {
     ) -> Result<(), CoreFailure> {
         crash_point("outcome_arrived");
         if !room.is_empty() {
-            self.batch.answers.push(Box::new(move || drop(room)));
+            self.node.batch.after_commit(move || drop(room));
         }
-        self.batch.body_bytes += told_bytes(&message, &outcome);
+        self.node.batch.body_bytes += told_bytes(&message, &outcome);
         self.activity.attempted(&message, &outcome, now);
         let storage = self.storage_of(message.tenant);
         let report = self.attempts.reports.is_some().then(|| attempted(&outcome)).flatten();
@@ -287,14 +264,12 @@ impl Core {
             crash_point("outcome_decided");
             return Ok(());
         }
-        let random = self.random.next_u64();
-        let (callback, failure_callback) = (self.next_id(now), self.next_id(now));
-        let chance = Chance { random, callback, failure_callback, storage };
-        let end = self.shard.ended(&message, outcome, chance, now, &mut self.batch.out);
+        let mut moment = Moment { now, host: &mut self.host };
+        let end = self.node.attempt_ended(&message, outcome, storage, &mut moment).end;
         self.report(message, report, end, now);
         crash_point("outcome_decided");
         if ENABLED {
-            self.batch.answers.push(Box::new(|| crash_point("outcome_committed")));
+            self.node.batch.after_commit(|| crash_point("outcome_committed"));
         }
         Ok(())
     }
@@ -310,127 +285,72 @@ impl Core {
         let (Some(reports), Some((result, duration_ms))) = (self.attempts.reports.clone(), attempted) else { return };
         let AttemptEnd { retried, next } = end;
         let report = AttemptReport { message, result, duration_ms, retried, next, at };
-        self.batch.answers.push(Box::new(move || reports.send(report)));
+        self.node.batch.after_commit(move || reports.send(report));
     }
 
-    fn publish(
-        &mut self,
-        messages: Vec<NewMessage>,
-        reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>,
-        now: Timestamp,
-    ) -> Result<(), CoreFailure> {
-        if let Err(exceeded) = self.check_quotas(messages.iter()) {
-            reply.send(Err(exceeded));
-            return Ok(());
+    fn publish_in_pieces(&mut self, messages: Vec<NewMessage>, reply: Reply<Result<Vec<Accepted>, QuotaExceeded>>) {
+        if let Err(exceeded) = self.node.check_quotas(messages.iter()) {
+            return reply.refuse(exceeded);
         }
-        if let Some(NewMessage { tenant, .. }) = messages.first()
-            && (messages.len() > BATCH_COMMANDS_MAX || stored_bytes(&messages) > BATCH_BYTES_MAX)
-        {
-            let tenant = *tenant;
-            let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
-            self.tasks.push(tenant, Task::Publish(PublishMany { messages, accepted, reply }));
-            return Ok(());
-        }
-        let accepted = self.accept_all(messages, now)?;
-        crash_point("publish_accepted");
-        self.batch.answers.push(Box::new(move || reply.send(Ok(accepted))));
-        Ok(())
+        let Some(tenant) = messages.first().map(|message| message.tenant) else { return };
+        let (accepted, messages) = (Vec::with_capacity(messages.len()), messages.into());
+        self.tasks.push(tenant, Task::Publish(PublishMany { messages, accepted, reply }));
     }
 
-    /// Gives messages their ids and hands them to the engine, unless they are duplicates.
-    pub(super) fn accept_all(
-        &mut self,
-        messages: Vec<NewMessage>,
-        now: Timestamp,
-    ) -> Result<Vec<Accepted>, CoreFailure> {
-        let duplicates = self.find_duplicates(messages.iter(), now)?;
-        self.batch.body_bytes += stored_bytes(&messages);
-        let accept = |(message, stored)| self.accept(message, stored, None, now);
-        let accepted: Vec<Accepted> = messages.into_iter().zip(duplicates).map(accept).collect();
-        self.metrics.published(&accepted);
-        Ok(accepted)
-    }
-
-    /// What the store has for the keys of these messages.
-    pub(super) fn find_duplicates<'a>(
-        &self,
-        messages: impl Iterator<Item = &'a NewMessage> + Clone,
-        now: Timestamp,
-    ) -> Result<Vec<Option<MessageId>>, CoreFailure> {
-        let keys: Vec<_> = messages.clone().filter_map(|message| Some((message.tenant, message.dedup?))).collect();
-        if keys.is_empty() {
-            return Ok(messages.map(|_| None).collect());
-        }
-        let mut found = self.store.find_duplicates(&keys, now)?.into_iter();
-        Ok(messages.map(|message| message.dedup.and_then(|_| found.next().flatten())).collect())
+    /// Publishes a piece of a large publish.
+    pub(super) fn publish_piece(&mut self, messages: Vec<NewMessage>) -> Result<Vec<Accepted>, CoreFailure> {
+        let now = self.clock.now();
+        let facts = facts::read(&*self.store, &Wanted::of_publish(&messages), now)?;
+        let mut moment = Moment { now, host: &mut self.host };
+        Ok(self.node.publish(messages, 0, &facts, &mut moment))
     }
 
     pub(super) fn next_id(&mut self, now: Timestamp) -> MessageId {
-        next_id(&mut self.last_seq, &mut self.random, now)
-    }
-
-    /// Gives a message its id and hands it to the engine. Whoever calls it counts the body.
-    pub(super) fn accept(
-        &mut self,
-        new: NewMessage,
-        stored: Option<MessageId>,
-        replaces: Option<DlqId>,
-        now: Timestamp,
-    ) -> Accepted {
-        let id = self.next_id(now);
-        let not_before = match new.first_due {
-            FirstDue::Now => now,
-            FirstDue::AfterMs(millis) => now.plus_millis(millis),
-            FirstDue::At(time) => time.max(now),
-        };
-        let message =
-            Arc::new(Message { id, tenant: new.tenant, created_at: now, not_before, spec: new.spec, body: new.body });
-        let dedup = new.dedup.map(|key| (key, stored));
-        let publish = Publish { message, origin: new.origin, dedup, replaces };
-        self.shard.publish(publish, now, &mut self.batch.out)
+        self.node.next_id(&mut Moment { now, host: &mut self.host })
     }
 
     /// Commits the batch; then, and only then, answers callers and starts attempts.
     pub(super) fn commit(&mut self) -> Result<(), CoreFailure> {
-        let mut batch = std::mem::take(&mut self.batch);
-        if is_planted(ANSWER_BEFORE_COMMIT) {
-            batch.answers.drain(..).for_each(|answer| answer());
-        }
-        if !batch.out.ops.is_empty() {
-            self.write(&batch.out)?;
+        let mut batch = self.node.batch.take();
+        let (ops, is_synced) = (batch.take_ops(), batch.is_synced());
+        let mut early = is_planted(ANSWER_BEFORE_COMMIT).then(|| std::mem::take(&mut batch).committed());
+        while early.as_mut().is_some_and(Done::reply_next) {}
+        if !ops.is_empty() {
+            self.write(&ops, is_synced)?;
         } else if self.unsynced_since.is_some_and(|since| since.elapsed() >= FLUSH_AFTER) {
             crash_point("before_flush");
             self.store.flush()?;
             crash_point("after_flush");
             self.unsynced_since = None;
         }
-        for answer in batch.answers.drain(..) {
-            answer();
+        self.round.committed();
+        let mut done = early.unwrap_or_else(|| batch.committed());
+        while done.reply_next() {
             crash_point("between_answers");
         }
         crash_point("after_answer");
         self.runs.trim();
-        self.start(batch.out.effects.drain(..))?;
+        self.start(done.effects())?;
         crash_point("after_start");
-        self.batch = batch.emptied();
+        self.node.batch.reuse(done, ops);
         Ok(())
     }
 
-    fn write(&mut self, out: &Output) -> Result<(), CoreFailure> {
+    fn write(&mut self, ops: &[Op], is_synced: bool) -> Result<(), CoreFailure> {
         let started = Instant::now();
         let flush = self.unsynced_since.is_some_and(|since| started.duration_since(since) >= FLUSH_AFTER);
-        let durability = if out.synced || flush { Durability::Synced } else { Durability::Lazy };
+        let durability = if is_synced || flush { Durability::Synced } else { Durability::Lazy };
         crash_point("before_commit");
-        self.store.commit(SHARD, self.epoch, &out.ops, durability)?;
+        self.store.commit(SHARD, self.epoch, ops, durability)?;
         crash_point("after_commit");
-        self.metrics.committed(&out.ops, durability, started.elapsed());
-        for letter in out.ops.iter().filter_map(buried) {
+        self.metrics.committed(ops, durability, started.elapsed());
+        for letter in ops.iter().filter_map(buried) {
             let status = letter.response.as_ref().map_or(0, |response| response.status);
             tracing::warn!(msg.id = %letter.id, dlq.id = %letter.dlq_id, retried = letter.retried, status, "message failed and moved to the DLQ");
         }
         let now = self.clock.now();
-        self.activity.committed(&out.ops, now);
-        self.shard.committed(now);
+        self.activity.committed(ops, now);
+        self.node.shard.committed(now);
         match durability {
             Durability::Synced => self.unsynced_since = None,
             Durability::Lazy => {
@@ -458,7 +378,7 @@ impl Core {
                 self.start_one(live, message)?;
             }
         }
-        self.metrics.set_load(self.shard.in_flight(), self.shard.held());
+        self.metrics.set_load(self.node.shard.in_flight(), self.node.shard.held());
         Ok(())
     }
 
@@ -475,7 +395,7 @@ impl Core {
                 }
             },
         };
-        Ok(self.attempts.start(live, message, stored, self.random.bytes())?)
+        Ok(self.attempts.start(live, message, stored, self.host.random.bytes())?)
     }
 
     /// Reads a few pages of what the shard asks for. Each is committed before the next is read, because a
@@ -485,13 +405,13 @@ impl Core {
         // A commit takes time, and keys count from its end: no decision is made with the time before it.
         let mut now = self.clock.now();
         while rows_read < LOAD_ROWS_MAX
-            && let Some(load) = self.shard.wants_load(now)
+            && let Some(load) = self.node.shard.wants_load(now)
         {
             let rows = self.store.load(SHARD, &load)?;
             crash_point("page_loaded");
             rows_read += rows.len() + 1;
-            self.shard.loaded(&load, &rows, now, &mut self.batch.out);
-            if !self.batch.out.ops.is_empty() || !self.batch.out.effects.is_empty() {
+            self.node.shard.loaded(&load, &rows, now, &mut self.node.batch.out);
+            if !self.node.batch.out.ops.is_empty() || !self.node.batch.out.effects.is_empty() {
                 self.commit()?;
                 now = self.clock.now();
             }
@@ -521,12 +441,6 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// A new id, behind all that were made.
-pub(super) fn next_id(last_seq: &mut Seq, random: &mut Random, now: Timestamp) -> MessageId {
-    *last_seq = Seq::next(*last_seq, now);
-    MessageId { seq: *last_seq, tag: random.next_u64() }
 }
 
 /// Bytes that an outcome brings into the batch: the answer, and what callbacks repeat.

@@ -4,12 +4,13 @@ use super::run::Core;
 use super::runs::refused;
 use super::tasks::{Notify, Task};
 use super::workflow::{Notified, RunKey, RunRefused};
-use super::{CoreFailure, NoRoom, QuotaExceeded, Reply};
+use super::{CoreFailure, NoRoom, QuotaExceeded};
 use posthaste_engine::limits::{NOTIFIED_LISTED_BYTES_MAX, NOTIFIED_RUNS_MAX, REQUEST_STORED_BYTES_MAX};
 use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Outbox, Resolved, WaitFor, Workflow};
 use posthaste_faults::crash_point::crash_point;
+use posthaste_node::Reply;
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
@@ -22,13 +23,13 @@ impl Core {
         reply: Reply<Result<(), RunRefused>>,
         mut now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        if let Err(exceeded) = self.check_flow_quota(tenant, wait.terms.flow.iter()) {
-            reply.send(Err(exceeded.into()));
+        if let Err(exceeded) = self.node.check_flow_quota(tenant, wait.terms.flow.iter()) {
+            reply.refuse(exceeded.into());
             return Ok(());
         }
         let (limits, store) = (self.quotas.workflow, self.store.clone());
         let Some(no) = self.find_run(tenant, run)? else {
-            reply.send(Err(RunRefused::Unknown));
+            reply.refuse(RunRefused::Unknown);
             return Ok(());
         };
         if self.cached(tenant, no)?.is_some_and(|cached| cached.workflow.has_early(&wait.event)) {
@@ -42,7 +43,7 @@ impl Core {
         let waited = self.decide(tenant, no, now, ask)?.transpose()?;
         crash_point("run_waits");
         let answer = waited.map_or(Err(RunRefused::Unknown), |waited| waited.map(drop).map_err(refused));
-        self.answer(move || reply.send(answer));
+        self.node.batch.reply(reply, answer);
         Ok(())
     }
 
@@ -65,14 +66,14 @@ impl Core {
             _ => None,
         };
         if let Some((quota, limit)) = exceeded {
-            reply.send(Err(QuotaExceeded { quota, limit: limit as u64 }.into()));
+            reply.refuse(QuotaExceeded { quota, limit: limit as u64 }.into());
             return Ok(());
         }
         let bytes = REACHED_OVERHEAD_BYTES + data_bytes;
         let room = match self.take_room(tenant, (waiters.len() as u64 * bytes) as usize) {
             Ok(room) => room,
             Err(no_room) => {
-                reply.send(Err(no_room));
+                reply.refuse(no_room);
                 return Ok(());
             }
         };
@@ -157,7 +158,7 @@ impl Core {
             None => None,
         };
         let answer = resolved.map_or(Err(RunRefused::Unknown), |resolved| resolved.map_err(refused));
-        self.answer(move || reply.send(answer));
+        self.node.batch.reply(reply, answer);
         Ok(())
     }
 }

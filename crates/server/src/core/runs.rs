@@ -3,11 +3,11 @@
 //! Every command finds its run ([`Core::find_run`]), lets it decide ([`Core::decide`]), and adds all that follows to the batch
 //! that is being gathered: it is committed as a whole, like everything else.
 
-use super::run::{BATCH_BYTES_MAX, Core, next_id};
+use super::run::{BATCH_BYTES_MAX, Core};
 use super::run_cache::Cached;
 use super::tasks::{CancelRuns, DropFailed, StartRuns, Task};
-use super::workflow::{DEPTH_QUOTA, InvokedBy, RunKey, RunRefused, StartRun, Started};
-use super::{Command, CoreFailure, QuotaExceeded, Reply};
+use super::workflow::{DEPTH_QUOTA, InvokedBy, RunCommand, RunKey, RunRefused, StartRun, Started};
+use super::{CoreFailure, QuotaExceeded};
 use bytes::Bytes;
 use posthaste_engine::event::{Op, Response};
 use posthaste_engine::message::{DedupKey, Live, Message};
@@ -18,6 +18,7 @@ use posthaste_engine::workflow::{
     Attempt, Change, Consequences, ERROR_STEP_NAME, NewEntry, NewRun, Notice, Outbox, Part, Refusal, StepRef, Workflow,
 };
 use posthaste_faults::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
+use posthaste_node::{Reply, next_id};
 use posthaste_store::Asker;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -28,49 +29,50 @@ use std::sync::Arc;
 const STARTED_AT_ONCE_MAX: usize = 128;
 
 impl Core {
-    pub(super) fn handle_run(&mut self, command: Command, now: Timestamp) -> Result<(), CoreFailure> {
+    pub(super) fn handle_run(&mut self, command: RunCommand, now: Timestamp) -> Result<(), CoreFailure> {
         match command {
-            Command::StartRuns { tenant, runs, reply } => self.start_runs(tenant, runs, reply, now),
-            Command::Append { tenant, run, entries, reply } => self.append(tenant, &run, entries, reply, now),
-            Command::WaitForEvent { tenant, run, wait, reply } => self.wait_for_event(tenant, &run, *wait, reply, now),
-            Command::Notify { tenant, event, data, reply } => self.notify(tenant, &event, data, reply),
-            Command::NotifyRun { tenant, run, event, data, reply } => {
+            RunCommand::Start { tenant, runs, reply } => self.start_runs(tenant, runs, reply, now),
+            RunCommand::Append { tenant, run, entries, reply } => self.append(tenant, &run, entries, reply, now),
+            RunCommand::WaitForEvent { tenant, run, wait, reply } => {
+                self.wait_for_event(tenant, &run, *wait, reply, now)
+            }
+            RunCommand::Notify { tenant, event, data, reply } => self.notify(tenant, &event, data, reply),
+            RunCommand::NotifyRun { tenant, run, event, data, reply } => {
                 self.notify_run(tenant, &run, &event, &data, reply, now)
             }
-            Command::FinishRun { tenant, run, result, reply } => {
+            RunCommand::Finish { tenant, run, result, reply } => {
                 if let Some(no) = self.find_run(tenant, &run)? {
                     self.decide(tenant, no, now, |workflow, out| workflow.finish(result, out))?;
                     crash_point("run_ended");
                 }
-                self.answer(move || reply.send(()));
+                self.node.batch.reply(reply, ());
                 Ok(())
             }
-            Command::CancelRun { tenant, run, reply } => {
+            RunCommand::Cancel { tenant, run, reply } => {
                 let cancelled = match self.find_run(tenant, &run)? {
                     Some(no) => self.decide(tenant, no, now, |workflow, out| workflow.cancel(out))? == Some(true),
                     None => false,
                 };
                 crash_point("run_cancelled");
-                self.answer(move || reply.send(cancelled));
+                self.node.batch.reply(reply, cancelled);
                 Ok(())
             }
-            Command::CancelRuns { tenant, runs, reply } => {
+            RunCommand::CancelMany { tenant, runs, reply } => {
                 let runs = runs.into();
                 self.tasks.push(tenant, Task::CancelRuns(CancelRuns { tenant, runs, cancelled: 0, reply }));
                 Ok(())
             }
-            Command::BeginAgain { tenant, dlq_ids, again, overrides, reply } => {
+            RunCommand::BeginAgain { tenant, dlq_ids, again, overrides, reply } => {
                 self.begin_again(tenant, &dlq_ids, again, overrides, reply)
             }
-            Command::DropFailedRuns { tenant, dlq_ids, reply } => {
+            RunCommand::DropFailed { tenant, dlq_ids, reply } => {
                 let dlq_ids = dlq_ids.into();
                 self.tasks.push(tenant, Task::Drop(DropFailed { tenant, dlq_ids, dropped: 0, reply }));
                 Ok(())
             }
-            Command::EditFailureCall { tenant, dlq_id, edit, reply } => {
+            RunCommand::EditFailureCall { tenant, dlq_id, edit, reply } => {
                 self.edit_failure_call(tenant, dlq_id, edit, reply)
             }
-            _ => unreachable!("not about a run"),
         }
     }
 
@@ -81,8 +83,8 @@ impl Core {
         reply: Reply<Result<Vec<Started>, RunRefused>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        if let Err(exceeded) = self.check_flow_quota(tenant, runs.iter().flat_map(StartRun::flows)) {
-            reply.send(Err(exceeded.into()));
+        if let Err(exceeded) = self.node.check_flow_quota(tenant, runs.iter().flat_map(StartRun::flows)) {
+            reply.refuse(exceeded.into());
             return Ok(());
         }
         let bytes: usize = runs.iter().map(StartRun::stored_bytes).sum();
@@ -96,12 +98,12 @@ impl Core {
                 Ok(run) => started.push(run),
                 // Only an invoke is refused, and it comes alone.
                 Err(refused) => {
-                    self.answer(move || reply.send(Err(refused)));
+                    self.node.batch.reply(reply, Err(refused));
                     return Ok(());
                 }
             }
         }
-        self.answer(move || reply.send(Ok(started)));
+        self.node.batch.reply(reply, Ok(started));
         Ok(())
     }
 
@@ -110,7 +112,7 @@ impl Core {
         let Some(run) = task.runs.pop_front() else { return Ok(0) };
         let bytes = run.stored_bytes();
         // Other requests may have made keys since this one was checked.
-        let started = match (task.earlier(&run.id), self.check_flow_quota(task.tenant, run.flows())) {
+        let started = match (task.earlier(&run.id), self.node.check_flow_quota(task.tenant, run.flows())) {
             (Some(earlier), _) => Ok(earlier),
             (None, Err(exceeded)) => Err(exceeded.into()),
             (None, Ok(())) => self.start_run(task.tenant, run, self.clock.now())?,
@@ -179,7 +181,7 @@ impl Core {
         let no = self.begin(now, |out| Workflow::start(new, out))?;
         let started = self.started(tenant, no, false)?;
         if let (Some(key), Some(started)) = (dedup, &started) {
-            self.shard.remember(tenant, key, started.message_id, now, &mut self.batch.out);
+            self.node.shard.remember(tenant, key, started.message_id, now, &mut self.node.batch.out);
         }
         crash_point("run_started");
         Ok(started.ok_or(RunRefused::Unknown))
@@ -195,7 +197,7 @@ impl Core {
     ) -> Result<Option<Started>, CoreFailure> {
         let Some(key) = key else { return Ok(None) };
         let stored = self.store.find_duplicates(&[(tenant, key)], now)?.pop().flatten();
-        let Some(message_id) = self.shard.original(tenant, key, stored) else { return Ok(None) };
+        let Some(message_id) = self.node.shard.original(tenant, key, stored) else { return Ok(None) };
         // A run has the place of its first message. If there is none, the key was that of a plain message.
         let of_run = self.started(tenant, message_id.seq, true)?;
         let of_message = || Started { id: id.to_owned(), created_at: now, message_id, deduplicated: true };
@@ -291,8 +293,10 @@ impl Core {
         reply: Reply<Result<Vec<Accepted>, RunRefused>>,
         now: Timestamp,
     ) -> Result<(), CoreFailure> {
-        if let Err(exceeded) = self.check_flow_quota(tenant, entries.iter().filter_map(|entry| entry.flow.as_ref())) {
-            reply.send(Err(exceeded.into()));
+        if let Err(exceeded) =
+            self.node.check_flow_quota(tenant, entries.iter().filter_map(|entry| entry.flow.as_ref()))
+        {
+            reply.refuse(exceeded.into());
             return Ok(());
         }
         let limits = self.quotas.workflow;
@@ -302,7 +306,7 @@ impl Core {
         };
         crash_point("run_appended");
         let answer = appended.map_or(Err(RunRefused::Unknown), |appended| appended.map_err(refused));
-        self.answer(move || reply.send(answer));
+        self.node.batch.reply(reply, answer);
         Ok(())
     }
 
@@ -321,8 +325,9 @@ impl Core {
         if storage == Storage::Full && self.is_call(message.tenant, step)? {
             outcome = unstored(outcome);
         }
-        let random = self.random.next_u64();
-        let Some(end) = self.shard.step_ended(message, &outcome, random, storage, now, &mut self.batch.out) else {
+        let random = self.host.random.next_u64();
+        let Some(end) = self.node.shard.step_ended(message, &outcome, random, storage, now, &mut self.node.batch.out)
+        else {
             return Ok(AttemptEnd { retried: 0, next: None });
         };
         if storage == Storage::Full {
@@ -409,8 +414,8 @@ impl Core {
             return Ok(None);
         }
         let Some(mut cached) = self.runs.take(no) else { return Ok(None) };
-        let (last_seq, random) = (&mut self.last_seq, &mut self.random);
-        let mut next_id = || next_id(last_seq, random, now);
+        let (last_seq, random) = (&mut self.node.last_seq, &mut self.host.random);
+        let mut next_id = || next_id(last_seq, now, random.next_u64());
         let mut out = Outbox { limits: self.quotas.workflow, ..Outbox::new(now, &mut next_id) };
         let (before, was_in_dlq) = (cached.workflow.run.state, dlq_id_of(&cached.workflow).is_some());
         let decided = decide(&mut cached.workflow, &mut out);
@@ -426,11 +431,11 @@ impl Core {
     fn report_dlq(&mut self, was_there: bool, is_there: Option<(DlqId, String)>) {
         let metrics = self.metrics.clone();
         match is_there {
-            Some((dlq_id, id)) if !was_there => self.batch.answers.push(Box::new(move || {
+            Some((dlq_id, id)) if !was_there => self.node.batch.after_commit(move || {
                 metrics.run_dead_lettered();
                 tracing::warn!(workflow.run_id = ?id, dlq.id = %dlq_id, "workflow run failed and moved to the DLQ");
-            })),
-            None if was_there => self.batch.answers.push(Box::new(move || metrics.runs_left_dlq(1))),
+            }),
+            None if was_there => self.node.batch.after_commit(move || metrics.runs_left_dlq(1)),
             _ => {}
         }
     }
@@ -441,8 +446,8 @@ impl Core {
         now: Timestamp,
         begin: impl FnOnce(&mut Outbox<'_>) -> Workflow,
     ) -> Result<Seq, CoreFailure> {
-        let (last_seq, random) = (&mut self.last_seq, &mut self.random);
-        let mut next_id = || next_id(last_seq, random, now);
+        let (last_seq, random) = (&mut self.node.last_seq, &mut self.host.random);
+        let mut next_id = || next_id(last_seq, now, random.next_u64());
         let mut out = Outbox::new(now, &mut next_id);
         let workflow = begin(&mut out);
         let (consequences, no) = (Consequences::of(out), workflow.run.no);
@@ -460,12 +465,12 @@ impl Core {
         let lazy_bytes = self.quotas.workflow_lazy_bytes;
         let steps: Vec<Step> = messages.into_iter().map(|message| step_of(&cached, message, lazy_bytes)).collect();
         self.runs.put(cached);
-        self.batch.body_bytes += changes.iter().map(new_bytes).sum::<usize>();
-        self.batch.out.ops.extend(changes.into_iter().map(Op::Workflow));
+        self.node.batch.body_bytes += changes.iter().map(new_bytes).sum::<usize>();
+        self.node.batch.out.ops.extend(changes.into_iter().map(Op::Workflow));
         // What a run causes is on disk before it is sent: an endpoint may go on with an entry that the server wrote itself,
         // and a power cut must not leave what came of it without the entry.
-        self.batch.out.synced |= !steps.is_empty();
-        self.shard.decided(&steps, &withdrawn, now, &mut self.batch.out);
+        self.node.batch.out.synced |= !steps.is_empty();
+        self.node.shard.decided(&steps, &withdrawn, now, &mut self.node.batch.out);
         for Notice { tenant, to, out } in notices {
             let key = RunKey { id: to.run_id.clone(), created_at: to.created_at };
             if let Some(no) = self.find_run(tenant, &key)? {
@@ -484,7 +489,7 @@ impl Core {
 
     /// Many runs are told of something one by one, and each by itself: they need not wait for one another.
     pub(super) fn commit_if_large(&mut self) -> Result<(), CoreFailure> {
-        let is_large = self.batch.body_bytes >= BATCH_BYTES_MAX || self.batch.out.ops.len() >= BATCH_OPS_MAX;
+        let is_large = self.node.batch.body_bytes >= BATCH_BYTES_MAX || self.node.batch.out.ops.len() >= BATCH_OPS_MAX;
         if is_large || self.runs.is_overfull() { self.commit() } else { Ok(()) }
     }
 
@@ -519,13 +524,6 @@ impl Core {
     ) -> Result<Option<Started>, CoreFailure> {
         let cached = self.cached(tenant, no)?;
         Ok(cached.map(|cached| started_of(&cached.workflow, deduplicated)))
-    }
-
-    /// Somebody waits for what was decided: it must be on disk. What an attempt brought need not be: should a power cut
-    /// undo it, it is made once more.
-    pub(super) fn answer(&mut self, answer: impl FnOnce() + Send + 'static) {
-        self.batch.out.synced = true;
-        self.batch.answers.push(Box::new(answer));
     }
 }
 

@@ -4,13 +4,14 @@
 //! of its schedule are one transaction, so that a crash repeats both or neither.
 
 use super::run::{BATCH_BYTES_MAX, Core, CoreFailure};
-use super::{FirstDue, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
+use super::{Command, FirstDue, NewMessage, NoRoom, QuotaExceeded, stored_bytes};
 use crate::data_dir::Disk;
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{MessageSpec, Origin};
 use posthaste_engine::schedule::{Schedule, ScheduleState, ScheduleTarget, Schedules, Tick};
 use posthaste_engine::url_group::Endpoint;
 use posthaste_faults::crash_point::crash_point;
+use posthaste_node::{Facts, Moment, Reply};
 use posthaste_store::{Part, Store, StoreError};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::{MessageId, TenantId};
@@ -27,6 +28,20 @@ const FIRED_MESSAGES_MAX: usize = 1_024;
 const FIRED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long the schedules of a tenant are held when there is no room for the messages of one of them.
 const ROOM_WAIT_MS: u64 = 1_000;
+
+/// A command about a schedule.
+pub(crate) enum ScheduleCommand {
+    Put { schedule: Box<Schedule>, reply: Reply<Result<(), QuotaExceeded>> },
+    Pause { tenant: TenantId, id: String, paused: bool, reply: Reply<bool> },
+    Reschedule { tenant: TenantId, id: String, cron: Box<Cron>, reply: Reply<bool> },
+    Delete { tenant: TenantId, id: String, reply: Reply<bool> },
+}
+
+impl From<ScheduleCommand> for Command {
+    fn from(command: ScheduleCommand) -> Command {
+        Command::Schedule(command)
+    }
+}
 
 /// The schedules as the core knows them.
 #[derive(Default)]
@@ -65,8 +80,20 @@ impl Firing {
 }
 
 impl Core {
+    pub(super) fn handle_schedule(&mut self, command: ScheduleCommand, now: Timestamp) -> Result<(), CoreFailure> {
+        match command {
+            ScheduleCommand::Put { schedule, reply } => self.put_schedule(*schedule, reply, now),
+            ScheduleCommand::Pause { tenant, id, paused, reply } => self.pause_schedule(tenant, id, paused, reply, now),
+            ScheduleCommand::Reschedule { tenant, id, cron, reply } => self.reschedule(tenant, id, &cron, reply, now),
+            ScheduleCommand::Delete { tenant, id, reply } => {
+                self.drop_schedule(tenant, id, reply);
+                Ok(())
+            }
+        }
+    }
+
     /// Makes a schedule, or replaces the one of its id.
-    pub(super) fn put_schedule(
+    fn put_schedule(
         &mut self,
         mut schedule: Schedule,
         reply: Reply<Result<(), QuotaExceeded>>,
@@ -78,7 +105,7 @@ impl Core {
             true => self.stored_schedule(tenant, &id)?.map(|replaced| replaced.state),
             false if schedules.count(tenant) >= max => {
                 let exceeded = QuotaExceeded { quota: "maxSchedules", limit: max as u64 };
-                self.batch.answers.push(Box::new(move || reply.send(Err(exceeded))));
+                reply.refuse(exceeded);
                 return Ok(());
             }
             false => None,
@@ -89,14 +116,14 @@ impl Core {
             Err(invalid) => ScheduleState { error: Some(invalid.to_string()), ..ScheduleState::default() },
         };
         self.firing.schedules.put(tenant, &id, &schedule.state);
-        self.batch.body_bytes += schedule.body.len();
-        self.promise(Op::PutSchedule(Arc::new(schedule)));
-        self.batch.answers.push(Box::new(move || reply.send(Ok(()))));
+        self.node.batch.body_bytes += schedule.body.len();
+        self.node.batch.out.ops.push(Op::PutSchedule(Arc::new(schedule)));
+        self.node.batch.reply(reply, Ok(()));
         Ok(())
     }
 
     /// Pauses or resumes a schedule, if there is one.
-    pub(super) fn pause_schedule(
+    fn pause_schedule(
         &mut self,
         tenant: TenantId,
         id: String,
@@ -108,14 +135,14 @@ impl Core {
         let exists = schedule.is_some();
         if let Some(state) = schedule.and_then(|schedule| schedule.switched(paused, now)) {
             self.firing.schedules.put(tenant, &id, &state);
-            self.promise(Op::SetSchedule { tenant, id, state });
+            self.node.batch.out.ops.push(Op::SetSchedule { tenant, id, state });
         }
-        self.batch.answers.push(Box::new(move || reply.send(exists)));
+        self.node.batch.reply(reply, exists);
         Ok(())
     }
 
     /// Gives a schedule another expression, if there is one.
-    pub(super) fn reschedule(
+    fn reschedule(
         &mut self,
         tenant: TenantId,
         id: String,
@@ -127,19 +154,19 @@ impl Core {
         let exists = state.is_some();
         if let Some(state) = state {
             self.firing.schedules.put(tenant, &id, &state);
-            self.promise(Op::SetSchedule { tenant, id, state });
+            self.node.batch.out.ops.push(Op::SetSchedule { tenant, id, state });
         }
-        self.batch.answers.push(Box::new(move || reply.send(exists)));
+        self.node.batch.reply(reply, exists);
         Ok(())
     }
 
     /// Drops a schedule, if there is one. Messages that it has made go on.
-    pub(super) fn drop_schedule(&mut self, tenant: TenantId, id: String, reply: Reply<bool>) {
+    fn drop_schedule(&mut self, tenant: TenantId, id: String, reply: Reply<bool>) {
         let existed = self.firing.schedules.remove(tenant, &id);
         if existed {
-            self.promise(Op::DropSchedule { tenant, id });
+            self.node.batch.out.ops.push(Op::DropSchedule { tenant, id });
         }
-        self.batch.answers.push(Box::new(move || reply.send(existed)));
+        self.node.batch.reply(reply, existed);
     }
 
     /// Fires a bounded number of the schedules whose time has come. Nothing may be uncommitted.
@@ -173,7 +200,7 @@ impl Core {
             if messages >= FIRED_MESSAGES_MAX || bytes >= FIRED_BYTES_MAX {
                 break;
             }
-            if self.batch.body_bytes >= BATCH_BYTES_MAX {
+            if self.node.batch.body_bytes >= BATCH_BYTES_MAX {
                 self.commit()?;
             }
         }
@@ -204,14 +231,14 @@ impl Core {
         }
         let made = state.last_messages.len();
         self.firing.schedules.put(schedule.tenant, &schedule.id, &state);
-        self.batch.out.ops.push(Op::SetSchedule { tenant: schedule.tenant, id: schedule.id.clone(), state });
+        self.node.batch.out.ops.push(Op::SetSchedule { tenant: schedule.tenant, id: schedule.id.clone(), state });
         Ok(Some(made))
     }
 
     fn accept_fired(&mut self, messages: Vec<NewMessage>, now: Timestamp) -> Result<Vec<MessageId>, Unfired> {
         let Some(tenant) = messages.first().map(|message| message.tenant) else { return Ok(Vec::new()) };
         let failed = |exceeded: QuotaExceeded| Unfired::Failed(exceeded.to_string());
-        self.check_quotas(messages.iter()).map_err(failed)?;
+        self.node.check_quotas(messages.iter()).map_err(failed)?;
         let bytes = stored_bytes(&messages);
         let room = self.take_room(tenant, bytes).map_err(|no_room| match no_room {
             NoRoom::Quota(exceeded) if !self.fits_quota(tenant, bytes as u64) => failed(exceeded),
@@ -219,9 +246,9 @@ impl Core {
             NoRoom::Quota(_) | NoRoom::DiskLow => Unfired::NoRoomNow,
         })?;
         self.keep_until_committed(room);
-        self.batch.body_bytes += bytes;
-        let accepted: Vec<_> = messages.into_iter().map(|message| self.accept(message, None, None, now)).collect();
-        self.metrics.published(&accepted);
+        // They have no keys, so there is nothing to know of duplicates.
+        let mut moment = Moment { now, host: &mut self.host };
+        let accepted = self.node.publish(messages, 0, &Facts::default(), &mut moment);
         Ok(accepted.into_iter().map(|accepted| accepted.id).collect())
     }
 
@@ -232,12 +259,6 @@ impl Core {
         }
         self.commit()?;
         Ok(self.store.schedule(tenant, id, Part::Head)?)
-    }
-
-    /// Somebody is told that this is done: it must be on disk by then.
-    fn promise(&mut self, op: Op) {
-        self.batch.out.ops.push(op);
-        self.batch.out.synced = true;
     }
 }
 

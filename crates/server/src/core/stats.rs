@@ -1,6 +1,5 @@
 //! What the core counts while it works, and what it tells of it: one look, for one tenant.
 
-use super::Reply;
 use super::run::Core;
 use super::runs::nothing_sent;
 use super::tail::Listeners;
@@ -10,6 +9,7 @@ use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{Outcome, Verdict};
 use posthaste_engine::shard::Waiting;
 use posthaste_engine::workflow::Part;
+use posthaste_node::ReadReply;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
@@ -78,11 +78,11 @@ fn is_deadline(message: &Message) -> bool {
 
 impl Core {
     /// Answers at once: nothing is promised by it.
-    pub(super) fn stats(&mut self, tenant: TenantId, reply: Reply<CoreStats>, now: Timestamp) {
+    pub(super) fn stats(&mut self, tenant: TenantId, reply: ReadReply<CoreStats>, now: Timestamp) {
         reply.send(CoreStats {
             seconds: self.activity.pulses.of(tenant, now),
-            waiting: self.shard.waiting(tenant, LOOKS_MAX),
-            in_flight: self.shard.tenant_in_flight(tenant),
+            waiting: self.node.shard.waiting(tenant, LOOKS_MAX),
+            in_flight: self.node.shard.tenant_in_flight(tenant),
             schedules: self.firing.count(tenant),
             next_schedules: self.firing.next(tenant, NEXT_SCHEDULES_MAX),
         });

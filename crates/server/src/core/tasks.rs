@@ -3,12 +3,12 @@
 
 use super::run::{BATCH_BYTES_MAX, Core, Flow};
 use super::workflow::{Again, BegunAgain, Notified, RunRefused, StartRun, Started};
-use super::{CoreFailure, NewMessage, NoRoom, QuotaExceeded, Reply, stored_bytes};
+use super::{CoreFailure, NewMessage, NoRoom, QuotaExceeded, stored_bytes};
 use crate::data_dir::DiskPromise;
+use posthaste_engine::message::is_same_body;
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::Overrides;
-use posthaste_faults::crash_point::crash_point;
-use posthaste_store::is_same_body;
+use posthaste_node::Reply;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -271,26 +271,25 @@ impl Core {
     fn publish_next(&mut self, task: &mut PublishMany) -> Result<usize, CoreFailure> {
         let piece: Vec<NewMessage> = task.messages.drain(..piece_length(&task.messages)).collect();
         let cost = stored_bytes(&piece).max(piece.len() * MESSAGE_COST);
-        task.accepted.extend(self.accept_all(piece, self.clock.now())?);
-        crash_point("publish_accepted");
+        task.accepted.extend(self.publish_piece(piece)?);
         Ok(cost)
     }
 
     fn answer_task(&mut self, task: Task) {
         match task {
-            Task::Publish(PublishMany { accepted, reply, .. }) => self.answer(move || reply.send(Ok(accepted))),
+            Task::Publish(PublishMany { accepted, reply, .. }) => self.node.batch.reply(reply, Ok(accepted)),
             Task::StartRuns(StartRuns { started, refused, reply, .. }) => {
-                self.answer(move || reply.send(refused.map_or(Ok(started), Err)))
+                self.node.batch.reply(reply, refused.map_or(Ok(started), Err))
             }
-            Task::CancelRuns(CancelRuns { cancelled, reply, .. }) => self.answer(move || reply.send(cancelled)),
+            Task::CancelRuns(CancelRuns { cancelled, reply, .. }) => self.node.batch.reply(reply, cancelled),
             Task::Notify(Notify { notified, room, reply, .. }) => {
                 self.keep_until_committed(room);
-                self.answer(move || reply.send(Ok(notified)))
+                self.node.batch.reply(reply, Ok(notified))
             }
             Task::BeginAgain(BeginAgain { begun, stopped, reply, .. }) => {
-                self.answer(move || reply.send(BegunAgain { begun, stopped }))
+                self.node.batch.reply(reply, BegunAgain { begun, stopped })
             }
-            Task::Drop(DropFailed { dropped, reply, .. }) => self.answer(move || reply.send(dropped)),
+            Task::Drop(DropFailed { dropped, reply, .. }) => self.node.batch.reply(reply, dropped),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What the core can be asked to do with runs of workflows.
 
-use super::{Command, CoreError, CoreHandle, NoRoom, QuotaExceeded, Room, entry_bytes, failure_bytes, header_bytes};
+use super::{Command, CoreError, CoreHandle, NoRoom, QuotaExceeded, Room};
 use crate::clock::random;
 use posthaste_engine::message::{DedupKey, FlowSpec};
 use posthaste_engine::shard::Accepted;
 use posthaste_engine::workflow::entry::OwnTerms;
 use posthaste_engine::workflow::run::{RunConfig, StepText, Wait};
 use posthaste_engine::workflow::{NewEntry, Overrides, WaitFor};
+use posthaste_node::{Reply, entry_bytes, failure_bytes, header_bytes};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -14,6 +15,80 @@ use std::time::Duration;
 
 /// How many runs may lead to one, each invoking the next.
 pub(crate) const DEPTH_QUOTA: &str = "maxWorkflowInvokeDepth";
+
+/// A command about runs.
+pub(crate) enum RunCommand {
+    Start {
+        tenant: TenantId,
+        runs: Vec<StartRun>,
+        reply: Reply<Result<Vec<Started>, RunRefused>>,
+    },
+    Append {
+        tenant: TenantId,
+        run: RunKey,
+        entries: Vec<NewEntry>,
+        reply: Reply<Result<Vec<Accepted>, RunRefused>>,
+    },
+    WaitForEvent {
+        tenant: TenantId,
+        run: RunKey,
+        wait: Box<WaitFor>,
+        reply: Reply<Result<(), RunRefused>>,
+    },
+    Notify {
+        tenant: TenantId,
+        event: String,
+        data: Vec<u8>,
+        reply: Reply<Result<Vec<Notified>, NoRoom>>,
+    },
+    NotifyRun {
+        tenant: TenantId,
+        run: RunKey,
+        event: String,
+        data: Vec<u8>,
+        reply: Reply<Result<Option<Notified>, RunRefused>>,
+    },
+    Finish {
+        tenant: TenantId,
+        run: RunKey,
+        result: Option<String>,
+        reply: Reply<()>,
+    },
+    Cancel {
+        tenant: TenantId,
+        run: RunKey,
+        reply: Reply<bool>,
+    },
+    CancelMany {
+        tenant: TenantId,
+        runs: Vec<Seq>,
+        reply: Reply<u32>,
+    },
+    BeginAgain {
+        tenant: TenantId,
+        dlq_ids: Vec<DlqId>,
+        again: Again,
+        overrides: Box<Overrides>,
+        reply: Reply<BegunAgain>,
+    },
+    DropFailed {
+        tenant: TenantId,
+        dlq_ids: Vec<DlqId>,
+        reply: Reply<u32>,
+    },
+    EditFailureCall {
+        tenant: TenantId,
+        dlq_id: DlqId,
+        edit: FailureCallEdit,
+        reply: Reply<Result<RunKey, FailureCallRefused>>,
+    },
+}
+
+impl From<RunCommand> for Command {
+    fn from(command: RunCommand) -> Command {
+        Command::Run(command)
+    }
+}
 
 /// Which run: the one that goes on, or else the newest of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +255,7 @@ impl CoreHandle {
         runs: Vec<StartRun>,
         room: Room,
     ) -> Result<Result<Vec<Started>, RunRefused>, CoreError> {
-        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::StartRuns { tenant, runs, reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| RunCommand::Start { tenant, runs, reply }).await
     }
 
     /// Appends entries to a run, all or none. `room` is what they take.
@@ -191,7 +266,8 @@ impl CoreHandle {
         entries: Vec<NewEntry>,
         room: Room,
     ) -> Result<Result<Vec<Accepted>, RunRefused>, CoreError> {
-        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::Append { tenant, run, entries, reply }).await
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| RunCommand::Append { tenant, run, entries, reply })
+            .await
     }
 
     /// A step of a run waits for an event.
@@ -202,7 +278,7 @@ impl CoreHandle {
         wait: WaitFor,
         room: Room,
     ) -> Result<Result<(), RunRefused>, CoreError> {
-        self.ask_in_line(tenant, room.waited, Some(room), |reply| Command::WaitForEvent {
+        self.ask_in_line(tenant, room.waited, Some(room), |reply| RunCommand::WaitForEvent {
             tenant,
             run,
             wait: Box::new(wait),
@@ -214,7 +290,7 @@ impl CoreHandle {
     /// An event has come for all who wait for it.
     pub async fn notify(&self, tenant: TenantId, event: String, data: Vec<u8>) -> Result<Vec<Notified>, CoreError> {
         Ok(self
-            .ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Notify { tenant, event, data, reply })
+            .ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::Notify { tenant, event, data, reply })
             .await??)
     }
 
@@ -226,23 +302,29 @@ impl CoreHandle {
         event: String,
         data: Vec<u8>,
     ) -> Result<Result<Option<Notified>, RunRefused>, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::NotifyRun { tenant, run, event, data, reply })
-            .await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::NotifyRun {
+            tenant,
+            run,
+            event,
+            data,
+            reply,
+        })
+        .await
     }
 
     /// The function of a run has returned. A run that has ended, or is unknown, stays as it is.
     pub async fn finish_run(&self, tenant: TenantId, run: RunKey, result: Option<String>) -> Result<(), CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::FinishRun { tenant, run, result, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::Finish { tenant, run, result, reply }).await
     }
 
     /// Cancels a run; false if none of this name goes on.
     pub async fn cancel_run(&self, tenant: TenantId, run: RunKey) -> Result<bool, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::CancelRun { tenant, run, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::Cancel { tenant, run, reply }).await
     }
 
     /// Cancels runs; says how many of them went on.
     pub async fn cancel_runs(&self, tenant: TenantId, runs: Vec<Seq>) -> Result<u32, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::CancelRuns { tenant, runs, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::CancelMany { tenant, runs, reply }).await
     }
 
     /// Begins failed runs again, each as a new run, until there is no room for the next one.
@@ -254,7 +336,7 @@ impl CoreHandle {
         overrides: Overrides,
     ) -> Result<BegunAgain, CoreError> {
         let overrides = Box::new(overrides);
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::BeginAgain {
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::BeginAgain {
             tenant,
             dlq_ids,
             again,
@@ -266,7 +348,7 @@ impl CoreHandle {
 
     /// Takes failed runs out of the DLQ; says how many were in it.
     pub async fn drop_failed_runs(&self, tenant: TenantId, dlq_ids: Vec<DlqId>) -> Result<u32, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DropFailedRuns { tenant, dlq_ids, reply }).await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::DropFailed { tenant, dlq_ids, reply }).await
     }
 
     /// Makes the call about a failure again, or stops it; says which run it is about.
@@ -276,8 +358,13 @@ impl CoreHandle {
         dlq_id: DlqId,
         edit: FailureCallEdit,
     ) -> Result<Result<RunKey, FailureCallRefused>, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::EditFailureCall { tenant, dlq_id, edit, reply })
-            .await
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| RunCommand::EditFailureCall {
+            tenant,
+            dlq_id,
+            edit,
+            reply,
+        })
+        .await
     }
 }
 

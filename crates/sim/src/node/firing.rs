@@ -1,12 +1,14 @@
 //! Schedules of an owner: what `core/schedules.rs` of the server does.
 
+use super::commands::Witness;
 use super::{Owner, Stop};
 use crate::bug::Bug;
-use crate::command::{Draft, RequestId, Said};
+use crate::command::{RequestId, Said};
 use crate::env::Env;
 use posthaste_engine::event::Op;
 use posthaste_engine::message::{MessageSpec, Origin};
 use posthaste_engine::schedule::{Schedule, ScheduleState, ScheduleTarget, Tick};
+use posthaste_node::{FirstDue, Moment, NewMessage};
 use posthaste_wire::cron::Cron;
 use posthaste_wire::id::TenantId;
 use posthaste_wire::time::Timestamp;
@@ -25,7 +27,7 @@ impl Owner {
             Err(invalid) => ScheduleState { error: Some(invalid.to_string()), ..ScheduleState::default() },
         };
         self.firing.put(tenant, &id, &schedule.state);
-        self.promise(Op::PutSchedule(Arc::new(schedule)));
+        self.engine.batch.out.ops.push(Op::PutSchedule(Arc::new(schedule)));
         self.answer(request, Said::Done);
     }
 
@@ -41,14 +43,14 @@ impl Owner {
         let stored = env.store.schedules.get(&(tenant, id.to_owned())).filter(|_| self.firing.contains(tenant, id));
         if let Some(state) = stored.and_then(|schedule| schedule.switched(paused, now)) {
             self.firing.put(tenant, id, &state);
-            self.promise(Op::SetSchedule { tenant, id: id.to_owned(), state });
+            self.engine.batch.out.ops.push(Op::SetSchedule { tenant, id: id.to_owned(), state });
         }
         self.answer(request, Said::Done);
     }
 
     pub(super) fn drop_schedule(&mut self, request: RequestId, tenant: TenantId, id: String) {
         if self.firing.remove(tenant, &id) {
-            self.promise(Op::DropSchedule { tenant, id });
+            self.engine.batch.out.ops.push(Op::DropSchedule { tenant, id });
         }
         self.answer(request, Said::Done);
     }
@@ -79,7 +81,10 @@ impl Owner {
             Tick::Broken(state) => state,
             Tick::Fire { at, state } => {
                 env.tell(None, || format!("schedule {} fires for {at} at {now}", schedule.id));
-                let accepted = self.accept(draft(schedule), None, None, env, now);
+                let (first, mut witness) = (self.engine.batch.out.ops.len(), Witness::new(&mut env.random));
+                let mut moment = Moment { now, host: &mut witness };
+                let accepted = self.engine.accept(message_of(schedule), None, None, &mut moment);
+                self.tell_accepted(first, env);
                 ScheduleState { last_messages: vec![accepted.id], ..state }
             }
         };
@@ -88,19 +93,13 @@ impl Owner {
         if env.has(Bug::FiringInTwoCommits) && self.later.is_none() {
             self.later = Some(op);
         } else {
-            self.batch.out.ops.push(op);
+            self.engine.batch.out.ops.push(op);
         }
-    }
-
-    /// Somebody is told that this is done: it must be on disk by then.
-    fn promise(&mut self, op: Op) {
-        self.batch.out.ops.push(op);
-        self.batch.out.synced = true;
     }
 }
 
 /// The message of one firing, as a publish would make it.
-fn draft(schedule: &Schedule) -> Draft {
+fn message_of(schedule: &Schedule) -> NewMessage {
     let Schedule { tenant, id, plan, body, .. } = schedule;
     let url = match &plan.destination {
         ScheduleTarget::Url(url) => url.clone(),
@@ -108,6 +107,6 @@ fn draft(schedule: &Schedule) -> Draft {
     };
     let origin = Origin::of_url(*tenant, &url);
     let spec = MessageSpec { url, schedule_id: Some(id.clone()), ..plan.spec.clone() };
-    let (body, delay_ms) = (body.clone(), plan.delay_ms.unwrap_or(0));
-    Draft { tenant: *tenant, spec, body, delay_ms, origin, dedup: None }
+    let first_due = plan.delay_ms.map_or(FirstDue::Now, FirstDue::AfterMs);
+    NewMessage { tenant: *tenant, spec, body: body.clone(), first_due, origin, dedup: None }
 }

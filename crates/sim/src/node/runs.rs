@@ -2,7 +2,6 @@
 //!
 //! Every task finds its run, lets it decide, and adds all that follows to the batch that is being gathered.
 
-use super::handle::next_id;
 use super::{Owner, Remembered, Stop};
 use crate::bug::Bug;
 use crate::command::{Command, Ended, RequestId, RunKey, RunTask, Said, StartRun, Task};
@@ -20,6 +19,7 @@ use posthaste_engine::workflow::{
     Attempt, Change, Consequences, Limits, NewEntry, NewRun, Notice, Outbox, Overrides, Part, Refusal, StepRef,
     WaitFor, Workflow,
 };
+use posthaste_node::next_id;
 use posthaste_wire::id::{DlqId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::{CallType, StepInfo};
@@ -69,8 +69,6 @@ impl Owner {
                 Said::Done
             }
         };
-        // Somebody waits for what was decided: it must be on disk.
-        self.batch.out.synced = true;
         self.answer(request, said);
         Ok(())
     }
@@ -270,7 +268,7 @@ impl Owner {
             false => old.restarted(id, now, Overrides::default(), out),
         })?;
         if resumes {
-            self.batch.notes.resumed.push((failed, no));
+            self.margin.notes.resumed.push((failed, no));
         }
         if let Some(first) = self.runs.get(&no).and_then(|run| run.workflow.entries.first()) {
             env.judge.decided(request, vec![first.id]);
@@ -292,7 +290,9 @@ impl Owner {
         }
         let random = env.random.next_u64();
         env.tell(Some(message.id), || format!("node {} receives {:?}", self.node, outcome.verdict()));
-        let Some(end) = self.shard.step_ended(message, outcome, random, Storage::Free, now, &mut self.batch.out) else {
+        let Some(end) =
+            self.engine.shard.step_ended(message, outcome, random, Storage::Free, now, &mut self.engine.batch.out)
+        else {
             return Ok(());
         };
         let attempt = Attempt { outcome, retried: end.retried, next: end.next, sent: &message.body };
@@ -392,8 +392,8 @@ impl Owner {
             return Ok(None);
         }
         let Some(mut run) = self.runs.remove(&no) else { return Ok(None) };
-        let (last_seq, random) = (&mut self.last_seq, &mut env.random);
-        let mut next_id = || next_id(last_seq, random, now);
+        let (last_seq, random) = (&mut self.engine.last_seq, &mut env.random);
+        let mut next_id = || next_id(last_seq, now, random.next_u64());
         let mut out = Outbox::new(now, &mut next_id);
         let decided = decide(&mut run.workflow, &mut out);
         let caused = Consequences::of(out);
@@ -408,8 +408,8 @@ impl Owner {
         now: Timestamp,
         begin: impl FnOnce(&mut Outbox<'_>) -> Workflow,
     ) -> Result<Seq, Stop> {
-        let (last_seq, random) = (&mut self.last_seq, &mut env.random);
-        let mut next_id = || next_id(last_seq, random, now);
+        let (last_seq, random) = (&mut self.engine.last_seq, &mut env.random);
+        let mut next_id = || next_id(last_seq, now, random.next_u64());
         let mut out = Outbox::new(now, &mut next_id);
         let workflow = begin(&mut out);
         let (caused, no) = (Consequences::of(out), workflow.run.no);
@@ -439,9 +439,9 @@ impl Owner {
         if env.has(Bug::EntryInTwoCommits) && self.later.is_none() && changes.last().is_some_and(is_entry) {
             self.later = changes.pop().map(Op::Workflow);
         }
-        self.batch.out.ops.extend(changes.into_iter().map(Op::Workflow));
-        self.batch.out.synced |= !steps.is_empty() && !env.has(Bug::RunSentBeforeSync);
-        self.shard.decided(&steps, &withdrawn, now, &mut self.batch.out);
+        self.engine.batch.out.ops.extend(changes.into_iter().map(Op::Workflow));
+        self.engine.batch.out.synced |= !steps.is_empty() && !env.has(Bug::RunSentBeforeSync);
+        self.engine.shard.decided(&steps, &withdrawn, now, &mut self.engine.batch.out);
         let notices = if env.has(Bug::EndNotPassedOn) { Vec::new() } else { notices };
         for notice in notices {
             let Notice { tenant, to, .. } = &notice;

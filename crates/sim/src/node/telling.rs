@@ -17,7 +17,7 @@ impl Owner {
     ) -> Result<(), Stop> {
         env.read(self.node)?;
         let waiters = env.store.waiters_of(tenant, &event).into();
-        let telling = Telling { event, data, waiters, last: self.last_seq, reached: Vec::new() };
+        let telling = Telling { event, data, waiters, last: self.engine.last_seq, reached: Vec::new() };
         self.tell_later(request, tenant, telling);
         Ok(())
     }

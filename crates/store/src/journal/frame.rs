@@ -4,10 +4,10 @@
 //! the rest does. A body that several messages of a batch share is written once.
 
 use super::JOURNAL_FRAME_BYTES_MAX;
-use crate::{ShardId, is_same_body};
+use crate::ShardId;
 use bytes::Bytes;
 use posthaste_engine::event::{DeadLetter, Event, Op, State};
-use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn};
+use posthaste_engine::message::{DedupKey, FlowKey, Live, Message, Origin, Place, QueueKey, Turn, is_same_body};
 use posthaste_engine::workflow::entry::Entry;
 use posthaste_engine::workflow::note::{Note, NoteKey, NoteKind};
 use posthaste_engine::workflow::{Change, Waiter};

@@ -2,13 +2,12 @@
 //! database will get.
 
 use super::pending_runs::PendingRuns;
-use crate::is_same_body;
 use crate::run::is_expired;
 use crate::usage::{ROW_BYTES, UsageChange};
 use crate::{Retention, ShardId};
 use posthaste_engine::event::{DeadLetter, Event, Op};
 use posthaste_engine::flow::Flow;
-use posthaste_engine::message::{DedupKey, Live, Message};
+use posthaste_engine::message::{DedupKey, Live, Message, is_same_body};
 use posthaste_engine::queue::Queue;
 use posthaste_engine::workflow::run::Run;
 use posthaste_wire::id::{MessageId, Seq, TenantId};

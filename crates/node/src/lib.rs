@@ -1,0 +1,36 @@
+//! What one node does with commands: it decides by the engine, and gathers what follows until the next commit.
+//!
+//! The server's core thread and the simulator drive the same code. A driver gives commands to a [`Round`], reads what the round
+//! asks for, and commits the [`Batch`]; the commit releases the replies and the effects. See [`Round::next`].
+//!
+//! This crate has no clock, no network, no disk, no threads and no randomness, and it cannot call a store: a command says what
+//! must be read ([`Wanted`]), and gets it as [`Facts`]. A reply cannot be sent before the commit: see [`Reply`].
+//!
+//! Start at `round.rs`. Each family of commands has a file: `messages.rs`, `dead_letters.rs`, `queues.rs`, `flow_keys.rs`.
+//! Workflow runs, schedules and bulk actions are still in the server and use [`Node::shard`] and [`Node::batch`].
+
+mod batch;
+mod dead_letters;
+mod facts;
+mod flow_keys;
+mod messages;
+mod new_message;
+mod node;
+mod queues;
+mod quota;
+mod reply;
+mod round;
+mod weight;
+
+pub use batch::{Batch, Committed, Done, Uncommitted};
+pub use dead_letters::{DeadLetterCommand, Replay};
+pub use facts::{Facts, Wanted};
+pub use flow_keys::FlowCommand;
+pub use messages::{Ended, MessageCommand};
+pub use new_message::{FirstDue, NewMessage};
+pub use node::{Command, Host, Moment, Node, next_id};
+pub use queues::{QueueCommand, QueueSettings};
+pub use quota::{QuotaExceeded, Quotas};
+pub use reply::{ReadReply, Reply};
+pub use round::{Next, Round};
+pub use weight::{entry_bytes, failure_bytes, header_bytes, spec_bytes, stored_bytes, wait_bytes};

@@ -1,0 +1,93 @@
+//! A round: commands that are decided together, and what is read for them.
+//!
+//! ```text
+//! push … push ── next() ──▶ Read ── found() ──▶ next() ──▶ Commit ── committed() ──▶ next() ──▶ Done
+//! ```
+//!
+//! What all commands want to know is read at once, so that a round costs one trip to a remote database. A command that needs the
+//! truth ends the part of the round before it: that is committed first, and then the facts for the rest are read.
+
+use crate::facts::{Facts, Wanted};
+use crate::node::{Command, Moment, Node};
+use posthaste_engine::planted::{self, Bug};
+use std::collections::VecDeque;
+
+/// Commands that are decided together.
+#[derive(Default)]
+pub struct Round {
+    waiting: VecDeque<Command>,
+    facts: Facts,
+    /// The commands at the front whose facts are known.
+    known: usize,
+}
+
+/// What a driver does next for a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Read this, and pass it to [`Round::found`].
+    Read(Wanted),
+    /// Commit the batch of the node, and call [`Round::committed`].
+    Commit,
+    /// One command was decided. The driver may commit first if the batch has become large.
+    Decided,
+    /// Nothing is left.
+    Done,
+}
+
+impl Round {
+    /// Adds a command, which is decided after those that came before.
+    pub fn push(&mut self, command: Command) {
+        self.waiting.push_back(command);
+    }
+
+    /// Whether no command waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Decides the next command, or says what must happen before.
+    pub fn next(&mut self, node: &mut Node, moment: &mut Moment<'_>) -> Next {
+        let Some(command) = self.waiting.front() else { return Next::Done };
+        let is_blind = planted::has(Bug::TruthNotCommitted);
+        if command.needs_truth() && !node.batch.out.ops.is_empty() && !is_blind {
+            return Next::Commit;
+        }
+        if self.known == 0 {
+            let (wanted, count) = self.wanted();
+            if !wanted.is_empty() {
+                self.known = count;
+                return Next::Read(wanted);
+            }
+            self.known = count;
+        }
+        if let Some(command) = self.waiting.pop_front() {
+            self.known -= 1;
+            node.handle(command, &self.facts, moment);
+        }
+        Next::Decided
+    }
+
+    /// What was read for [`Next::Read`].
+    pub fn found(&mut self, facts: Facts) {
+        self.facts = facts;
+    }
+
+    /// The batch was committed: what was read before may be out of date.
+    pub fn committed(&mut self) {
+        self.known = 0;
+        self.facts = Facts::default();
+    }
+
+    /// What the commands at the front want to know, up to one that needs what those before it decide, and how many they are.
+    fn wanted(&self) -> (Wanted, usize) {
+        let (mut all, mut count) = (Wanted::default(), 0);
+        for command in &self.waiting {
+            if command.needs_truth() && count > 0 {
+                break;
+            }
+            all.merge(command.wanted());
+            count += 1;
+        }
+        (all, count)
+    }
+}

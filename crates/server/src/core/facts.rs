@@ -1,0 +1,38 @@
+//! Reads what the commands of a round want to know: one trip to the store of each kind, however many commands ask.
+
+use posthaste_node::{Facts, Wanted};
+use posthaste_store::{Store, StoreError};
+use posthaste_wire::id::TenantId;
+use posthaste_wire::time::Timestamp;
+use std::collections::BTreeMap;
+
+pub(super) fn read(store: &dyn Store, wanted: &Wanted, now: Timestamp) -> Result<Facts, StoreError> {
+    let mut facts = Facts::default();
+    if !wanted.duplicates.is_empty() {
+        let found = store.find_duplicates(&wanted.duplicates, now)?;
+        let known = wanted.duplicates.iter().zip(found).filter_map(|(key, found)| Some((*key, found?)));
+        facts.duplicates = known.collect();
+    }
+    for (tenant, ids) in by_tenant(&wanted.live) {
+        let rows = store.find_live(tenant, &ids)?;
+        facts.live.extend(rows.into_iter().map(|row| ((tenant, row.id), row)));
+    }
+    for (tenant, ids) in by_tenant(&wanted.dead_letters) {
+        let found = store.find_dead_letters(tenant, &ids)?;
+        facts.dead_letters.extend(found.into_iter().map(|id| (tenant, id)));
+    }
+    Ok(facts)
+}
+
+/// The ids of each tenant, each once.
+fn by_tenant<T: Copy + Ord>(ids: &[(TenantId, T)]) -> BTreeMap<TenantId, Vec<T>> {
+    let mut tenants: BTreeMap<TenantId, Vec<T>> = BTreeMap::new();
+    for (tenant, id) in ids {
+        tenants.entry(*tenant).or_default().push(*id);
+    }
+    for ids in tenants.values_mut() {
+        ids.sort_unstable();
+        ids.dedup();
+    }
+    tenants
+}
