@@ -1,4 +1,5 @@
 //! Rounds: how often they read, when they commit, and when their replies leave.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use bytes::Bytes;
 use posthaste_engine::flow::FlowEdit;
