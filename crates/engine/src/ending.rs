@@ -57,7 +57,7 @@ pub(crate) fn failed(live: &Live, outcome: Outcome, now: Timestamp, out: &mut Ou
     out.log(live.tenant, live.id, now, State::Error, detail);
     out.log(live.tenant, live.id, now, State::Failed, last);
     let (tenant, id) = (live.tenant, live.id);
-    out.ops.push(Op::Bury(DeadLetter { dlq_id, tenant, id, retried, error, response }));
+    out.ops.push(Op::InsertDeadLetter(DeadLetter { dlq_id, tenant, id, retried, error, response }));
 }
 
 /// A success is logged by its status and its times alone.

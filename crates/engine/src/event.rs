@@ -234,7 +234,7 @@ pub enum Op {
         live: Live,
     },
     /// Publishes with this key before `expires` are duplicates of `id`.
-    Remember {
+    PutDedupKey {
         /// Whose key.
         tenant: TenantId,
         /// The key.
@@ -254,9 +254,9 @@ pub enum Op {
         id: MessageId,
     },
     /// The message has failed: its live row goes and a dead letter with a copy of it is made.
-    Bury(DeadLetter),
+    InsertDeadLetter(DeadLetter),
     /// A dead letter goes, because it was deleted or is published again in the same batch.
-    Exhume {
+    DeleteDeadLetter {
         /// Whose.
         tenant: TenantId,
         /// Which dead letter.

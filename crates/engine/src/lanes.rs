@@ -10,13 +10,13 @@
 mod refill;
 mod why;
 
-use crate::appetite::Appetite;
+use crate::fair_share::{self, ShareWaiters};
 use crate::flows::{Blocked, Flows};
 use crate::limits;
+use crate::load_queue::LoadQueue;
 use crate::message::{DueKey, FlowKey, Live, Origin};
 use crate::planted::{self, Bug};
-use crate::shard::{Waiting, of_tenant};
-use crate::share::{self, Crowd};
+use crate::shard::{BacklogCounts, of_tenant};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -81,7 +81,7 @@ pub(crate) struct Lanes {
     /// Tenants with a lane that may start something, in turn.
     turn: VecDeque<TenantId>,
     /// Lanes that have room for what they spilled.
-    appetite: Appetite<LaneKey>,
+    load_queue: LoadQueue<LaneKey>,
     in_flight: u32,
     in_flight_bytes: u64,
     /// The limits of flow-control keys.
@@ -142,7 +142,7 @@ struct Line {
     queued: bool,
     /// Stands in `opens` with this time.
     opens_at: Option<Timestamp>,
-    /// Stands in its tenant's `crowd` with this many under way.
+    /// Stands in its tenant's `share_waiters` with this many under way.
     crowded: Option<u32>,
     /// The round in which it was last passed over, because its first does not fit.
     passed_in: u64,
@@ -155,7 +155,7 @@ struct Tenant {
     /// Lanes with something waiting and a free slot, in turn.
     runnable: VecDeque<LaneKey>,
     /// Lanes of origins that have their share.
-    crowd: Crowd<LaneKey>,
+    share_waiters: ShareWaiters<LaneKey>,
     /// Stands in `turn`.
     queued: bool,
 }
@@ -183,7 +183,7 @@ impl Lanes {
             lines: BTreeMap::new(),
             tenants: HashMap::new(),
             turn: VecDeque::new(),
-            appetite: Appetite::default(),
+            load_queue: LoadQueue::default(),
             in_flight: 0,
             in_flight_bytes: 0,
             flows: Flows::default(),
@@ -209,7 +209,7 @@ impl Lanes {
         tenant: TenantId,
         ready_since: impl Fn(Seq) -> Option<Timestamp>,
         mut looks: usize,
-        waiting: &mut Waiting,
+        waiting: &mut BacklogCounts,
     ) {
         waiting.paused_flows += self.flows.paused(tenant, looks);
         waiting.is_partial |= self.flows.count(tenant) > looks;
@@ -359,7 +359,7 @@ impl Lanes {
 
     /// A place of a tenant is free: whoever waits for its share with the least under way may have it.
     fn thin_out(&mut self, id: TenantId, now: Timestamp) {
-        let first = |lanes: &Lanes| lanes.tenants.get(&id).and_then(|tenant| tenant.crowd.first());
+        let first = |lanes: &Lanes| lanes.tenants.get(&id).and_then(|tenant| tenant.share_waiters.first());
         while let Some((_, key)) = first(self).filter(|(in_flight, key)| self.has_share(*key, *in_flight)) {
             self.queue(key, now);
             if self.lines.get(&key).is_some_and(|line| line.queued) {
@@ -454,7 +454,7 @@ impl Lanes {
     /// Whether an origin with so many under way may have one more of its tenant's places.
     fn has_share(&self, key: LaneKey, in_flight: u32) -> bool {
         let Settings { origin_in_flight_max, tenant_in_flight_max, .. } = self.settings;
-        share::fits(in_flight, origin_in_flight_max, self.tenant_in_flight(key.0), tenant_in_flight_max)
+        fair_share::fits(in_flight, origin_in_flight_max, self.tenant_in_flight(key.0), tenant_in_flight_max)
     }
 
     /// Whether the first of a lane waits for bytes, which none may take away from it.
@@ -506,7 +506,7 @@ impl Lanes {
             Lane::Origin(_) if line.in_flight >= self.settings.origin_in_flight_max => Err(Blocked::ForNow),
             Lane::Origin(_) if !has_place => {
                 line.crowded = Some(line.in_flight);
-                self.tenants.entry(key.0).or_default().crowd.add(key, line.in_flight);
+                self.tenants.entry(key.0).or_default().share_waiters.add(key, line.in_flight);
                 Err(Blocked::ForNow)
             }
             Lane::Origin(_) => Ok(()),
@@ -526,7 +526,7 @@ impl Lanes {
     fn leave_crowd(&mut self, key: LaneKey) {
         let crowded = self.lines.get_mut(&key).and_then(|line| line.crowded.take());
         if let (Some(in_flight), Some(tenant)) = (crowded, self.tenants.get_mut(&key.0)) {
-            tenant.crowd.remove(key, in_flight);
+            tenant.share_waiters.remove(key, in_flight);
         }
     }
 

@@ -42,13 +42,13 @@ mod ending;
 
 mod lanes;
 
-mod share;
+mod fair_share;
 
 mod queues;
 
 mod flows;
 
-mod appetite;
+mod load_queue;
 
 pub mod limits;
 

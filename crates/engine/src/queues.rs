@@ -8,12 +8,12 @@
 //! A pause and the parallelism hold back messages, never callbacks. After a restart all callbacks are loaded first and sent
 //! at once, *early*: before the slots are filled again in the order of turns.
 
-use crate::appetite::{Appetite, Want};
 use crate::lanes::Settings;
+use crate::load_queue::{LoadQueue, Want};
 use crate::message::{Live, Place, QueueKey, Turn};
 use crate::planted::{self, Bug};
 use crate::queue::Queue;
-use crate::shard::{Waiting, of_tenant};
+use crate::shard::{BacklogCounts, of_tenant};
 use crate::why::{InQueue, Position};
 use posthaste_wire::id::{Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -40,7 +40,7 @@ pub(crate) struct Queues {
     queues: BTreeMap<QueueId, Line>,
     per_tenant: HashMap<TenantId, usize>,
     /// Queues with room for what they have in the store.
-    appetite: Appetite<QueueId>,
+    load_queue: LoadQueue<QueueId>,
     /// When the first message that is still delayed joins its queue.
     joins: BTreeSet<(Timestamp, QueueId)>,
 }
@@ -78,7 +78,7 @@ impl Queues {
             settings,
             queues: BTreeMap::new(),
             per_tenant: HashMap::new(),
-            appetite: Appetite::default(),
+            load_queue: LoadQueue::default(),
             joins: BTreeSet::new(),
         }
     }
@@ -100,7 +100,7 @@ impl Queues {
     }
 
     /// Adds what waits for its turn in the queues of a tenant; after `looks` at queues the rest is left out.
-    pub(crate) fn add_waiting(&self, tenant: TenantId, looks: usize, waiting: &mut Waiting) {
+    pub(crate) fn add_waiting(&self, tenant: TenantId, looks: usize, waiting: &mut BacklogCounts) {
         for (looked, (_, line)) in of_tenant(&self.queues, tenant, QueueKey(0)).enumerate() {
             if looked == looks {
                 waiting.is_partial = true;
@@ -159,7 +159,7 @@ impl Queues {
         if !line.queue.deleted || !is_empty || line.stored.is_some() {
             return None;
         }
-        self.appetite.set(id, Want::Nothing);
+        self.load_queue.set(id, Want::Nothing);
         self.joins_no_more(id);
         self.queues.remove(&id).map(|line| line.queue.name)
     }
@@ -313,7 +313,7 @@ impl Queues {
     /// A queue with room for what it has in the store, and the row behind which that begins. In a full shard
     /// only a queue that has nobody waiting in RAM.
     pub(crate) fn wants_load(&self, full: bool) -> Option<(QueueId, RowKey)> {
-        let id = self.appetite.first(full)?;
+        let id = self.load_queue.first(full)?;
         Some((id, self.queues.get(&id)?.stored?))
     }
 
@@ -324,7 +324,7 @@ impl Queues {
             line.stored = None;
         }
         // Whoever is served stands behind those who wait.
-        self.appetite.set(id, Want::Nothing);
+        self.load_queue.set(id, Want::Nothing);
     }
 
     /// What was read has joined; behind `rest` the store may have more.
@@ -364,7 +364,7 @@ impl Queues {
         } else {
             Want::More
         };
-        self.appetite.set(id, want);
+        self.load_queue.set(id, want);
     }
 }
 

@@ -31,13 +31,13 @@ use crate::queues::{Joined, QueueId, Queues};
 use crate::retry::{self, Next};
 use clock::Clock;
 pub use load::{Load, Source};
-pub use operate::Hastened;
+pub use operate::DeliverNowOutcome;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 pub use steps::{Step, StepEnd};
-pub use waiting::Waiting;
+pub use waiting::BacklogCounts;
 pub(crate) use waiting::of_tenant;
 
 /// What a step wants: ops to commit as one transaction, then effects to carry out.
@@ -214,7 +214,7 @@ impl Shard {
             self.remember(tenant, key, id, message.created_at, out);
         }
         if let Some(dlq_id) = replaces.filter(|_| !planted::has(Bug::ReplayKeepsDeadLetter)) {
-            out.ops.push(Op::Exhume { tenant, dlq_id });
+            out.ops.push(Op::DeleteDeadLetter { tenant, dlq_id });
         }
         let place = message.spec.queue.as_deref().map(|name| self.place_in(name, &message, now, out));
         self.insert(&message, origin, place, now, out);
@@ -233,7 +233,7 @@ impl Shard {
         self.fresh_keys.insert((tenant, key), id);
         let expires = now.plus_millis(self.settings.dedup_window_ms);
         if !planted::has(Bug::DedupNotRemembered) {
-            out.ops.push(Op::Remember { tenant, key, id, expires });
+            out.ops.push(Op::PutDedupKey { tenant, key, id, expires });
         }
     }
 
@@ -337,7 +337,7 @@ impl Shard {
     /// These dead letters, known to exist, are deleted.
     pub fn delete_dead_letters(&mut self, tenant: TenantId, ids: &[DlqId], out: &mut Output) {
         out.synced |= !ids.is_empty();
-        out.ops.extend(ids.iter().map(|&dlq_id| Op::Exhume { tenant, dlq_id }));
+        out.ops.extend(ids.iter().map(|&dlq_id| Op::DeleteDeadLetter { tenant, dlq_id }));
     }
 
     /// Time has passed.

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 /// What a live message waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitReason {
     /// When its next attempt is due, or was.
     pub due: Timestamp,
     /// Retries done so far.
@@ -237,7 +237,7 @@ fn used_up(attempts: u32, retries: u32) -> String {
 
 /// What a message waits for. `last` is what its last attempt brought, `under_way_since` when the one under way started.
 pub fn waiting_sentence(
-    waiting: &Waiting,
+    waiting: &WaitReason,
     subject: &Subject<'_>,
     last: Option<&Answer>,
     under_way_since: Option<Timestamp>,

@@ -144,7 +144,7 @@ impl CallError {
 
     /// An invalid response: too large, or malformed. It is not known whether the request took effect.
     pub fn unreadable(source: impl Into<BoxError>) -> CallError {
-        let mut error = CallError::new(Class::Invalid).because(source).from_a_stranger();
+        let mut error = CallError::new(Class::Invalid).because(source).unexpected_responder();
         error.inner.is_untouched = false;
         error
     }
@@ -205,7 +205,7 @@ impl CallError {
     }
 
     /// Marks a response that the service itself would never send, such as one from a proxy in its place.
-    pub fn from_a_stranger(mut self) -> CallError {
+    pub fn unexpected_responder(mut self) -> CallError {
         self.inner.is_foreign = true;
         self
     }
@@ -386,7 +386,7 @@ mod tests {
         assert!(!CallError::invalid("x").is_outage() && !CallError::cancelled().is_outage());
         let strange = CallError::unreadable("<html>");
         assert!(strange.is_outage() && !strange.is_retryable() && !strange.is_untouched());
-        assert!(CallError::from_status(404, &HeaderMap::new()).from_a_stranger().is_outage());
+        assert!(CallError::from_status(404, &HeaderMap::new()).unexpected_responder().is_outage());
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Driver {
         }
         for op in &ops {
             match op {
-                posthaste_engine::event::Op::Remember { tenant, key, id, .. } => {
+                posthaste_engine::event::Op::PutDedupKey { tenant, key, id, .. } => {
                     self.stored.duplicates.insert((*tenant, *key), *id);
                 }
                 posthaste_engine::event::Op::Insert { live, .. } => {

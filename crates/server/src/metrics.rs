@@ -191,7 +191,7 @@ impl Metrics {
         };
         self.commit_ops.observe(ops.len() as f64);
         self.commit_seconds.get_or_create(&CommitLabel { durability }).observe(took.as_secs_f64());
-        let buried = ops.iter().filter(|op| matches!(op, Op::Bury(_))).count();
+        let buried = ops.iter().filter(|op| matches!(op, Op::InsertDeadLetter(_))).count();
         self.dead_lettered.inc_by(buried as u64);
     }
 

@@ -170,7 +170,7 @@ impl Store {
                 self.last_seq = Seq0(self.last_seq.0.max(id.seq));
                 self.put_live(id.seq, Some(*live));
             }
-            Op::Remember { tenant, key, id, expires } => {
+            Op::PutDedupKey { tenant, key, id, expires } => {
                 self.dedup.entry((*tenant, *key)).or_default().push((*id, *expires));
                 self.undo.push(Undo::Dedup((*tenant, *key)));
             }
@@ -186,7 +186,7 @@ impl Store {
                 self.live_row(*id).ok_or_else(|| format!("{id} has no live row to remove"))?;
                 self.put_live(id.seq, None);
             }
-            Op::Bury(letter) => {
+            Op::InsertDeadLetter(letter) => {
                 self.live_row(letter.id).ok_or_else(|| format!("{} has no live row to bury", letter.id))?;
                 self.put_live(letter.id.seq, None);
                 let message = self.message(letter.id).ok_or_else(|| format!("{} is missing", letter.id))?.clone();
@@ -194,7 +194,7 @@ impl Store {
                     return Err(format!("the dead letter {} is taken", letter.dlq_id));
                 }
             }
-            Op::Exhume { tenant, dlq_id } => {
+            Op::DeleteDeadLetter { tenant, dlq_id } => {
                 if self.put_dead_letter((*tenant, *dlq_id), None).is_none() {
                     return Err(format!("the dead letter {dlq_id} is missing"));
                 }

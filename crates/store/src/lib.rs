@@ -210,17 +210,22 @@ pub trait Store: Send + Sync {
         tenant: TenantId,
         id: &str,
         created_at: Option<Timestamp>,
-        asker: Asker,
+        pool: ReadPool,
     ) -> Result<Option<Seq>, StoreError>;
 
     /// A run with all its entries, for its owner to decide. One without its first entry is not there.
     fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError>;
 
     /// The same with everything that it keeps.
-    fn run_record(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Record>, StoreError>;
+    fn run_record(&self, tenant: TenantId, run: Seq, pool: ReadPool) -> Result<Option<Record>, StoreError>;
 
     /// The entries of a run with their bytes; `None` if it is not there.
-    fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError>;
+    fn run_entries(
+        &self,
+        tenant: TenantId,
+        run: Seq,
+        pool: ReadPool,
+    ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError>;
 
     /// The entries of a run that are steps of this kind, with their bytes; none if it is not there. Of one that is being
     /// dropped, some may be left.
@@ -253,7 +258,7 @@ pub trait Store: Send + Sync {
     ) -> Result<Page<FailedRun>, StoreError>;
 
     /// The run with this place in the DLQ.
-    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, asker: Asker) -> Result<Option<Seq>, StoreError>;
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, pool: ReadPool) -> Result<Option<Seq>, StoreError>;
 
     /// The same, as the DLQ shows it.
     fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError>;
@@ -296,13 +301,13 @@ pub trait Store: Send + Sync {
     fn probe(&self) -> Result<(), StoreError>;
 }
 
-/// Who asks: the owner of a shard must never wait for the queries of others.
+/// Which read connections to use. The core has its own, so it never waits for API queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
-    /// The owner of the shard.
-    Owner,
-    /// Everybody else.
-    Others,
+pub enum ReadPool {
+    /// The connection of the core thread.
+    Core,
+    /// The connections that API queries share.
+    Queries,
 }
 
 /// A part of the keys and messages that one process owns at a time. The embedded store has one.

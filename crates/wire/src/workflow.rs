@@ -208,8 +208,8 @@ mod tests {
         assert!(info.is_plan());
         let python = br#"{"stepId":1,"stepName":"b","stepType":"Run","out":"null","concurrent":1,"targetStep":0}"#;
         assert!(!StepInfo::parse(python).is_plan(), "Python writes targetStep 0 for none");
-        for rubbish in [&b"not json"[..], b"[]", b"null", br#"{"stepId":-1,"stepName":7}"#, b"\xff"] {
-            assert_eq!(StepInfo::parse(rubbish), StepInfo { concurrent: 1, ..StepInfo::default() });
+        for malformed in [&b"not json"[..], b"[]", b"null", br#"{"stepId":-1,"stepName":7}"#, b"\xff"] {
+            assert_eq!(StepInfo::parse(malformed), StepInfo { concurrent: 1, ..StepInfo::default() });
         }
     }
 }

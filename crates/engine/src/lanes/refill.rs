@@ -1,7 +1,7 @@
 //! What lanes have left to the store, and when they ask for it again.
 
 use super::{Lane, LaneKey, Lanes};
-use crate::appetite::Want;
+use crate::load_queue::Want;
 use crate::message::DueKey;
 use crate::planted::{self, Bug};
 
@@ -12,7 +12,7 @@ impl Lanes {
     /// A lane that has room for what it spilled, the first key that it lacks, and how many it asks for.
     pub(crate) fn wants_refill(&self, held: usize) -> Option<(LaneKey, DueKey, usize)> {
         let full = held + self.refill() > self.settings.held_max;
-        let key = self.appetite.first(full)?;
+        let key = self.load_queue.first(full)?;
         let max = if full { self.floor(key) } else { self.refill() };
         Some((key, self.lines.get(&key)?.spilled?, max))
     }
@@ -25,7 +25,7 @@ impl Lanes {
     /// What the lane spilled has been read and is about to be pushed again.
     pub(crate) fn begin_refill(&mut self, key: LaneKey) {
         // Whoever is served stands behind those who wait.
-        self.appetite.set(key, Want::Nothing);
+        self.load_queue.set(key, Want::Nothing);
         if let Some(line) = self.lines.get_mut(&key) {
             line.spilled = None;
         }
@@ -63,6 +63,6 @@ impl Lanes {
         } else {
             Want::More
         };
-        self.appetite.set(key, want);
+        self.load_queue.set(key, want);
     }
 }

@@ -10,7 +10,7 @@ use posthaste_wire::time::Timestamp;
 
 /// What came of asking that a message does not wait for its time any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hastened {
+pub enum DeliverNowOutcome {
     /// It is due, now or since before.
     Due,
     /// It is in a queue, where nobody comes before his turn: nothing has changed.
@@ -23,12 +23,12 @@ impl Shard {
     /// A live message is due now, be it delayed or waiting for a retry. That is no attempt more than it had.
     ///
     /// `row` must be what the store has now, with nothing uncommitted.
-    pub fn hasten(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> Hastened {
+    pub fn deliver_now(&mut self, row: &Live, now: Timestamp, out: &mut Output) -> DeliverNowOutcome {
         if row.cancel_requested {
-            return Hastened::Cancelled;
+            return DeliverNowOutcome::Cancelled;
         }
         if row.place.is_some() {
-            return Hastened::Queued;
+            return DeliverNowOutcome::Queued;
         }
         let waits_for_time = self.held.get(&row.id.seq).is_none_or(|held| held.stage == Stage::Timed);
         if waits_for_time && row.due > now {
@@ -39,7 +39,7 @@ impl Shard {
             self.arrive(live, now);
             self.dispatch(&[], now, out);
         }
-        Hastened::Due
+        DeliverNowOutcome::Due
     }
 
     /// Attempts of a tenant under way.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// What of a tenant waits for a slot, a turn or the capacity of a key, although its time has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct BacklogCounts {
     /// How many, as far as they are in RAM.
     pub count: u64,
     /// More of them are in the store only.
@@ -22,7 +22,7 @@ pub struct Waiting {
     pub is_partial: bool,
 }
 
-impl Waiting {
+impl BacklogCounts {
     /// So many in a line, whose first was due then; those behind it were due later.
     pub(crate) fn add(&mut self, count: usize, oldest_due: Option<Timestamp>, has_more: bool) {
         self.count += count as u64;
@@ -34,8 +34,8 @@ impl Waiting {
 impl Shard {
     /// What of a tenant waits. Walks its lanes, keys and queues, at most `looks` of each, and neither its messages nor
     /// what others have.
-    pub fn waiting(&self, tenant: TenantId, looks: usize) -> Waiting {
-        let mut waiting = Waiting::default();
+    pub fn waiting(&self, tenant: TenantId, looks: usize) -> BacklogCounts {
+        let mut waiting = BacklogCounts::default();
         let ready_since =
             |seq: Seq| self.held.get(&seq).filter(|held| held.stage == Stage::Ready).map(|held| held.live.due);
         self.lanes.add_waiting(tenant, ready_since, looks, &mut waiting);

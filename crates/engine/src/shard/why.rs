@@ -2,7 +2,7 @@
 
 use super::{Shard, Stage};
 use crate::message::Live;
-use crate::why::{Obstacle, Room, Waiting};
+use crate::why::{Obstacle, Room, WaitReason};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
@@ -13,7 +13,7 @@ impl Shard {
     }
 
     /// What a live message waits for. `row` is what the store has of it, or [`Shard::held_row`].
-    pub fn why(&mut self, row: &Live, now: Timestamp) -> Waiting {
+    pub fn why(&mut self, row: &Live, now: Timestamp) -> WaitReason {
         let held = self.held.get(&row.id.seq).map(|held| (held.live, held.stage));
         let live = held.map_or(*row, |(live, _)| live);
         let obstacle = match held.map(|(_, stage)| stage) {
@@ -24,7 +24,7 @@ impl Shard {
             Some(Stage::Ready) => self.in_lane(&live, now).unwrap_or(Obstacle::Nothing),
             None => self.why_stored(&live, now),
         };
-        Waiting { due: live.due, retried: live.retried, cancel_requested: live.cancel_requested, obstacle }
+        WaitReason { due: live.due, retried: live.retried, cancel_requested: live.cancel_requested, obstacle }
     }
 
     /// The same for what is in the store only.

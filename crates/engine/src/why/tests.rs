@@ -13,11 +13,11 @@ fn subject() -> Subject<'static> {
     Subject { destination: "https://example.com", created_at, retries: 3, timeout, is_deadline: false }
 }
 
-fn waiting(obstacle: Obstacle) -> Waiting {
-    Waiting { due: NOW.plus_millis(12_345), retried: 0, cancel_requested: false, obstacle }
+fn waiting(obstacle: Obstacle) -> WaitReason {
+    WaitReason { due: NOW.plus_millis(12_345), retried: 0, cancel_requested: false, obstacle }
 }
 
-fn queue(position: Option<Position>, paused: bool) -> Waiting {
+fn queue(position: Option<Position>, paused: bool) -> WaitReason {
     let changed_at = NOW.minus_millis(240_000);
     let queue = InQueue { name: "orders".into(), paused, changed_at, parallelism: 2, taken: 2, position };
     waiting(Obstacle::Queue(queue))
@@ -36,13 +36,13 @@ fn flow() -> InFlow {
     }
 }
 
-fn destination(busy: Busy) -> Waiting {
+fn destination(busy: Busy) -> WaitReason {
     waiting(Obstacle::Destination(AtDestination { position: Position::Nth(11), in_flight: 200, max: 200, busy }))
 }
 
 #[test]
 fn every_obstacle_has_its_sentence() {
-    let retried = |obstacle| Waiting { retried: 1, ..waiting(obstacle) };
+    let retried = |obstacle| WaitReason { retried: 1, ..waiting(obstacle) };
     let full = InFlow { rate: None, opens_at: None, parallelism: Some(1), ..flow() };
     let slow = InFlow { period_ms: 90_000, position: Position::Beyond(2_000), ..flow() };
     let cases = [
@@ -101,7 +101,7 @@ fn every_obstacle_has_its_sentence() {
         ),
         (retried(Obstacle::Attempt), "the 2nd attempt has been in flight for 1.2 s"),
         (
-            Waiting { cancel_requested: true, ..waiting(Obstacle::Attempt) },
+            WaitReason { cancel_requested: true, ..waiting(Obstacle::Attempt) },
             "the 1st attempt has been in flight for 1.2 s; the message is cancelled and will not be retried",
         ),
         (waiting(Obstacle::Stopping), "the server is stopping: the message starts after the restart"),

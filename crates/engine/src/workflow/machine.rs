@@ -164,7 +164,7 @@ impl Workflow {
     }
 
     /// A message of the run need not wait for its time any longer; false if it is not to be attempted, or is no attempt.
-    pub fn hasten(&mut self, part: Part, out: &mut Outbox<'_>) -> bool {
+    pub fn deliver_now(&mut self, part: Part, out: &mut Outbox<'_>) -> bool {
         let call = self.run.failure.as_mut().and_then(|failure| failure.call.as_mut());
         match (part, call) {
             (Part::Entry(index), _) => {

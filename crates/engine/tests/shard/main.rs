@@ -1,8 +1,8 @@
 //! The shard against a model of the world: random publishes, outcomes, cancels, pauses, waits and crashes.
 
 mod clock;
+mod deliver_now;
 mod flows;
-mod hasten;
 mod makings;
 mod queues;
 mod steps;
@@ -82,7 +82,7 @@ fn action() -> impl Strategy<Value = Action> {
         16 => new().prop_map(Action::Publish),
         16 => (0usize..8, how()).prop_map(|(which, how)| Action::End { which, how }),
         2 => (0usize..40).prop_map(|which| Action::Cancel { which }),
-        2 => (0usize..40).prop_map(|which| Action::Hasten { which }),
+        2 => (0usize..40).prop_map(|which| Action::DeliverNow { which }),
         2 => put_queue,
         1 => (0u32..2, 0u8..2).prop_map(|(tenant, queue)| Action::DeleteQueue { tenant, queue }),
         2 => (0u32..2, 0u8..2, edit()).prop_map(|(tenant, key, edit)| Action::EditFlow { tenant, key, edit }),
@@ -213,7 +213,7 @@ fn a_replay_that_is_a_duplicate_leaves_its_dead_letter_alone() {
         let replaces = Some(posthaste_wire::id::DlqId { at: world.now, n: 1 });
         let publish = Publish { message: message.clone(), origin: Origin(0), dedup, replaces };
         let accepted = world.shard.publish(publish, world.now, &mut out);
-        (accepted.deduplicated, out.ops.iter().any(|op| matches!(op, Op::Exhume { .. })))
+        (accepted.deduplicated, out.ops.iter().any(|op| matches!(op, Op::DeleteDeadLetter { .. })))
     };
     assert_eq!(replay(Some((DedupKey([1; 32]), Some(original.id)))), (true, false));
     assert_eq!(replay(None), (false, true));

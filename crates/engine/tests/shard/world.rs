@@ -69,7 +69,7 @@ pub(crate) enum Action {
     Cancel {
         which: usize,
     },
-    Hasten {
+    DeliverNow {
         which: usize,
     },
     PutQueue {
@@ -191,7 +191,7 @@ impl World {
                 let rows: Vec<Live> = row.into_iter().collect();
                 self.shard.cancel(&rows, self.now, &mut out);
             }
-            Action::Hasten { which } => self.hasten(*which, &mut out),
+            Action::DeliverNow { which } => self.deliver_now(*which, &mut out),
             Action::PutQueue { tenant, queue, parallelism, paused } => {
                 let (tenant, name) = (TenantId(*tenant), queue_name(*queue));
                 self.shard.put_queue(tenant, &name, *parallelism, *paused, self.now, &mut out);
@@ -435,13 +435,13 @@ impl World {
                 self.messages.insert(message.id.seq, message);
                 assert!(self.live.insert(live.id.seq, live).is_none());
             }
-            Op::Remember { tenant, key, id, expires } => {
+            Op::PutDedupKey { tenant, key, id, expires } => {
                 self.keys.insert((tenant, key), (id, expires));
             }
             Op::Log(event) => self.events.push(event),
             Op::Update(live) => assert!(self.live.insert(live.id.seq, live).is_some()),
             Op::Remove { id } => self.remove(id),
-            Op::Bury(letter) => {
+            Op::InsertDeadLetter(letter) => {
                 self.remove(letter.id);
                 assert!(self.buried.insert(letter.id.seq));
             }

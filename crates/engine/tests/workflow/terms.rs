@@ -13,10 +13,10 @@ use posthaste_wire::redact::RedactFields;
 
 const DAY_MS: u64 = 86_400_000;
 
-fn hasten(world: &mut World, part: Part) -> bool {
-    let hastened = world.decide(|workflow, out| workflow.hasten(part, out));
+fn deliver_now(world: &mut World, part: Part) -> bool {
+    let outcome = world.decide(|workflow, out| workflow.deliver_now(part, out));
     world.crash();
-    hastened
+    outcome
 }
 
 fn waiting(number: u32, kind: &str) -> StepText {
@@ -34,18 +34,18 @@ fn a_step_that_sleeps_or_is_retried_is_due_when_somebody_says_so() {
     let nap = NewEntry { due: T0.plus_millis(DAY_MS), ..step(r#"{"stepId":1}"#) };
     world.decide(|workflow, out| workflow.append(vec![nap], &LIMITS, out)).unwrap();
     let due = |world: &World, index: usize| world.workflow.entries[index].delivery.due;
-    assert!(hasten(&mut world, Part::Entry(1)));
-    let hastened = due(&world, 1);
-    assert!(hastened < T0.plus_millis(DAY_MS));
-    assert!(hasten(&mut world, Part::Entry(1)));
-    assert_eq!(due(&world, 1), hastened, "what is due stays so");
+    assert!(deliver_now(&mut world, Part::Entry(1)));
+    let outcome = due(&world, 1);
+    assert!(outcome < T0.plus_millis(DAY_MS));
+    assert!(deliver_now(&mut world, Part::Entry(1)));
+    assert_eq!(due(&world, 1), outcome, "what is due stays so");
     world.attempted(1, answered(500), 0, Next::RetryAt(T0.plus_millis(DAY_MS)));
-    assert!(hasten(&mut world, Part::Entry(1)));
+    assert!(deliver_now(&mut world, Part::Entry(1)));
     assert!(due(&world, 1) < T0.plus_millis(DAY_MS));
     assert_eq!(world.workflow.entries[1].delivery.attempts, 1, "nothing else changes");
     world.attempted(1, answered(200), 1, Next::Done);
     for over in [Part::Entry(1), Part::Entry(7), Part::FailureCall, Part::Deadline] {
-        assert!(!hasten(&mut world, over), "{over:?}");
+        assert!(!deliver_now(&mut world, over), "{over:?}");
     }
 }
 
@@ -53,18 +53,18 @@ fn a_step_that_sleeps_or_is_retried_is_due_when_somebody_says_so() {
 fn the_call_about_a_failure_is_due_when_somebody_says_so() {
     let failure = FailureCall { url: "http://app:3000/failed".into(), ..FailureCall::default() };
     let mut world = quiet(RunConfig { failure: Some(failure), ..config() });
-    assert!(!hasten(&mut world, Part::FailureCall));
+    assert!(!deliver_now(&mut world, Part::FailureCall));
     world.attempted(0, answered(500), 3, Next::DeadLetter);
-    assert!(!hasten(&mut world, Part::Entry(0)), "the run has ended");
+    assert!(!deliver_now(&mut world, Part::Entry(0)), "the run has ended");
     let outcome = answered(500);
     let later = T0.plus_millis(DAY_MS);
     let attempt = |next| Attempt { outcome: &outcome, retried: 0, next, sent: b"" };
     world.decide(|workflow, out| workflow.failure_told(attempt(Next::RetryAt(later)), out));
-    assert!(hasten(&mut world, Part::FailureCall));
+    assert!(deliver_now(&mut world, Part::FailureCall));
     let call = |world: &World| world.workflow.run.failure.as_ref().unwrap().call.clone().unwrap();
     assert!(call(&world).due < later);
     world.decide(|workflow, out| workflow.failure_told(attempt(Next::DeadLetter), out));
-    assert!(!hasten(&mut world, Part::FailureCall), "it is over");
+    assert!(!deliver_now(&mut world, Part::FailureCall), "it is over");
 }
 
 #[test]

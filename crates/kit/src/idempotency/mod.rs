@@ -176,7 +176,7 @@ impl StoreError {
     }
 
     /// The store returned an invalid response.
-    pub fn rubbish(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    pub fn malformed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
         StoreError { kind: Kind::Rubbish, source: Some(source.into()) }
     }
 

@@ -223,7 +223,7 @@ fn failed(error: sqlx::Error) -> StoreError {
     match error {
         sqlx::Error::PoolTimedOut => StoreError::timed_out(),
         sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Protocol(_) => {
-            StoreError::rubbish(error)
+            StoreError::malformed(error)
         }
         error => StoreError::unavailable(error),
     }

@@ -139,7 +139,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisStore<C> {
         match self.run(script, key, arguments).await? {
             Value::Int(1) => Ok(true),
             Value::Int(0) => Ok(false),
-            _ => Err(StoreError::rubbish("neither one nor zero")),
+            _ => Err(StoreError::malformed("neither one nor zero")),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Replicas {
             (Some(Value::Int(found)), Some(_)) => {
                 Err(StoreError::unavailable(format!("only {found} of {} replicas have the write", self.count)))
             }
-            _ => Err(StoreError::rubbish("not one answer per command")),
+            _ => Err(StoreError::malformed("not one answer per command")),
         }
     }
 }
@@ -197,11 +197,11 @@ fn value(state: char, token: [u8; 16]) -> String {
 }
 
 /// What the answer to [`BEGIN`] says; `None` if the key was taken. Everything that no holder can have written is
-/// rubbish: it may stand for something that we do not understand, so nobody may go on.
+/// malformed: it may stand for something that we do not understand, so nobody may go on.
 fn begun(answer: &Value) -> Result<Option<Begun>, StoreError> {
-    let Value::Array(parts) = answer else { return Err(StoreError::rubbish("not a list")) };
+    let Value::Array(parts) = answer else { return Err(StoreError::malformed("not a list")) };
     let [Value::BulkString(value), Value::Int(left_ms)] = &parts[..] else {
-        return Err(StoreError::rubbish("not a value and its time"));
+        return Err(StoreError::malformed("not a value and its time"));
     };
     let is_token = value.len() == VALUE_BYTES && value[1..].iter().all(u8::is_ascii_hexdigit);
     match (value.first().copied().map(char::from), u64::try_from(*left_ms)) {
@@ -210,8 +210,8 @@ fn begun(answer: &Value) -> Result<Option<Begun>, StoreError> {
             Ok(Some(Begun::UnderWay { retry_after: Duration::from_millis(left_ms) }))
         }
         (Some(DONE), _) if is_token => Ok(Some(Begun::Done)),
-        (Some(UNDER_WAY), Err(_)) if is_token => Err(StoreError::rubbish("a lock that never expires")),
-        _ => Err(StoreError::rubbish("a value that this store did not write")),
+        (Some(UNDER_WAY), Err(_)) if is_token => Err(StoreError::malformed("a lock that never expires")),
+        _ => Err(StoreError::malformed("a value that this store did not write")),
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
         );
         assert!(matches!(begun(&answer(&done, 7)), Ok(Some(Begun::Done))));
         assert!(matches!(begun(&answer(&done, -1)), Ok(Some(Begun::Done))), "somebody made it last");
-        let rubbish = [
+        let malformed = [
             answer("", 1),
             answer("", -2),
             answer(&under_way, -1),
@@ -264,7 +264,7 @@ mod tests {
             Value::Array(vec![Value::Int(0), Value::BulkString(vec![])]),
             Value::Array(vec![Value::BulkString(vec![]), Value::Int(0), Value::Int(0)]),
         ];
-        for answer in rubbish {
+        for answer in malformed {
             assert!(begun(&answer).unwrap_err().is_rubbish(), "{answer:?}");
         }
     }

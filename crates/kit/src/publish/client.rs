@@ -319,7 +319,7 @@ fn success(answer: Answer) -> Result<Answer, CallError> {
     Err(match words {
         Some(words) => error.with_detail(words),
         // The queue always says what is wrong. This is a proxy, or nobody's answer to a wrong address.
-        None => error.from_a_stranger(),
+        None => error.unexpected_responder(),
     })
 }
 

@@ -157,13 +157,13 @@ async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
     queue.script(path, [Reply::Close, Reply::json(r#"{"messageId":"msg_1"}"#)]);
     let error = client.publish(&message.clone().dedup(Dedup::Off)).await.unwrap_err();
     assert_eq!((error.attempts(), error.is_outage()), (1, true));
-    for rubbish in ["", "null", "7", "{}", "[]", "[{}]", "<html>", r#"{"messageId":7}"#] {
-        queue.script(path, [Reply::json(rubbish)]);
+    for malformed in ["", "null", "7", "{}", "[]", "[{}]", "<html>", r#"{"messageId":7}"#] {
+        queue.script(path, [Reply::json(malformed)]);
         let error = client.publish(&message).await.unwrap_err();
         assert_eq!(
             (error.class(), error.is_outage(), error.is_untouched()),
             (Class::Invalid, true, false),
-            "{rubbish}"
+            "{malformed}"
         );
     }
     queue.script("/v2/batch", [Reply::json(r#"[{"messageId":"msg_1"},[]]"#)]);

@@ -1,5 +1,5 @@
 //! The stores of idempotency: one suite, run on memory, a real Redis and a real PostgreSQL, and what each does when its
-//! server dies, sleeps, forgets or talks rubbish.
+//! server dies, sleeps, forgets or talks malformed.
 //!
 //! Start at `conformance.rs` for what every store promises, and at `crash.rs` for what happens to those who use one.
 

@@ -121,7 +121,7 @@ async fn a_delivery_takes_four_steps_of_which_two_are_taken_at_once() {
         "it was done before: signature and lock, and the marker of the signature"
     );
     assert_eq!(deliver("msg_2", "false").await, (503, 3), "signature and lock, and the end of the lock");
-    assert_eq!(deliver("msg_2", "rubbish").await, (489, 3), "it is read under the lock");
+    assert_eq!(deliver("msg_2", "malformed").await, (489, 3), "it is read under the lock");
 }
 
 #[tokio::test]

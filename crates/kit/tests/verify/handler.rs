@@ -329,7 +329,7 @@ async fn whoever_is_not_verified_gets_one_answer_and_has_no_effect() {
     let old = good.replace(&NOW.to_string(), &(NOW - 301).to_string());
     let forged = [
         with(None, EVENT),
-        with(Some("rubbish"), EVENT),
+        with(Some("malformed"), EVENT),
         with(Some(&good.replace("v1", "v0")), EVENT),
         with(Some(&old), EVENT),
         // A body that no parser should see.

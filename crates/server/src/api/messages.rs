@@ -11,7 +11,7 @@ use super::shape;
 use super::viewer::Viewer;
 use crate::app::App;
 use crate::bulk::{Range, cancel_piece};
-use crate::core::HastenRefused;
+use crate::core::DeliverNowRefused;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
@@ -79,10 +79,10 @@ pub(super) async fn retry(
         ApiError::not_found(format!("message {id} {text}"))
     };
     let message_id: MessageId = id.parse().map_err(|_| absent())?;
-    match app.core.hasten(tenant, message_id).await? {
+    match app.core.deliver_now(tenant, message_id).await? {
         Ok(()) => Ok(Json(json!({ "messageId": id }))),
-        Err(HastenRefused::Unknown) => Err(absent()),
-        Err(refused @ (HastenRefused::Queued | HastenRefused::Deadline)) => {
+        Err(DeliverNowRefused::Unknown) => Err(absent()),
+        Err(refused @ (DeliverNowRefused::Queued | DeliverNowRefused::Deadline)) => {
             Err(ApiError::invalid(format!("message {id} cannot be sent now: {refused}")))
         }
     }

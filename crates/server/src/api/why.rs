@@ -12,7 +12,7 @@ use posthaste_engine::attempt_error::Timeout;
 use posthaste_engine::event::{Event, State as Stage};
 use posthaste_engine::limits::LOG_PAGE_MAX;
 use posthaste_engine::message::{Live, Message};
-use posthaste_engine::why::{self, Answer, Ending, InFlow, InQueue, Obstacle, Position, Room, Subject, Waiting};
+use posthaste_engine::why::{self, Answer, Ending, InFlow, InQueue, Obstacle, Position, Room, Subject, WaitReason};
 use posthaste_engine::workflow::Part;
 use posthaste_store::{EventFilter, Filter, MessageRecord, Order, PageRequest, Store, StoreError};
 use posthaste_wire::destination;
@@ -149,7 +149,7 @@ fn put_answer(object: &mut Object, answer: Option<&Answer>) {
     }
 }
 
-fn of_live(known: &Known, waiting: &Waiting, now: Timestamp) -> Value {
+fn of_live(known: &Known, waiting: &WaitReason, now: Timestamp) -> Value {
     let origin = origin(&known.message);
     let last_of = |state: Stage| known.events.iter().rev().find(|event| event.state == state);
     let answer = last_of(Stage::Error).and_then(|event| match (&event.detail.response, &event.detail.error) {
@@ -183,7 +183,7 @@ fn waits_for(obstacle: &Obstacle) -> &'static str {
     }
 }
 
-fn put_obstacle(object: &mut Object, waiting: &Waiting, now: Timestamp) {
+fn put_obstacle(object: &mut Object, waiting: &WaitReason, now: Timestamp) {
     match &waiting.obstacle {
         Obstacle::Time => put_estimate(object, waiting.due, now),
         Obstacle::Queue(InQueue { name, paused, changed_at, parallelism, taken, position }) => {

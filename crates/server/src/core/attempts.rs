@@ -16,7 +16,7 @@ use posthaste_engine::workflow::entry::array_of;
 use posthaste_engine::workflow::{Part, StepRef};
 use posthaste_faults::crash_point::{crash_point, panic_point};
 use posthaste_faults::panics::{Panicked, caught};
-use posthaste_store::{Asker, BoxError, Store, StoreError};
+use posthaste_store::{BoxError, ReadPool, Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::signature::SigningKeys;
 use std::pin::pin;
@@ -183,12 +183,12 @@ impl Attempts {
 fn body_of(store: &dyn Store, tenant: TenantId, step: StepRef) -> Result<Option<Bytes>, StoreError> {
     match step.part {
         Part::Entry(index) => {
-            let Some(mut entries) = store.run_entries(tenant, step.run, Asker::Others)? else { return Ok(None) };
+            let Some(mut entries) = store.run_entries(tenant, step.run, ReadPool::Queries)? else { return Ok(None) };
             entries.truncate(index as usize + 1);
             Ok(Some(array_of(entries).into()))
         }
         Part::FailureCall => {
-            let record = store.run_record(tenant, step.run, Asker::Others)?;
+            let record = store.run_record(tenant, step.run, ReadPool::Queries)?;
             Ok(record.and_then(|record| record.failure_call()))
         }
         Part::Deadline => Ok(None),

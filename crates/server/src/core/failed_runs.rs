@@ -9,7 +9,7 @@ use posthaste_engine::event::Op;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Change, Overrides};
 use posthaste_node::Reply;
-use posthaste_store::Asker;
+use posthaste_store::ReadPool;
 use posthaste_wire::id::{DlqId, Seq, TenantId};
 
 impl Core {
@@ -57,7 +57,7 @@ impl Core {
             // The store must have all of it.
             self.commit()?;
         }
-        let Some(old) = self.store.run_record(tenant, failed, Asker::Owner)? else { return Ok((Ok(None), 0)) };
+        let Some(old) = self.store.run_record(tenant, failed, ReadPool::Core)? else { return Ok((Ok(None), 0)) };
         let (now, bytes) = (self.clock.now(), old.bytes() as usize);
         if !old.workflow.run.failure.as_deref().is_some_and(|failure| failure.is_in_dlq) {
             return Ok((Ok(None), bytes));
@@ -111,7 +111,7 @@ impl Core {
     /// so the store knows the run; one that has left in this turn says so itself.
     pub(super) fn drop_next(&mut self, task: &mut DropFailed) -> Result<usize, CoreFailure> {
         let Some(dlq_id) = task.dlq_ids.pop_front() else { return Ok(0) };
-        let Some(no) = self.store.find_failed_run(task.tenant, dlq_id, Asker::Owner)? else { return Ok(0) };
+        let Some(no) = self.store.find_failed_run(task.tenant, dlq_id, ReadPool::Core)? else { return Ok(0) };
         let was_there = self.decide(task.tenant, no, self.clock.now(), |workflow, out| workflow.leave_dlq(out))?;
         task.dropped += u32::from(was_there == Some(true));
         Ok(self.runs.bytes_of(no))
@@ -120,7 +120,7 @@ impl Core {
     /// The runs with these places in the DLQ. Commits first, so that the store's answer is the truth.
     fn find_failed_runs(&mut self, tenant: TenantId, dlq_ids: &[DlqId]) -> Result<Vec<Option<Seq>>, CoreFailure> {
         self.commit()?;
-        let find = |dlq_id: &DlqId| self.store.find_failed_run(tenant, *dlq_id, Asker::Owner);
+        let find = |dlq_id: &DlqId| self.store.find_failed_run(tenant, *dlq_id, ReadPool::Core);
         Ok(dlq_ids.iter().map(find).collect::<Result<_, _>>()?)
     }
 }

@@ -10,9 +10,9 @@ mod admission;
 mod attempts;
 mod bulk;
 mod clock_watch;
+mod deliver_now;
 mod facts;
 mod failed_runs;
-mod hasten;
 mod host;
 mod inbox;
 mod limits;
@@ -50,7 +50,7 @@ use posthaste_engine::message::{Live, Message};
 use posthaste_engine::outcome::Outcome;
 use posthaste_engine::schedule::Schedule;
 use posthaste_engine::shard::Accepted;
-use posthaste_engine::why::Waiting;
+use posthaste_engine::why::WaitReason;
 use posthaste_node::{DeadLetterCommand, FlowCommand, MessageCommand, QueueCommand, ReadReply, Reply};
 pub use posthaste_node::{FirstDue, NewMessage, QueueSettings, QuotaExceeded, Replay};
 pub(crate) use posthaste_node::{entry_bytes, spec_bytes, stored_bytes, wait_bytes};
@@ -72,10 +72,10 @@ pub(crate) enum Command {
         /// Room in RAM that the response takes until it is stored.
         room: Permits,
     },
-    Hasten {
+    DeliverNow {
         tenant: TenantId,
         id: MessageId,
-        reply: Reply<Result<(), HastenRefused>>,
+        reply: Reply<Result<(), DeliverNowRefused>>,
     },
     Schedule(ScheduleCommand),
     Run(RunCommand),
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     },
     Why {
         row: Box<Live>,
-        reply: ReadReply<Waiting>,
+        reply: ReadReply<WaitReason>,
     },
     Parallelism {
         tenant: TenantId,
@@ -155,7 +155,7 @@ pub enum NoRoom {
 
 /// Why a message is not sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HastenRefused {
+pub enum DeliverNowRefused {
     /// It is unknown, has ended or was cancelled.
     #[error("the message is unknown, or it has already ended")]
     Unknown,
@@ -278,12 +278,16 @@ impl CoreHandle {
     }
 
     /// A delayed or retried message is due now; one that is under way, or due already, stays as it is.
-    pub async fn hasten(&self, tenant: TenantId, id: MessageId) -> Result<Result<(), HastenRefused>, CoreError> {
-        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::Hasten { tenant, id, reply }).await
+    pub async fn deliver_now(
+        &self,
+        tenant: TenantId,
+        id: MessageId,
+    ) -> Result<Result<(), DeliverNowRefused>, CoreError> {
+        self.ask_in_line(tenant, Duration::ZERO, None, |reply| Command::DeliverNow { tenant, id, reply }).await
     }
 
     /// What a message waits for, of which the store has this row. Looks at nothing but RAM.
-    pub async fn why(&self, row: Live) -> Result<Waiting, CoreError> {
+    pub async fn why(&self, row: Live) -> Result<WaitReason, CoreError> {
         let row = Box::new(row);
         self.read(|reply| Command::Why { row, reply }).await
     }

@@ -225,7 +225,7 @@ impl Core {
         match command {
             Command::Node(command) => self.push(command)?,
             Command::Ended { message, outcome, room } => self.attempt_ended(message, outcome, room, now)?,
-            Command::Hasten { tenant, id, reply } => self.hasten(tenant, id, reply)?,
+            Command::DeliverNow { tenant, id, reply } => self.deliver_now(tenant, id, reply)?,
             Command::Schedule(command) => self.handle_schedule(command, now)?,
             Command::Run(command) => self.handle_run(command, now)?,
             Command::PutBulkAction { action, piece, reply } => self.put_bulk_action(*action, piece, reply, now)?,
@@ -461,7 +461,7 @@ fn attempted(outcome: &Outcome) -> Option<(Result<u16, String>, u64)> {
 
 fn buried(op: &Op) -> Option<&DeadLetter> {
     match op {
-        Op::Bury(letter) => Some(letter),
+        Op::InsertDeadLetter(letter) => Some(letter),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ use posthaste_engine::workflow::{
 };
 use posthaste_faults::crash_point::{SEND_DONE_STEPS, crash_point, is_planted};
 use posthaste_node::{Reply, next_id};
-use posthaste_store::Asker;
+use posthaste_store::ReadPool;
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use posthaste_wire::workflow::CallType;
@@ -394,7 +394,7 @@ impl Core {
     /// Reads the list of a run that is remembered without it, and remembers it. Everything is committed, so the store has
     /// all of it.
     fn read_array(&mut self, tenant: TenantId, no: Seq, index: u32) -> Result<Option<Bytes>, CoreFailure> {
-        let Some(entries) = self.store.run_entries(tenant, no, Asker::Owner)? else { return Ok(None) };
+        let Some(entries) = self.store.run_entries(tenant, no, ReadPool::Core)? else { return Ok(None) };
         let Some(mut cached) = self.runs.take(no) else { return Ok(None) };
         cached.set_array(&entries);
         let array = cached.array_up_to(index);
@@ -501,7 +501,7 @@ impl Core {
             // None is newer than one that goes on, and an instance is an instance.
             Some(run) if run.state == RunState::Started || key.created_at.is_some() => Ok(Some(run.no)),
             known => {
-                Ok(known.map(|run| run.no).max(self.store.find_run(tenant, &key.id, key.created_at, Asker::Owner)?))
+                Ok(known.map(|run| run.no).max(self.store.find_run(tenant, &key.id, key.created_at, ReadPool::Core)?))
             }
         }
     }

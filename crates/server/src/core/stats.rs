@@ -7,7 +7,7 @@ use crate::pulse::{Beat, Pulses, Seconds};
 use posthaste_engine::event::Op;
 use posthaste_engine::message::Message;
 use posthaste_engine::outcome::{Outcome, Verdict};
-use posthaste_engine::shard::Waiting;
+use posthaste_engine::shard::BacklogCounts;
 use posthaste_engine::workflow::Part;
 use posthaste_node::ReadReply;
 use posthaste_wire::id::TenantId;
@@ -26,7 +26,7 @@ pub struct CoreStats {
     /// What happened lately.
     pub seconds: Seconds,
     /// What is due and not under way.
-    pub waiting: Waiting,
+    pub waiting: BacklogCounts,
     /// Attempts under way.
     pub in_flight: u32,
     /// How many schedules there are.
@@ -63,7 +63,7 @@ impl Activity {
                 Op::Insert { message, .. } if !is_deadline(message) => {
                     self.pulses.beat(message.tenant, Beat::Published, now);
                 }
-                Op::Bury(letter) => self.pulses.beat(letter.tenant, Beat::DeadLettered, now),
+                Op::InsertDeadLetter(letter) => self.pulses.beat(letter.tenant, Beat::DeadLettered, now),
                 _ => {}
             }
         }

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(checked(&token("sig_a"), url, &hash, now), SignatureCheck::Valid("current"));
         assert_eq!(checked(&token("sig_b"), url, &hash, now), SignatureCheck::Valid("next"));
         assert_eq!(checked(&token("sig_c"), url, &hash, now), SignatureCheck::Forged);
-        assert_eq!(checked("rubbish", url, &hash, now), SignatureCheck::Forged);
+        assert_eq!(checked("malformed", url, &hash, now), SignatureCheck::Forged);
         assert_eq!(check(&keys, arrived, now), SignatureCheck::Unsigned);
         let signed = token("sig_a");
         for message_id in [None, Some("msg_2")] {

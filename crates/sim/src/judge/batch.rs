@@ -100,9 +100,9 @@ impl Judge {
             }
             Op::Workflow(change) => self.check_change(change, commit, store, deeds),
             Op::Remove { id } => drop(deeds.removed.insert(*id)),
-            Op::Bury(letter) => drop(deeds.buried.insert(letter.id)),
-            Op::Exhume { tenant, dlq_id } => drop(deeds.exhumed.insert((*tenant, *dlq_id))),
-            Op::Remember { tenant, key, id, .. } => {
+            Op::InsertDeadLetter(letter) => drop(deeds.buried.insert(letter.id)),
+            Op::DeleteDeadLetter { tenant, dlq_id } => drop(deeds.exhumed.insert((*tenant, *dlq_id))),
+            Op::PutDedupKey { tenant, key, id, .. } => {
                 let created_at = store.message(*id).or_else(|| inserted(&commit.ops, *id)).map(|new| new.created_at);
                 let windows = store.dedup.get(&(*tenant, *key)).map_or(&[][..], Vec::as_slice);
                 let counts = |expires: Timestamp| created_at.is_some_and(|at| window_counts(expires, at));
@@ -333,8 +333,8 @@ fn subject(op: &Op) -> Option<MessageId> {
         Op::Insert { message, .. } => Some(message.id),
         Op::Log(event) => Some(event.id),
         Op::Update(live) => Some(live.id),
-        Op::Remove { id } | Op::Remember { id, .. } => Some(*id),
-        Op::Bury(letter) => Some(letter.id),
+        Op::Remove { id } | Op::PutDedupKey { id, .. } => Some(*id),
+        Op::InsertDeadLetter(letter) => Some(letter.id),
         Op::Workflow(Change::Entry { entry, .. }) => Some(entry.id),
         _ => None,
     }
@@ -364,7 +364,7 @@ fn note(op: &Op, now_ms: u64, story: &mut Story) {
             format!("waits until {}, retried {}, cancelled: {}", live.due, live.retried, live.cancel_requested)
         }
         Op::Remove { .. } => "its live row goes".to_owned(),
-        Op::Bury(letter) => format!("is dead letter {}", letter.dlq_id),
+        Op::InsertDeadLetter(letter) => format!("is dead letter {}", letter.dlq_id),
         Op::Workflow(Change::Entry { run, entry, body }) => {
             let text = String::from_utf8_lossy(body);
             format!("is entry {} of run {}: {} {text}", entry.index, run.0, entry.terms.call_type.name())

@@ -86,11 +86,11 @@ pub(super) fn takes(op: &Op) -> bool {
     matches!(
         op,
         Op::Insert { .. }
-            | Op::Remember { .. }
+            | Op::PutDedupKey { .. }
             | Op::Log(_)
             | Op::Update(_)
             | Op::Remove { .. }
-            | Op::Bury(_)
+            | Op::InsertDeadLetter(_)
             | Op::PutQueue(_)
             | Op::PutFlow(_)
             | Op::Workflow(_)
@@ -166,11 +166,11 @@ pub fn ops(payload: &[u8]) -> Result<(ShardId, Vec<Op>), Undecodable> {
 }
 
 const INSERT: u8 = 1;
-const REMEMBER: u8 = 2;
+const PUT_DEDUP_KEY: u8 = 2;
 const LOG: u8 = 3;
 const UPDATE: u8 = 4;
 const REMOVE: u8 = 5;
-const BURY: u8 = 6;
+const INSERT_DEAD_LETTER: u8 = 6;
 const PUT_QUEUE: u8 = 7;
 const PUT_FLOW: u8 = 8;
 const RUN: u8 = 9;
@@ -202,8 +202,8 @@ impl<'o> Encoder<'_, 'o> {
                 self.body = Some(&message.body);
                 self.live(live);
             }
-            Op::Remember { tenant, key, id, expires } => {
-                self.u8(REMEMBER);
+            Op::PutDedupKey { tenant, key, id, expires } => {
+                self.u8(PUT_DEDUP_KEY);
                 self.u32(tenant.0);
                 self.out.extend_from_slice(&key.0);
                 self.id(*id);
@@ -225,8 +225,8 @@ impl<'o> Encoder<'_, 'o> {
                 self.u8(REMOVE);
                 self.id(*id);
             }
-            Op::Bury(letter) => {
-                self.u8(BURY);
+            Op::InsertDeadLetter(letter) => {
+                self.u8(INSERT_DEAD_LETTER);
                 self.u32(letter.tenant.0);
                 self.u64(letter.dlq_id.at.0);
                 self.u64(letter.dlq_id.n);
@@ -394,7 +394,7 @@ impl<'a> Decoder<'a> {
                 let body = inserted.ok_or(Undecodable("it refers to a body that it does not hold"))?;
                 Op::Insert { message: Arc::new(Message { body, ..self.message()? }), live: self.live()? }
             }
-            REMEMBER => Op::Remember {
+            PUT_DEDUP_KEY => Op::PutDedupKey {
                 tenant: TenantId(self.u32()?),
                 key: DedupKey(self.array()?),
                 id: self.id()?,
@@ -403,7 +403,7 @@ impl<'a> Decoder<'a> {
             LOG => Op::Log(self.event()?),
             UPDATE => Op::Update(self.live()?),
             REMOVE => Op::Remove { id: self.id()? },
-            BURY => Op::Bury(DeadLetter {
+            INSERT_DEAD_LETTER => Op::InsertDeadLetter(DeadLetter {
                 tenant: TenantId(self.u32()?),
                 dlq_id: Position { at: Timestamp(self.u64()?), n: self.u64()? },
                 id: self.id()?,

@@ -16,7 +16,7 @@ pub(super) mod pending_runs;
 
 mod log;
 mod run_check;
-mod verbs;
+mod store_impl;
 
 pub use log::JournalError;
 
@@ -306,7 +306,7 @@ impl Shared {
                     Op::Insert { .. } => return Ok(false),
                     Op::Update(live) => (live.id, true),
                     Op::Remove { id } => (*id, false),
-                    Op::Bury(letter) => (letter.id, false),
+                    Op::InsertDeadLetter(letter) => (letter.id, false),
                     Op::Workflow(change) if !of_runs.add(change, &state)? => return Ok(false),
                     _ => continue,
                 };
@@ -560,7 +560,7 @@ impl State {
                 }
                 Op::Workflow(Change::Entry { entry, .. }) => self.last_seq = self.last_seq.max(entry.id.seq),
                 Op::Remove { .. } => self.counts.live -= 1,
-                Op::Bury(_) => {
+                Op::InsertDeadLetter(_) => {
                     self.counts.live -= 1;
                     self.counts.dead_letters += 1;
                 }

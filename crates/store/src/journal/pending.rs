@@ -83,12 +83,12 @@ impl Pending {
                 }
                 Op::Update(live) => self.set_live(shard, live.id, Some(*live)),
                 Op::Remove { id } => self.set_live(shard, *id, None),
-                Op::Bury(letter) => {
+                Op::InsertDeadLetter(letter) => {
                     self.set_live(shard, letter.id, None);
                     self.letters.push(letter.clone());
                 }
                 Op::Log(event) => self.events.push(event.clone()),
-                Op::Remember { tenant, key, id, expires } => {
+                Op::PutDedupKey { tenant, key, id, expires } => {
                     self.keys.entry((*tenant, *key)).or_default().push((*id, *expires));
                 }
                 Op::PutQueue(queue) => {

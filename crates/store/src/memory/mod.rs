@@ -10,9 +10,9 @@ mod runs;
 use super::names::NamesBuilder;
 use super::page::{Bounds, PageBuilder};
 use super::{
-    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
-    ListedWait, MessageRecord, NamePage, Names, Order, Page, PageRequest, Part, Retained, Retention, RunFilter,
-    ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter,
+    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
+    ListedWait, MessageRecord, NamePage, Names, Order, Page, PageRequest, Part, ReadPool, Retained, Retention,
+    RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter,
 };
 use super::{absent, duplicate_window_counts, run, weight};
 use bytes::Bytes;
@@ -405,7 +405,7 @@ impl Store for MemoryStore {
         tenant: TenantId,
         id: &str,
         created_at: Option<Timestamp>,
-        _asker: Asker,
+        _pool: ReadPool,
     ) -> Result<Option<Seq>, StoreError> {
         Ok(self.model().find_run(tenant, id, created_at))
     }
@@ -414,7 +414,7 @@ impl Store for MemoryStore {
         self.model().workflow(tenant, run)
     }
 
-    fn run_record(&self, tenant: TenantId, run: Seq, _asker: Asker) -> Result<Option<Record>, StoreError> {
+    fn run_record(&self, tenant: TenantId, run: Seq, _pool: ReadPool) -> Result<Option<Record>, StoreError> {
         self.model().record(tenant, run)
     }
 
@@ -422,7 +422,7 @@ impl Store for MemoryStore {
         &self,
         tenant: TenantId,
         run: Seq,
-        _asker: Asker,
+        _pool: ReadPool,
     ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
         self.model().run_entries(tenant, run)
     }
@@ -469,7 +469,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, _asker: Asker) -> Result<Option<Seq>, StoreError> {
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, _pool: ReadPool) -> Result<Option<Seq>, StoreError> {
         Ok(self.model().find_failed_run(tenant, dlq_id).map(|run| run.no))
     }
 

@@ -60,7 +60,7 @@ impl Model {
                 self.live.insert(live.id.seq, (shard, *live));
                 self.last_seq = self.last_seq.max(Some(message.id.seq));
             }
-            Op::Remember { tenant, key, id, expires } => {
+            Op::PutDedupKey { tenant, key, id, expires } => {
                 self.dedup.entry((*tenant, *key)).or_default().push((*id, *expires));
             }
             Op::Log(event) => {
@@ -73,7 +73,7 @@ impl Model {
                 self.live.insert(live.id.seq, (shard, *live));
             }
             Op::Remove { id } => self.take_live(shard, *id)?,
-            Op::Bury(letter) => {
+            Op::InsertDeadLetter(letter) => {
                 self.take_live(shard, letter.id)?;
                 let message = self.message(letter.id).ok_or_else(|| absent("message", letter.id))?;
                 let record = DeadLetterRecord { letter: letter.clone(), message };
@@ -81,7 +81,7 @@ impl Model {
                     return Err(broken("dead letter", "its position is taken"));
                 }
             }
-            Op::Exhume { tenant, dlq_id } => {
+            Op::DeleteDeadLetter { tenant, dlq_id } => {
                 if self.dead_letters.remove(&(*tenant, *dlq_id)).is_none() {
                     return Err(broken("dead letter", "it is missing"));
                 }

@@ -13,12 +13,12 @@ mod flow;
 pub mod fuzzing;
 mod list;
 mod live;
+mod migrate_v4;
 mod pending;
 mod queue;
 mod read;
 mod retention;
 mod run_parts;
-mod runs_4;
 mod schedule;
 mod schema;
 mod shared_body;
@@ -33,9 +33,10 @@ pub(super) use workflow::Premises;
 
 use super::usage::Usage;
 use super::{
-    Asker, Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
-    ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, QUERIES_AT_ONCE_MAX, Retained, Retention,
-    RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter, lock, lock_reader,
+    Counts, DeadLetterRecord, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter, ListedSchedule,
+    ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, QUERIES_AT_ONCE_MAX, ReadPool, Retained,
+    Retention, RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter, lock,
+    lock_reader,
 };
 use bytes::Bytes;
 use error::{Failure, Outcome};
@@ -175,10 +176,10 @@ impl SqliteStore {
         lock_reader(&self.owner).read(query).map_err(Failure::of_read)
     }
 
-    fn read_for<T>(&self, asker: Asker, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
-        match asker {
-            Asker::Owner => self.read_as_owner(query),
-            Asker::Others => self.read(query),
+    fn read_for<T>(&self, pool: ReadPool, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
+        match pool {
+            ReadPool::Core => self.read_as_owner(query),
+            ReadPool::Queries => self.read(query),
         }
     }
 
@@ -468,9 +469,9 @@ impl Store for SqliteStore {
         tenant: TenantId,
         id: &str,
         created_at: Option<Timestamp>,
-        asker: Asker,
+        pool: ReadPool,
     ) -> Result<Option<Seq>, StoreError> {
-        let found = self.read_for(asker, |snapshot| snapshot.find_run(tenant, id, created_at))?;
+        let found = self.read_for(pool, |snapshot| snapshot.find_run(tenant, id, created_at))?;
         Ok(found.map(|(_, no)| no))
     }
 
@@ -478,12 +479,17 @@ impl Store for SqliteStore {
         self.read_as_owner(|snapshot| snapshot.workflow(tenant, run))
     }
 
-    fn run_record(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Record>, StoreError> {
-        self.read_for(asker, |snapshot| snapshot.record(tenant, run))
+    fn run_record(&self, tenant: TenantId, run: Seq, pool: ReadPool) -> Result<Option<Record>, StoreError> {
+        self.read_for(pool, |snapshot| snapshot.record(tenant, run))
     }
 
-    fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
-        self.read_for(asker, |snapshot| snapshot.run_entries(tenant, run))
+    fn run_entries(
+        &self,
+        tenant: TenantId,
+        run: Seq,
+        pool: ReadPool,
+    ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
+        self.read_for(pool, |snapshot| snapshot.run_entries(tenant, run))
     }
 
     fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError> {
@@ -519,8 +525,8 @@ impl Store for SqliteStore {
         self.read(|snapshot| snapshot.list_runs(List::Failed, tenant, filter, page, |run| snapshot.shown_failed(run)))
     }
 
-    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, asker: Asker) -> Result<Option<Seq>, StoreError> {
-        self.read_for(asker, |snapshot| snapshot.find_failed_run(tenant, dlq_id))
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, pool: ReadPool) -> Result<Option<Seq>, StoreError> {
+        self.read_for(pool, |snapshot| snapshot.find_failed_run(tenant, dlq_id))
     }
 
     fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError> {

@@ -7,7 +7,7 @@ use super::{Premises, Scope, SqliteStore};
 use crate::journal::pending::{Fate, Pending};
 use crate::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
 use crate::run::{Body, Parts};
-use crate::{Asker, Durability, StoreError};
+use crate::{Durability, ReadPool, StoreError};
 use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
@@ -94,14 +94,14 @@ impl SqliteStore {
         tenant: TenantId,
         id: &str,
         created_at: Option<Timestamp>,
-        asker: Asker,
+        pool: ReadPool,
     ) -> Result<Option<(Timestamp, Seq)>, StoreError> {
-        self.read_for(asker, |snapshot| snapshot.find_run(tenant, id, created_at))
+        self.read_for(pool, |snapshot| snapshot.find_run(tenant, id, created_at))
     }
 
     /// What there is of a run, perhaps without the run itself.
-    pub(crate) fn run_parts<B: Body>(&self, no: Seq, scope: Scope, asker: Asker) -> Result<Parts<B>, StoreError> {
-        self.read_for(asker, |snapshot| snapshot.parts(no, scope))
+    pub(crate) fn run_parts<B: Body>(&self, no: Seq, scope: Scope, pool: ReadPool) -> Result<Parts<B>, StoreError> {
+        self.read_for(pool, |snapshot| snapshot.parts(no, scope))
     }
 
     /// Whether a batch is for the journal; an error if what it takes for granted is not so.

@@ -3,7 +3,7 @@
 //! People may read the file with `sqlite3`; the comments in the statements are stored with the tables.
 
 use super::error::{Failure, OpenError, Outcome};
-use super::{runs_4, usage};
+use super::{migrate_v4, usage};
 use crate::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of};
 use posthaste_engine::limits;
 use posthaste_wire::id::Seq;
@@ -212,7 +212,7 @@ CREATE TABLE usage(                 -- how much each tenant has stored
 );
 ";
 
-/// The tables of format 4 that have another form now; `runs_4` moves what is in them.
+/// The tables of format 4 that have another form now; `migrate_v4` moves what is in them.
 const SET_ASIDE_4: &str = "
 ALTER TABLE run_entry RENAME TO run_entry_4;
 ";
@@ -260,7 +260,7 @@ fn upgrade(connection: &Connection, found: i64) -> Outcome<()> {
     };
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {} {ADDED_IN_6}", steps.concat()))?;
     if found == 4 {
-        runs_4::move_all(connection)?;
+        migrate_v4::move_all(connection)?;
     }
     usage::forget(connection)?;
     Ok(connection.execute_batch(&format!("PRAGMA user_version = {VERSION}; COMMIT;"))?)

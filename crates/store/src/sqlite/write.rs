@@ -205,20 +205,20 @@ impl Writer {
                     delta.live += 1;
                     delta.last_seq = delta.last_seq.max(Some(message.id.seq));
                 }
-                Op::Remember { tenant, key, id, expires } => self.remember(*tenant, key, *id, *expires)?,
+                Op::PutDedupKey { tenant, key, id, expires } => self.remember(*tenant, key, *id, *expires)?,
                 Op::Log(event) => self.log_all(std::slice::from_ref(event))?,
                 Op::Update(live) => self.update_live(shard, live)?,
                 Op::Remove { id } => {
                     self.remove_live(shard, *id)?;
                     delta.live -= 1;
                 }
-                Op::Bury(letter) => {
+                Op::InsertDeadLetter(letter) => {
                     self.remove_live(shard, letter.id)?;
                     self.bury(letter)?;
                     delta.live -= 1;
                     delta.dead_letters += 1;
                 }
-                Op::Exhume { tenant, dlq_id } => {
+                Op::DeleteDeadLetter { tenant, dlq_id } => {
                     self.exhume(*tenant, *dlq_id)?;
                     delta.dead_letters -= 1;
                 }

@@ -325,7 +325,7 @@ impl Pair {
                     vec![Op::Insert { message: Arc::clone(&message), live }, line(&message, self.now, State::Created)];
                 if let Some(key) = key {
                     let expires = self.now.plus_millis(limits::DEDUP_WINDOW_MS);
-                    ops.push(Op::Remember { tenant: message.tenant, key: DedupKey([*key; 32]), id, expires });
+                    ops.push(Op::PutDedupKey { tenant: message.tenant, key: DedupKey([*key; 32]), id, expires });
                 }
                 assert!(self.commit(&ops));
                 self.messages.push(message);
@@ -355,7 +355,7 @@ impl Pair {
             Step::AskForRuns { filter, count, order } => self.ask_for_runs(filter, *count, *order),
             Step::Exhume { which } if !self.letters.is_empty() => {
                 let letter = which.get(&self.letters).clone();
-                self.commit(&[Op::Exhume { tenant: letter.tenant, dlq_id: letter.dlq_id }]);
+                self.commit(&[Op::DeleteDeadLetter { tenant: letter.tenant, dlq_id: letter.dlq_id }]);
             }
             Step::Exhume { .. } => {}
             Step::DeliverTogether { which } => {
@@ -435,7 +435,7 @@ impl Pair {
             }
             Step::Bury { status, .. } => {
                 let letter = dead_letter(message, self.now, *status);
-                if self.commit(&[line(message, self.now, State::Failed), Op::Bury(letter.clone())]) {
+                if self.commit(&[line(message, self.now, State::Failed), Op::InsertDeadLetter(letter.clone())]) {
                     self.letters.push(letter);
                 }
             }

@@ -379,7 +379,7 @@ fn what_is_on_its_way_into_the_database_is_known_meanwhile() {
     let message = rig.draft(T0, |_| {});
     let key = (message.tenant, DedupKey([7; 32]));
     let mut ops = published(&message);
-    ops.push(Op::Remember { tenant: key.0, key: key.1, id: message.id, expires: T0.plus_millis(1_000) });
+    ops.push(Op::PutDedupKey { tenant: key.0, key: key.1, id: message.id, expires: T0.plus_millis(1_000) });
     store.commit(SHARD, rig.epoch, &ops, Durability::Synced).unwrap();
     // The thread takes it at once; whenever that is, it must not be missed for a moment.
     let start = Instant::now();
@@ -507,17 +507,17 @@ proptest! {
 
     /// Ops survive the journal; whatever else is in a frame is an error, not a panic.
     #[test]
-    fn frames_survive_and_rubbish_does_not(rubbish in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
+    fn frames_survive_and_rubbish_does_not(malformed in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
         let files = Files::new();
         let store = files.open();
         let rig = Rig::new(&store);
         let message = rig.draft(T0, |message| {
             message.spec.queue = Some("q".into());
             message.spec.flow = Some(flow_spec("key"));
-            message.body = rubbish.clone().into();
+            message.body = malformed.clone().into();
         });
         let mut ops = published(&message);
-        ops.push(Op::Bury(dead_letter(&message, T0, Some(500))));
+        ops.push(Op::InsertDeadLetter(dead_letter(&message, T0, Some(500))));
         ops.push(Op::PutQueue(queue(rig.tenant, "q")));
         ops.push(Op::PutFlow(flow(rig.tenant, "key")));
         let mut run = rig.start_with("run", T0, rich_run);
@@ -534,9 +534,9 @@ proptest! {
         prop_assert_eq!(frame::ops(whole.payload).unwrap(), (ShardId(9), ops));
         prop_assert!(frame::decode(Seal { segment: 8, ..SEAL }, &bytes).is_none(), "a frame of another segment does not count");
         prop_assert!(frame::decode(SEAL, &bytes[..cut.index(bytes.len())]).is_none());
-        prop_assert!(frame::decode(SEAL, &rubbish).is_none());
+        prop_assert!(frame::decode(SEAL, &malformed).is_none());
         // Without the checksum before it, a payload may be anything.
-        let _ = frame::ops(&rubbish);
+        let _ = frame::ops(&malformed);
         prop_assert!(frame::ops(&whole.payload[..cut.index(whole.payload.len())]).is_err() || cut.index(whole.payload.len()) >= 2);
     }
 }

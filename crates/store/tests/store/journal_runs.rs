@@ -10,7 +10,7 @@ use posthaste_engine::workflow::entry::Delivery;
 use posthaste_engine::workflow::{Attempt, Change, Overrides, Workflow};
 use posthaste_store::journal::{JournalOptions, JournalStore};
 use posthaste_store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste_store::{Asker, Part, Retention, RunFilter, Store, StoreError};
+use posthaste_store::{Part, ReadPool, Retention, RunFilter, Store, StoreError};
 use posthaste_wire::id::Seq;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,7 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
         "this brings all of it into the database"
     );
     let elsewhere = busy_database(&files);
-    let find = |id: &str, at| store.find_run(rig.tenant, id, at, Asker::Owner).unwrap();
+    let find = |id: &str, at| store.find_run(rig.tenant, id, at, ReadPool::Core).unwrap();
     // What is pending lies over what the database has.
     rig.attempt(&mut old, 4, T0, 200);
     rig.append(&mut old, T0, vec![step(5, "five"), step(6, "six")]);
@@ -164,7 +164,7 @@ fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
         rig.append(&mut run, T0, vec![step(number, "out")]);
         rig.attempt(&mut run, number - 1, T0, 200);
         assert_eq!(rig.stored(&run).as_ref(), Some(&run));
-        assert_eq!(store.find_run(rig.tenant, "a", None, Asker::Owner).unwrap(), Some(run.run.no));
+        assert_eq!(store.find_run(rig.tenant, "a", None, ReadPool::Core).unwrap(), Some(run.run.no));
     }
     elsewhere.execute_batch("COMMIT").unwrap();
     rig.finish(&mut run, T0);

@@ -7,7 +7,7 @@ use posthaste_engine::retry::Next;
 use posthaste_engine::workflow::entry::{Call, DeliveryState, Entry, OwnTerms};
 use posthaste_engine::workflow::run::{FailureCall, Invoke, Invoker, RunConfig, StepText};
 use posthaste_engine::workflow::{Attempt, Limits, NewEntry, NewRun, Notice, Outbox, Record, WaitFor, Workflow};
-use posthaste_store::{Asker, FailedRun, Page, PageRequest, RunFilter};
+use posthaste_store::{FailedRun, Page, PageRequest, ReadPool, RunFilter};
 use posthaste_wire::id::{MessageId, Seq};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -108,12 +108,12 @@ impl Rig<'_> {
     pub(crate) fn stored(&self, workflow: &Workflow) -> Option<Workflow> {
         let (tenant, no) = (workflow.run.tenant, workflow.run.no);
         let stored = self.store.workflow(tenant, no).unwrap();
-        for asker in [Asker::Owner, Asker::Others] {
-            let record = self.store.run_record(tenant, no, asker).unwrap();
+        for pool in [ReadPool::Core, ReadPool::Queries] {
+            let record = self.store.run_record(tenant, no, pool).unwrap();
             assert_eq!(record.as_ref().map(|record| &record.workflow), stored.as_ref());
             let entries =
                 record.map(|record| record.workflow.entries.into_iter().zip(record.bodies).collect::<Vec<_>>());
-            assert_eq!(self.store.run_entries(tenant, no, asker).unwrap(), entries);
+            assert_eq!(self.store.run_entries(tenant, no, pool).unwrap(), entries);
             let Some(entries) = entries else { continue };
             for kind in ["Run", "Wait"] {
                 let of_kind = entries.iter().filter(|(entry, _)| entry.gist.info.kind == kind).cloned();
@@ -129,7 +129,7 @@ impl Rig<'_> {
 
     /// All that the store has of a run.
     pub(crate) fn record(&self, workflow: &Workflow) -> Record {
-        self.store.run_record(workflow.run.tenant, workflow.run.no, Asker::Others).unwrap().unwrap()
+        self.store.run_record(workflow.run.tenant, workflow.run.no, ReadPool::Queries).unwrap().unwrap()
     }
 
     /// A page of runs.

@@ -430,7 +430,7 @@ fn a_body_that_many_messages_share_is_stored_once_and_goes_with_the_last_of_them
     all(DAY, 100 * DAY, 10);
     assert_eq!(number(&path, REFS), 1, "the history is gone");
     assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, messages[0]);
-    rig.commit(&[Op::Exhume { tenant: rig.tenant, dlq_id: letter.dlq_id }]).unwrap();
+    rig.commit(&[Op::DeleteDeadLetter { tenant: rig.tenant, dlq_id: letter.dlq_id }]).unwrap();
     assert_eq!(number(&path, "SELECT count(*) FROM shared_body"), 0);
     assert_eq!(store.stored_bytes(rig.tenant), 0);
 

@@ -66,7 +66,7 @@ impl<'a> Rig<'a> {
 
     pub(crate) fn fail(&self, message: &Message, at: Timestamp, status: Option<u16>) -> DeadLetter {
         let letter = dead_letter(message, at, status);
-        self.commit(&[Op::Bury(letter.clone()), line(message, at, State::Failed)]).unwrap();
+        self.commit(&[Op::InsertDeadLetter(letter.clone()), line(message, at, State::Failed)]).unwrap();
         letter
     }
 

@@ -13,7 +13,7 @@ use posthaste_engine::workflow::run::Run;
 use posthaste_store::journal::{JournalError, JournalOpenError, JournalOptions, JournalStore};
 use posthaste_store::sqlite::fuzzing::usage_and_recount;
 use posthaste_store::sqlite::{SqliteOptions, SqliteStore};
-use posthaste_store::{Asker, Counts, Filter, ListedWait, NamePage, Part, RunFilter, SigningKeys, Store};
+use posthaste_store::{Counts, Filter, ListedWait, NamePage, Part, ReadPool, RunFilter, SigningKeys, Store};
 use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::signature::SigningKey;
 use posthaste_wire::time::Timestamp;
@@ -362,7 +362,7 @@ fn a_run_of_format_4_is_read_to_the_last_word() {
         .unwrap();
     drop(connection);
     let store = open();
-    let record = store.run_record(TENANT, Seq(5), Asker::Owner).unwrap().unwrap();
+    let record = store.run_record(TENANT, Seq(5), ReadPool::Core).unwrap().unwrap();
     let (workflow, response) = (&record.workflow, |status| Response { status, ..Response::default() });
     assert_eq!((workflow.invokers[0].run_id.as_str(), workflow.waits[0].timeout.as_str()), ("p", "7d"));
     let invoke = &workflow.invokes[0];

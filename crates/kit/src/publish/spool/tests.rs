@@ -55,7 +55,7 @@ async fn a_message_stays_until_the_queue_has_taken_it() {
     let spool = spool(&directory).await;
     spool.publish(&message(1)).await.unwrap();
     spool.publish(&message(2)).await.unwrap();
-    let strangers = [status(404).from_a_stranger(), CallError::unreadable("<html>")];
+    let strangers = [status(404).unexpected_responder(), CallError::unreadable("<html>")];
     queue.then([status(503), CallError::network("away"), status(401), status(429)].map(Some));
     queue.then(strangers.map(Some));
     for _ in 0..6 {

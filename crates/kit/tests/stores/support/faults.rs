@@ -1,4 +1,4 @@
-//! What the suites of faults share: a store that must let nobody go on, and a server that talks rubbish.
+//! What the suites of faults share: a store that must let nobody go on, and a server that talks malformed.
 
 use super::acquired;
 use super::wait::until;

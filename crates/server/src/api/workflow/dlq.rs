@@ -20,7 +20,7 @@ use axum::response::Response;
 use posthaste_engine::limits::{DLQ_PAGE_MAX, PAGE_BYTES_MAX, RETRIES_DEFAULT, RUNS_AGAIN_MAX};
 use posthaste_engine::workflow::Overrides;
 use posthaste_engine::workflow::run::FailureCall;
-use posthaste_store::{Asker, FailedRun, Page, Store, StoreError};
+use posthaste_store::{FailedRun, Page, ReadPool, Store, StoreError};
 use posthaste_wire::destination::{is_name, split_query};
 use posthaste_wire::id::{DlqId, Position, TenantId};
 use posthaste_wire::publish::CallbackOptions;
@@ -250,7 +250,7 @@ async fn all_present(app: &Arc<App>, tenant: TenantId, ids: Vec<DlqId>) -> Resul
     let asked = ids.clone();
     let look = move |store: &dyn Store| {
         for id in asked {
-            if store.find_failed_run(tenant, id, Asker::Others)?.is_none() {
+            if store.find_failed_run(tenant, id, ReadPool::Queries)?.is_none() {
                 return Ok(Some(id));
             }
         }

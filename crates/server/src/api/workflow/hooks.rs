@@ -23,7 +23,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::routing::{MethodRouter, get};
 use posthaste_engine::workflow::entry::base64_len;
 use posthaste_engine::workflow::run::StepText;
-use posthaste_store::Asker;
+use posthaste_store::ReadPool;
 use posthaste_wire::encoding::{base64, utf8_or_latin1};
 use posthaste_wire::header::canonical;
 use posthaste_wire::id::TenantId;
@@ -88,7 +88,7 @@ async fn tenant_of(app: &Arc<App>, user: &str, run: &str, event: &str) -> Result
     let Some(tenant) = app.tokens.of_user(user) else { return Ok(None) };
     let (run, event) = (run.to_owned(), event.to_owned());
     let is_open = app.read(tenant, move |store| {
-        let Some(run) = store.find_run(tenant, &run, None, Asker::Others)? else { return Ok(false) };
+        let Some(run) = store.find_run(tenant, &run, None, ReadPool::Queries)? else { return Ok(false) };
         let steps = store.run_steps(tenant, run, CREATE_WEBHOOK)?;
         Ok(steps.iter().any(|(step, body)| step.is_result() && has_made(body, &event)))
     });

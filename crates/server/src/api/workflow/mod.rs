@@ -35,7 +35,7 @@ use crate::core::{RunKey, RunRefused};
 use posthaste_engine::limits::{WORKFLOW_NAME_BYTES_MAX, WORKFLOW_STEP_BYTES_MAX};
 use posthaste_engine::workflow::Record;
 use posthaste_engine::workflow::run::StepText;
-use posthaste_store::{Asker, Store, StoreError};
+use posthaste_store::{ReadPool, Store, StoreError};
 use posthaste_wire::id::TenantId;
 use posthaste_wire::rejection::Rejection;
 
@@ -64,8 +64,8 @@ fn refused_event(refused: RunRefused) -> ApiError {
 /// A run with its entries and all bodies, the newest of its name unless it says which. Read as lists are: the core has a
 /// connection of its own, and must not wait for others to read a large run.
 fn run_of(store: &dyn Store, tenant: TenantId, run: &RunKey) -> Result<Option<Record>, StoreError> {
-    match store.find_run(tenant, &run.id, run.created_at, Asker::Others)? {
-        Some(no) => store.run_record(tenant, no, Asker::Others),
+    match store.find_run(tenant, &run.id, run.created_at, ReadPool::Queries)? {
+        Some(no) => store.run_record(tenant, no, ReadPool::Queries),
         None => Ok(None),
     }
 }

@@ -21,7 +21,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use posthaste_engine::workflow::entry::base64_len;
-use posthaste_store::Asker;
+use posthaste_store::ReadPool;
 use posthaste_wire::id::TenantId;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ async fn addressee(app: &Arc<App>, tenant: TenantId, rest: &str) -> Result<(Opti
         let run = decoded(run)?;
         let is_known = run.starts_with(RUN_PREFIX) || {
             let run = run.clone();
-            app.look_up(move |store| store.find_run(tenant, &run, None, Asker::Others)).await?.is_some()
+            app.look_up(move |store| store.find_run(tenant, &run, None, ReadPool::Queries)).await?.is_some()
         };
         if is_known {
             return Ok((Some(run), decoded(event)?));

@@ -128,7 +128,7 @@ pub(super) fn a_dead_letter_is_published_again_in_one_batch(store: &dyn Store) {
     let letter = rig.fail(&failed, T0, Some(500));
     let again = rig.draft(T0.plus_millis(DAY), |message| message.body = failed.body.clone());
     let mut ops = published(&again);
-    ops.insert(0, Op::Exhume { tenant: rig.tenant, dlq_id: letter.dlq_id });
+    ops.insert(0, Op::DeleteDeadLetter { tenant: rig.tenant, dlq_id: letter.dlq_id });
     rig.commit(&ops).unwrap();
     assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap(), None);
     assert_eq!(rig.live_ids(), [again.id]);
@@ -168,7 +168,7 @@ pub(super) fn duplicates_are_found_until_the_window_ends(store: &dyn Store) {
         let now = T0.plus_millis(start);
         let expires = now.plus_millis(limits::DEDUP_WINDOW_MS);
         let message = rig.publish(now);
-        rig.commit(&[Op::Remember { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
+        rig.commit(&[Op::PutDedupKey { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
         let find = |key, now| store.find_duplicates(&[(rig.tenant, key)], now).unwrap()[0];
         assert_eq!(find(key, now), Some(message.id));
         assert_eq!(find(key, expires.minus_millis(1)), Some(message.id));
@@ -185,7 +185,7 @@ pub(super) fn the_window_that_ends_later_counts(store: &dyn Store) {
     let remember = |expires: u64| {
         let message = rig.publish(T0);
         let expires = T0.plus_millis(expires);
-        rig.commit(&[Op::Remember { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
+        rig.commit(&[Op::PutDedupKey { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
         message.id
     };
     let find = |now: u64| store.find_duplicates(&[(rig.tenant, key)], T0.plus_millis(now)).unwrap()[0];

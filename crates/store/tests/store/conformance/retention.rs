@@ -7,7 +7,7 @@ use posthaste_engine::event::{Op, State};
 use posthaste_engine::limits;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::{Change, Workflow};
-use posthaste_store::{Asker, Counts, Filter, Part, Retention, RunFilter, Store, StoreError};
+use posthaste_store::{Counts, Filter, Part, ReadPool, Retention, RunFilter, Store, StoreError};
 use posthaste_wire::id::{MessageId, Seq};
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ pub(super) fn retention_has_no_leftovers_in_large_buckets(store: &dyn Store) {
         match index % 3 {
             0 => living.push(message.id),
             1 => ops.push(Op::Remove { id: message.id }),
-            _ => ops.push(Op::Bury(dead_letter(&message, T0, None))),
+            _ => ops.push(Op::InsertDeadLetter(dead_letter(&message, T0, None))),
         }
     }
     rig.commit(&ops).unwrap();
@@ -146,7 +146,7 @@ pub(super) fn runs_go_with_their_entries_when_they_ended_long_ago(store: &dyn St
     }
     for run in &runs {
         assert_eq!(rig.stored(run), None);
-        assert_eq!(store.find_run(rig.tenant, &run.run.id, None, Asker::Owner).unwrap(), None);
+        assert_eq!(store.find_run(rig.tenant, &run.run.id, None, ReadPool::Core).unwrap(), None);
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) fn failed_runs_are_kept_as_long_as_dead_letters(store: &dyn Store) {
     retain_all(store, DAY, 7 * DAY, failed_at.plus_millis(DAY + 1));
     assert_eq!(listed(&rig), std::slice::from_ref(&failed), "whoever has left the DLQ goes like the others");
     retain_all(store, DAY, 7 * DAY, failed_at.plus_millis(7 * DAY));
-    assert_eq!(store.find_failed_run(rig.tenant, dlq_id, Asker::Owner).unwrap(), Some(failed.run.no));
+    assert_eq!(store.find_failed_run(rig.tenant, dlq_id, ReadPool::Core).unwrap(), Some(failed.run.no));
     retain_all(store, 30 * DAY, 7 * DAY, failed_at.plus_millis(7 * DAY + 1));
     assert_eq!((listed(&rig), store.failed_run(rig.tenant, dlq_id).unwrap()), (vec![], None));
     let page = store.list_failed_runs(rig.tenant, &RunFilter::default(), &latest(9)).unwrap();
@@ -233,7 +233,7 @@ pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Sto
     rig.decide(T0.plus_millis(2 * DAY), |out| run.leave_dlq(out));
     assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
     retain_all(store, DAY, DAY, T0.plus_millis(2 * DAY));
-    assert_eq!(store.find_run(rig.tenant, "a", None, Asker::Owner).unwrap(), None);
+    assert_eq!(store.find_run(rig.tenant, "a", None, ReadPool::Core).unwrap(), None);
     assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
 }
 

@@ -22,7 +22,7 @@ pub(super) fn tenants_never_see_each_other(store: &dyn Store) {
     let letter = rig.fail(&failed, T0, Some(500));
     let key = DedupKey([7; 32]);
     let expires = T0.plus_millis(limits::DEDUP_WINDOW_MS);
-    rig.commit(&[Op::Remember { tenant: rig.tenant, key, id: lives.id, expires }]).unwrap();
+    rig.commit(&[Op::PutDedupKey { tenant: rig.tenant, key, id: lives.id, expires }]).unwrap();
 
     let by_ids = Filter { ids: vec![lives.id, failed.id], ..Filter::default() };
     assert_eq!(store.message(other, lives.id, Part::Whole).unwrap(), None);
@@ -38,7 +38,7 @@ pub(super) fn tenants_never_see_each_other(store: &dyn Store) {
         let filter = EventFilter { message: filter, states: Vec::new() };
         assert_eq!(store.list_events(other, &filter, &latest(9)).unwrap().entries, []);
     }
-    let theft = rig.commit(&[Op::Exhume { tenant: other, dlq_id: letter.dlq_id }]);
+    let theft = rig.commit(&[Op::DeleteDeadLetter { tenant: other, dlq_id: letter.dlq_id }]);
     assert!(matches!(theft, Err(StoreError::Corrupt { .. })), "{theft:?}");
     assert!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().is_some());
 }
@@ -80,9 +80,9 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         ("an update with a forged id", Op::Update(Live { id: forged, ..live(&known) })),
         ("the end of an ended message", Op::Remove { id: ended.id }),
         ("the end of a forged id", Op::Remove { id: forged }),
-        ("the burial of an ended message", Op::Bury(dead_letter(&ended, T0, None))),
-        ("a second burial", Op::Bury(letter.clone())),
-        ("an absent dead letter", Op::Exhume { tenant: rig.tenant, dlq_id: absent }),
+        ("the burial of an ended message", Op::InsertDeadLetter(dead_letter(&ended, T0, None))),
+        ("a second burial", Op::InsertDeadLetter(letter.clone())),
+        ("an absent dead letter", Op::DeleteDeadLetter { tenant: rig.tenant, dlq_id: absent }),
         ("an absent schedule", Op::SetSchedule { tenant: rig.tenant, id: "absent".into(), state: state.clone() }),
         ("another's schedule", Op::SetSchedule { tenant: other, id: "known".into(), state: state.clone() }),
         ("the end of an absent schedule", Op::DropSchedule { tenant: rig.tenant, id: "absent".into() }),
@@ -95,8 +95,8 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         let fresh = rig.draft(at(2), |_| {});
         let key = DedupKey([3; 32]);
         let mut ops = published(&fresh);
-        ops.push(Op::Remember { tenant: rig.tenant, key, id: fresh.id, expires: at(3) });
-        ops.push(Op::Exhume { tenant: rig.tenant, dlq_id: letter.dlq_id });
+        ops.push(Op::PutDedupKey { tenant: rig.tenant, key, id: fresh.id, expires: at(3) });
+        ops.push(Op::DeleteDeadLetter { tenant: rig.tenant, dlq_id: letter.dlq_id });
         ops.push(Op::Update(Live { retried: 9, ..live(&known) }));
         ops.push(Op::PutQueue(queue(rig.tenant, "q")));
         ops.push(Op::PutFlow(flow(rig.tenant, "key")));
@@ -132,7 +132,7 @@ pub(super) fn counts_follow_every_change(store: &dyn Store) {
     counts(1, 1);
     rig.deliver(&second, T0);
     counts(0, 1);
-    rig.commit(&[Op::Exhume { tenant: rig.tenant, dlq_id: letter.dlq_id }]).unwrap();
+    rig.commit(&[Op::DeleteDeadLetter { tenant: rig.tenant, dlq_id: letter.dlq_id }]).unwrap();
     counts(0, 0);
 }
 

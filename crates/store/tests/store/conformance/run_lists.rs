@@ -5,7 +5,7 @@ use crate::support::*;
 use posthaste_engine::limits;
 use posthaste_engine::workflow::Workflow;
 use posthaste_engine::workflow::run::{FailureCall, FailureCallState, RunState};
-use posthaste_store::{Asker, Order, Page, PageRequest, RunFilter, Store, UrlFilter};
+use posthaste_store::{Order, Page, PageRequest, ReadPool, RunFilter, Store, UrlFilter};
 use posthaste_wire::id::{DlqId, MessageId, Position, Seq};
 use posthaste_wire::time::Timestamp;
 
@@ -191,11 +191,11 @@ pub(super) fn failed_runs_are_listed_by_their_place_in_the_dlq(store: &dyn Store
         assert_eq!((page.entries.iter().collect::<Vec<_>>(), page.next), (expected, None), "{filter:?}");
     }
     for run in [&third, &fourth, &together] {
-        assert_eq!(store.find_failed_run(rig.tenant, dlq_id(run), Asker::Owner).unwrap(), Some(run.run.no));
+        assert_eq!(store.find_failed_run(rig.tenant, dlq_id(run), ReadPool::Core).unwrap(), Some(run.run.no));
     }
     let absent = DlqId { n: dlq_id(&third).n + 1, ..dlq_id(&third) };
     let other = store.tenant("other").unwrap();
-    assert_eq!(store.find_failed_run(rig.tenant, absent, Asker::Others).unwrap(), None);
+    assert_eq!(store.find_failed_run(rig.tenant, absent, ReadPool::Queries).unwrap(), None);
     assert_eq!(store.failed_run(rig.tenant, absent).unwrap(), None);
     assert_eq!(store.failed_run(other, dlq_id(&third)).unwrap(), None);
     assert_eq!(store.list_failed_runs(other, &RunFilter::default(), &latest(9)).unwrap().entries, []);

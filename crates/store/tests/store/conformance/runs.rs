@@ -9,7 +9,7 @@ use posthaste_engine::workflow::entry::Delivery;
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{Run, Trigger};
 use posthaste_engine::workflow::{Attempt, Change, Overrides, Waiter, Workflow};
-use posthaste_store::{Asker, ListedWait, Order, PageRequest, Part, RunFilter, Store, StoreError, Tally};
+use posthaste_store::{ListedWait, Order, PageRequest, Part, ReadPool, RunFilter, Store, StoreError, Tally};
 use posthaste_wire::id::{MessageId, Seq};
 use posthaste_wire::redact::RedactFields;
 use posthaste_wire::time::Timestamp;
@@ -77,7 +77,7 @@ pub(super) fn the_first_entry_can_be_replaced(store: &dyn Store) {
 pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
-    let find = |id: &str, at: Option<Timestamp>| store.find_run(rig.tenant, id, at, Asker::Owner).unwrap();
+    let find = |id: &str, at: Option<Timestamp>| store.find_run(rig.tenant, id, at, ReadPool::Core).unwrap();
     assert_eq!(find("a", None), None);
     let mut first = rig.start("a", T0);
     let (other_name, foreign) = (rig.start("A", T0), rig.start_with("a", T0.plus_millis(9), |new| new.tenant = other));
@@ -94,7 +94,7 @@ pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
     }
     assert_eq!((find("a", Some(T0.plus_millis(2))), find("'", None)), (None, None));
     assert_eq!((find("A", None), find("A", Some(T0))), (Some(other_name.run.no), Some(other_name.run.no)));
-    assert_eq!(store.find_run(other, "a", None, Asker::Owner).unwrap(), Some(foreign.run.no));
+    assert_eq!(store.find_run(other, "a", None, ReadPool::Core).unwrap(), Some(foreign.run.no));
 }
 
 pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {

@@ -10,7 +10,7 @@ use posthaste_engine::workflow::entry::{Delivery, DeliveryState};
 use posthaste_engine::workflow::note::{NoteKey, NoteKind};
 use posthaste_engine::workflow::run::{FailureCall, Invoker, Run, RunState, Trigger};
 use posthaste_engine::workflow::{Attempt, Change, Notice, Outbox, Overrides, Waiter, Workflow};
-use posthaste_store::{Asker, Order, RunFilter, Store};
+use posthaste_store::{Order, ReadPool, RunFilter, Store};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::workflow::Features;
 use proptest::prelude::*;
@@ -153,7 +153,7 @@ impl Pair {
         match step {
             RunStep::Start { tenant, name, label, unknown_client, failure_call } => {
                 let (tenant, name) = (TenantId(*tenant), NAMES[*name]);
-                let newest = self.model.find_run(tenant, name, None, Asker::Owner).unwrap();
+                let newest = self.model.find_run(tenant, name, None, ReadPool::Core).unwrap();
                 let newest = newest.and_then(|no| self.model.workflow(tenant, no).unwrap());
                 let mut created_at = self.now;
                 if let Some(Workflow { run, .. }) = newest {
@@ -216,7 +216,7 @@ impl Pair {
                     return;
                 }
                 // It begins again from what is stored, of which nothing is left when its time is over.
-                let record = self.both(|store| store.run_record(run.run.tenant, run.run.no, Asker::Owner)).unwrap();
+                let record = self.both(|store| store.run_record(run.run.tenant, run.run.no, ReadPool::Core)).unwrap();
                 let Some(failed) = record else { return };
                 self.last_name += 1;
                 let (id, overrides) = (format!("again {}", self.last_name), Overrides::default());
@@ -374,13 +374,13 @@ impl Pair {
     pub(super) fn check_runs(&self) {
         for Workflow { run, .. } in &self.runs {
             self.both(|store| store.workflow(run.tenant, run.no)).unwrap();
-            self.both(|store| store.run_record(run.tenant, run.no, Asker::Others)).unwrap();
-            self.both(|store| store.run_entries(run.tenant, run.no, Asker::Others)).unwrap();
-            self.both(|store| store.find_run(run.tenant, &run.id, None, Asker::Owner)).unwrap();
-            self.both(|store| store.find_run(run.tenant, &run.id, Some(run.created_at), Asker::Owner)).unwrap();
+            self.both(|store| store.run_record(run.tenant, run.no, ReadPool::Queries)).unwrap();
+            self.both(|store| store.run_entries(run.tenant, run.no, ReadPool::Queries)).unwrap();
+            self.both(|store| store.find_run(run.tenant, &run.id, None, ReadPool::Core)).unwrap();
+            self.both(|store| store.find_run(run.tenant, &run.id, Some(run.created_at), ReadPool::Core)).unwrap();
             if let Some(failure) = &run.failure {
                 self.both(|store| store.failed_run(run.tenant, failure.dlq_id)).unwrap();
-                self.both(|store| store.find_failed_run(run.tenant, failure.dlq_id, Asker::Owner)).unwrap();
+                self.both(|store| store.find_failed_run(run.tenant, failure.dlq_id, ReadPool::Core)).unwrap();
             }
         }
         for tenant in [1, 2].map(TenantId) {
@@ -398,7 +398,7 @@ impl Pair {
         }
         let Run { tenant, no, id, .. } = &which.get(&self.runs).run;
         self.both(|store| store.workflow(*tenant, *no)).unwrap();
-        self.both(|store| store.run_record(*tenant, *no, Asker::Others)).unwrap();
-        self.both(|store| store.find_run(*tenant, id, None, Asker::Owner)).unwrap();
+        self.both(|store| store.run_record(*tenant, *no, ReadPool::Queries)).unwrap();
+        self.both(|store| store.find_run(*tenant, id, None, ReadPool::Core)).unwrap();
     }
 }

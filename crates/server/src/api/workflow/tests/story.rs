@@ -14,7 +14,7 @@ use posthaste_engine::workflow::{
     Attempt, Change, Limits, NewEntry, NewRun, Notice, Outbox, Record, WaitFor, Workflow,
 };
 use posthaste_store::memory::MemoryStore;
-use posthaste_store::{Asker, Durability, Epoch, ShardId, Store as _};
+use posthaste_store::{Durability, Epoch, ReadPool, ShardId, Store as _};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::redact::{Marks, RedactFields};
 use posthaste_wire::time::Timestamp;
@@ -125,7 +125,7 @@ impl Story {
 
     /// All that is stored.
     pub(super) fn record(&self) -> Record {
-        let record = self.store.run_record(TENANT, self.workflow.run.no, Asker::Owner).expect("it can be read");
+        let record = self.store.run_record(TENANT, self.workflow.run.no, ReadPool::Core).expect("it can be read");
         record.expect("it is there")
     }
 

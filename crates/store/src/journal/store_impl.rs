@@ -1,8 +1,8 @@
 //! The verbs of the store: which wait until the database has what is pending, and which need not.
 
 use super::super::{
-    Asker, BoxError, Counts, DeadLetterRecord, DiskOutlook, Durability, Epoch, EventFilter, EventRecord, FailedRun,
-    Filter, ListedSchedule, ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, Retained, Retention,
+    BoxError, Counts, DeadLetterRecord, DiskOutlook, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
+    ListedSchedule, ListedWait, MessageRecord, NamePage, Names, Page, PageRequest, Part, ReadPool, Retained, Retention,
     RunFilter, ShardId, SigningKeys, Store, StoreError, Tally, UnfinishedAction, VisitDeadLetter, lock,
 };
 use super::{JournalStore, SqliteStore};
@@ -50,14 +50,14 @@ impl JournalStore {
         tenant: TenantId,
         run: Seq,
         scope: Scope,
-        asker: Asker,
+        pool: ReadPool,
     ) -> Result<Option<Parts<B>>, StoreError> {
         for _ in 0..RUN_TRIES {
             let ((overlay, is_all), moment) = {
                 let state = self.shared.state();
                 (state.overlay(run), state.moment())
             };
-            let stored = if is_all { Parts::default() } else { self.database().run_parts(run, scope, asker)? };
+            let stored = if is_all { Parts::default() } else { self.database().run_parts(run, scope, pool)? };
             if is_all || self.shared.state().moment() == moment {
                 let parts = overlay.over(stored);
                 let is_theirs = parts.run.as_ref().is_some_and(|run| run.tenant == tenant);
@@ -289,7 +289,7 @@ impl Store for JournalStore {
         tenant: TenantId,
         id: &str,
         created_at: Option<Timestamp>,
-        asker: Asker,
+        pool: ReadPool,
     ) -> Result<Option<Seq>, StoreError> {
         let pending = {
             let (state, name) = (self.shared.state(), (tenant, id.to_owned()));
@@ -300,7 +300,7 @@ impl Store for JournalStore {
             // Nothing in the database is newer than one that goes on.
             Some(((_, no), state)) if created_at.is_some() || state == RunState::Started => Ok(Some(no)),
             _ => {
-                let stored = self.database().find_run_and_time(tenant, id, created_at, asker)?;
+                let stored = self.database().find_run_and_time(tenant, id, created_at, pool)?;
                 let newest = stored.max(pending.map(|(position, _)| position));
                 Ok(newest.map(|(_, no)| no))
             }
@@ -308,28 +308,33 @@ impl Store for JournalStore {
     }
 
     fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError> {
-        match self.run_parts(tenant, run, Scope::All, Asker::Owner)? {
+        match self.run_parts(tenant, run, Scope::All, ReadPool::Core)? {
             Some(parts) => parts.workflow().map_err(corrupt),
             None => self.settled()?.workflow(tenant, run),
         }
     }
 
-    fn run_record(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Record>, StoreError> {
-        match self.run_parts(tenant, run, Scope::All, asker)? {
+    fn run_record(&self, tenant: TenantId, run: Seq, pool: ReadPool) -> Result<Option<Record>, StoreError> {
+        match self.run_parts(tenant, run, Scope::All, pool)? {
             Some(parts) => parts.record().map_err(corrupt),
-            None => self.settled()?.run_record(tenant, run, asker),
+            None => self.settled()?.run_record(tenant, run, pool),
         }
     }
 
-    fn run_entries(&self, tenant: TenantId, run: Seq, asker: Asker) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
-        match self.run_parts(tenant, run, Scope::Entries, asker)? {
+    fn run_entries(
+        &self,
+        tenant: TenantId,
+        run: Seq,
+        pool: ReadPool,
+    ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
+        match self.run_parts(tenant, run, Scope::Entries, pool)? {
             Some(parts) => parts.list().map_err(corrupt),
-            None => self.settled()?.run_entries(tenant, run, asker),
+            None => self.settled()?.run_entries(tenant, run, pool),
         }
     }
 
     fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError> {
-        match self.run_parts::<Bytes>(tenant, run, Scope::Steps(kind), Asker::Others)? {
+        match self.run_parts::<Bytes>(tenant, run, Scope::Steps(kind), ReadPool::Queries)? {
             Some(parts) => Ok(parts.steps(kind)),
             None => self.settled()?.run_steps(tenant, run, kind),
         }
@@ -373,8 +378,8 @@ impl Store for JournalStore {
         self.settled()?.list_failed_runs(tenant, filter, page)
     }
 
-    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, asker: Asker) -> Result<Option<Seq>, StoreError> {
-        self.settled()?.find_failed_run(tenant, dlq_id, asker)
+    fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, pool: ReadPool) -> Result<Option<Seq>, StoreError> {
+        self.settled()?.find_failed_run(tenant, dlq_id, pool)
     }
 
     fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError> {

@@ -16,20 +16,20 @@ pub(crate) enum Want {
 
 /// Everybody who wants something. All steps take logarithmic time, however many they are.
 #[derive(Debug)]
-pub(crate) struct Appetite<K> {
+pub(crate) struct LoadQueue<K> {
     tickets: HashMap<K, (u64, Want)>,
     hungry: BTreeSet<(u64, K)>,
     starving: BTreeSet<(u64, K)>,
     last: u64,
 }
 
-impl<K> Default for Appetite<K> {
+impl<K> Default for LoadQueue<K> {
     fn default() -> Self {
-        Appetite { tickets: HashMap::new(), hungry: BTreeSet::new(), starving: BTreeSet::new(), last: 0 }
+        LoadQueue { tickets: HashMap::new(), hungry: BTreeSet::new(), starving: BTreeSet::new(), last: 0 }
     }
 }
 
-impl<K: Copy + Ord + Hash> Appetite<K> {
+impl<K: Copy + Ord + Hash> LoadQueue<K> {
     /// What somebody wants from now on. Who wanted something before keeps the place in line.
     pub(crate) fn set(&mut self, key: K, want: Want) {
         let before = self.tickets.get(&key).copied();
@@ -72,20 +72,20 @@ mod tests {
 
     #[test]
     fn first_come_first_served() {
-        let mut appetite = Appetite::default();
-        assert_eq!(appetite.first(false), None);
+        let mut load_queue = LoadQueue::default();
+        assert_eq!(load_queue.first(false), None);
         for (key, want) in [('a', Want::More), ('b', Want::Anything), ('c', Want::Anything), ('d', Want::Nothing)] {
-            appetite.set(key, want);
+            load_queue.set(key, want);
         }
-        assert_eq!((appetite.first(false), appetite.first(true)), (Some('a'), Some('b')));
-        appetite.set('a', Want::Anything);
-        assert_eq!(appetite.first(true), Some('a'), "it keeps its place");
-        appetite.set('a', Want::Nothing);
-        appetite.set('a', Want::Anything);
-        assert_eq!(appetite.first(true), Some('b'), "who was served stands behind");
+        assert_eq!((load_queue.first(false), load_queue.first(true)), (Some('a'), Some('b')));
+        load_queue.set('a', Want::Anything);
+        assert_eq!(load_queue.first(true), Some('a'), "it keeps its place");
+        load_queue.set('a', Want::Nothing);
+        load_queue.set('a', Want::Anything);
+        assert_eq!(load_queue.first(true), Some('b'), "who was served stands behind");
         for key in ['a', 'b', 'c'] {
-            appetite.set(key, Want::Nothing);
+            load_queue.set(key, Want::Nothing);
         }
-        assert_eq!((appetite.first(false), appetite.first(true)), (None, None));
+        assert_eq!((load_queue.first(false), load_queue.first(true)), (None, None));
     }
 }

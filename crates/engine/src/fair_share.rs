@@ -25,17 +25,17 @@ pub(crate) fn fits(in_flight: u32, origin_max: u32, tenant_in_flight: u32, tenan
 /// The destinations of a tenant that have more waiting than their share lets them start. Whoever has the least
 /// under way is let go first.
 #[derive(Debug)]
-pub(crate) struct Crowd<K> {
+pub(crate) struct ShareWaiters<K> {
     by_in_flight: BTreeSet<(u32, K)>,
 }
 
-impl<K> Default for Crowd<K> {
+impl<K> Default for ShareWaiters<K> {
     fn default() -> Self {
-        Crowd { by_in_flight: BTreeSet::new() }
+        ShareWaiters { by_in_flight: BTreeSet::new() }
     }
 }
 
-impl<K: Ord + Copy> Crowd<K> {
+impl<K: Ord + Copy> ShareWaiters<K> {
     /// A destination waits, with so many under way.
     pub(crate) fn add(&mut self, key: K, in_flight: u32) {
         self.by_in_flight.insert((in_flight, key));
