@@ -226,7 +226,7 @@ mod tests {
             ("ARCHITECTURE.md", "| `id` | `store/` | `main.rs` |"),
             ("crates/wire/src/id.rs", ""),
             ("crates/wire/src/lib.rs", ""),
-            ("crates/store/src/sqlite/mod.rs", ""),
+            ("crates/server/src/store/mod.rs", ""),
             ("crates/server/src/main.rs", ""),
             ("crates/server/src/app.rs", ""),
             ("bench/src/sink.rs", ""),
