@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_named() {
+    fn errors_name_the_reason() {
         for (text, reason) in [
             ("500ms", InvalidDuration::Unit("ms")),
             ("1h500ms", InvalidDuration::Unit("ms")),

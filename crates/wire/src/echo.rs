@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_long_value_is_around_the_mistake() {
+    fn the_excerpt_of_a_long_value_is_around_the_mistake() {
         let long = format!("{}^{}", "1+".repeat(60), "2+".repeat(60));
         assert_eq!(echo_around("2^3", 1), "\"2^3\"");
         assert_eq!(echo_around(&"a".repeat(ECHO_CHARS_MAX), 60), echo(&"a".repeat(ECHO_CHARS_MAX)));
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_bounded_and_printable(
+        fn any_value_is_echoed_bounded_and_printable(
             value in "[a-z@%?#:/4 0\u{0}-\u{9f}\u{2000}-\u{2100}]{0,200}",
             at in 0..210usize,
         ) {

@@ -11,13 +11,13 @@ const SHOWN_NAME_CHARS_MAX: usize = 100;
 
 /// One header line of a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct HeaderPair<'a> {
     /// The name as received, in any case.
     pub(crate) name: &'a str,
     pub(crate) value: &'a [u8],
 }
 
-impl<'a> Line<'a> {
+impl<'a> HeaderPair<'a> {
     /// The value without outer white space.
     pub(crate) fn trimmed(self) -> &'a [u8] {
         let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
@@ -69,7 +69,7 @@ impl Forwarded {
     pub(crate) fn push_explicit(
         &mut self,
         name: &str,
-        line: Line<'_>,
+        line: HeaderPair<'_>,
         limits: &PublishLimits,
     ) -> Result<(), Rejection> {
         if !header::is_valid_name(name) {
@@ -98,7 +98,7 @@ impl Forwarded {
     /// `all` says whether every plain header travels on or `Content-Type` only.
     pub(crate) fn push_plain<'a>(
         &mut self,
-        lines: impl Iterator<Item = Line<'a>>,
+        lines: impl Iterator<Item = HeaderPair<'a>>,
         all: bool,
         limits: &PublishLimits,
     ) -> Result<(), Rejection> {
@@ -132,7 +132,7 @@ impl Forwarded {
         has_name(&self.headers, name)
     }
 
-    fn push(&mut self, name: &str, line: Line<'_>, limits: &PublishLimits) -> Result<(), Rejection> {
+    fn push(&mut self, name: &str, line: HeaderPair<'_>, limits: &PublishLimits) -> Result<(), Rejection> {
         let value = line.forwarded()?;
         if self.headers.len() == limits.forward_headers_max {
             let reason = format!("at most {} headers are forwarded", limits.forward_headers_max);

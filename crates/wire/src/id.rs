@@ -233,7 +233,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn our_base58_is_that_of_everybody(high: u64, low: u64, zeros in 0..128_u32) {
+        fn our_base58_matches_the_bs58_crate(high: u64, low: u64, zeros in 0..128_u32) {
             let number = (u128::from(high) << 64 | u128::from(low)).checked_shr(zeros).unwrap_or(0);
             let (digits, start) = base58(number);
             let expected = bs58::encode(number.to_be_bytes()).into_vec();

@@ -8,7 +8,7 @@ use crate::cron::Cron;
 use crate::duration::Units;
 use crate::echo::echo;
 use crate::flow_control::FlowControl;
-use crate::forward::{Forwarded, Line};
+use crate::forward::{Forwarded, HeaderPair};
 use crate::header;
 use crate::redact::RedactFields;
 use crate::rejection::{Rejection, RejectionKind};
@@ -204,7 +204,7 @@ pub fn parse<'a>(
     limits: &PublishLimits,
     now: Timestamp,
 ) -> Result<PublishOptions, Rejection> {
-    let lines = headers.clone().map(|(name, value)| Line { name, value });
+    let lines = headers.clone().map(|(name, value)| HeaderPair { name, value });
     let mut draft = Draft::new(Subject::Message, limits, now);
     draft.read(lines.clone())?;
     // `Upstash-Callback-X` configures the callback exactly as `Upstash-X` configures a publish.
@@ -272,7 +272,7 @@ impl<'l> Draft<'l> {
     }
 
     /// Reads every line that is about the subject.
-    fn read<'a>(&mut self, lines: impl Iterator<Item = Line<'a>>) -> Result<(), Rejection> {
+    fn read<'a>(&mut self, lines: impl Iterator<Item = HeaderPair<'a>>) -> Result<(), Rejection> {
         let prefix = self.subject.prefix();
         for line in lines {
             let start = line.name.get(..prefix.len());
@@ -292,7 +292,7 @@ impl<'l> Draft<'l> {
         &mut self,
         subject: Subject,
         url: Option<String>,
-        lines: impl Iterator<Item = Line<'a>>,
+        lines: impl Iterator<Item = HeaderPair<'a>>,
     ) -> Result<Option<CallbackOptions>, Rejection> {
         let Some(url) = url else {
             return Ok(None);
@@ -303,7 +303,7 @@ impl<'l> Draft<'l> {
     }
 
     /// Reads one setting, `name` being what follows the prefix, in lower case.
-    fn set(&mut self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+    fn set(&mut self, name: &str, line: HeaderPair<'_>) -> Result<(), Rejection> {
         if self.subject != Subject::Message && IGNORED_FOR_CALLBACKS.contains(&name) {
             return Ok(());
         }
@@ -350,7 +350,7 @@ impl<'l> Draft<'l> {
     }
 
     /// Refuses what cannot be; other names are unknown and mean nothing.
-    fn refuse(&self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+    fn refuse(&self, name: &str, line: HeaderPair<'_>) -> Result<(), Rejection> {
         match name {
             "callback-callback"
             | "callback-failure-callback"
@@ -380,7 +380,7 @@ impl<'l> Draft<'l> {
 /// Fills a slot once. Errors of `read` name the header; those about quotas begin with the words of the hosted service.
 fn put<T>(
     slot: &mut Option<T>,
-    line: Line<'_>,
+    line: HeaderPair<'_>,
     read: impl FnOnce(&str) -> Result<T, Rejection>,
 ) -> Result<(), Rejection> {
     if slot.is_some() {

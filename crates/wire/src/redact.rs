@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_understood_is_rejected_with_the_place() {
+    fn an_invalid_list_is_rejected_with_the_position() {
         for (text, nth) in [
             ("", 1),
             (",", 1),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_known_by_the_name_under_which_they_are_sent() {
+    fn credentials_are_recognized_by_the_name_they_are_forwarded_under() {
         for name in [
             "Authorization",
             "COOKIE",

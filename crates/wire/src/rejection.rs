@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_also_come_in_units_that_people_use() {
+    fn limits_are_also_shown_in_readable_units() {
         for (name, limit, expected) in [
             ("maxDelay", 31_536_000, "31536000 (365d)"),
             ("maxDelay", 604_800, "604800 (7d)"),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_header_present_speaks() {
+    fn the_first_header_present_wins() {
         assert_eq!(ask(&[]), None);
         assert_eq!(ask(&[("X-RateLimit-Reset", "30"), ("X-RateLimit-Reset-Tokens", "40")]), Some(30_000));
         assert_eq!(ask(&[("Retry-After", "2h"), ("X-RateLimit-Reset", "30")]), Some(7_200_000));

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_claims_come_last_and_only_if_they_say_something() {
+    fn our_own_claims_come_last_and_only_when_set() {
         let cases = [
             (None, 0, r#""body":"h"}"#),
             (None, 1, r#""body":"h","hops":1}"#),

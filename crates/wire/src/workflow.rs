@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_says_exactly_when_it_ends() {
+    fn sleep_until_is_exact() {
         let step = |kind: &str, until: &str| format!(r#"{{"stepId":1,"stepType":"{kind}","sleepUntil":{until}}}"#);
         for (until, expected) in [
             ("1767225600", Some(1_767_225_600_000)),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_has_a_bounded_name() {
+    fn names_of_kinds_are_bounded() {
         let step = |kind: &str| StepInfo::parse(format!(r#"{{"stepId":1,"stepType":"{kind}"}}"#).as_bytes()).kind;
         assert_eq!(step(&"k".repeat(KIND_BYTES_MAX)).len(), KIND_BYTES_MAX);
         assert_eq!(step(&"k".repeat(KIND_BYTES_MAX + 1)), "", "it is kept in RAM with every step");

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_times_are_those_of_the_other_vectors_and_every_changed_day_is_marked() {
+    fn forecast_times_match_the_cron_vectors_and_every_clock_change_has_a_remark() {
         let (mut changed, mut kinds) = (0, [0, 0]);
         for case in vectors()["vectors"].as_array().expect("a list") {
             let cron = cron(case["header"].as_str().expect("an expression"));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rarest_expression_is_foreseen_to_the_end_of_the_calendar() {
+    fn the_rarest_expression_is_forecast_to_the_end_of_the_calendar() {
         let rare = cron("CRON_TZ=Europe/Berlin * 2 29 2 */7");
         let firings = rare.forecast(at("2026-01-01T00:00:00Z"), 100);
         assert_eq!((firings.len(), firings[60].local.as_str()), (100, "2060-02-29T02:00:00+01:00"));

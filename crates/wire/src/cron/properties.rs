@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn in_an_even_zone_fires_are_the_minutes_that_match(
+    fn without_clock_changes_every_matching_minute_fires(
         fields in expression(),
         (zone, east) in prop::sample::select(&EVEN_ZONES[..]),
         start in YEAR_2026..YEAR_2026 + 3 * 365 * 86_400_000,
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn around_a_change_fires_are_those_of_a_walk(
+    fn around_a_clock_change_fires_match_a_walk_through_every_minute(
         fields in expression(),
         (zone, change) in prop::sample::select(&CHANGES[..]),
         before in 0..2 * 86_400_000_u64,
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn later_times_have_later_fires_and_none_lies_between(
+    fn next_fires_are_monotonic_and_skip_no_fire(
         fields in expression(),
         (zone, _) in prop::sample::select(&CHANGES[..]),
         time in 0..4_000_000_000_000_u64,

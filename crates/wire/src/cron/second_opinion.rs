@@ -102,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn where_croner_reads_differently_is_known() {
+fn known_differences_from_croner_are_listed() {
     let start = Timestamp(YEAR_2026);
     for (text, difference) in [
         ("0 0 */10 * MON", "a stepped wildcard restricts the day there, so that either day is enough"),
@@ -124,7 +124,7 @@ fn where_croner_reads_differently_is_known() {
 }
 
 #[test]
-fn which_vectors_croner_fails_is_known() {
+fn vectors_that_croner_fails_are_listed() {
     let known = [
         ("dom-step-star", "a stepped wildcard restricts the day there"),
         ("dow-step-star", "the same for the weekday"),
@@ -147,7 +147,7 @@ fn which_vectors_croner_fails_is_known() {
 }
 
 #[test]
-fn which_invalid_vectors_croner_accepts_is_known() {
+fn invalid_vectors_that_croner_accepts_are_listed() {
     let known = [
         ("* * * * * *", "a sixth field is seconds there"),
         ("0 0 30 2 *", "that it never fires is found only when it is asked"),

@@ -82,7 +82,7 @@ fn invalid_expressions_of_the_vectors_are_refused() {
 }
 
 #[test]
-fn the_reason_is_told() {
+fn errors_name_the_reason() {
     for (text, reason) in [
         ("* * * *", "4 fields, accepted are five: minute, hour, day of month, month, day of week"),
         ("", "0 fields, accepted are five: minute, hour, day of month, month, day of week"),

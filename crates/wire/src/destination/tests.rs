@@ -140,7 +140,7 @@ fn the_api_vectors_hold() {
 }
 
 #[test]
-fn one_server_has_one_origin() {
+fn urls_of_one_server_have_one_origin() {
     for text in ["https://example.com", "HTTPS://EXAMPLE.com:443/a?b", "https://example.com./"] {
         assert_eq!(origin(text).as_deref(), Some("https://example.com:443"), "{text}");
     }

@@ -48,7 +48,7 @@ fn a_callback_is_configured_as_a_publish_is() {
 }
 
 #[test]
-fn the_callbacks_are_told_apart() {
+fn callbacks_and_failure_callbacks_are_parsed_separately() {
     let read = read(&[
         ("Upstash-Failure-Callback-Retries", "2"),
         ("Upstash-Callback-Retries", "1"),
@@ -66,7 +66,7 @@ fn the_callbacks_are_told_apart() {
 }
 
 #[test]
-fn what_means_nothing_for_a_callback_is_ignored() {
+fn settings_without_meaning_for_a_callback_are_ignored() {
     for (name, value) in [
         ("Upstash-Callback-Cron", "never"),
         ("Upstash-Callback-Schedule-Id", ".."),

@@ -234,7 +234,7 @@ fn forwarded_headers_lose_their_prefix() {
 }
 
 #[test]
-fn all_plain_headers_travel_on_request() {
+fn all_plain_headers_are_forwarded_on_request() {
     let given = [
         ("Upstash-Header-Forward", "true"),
         ("Upstash-Forward-X-Both", "explicit"),
@@ -314,7 +314,7 @@ fn forwarded_headers_are_bounded() {
 }
 
 #[test]
-fn hops_are_what_the_header_says() {
+fn hops_come_from_the_header() {
     for (values, expected) in [
         (&[][..], 0),
         (&["0"], 0),
@@ -344,7 +344,7 @@ fn hops_are_what_the_header_says() {
 }
 
 #[test]
-fn a_message_says_nothing_about_a_run() {
+fn workflow_headers_of_a_plain_message_are_rejected() {
     let (callback, run) = (("Upstash-Callback", "https://a.example"), ("Upstash-Workflow-RunId", "wfr_1"));
     assert_refused(&[
         (&[run], 400, "Upstash-Workflow-Runid: only a publish or an item of a batch"),
