@@ -117,7 +117,7 @@ fn wrong_urls_say_what_is_wrong() {
     assert!(over_by_query.contains("at most"), "{over_by_query}");
 }
 
-/// Whom the server may reach and which groups exist is not decided here.
+/// The server decides elsewhere which addresses are allowed and which groups exist.
 #[test]
 fn the_api_vectors_hold() {
     let elsewhere = ["dst-missing-scheme", "dst-loopback", "dst-metadata", "dst-port-25"];

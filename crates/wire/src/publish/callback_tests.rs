@@ -1,9 +1,9 @@
-//! Tables over what a publish may say about its callbacks.
+//! Tables for the callback settings of a publish.
 
 use super::tests::{assert_refused, callback, callback_only, headers, options, read};
 use super::*;
 
-/// The settings of a publish that a callback has too.
+/// The settings that a publish and a callback share.
 const CALLBACK_SETTINGS: [(&str, &str); 14] = [
     ("Method", "put"),
     ("Timeout", "30s"),
