@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_and_a_number_are_understood_and_nothing_else_is() {
+    fn only_a_known_place_and_a_number_are_accepted() {
         let armed = parse(CRASH_AT, "after_commit:3", &ALL);
         assert_eq!((armed.name.as_str(), armed.left.into_inner()), ("after_commit", 3));
         for wrong in ["after_commit", "after_commit:0", "after_commit:x", "nowhere:1", ""] {

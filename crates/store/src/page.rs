@@ -22,7 +22,7 @@ impl Bounds {
         let mut end = to.map_or(Position::MAX, |to| Position { at: to.plus_millis(1), n: 0 });
         match (page.cursor, page.order) {
             (Some(cursor), Order::LatestFirst) => end = end.min(cursor),
-            (Some(cursor), Order::EarliestFirst) => first = first.max(behind(cursor)),
+            (Some(cursor), Order::EarliestFirst) => first = first.max(successor(cursor)),
             (None, _) => {}
         }
         Bounds { first, end }
@@ -35,7 +35,7 @@ impl Bounds {
 }
 
 /// The first position behind `position`.
-fn behind(position: Position) -> Position {
+fn successor(position: Position) -> Position {
     if position.n >= Position::MAX.n {
         Position { at: position.at.plus_millis(1), n: 0 }
     } else {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_when_it_has_passed_over_too_much() {
+    fn a_page_ends_after_too_many_skipped_entries() {
         let mut builder = PageBuilder::<()>::new(&PageRequest::new(None, 10, Order::LatestFirst));
         for n in 1..limits::PAGE_SKIPS_MAX {
             assert!(builder.skip(at(1, n as u64)).is_continue());

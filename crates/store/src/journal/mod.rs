@@ -117,7 +117,7 @@ struct Shared {
     /// Also what makes commits happen one after the other. Locks are taken in this order.
     log: Mutex<Log>,
     /// Held by whoever applies.
-    turn_to_apply: Mutex<()>,
+    apply_lock: Mutex<()>,
     state: Mutex<State>,
     /// Something is pending, or it is time to stop.
     changed: Condvar,
@@ -171,7 +171,7 @@ impl JournalStore {
         let shared = Arc::new(Shared {
             database,
             log: Mutex::new(log),
-            turn_to_apply: Mutex::new(()),
+            apply_lock: Mutex::new(()),
             state: Mutex::new(state),
             changed: Condvar::new(),
             apply_after: options.apply_after,
@@ -280,7 +280,7 @@ impl Shared {
             }
             state.gathering.bytes >= PENDING_BYTES_MAX
         };
-        if must_apply { self.settle() } else { Ok(()) }
+        if must_apply { self.apply_pending() } else { Ok(()) }
     }
 
     /// Checks a batch before it is promised; false if only the database can tell.
@@ -294,12 +294,12 @@ impl Shared {
             }
             let mut last_seq = state.last_seq;
             // What this batch itself has done to messages.
-            let mut fates: HashMap<MessageId, bool> = HashMap::with_capacity(ops.len());
+            let mut messages: HashMap<MessageId, bool> = HashMap::with_capacity(ops.len());
             for op in ops {
                 let (id, lives_on) = match op {
                     Op::Insert { message, .. } if message.id.seq > last_seq => {
                         last_seq = message.id.seq;
-                        fates.insert(message.id, true);
+                        messages.insert(message.id, true);
                         continue;
                     }
                     // Its position may be taken.
@@ -310,19 +310,23 @@ impl Shared {
                     Op::Workflow(change) if !of_runs.add(change, &state)? => return Ok(false),
                     _ => continue,
                 };
-                match fates.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
+                match messages.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
                     Some(true) => {}
                     Some(false) => return Err(absent(LIVE, id)),
-                    None => of_runs.premises.live.push((shard, id)),
+                    None => of_runs.preconditions.live.push((shard, id)),
                 }
             }
         }
-        if of_runs.premises.is_empty() { Ok(true) } else { self.database.check_premises(&of_runs.premises) }
+        if of_runs.preconditions.is_empty() {
+            Ok(true)
+        } else {
+            self.database.check_preconditions(&of_runs.preconditions)
+        }
     }
 
     /// Also if it is lazy: what is in the database must not depend on what the journal may lose.
     fn commit_to_database(&self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Result<(), StoreError> {
-        self.settle()?;
+        self.apply_pending()?;
         self.state().check()?;
         self.database.commit(shard, epoch, ops, Durability::Synced)?;
         self.measure_wal()?;
@@ -359,12 +363,12 @@ impl Shared {
     }
 
     /// Drops history. What is pending may wait: the database is what the store was a moment ago, and nothing that is
-    /// dropped there is needed by what came since, but for what [`Pending::lets_go_of_history`] finds.
+    /// dropped there is needed by what came since, but for what [`Pending::allows_retention`] finds.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
-        if !self.state().generations().all(|pending| pending.lets_go_of_history(policy, now)) {
-            self.settle()?;
+        if !self.state().generations().all(|pending| pending.allows_retention(policy, now)) {
+            self.apply_pending()?;
         }
-        let _turn = lock(&self.turn_to_apply);
+        let _turn = lock(&self.apply_lock);
         self.state().check()?;
         let before = self.database.counts()?.dead_letters;
         let retained = self.database.retain(policy, now)?;
@@ -386,7 +390,7 @@ impl Shared {
     }
 
     /// Brings everything that was committed before this call into the database.
-    fn settle(&self) -> Result<(), StoreError> {
+    fn apply_pending(&self) -> Result<(), StoreError> {
         let target = {
             let state = self.state();
             state.check()?;
@@ -395,7 +399,7 @@ impl Shared {
                 _ => return Ok(()),
             }
         };
-        let _turn = lock(&self.turn_to_apply);
+        let _turn = lock(&self.apply_lock);
         let pending = {
             let mut state = self.state();
             state.check()?;
@@ -444,7 +448,7 @@ impl Shared {
             };
             released = state.applied;
             drop(state);
-            let done = if is_time_to_apply { self.settle() } else { self.release(released) };
+            let done = if is_time_to_apply { self.apply_pending() } else { self.release(released) };
             if let Err(error) = done {
                 tracing::error!(error = &error as &dyn std::error::Error, "the journal cannot be applied");
                 return;
@@ -580,7 +584,7 @@ impl Drop for JournalStore {
             tracing::error!("the journal thread panicked");
         }
         // What cannot be applied now is in the journal, and is applied at the next start.
-        if let Err(error) = self.shared.settle().and_then(|()| self.shared.close()) {
+        if let Err(error) = self.shared.apply_pending().and_then(|()| self.shared.close()) {
             tracing::warn!(error = &error as &dyn std::error::Error, "journal not empty; the next start applies it");
         }
     }

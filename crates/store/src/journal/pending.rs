@@ -27,7 +27,7 @@ pub(crate) struct Pending {
     /// How long those frames are.
     pub bytes: usize,
     /// What became of every message that the batches are about, by position.
-    pub fates: BTreeMap<Seq, Fate>,
+    pub messages: BTreeMap<Seq, PendingMessage>,
     /// In the order of the batches.
     pub events: Vec<Event>,
     pub letters: Vec<DeadLetter>,
@@ -42,7 +42,7 @@ pub(crate) struct Pending {
 
 /// What became of a message.
 #[derive(Debug)]
-pub(crate) struct Fate {
+pub(crate) struct PendingMessage {
     pub id: MessageId,
     pub shard: ShardId,
     /// The message, if it was published in these batches.
@@ -51,9 +51,9 @@ pub(crate) struct Fate {
     pub live: Option<Live>,
 }
 
-impl Fate {
+impl PendingMessage {
     /// It was a message of a run that has come and gone: what there is to know of it is in the entry of the run.
-    pub(crate) fn is_over_step(&self) -> bool {
+    pub(crate) fn is_ended_step(&self) -> bool {
         self.live.is_none() && self.message.as_ref().is_some_and(|message| message.spec.workflow.is_some())
     }
 }
@@ -78,8 +78,9 @@ impl Pending {
                     let own_bytes = if is_same { 0 } else { message.body.len() as u64 };
                     body = Some(&message.body);
                     *usage.entry(message.tenant).or_default() += (ROW_BYTES + own_bytes).cast_signed();
-                    let fate = Fate { id: live.id, shard, message: Some(message.clone()), live: Some(*live) };
-                    self.fates.insert(live.id.seq, fate);
+                    let entry =
+                        PendingMessage { id: live.id, shard, message: Some(message.clone()), live: Some(*live) };
+                    self.messages.insert(live.id.seq, entry);
                 }
                 Op::Update(live) => self.set_live(shard, live.id, Some(*live)),
                 Op::Remove { id } => self.set_live(shard, *id, None),
@@ -110,8 +111,8 @@ impl Pending {
     /// Whether history may be dropped while this is pending: every log line is of this moment, and about a message that
     /// is here as well. One that is not may have ended long ago, and goes when it has no line. No run is here that may go,
     /// whether the database knows of it what is here or what was before, and no note of such a run.
-    pub(super) fn lets_go_of_history(&self, policy: &Retention, now: Timestamp) -> bool {
-        let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.fates.contains_key(&event.id.seq);
+    pub(super) fn allows_retention(&self, policy: &Retention, now: Timestamp) -> bool {
+        let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.messages.contains_key(&event.id.seq);
         let shorter = policy.history_ms.min(policy.dlq_ms);
         let shorter = Retention { history_ms: shorter, dlq_ms: shorter };
         let is_old = |run: &Arc<Run>| is_expired(run, &shorter, now);
@@ -120,13 +121,13 @@ impl Pending {
 
     /// The highest position that was given to a message or an entry of a run.
     pub(crate) fn last_seq(&self) -> Option<Seq> {
-        let published = self.fates.iter().rev().find(|(_, fate)| fate.message.is_some());
+        let published = self.messages.iter().rev().find(|(_, entry)| entry.message.is_some());
         published.map(|(seq, _)| *seq).max(self.runs.last_seq())
     }
 
     /// Messages that log lines and dead letters are about; looked for only where a step may be among them.
-    pub(crate) fn told(&self) -> HashSet<Seq> {
-        if !self.fates.values().any(Fate::is_over_step) {
+    pub(crate) fn mentioned(&self) -> HashSet<Seq> {
+        if !self.messages.values().any(PendingMessage::is_ended_step) {
             return HashSet::new();
         }
         let lines = self.events.iter().map(|event| event.id.seq);
@@ -134,23 +135,23 @@ impl Pending {
     }
 
     fn set_live(&mut self, shard: ShardId, id: MessageId, live: Option<Live>) {
-        self.fates.entry(id.seq).or_insert(Fate { id, shard, message: None, live: None }).live = live;
+        self.messages.entry(id.seq).or_insert(PendingMessage { id, shard, message: None, live: None }).live = live;
     }
 
     /// Whether this message is live; `None` if nothing is known of what has its position.
     pub(super) fn is_live(&self, shard: ShardId, id: MessageId) -> Option<bool> {
-        let fate = self.fates.get(&id.seq)?;
-        Some(fate.live.is_some() && fate.id == id && fate.shard == shard)
+        let entry = self.messages.get(&id.seq)?;
+        Some(entry.live.is_some() && entry.id == id && entry.shard == shard)
     }
 
     /// A message that was published in these batches.
     pub(super) fn message(&self, id: MessageId) -> Option<Arc<Message>> {
-        self.fates.get(&id.seq).filter(|fate| fate.id == id)?.message.clone()
+        self.messages.get(&id.seq).filter(|entry| entry.id == id)?.message.clone()
     }
 
     /// Whether the message of this position was published in these batches.
     pub(super) fn has_published(&self, seq: Seq) -> bool {
-        self.fates.get(&seq).is_some_and(|fate| fate.message.is_some())
+        self.messages.get(&seq).is_some_and(|entry| entry.message.is_some())
     }
 
     /// The windows of a duplicate key, in the order in which they were made.

@@ -41,9 +41,9 @@ pub(crate) enum PendingEntry {
 #[derive(Debug)]
 pub(crate) enum PendingWaiter {
     /// It is new.
-    Came(Waiter),
+    Added(Waiter),
     /// It was there before.
-    Went(Waiter),
+    Removed(Waiter),
 }
 
 impl PendingRuns {
@@ -69,12 +69,12 @@ impl PendingRuns {
             Change::Note { run, note } => drop(self.notes.insert((*run, note.key), Some(note.clone()))),
             Change::NoNote { run, key } => drop(self.notes.insert((*run, *key), None)),
             Change::Waiter(waiter) => {
-                self.waiters.insert(key_of(waiter), PendingWaiter::Came(waiter.clone()));
+                self.waiters.insert(key_of(waiter), PendingWaiter::Added(waiter.clone()));
             }
             Change::NoWaiter(waiter) => {
                 let key = key_of(waiter);
                 if self.waiters.remove(&key).is_none() {
-                    self.waiters.insert(key, PendingWaiter::Went(waiter.clone()));
+                    self.waiters.insert(key, PendingWaiter::Removed(waiter.clone()));
                 }
             }
         }

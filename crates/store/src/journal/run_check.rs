@@ -4,7 +4,7 @@ use super::State;
 use super::pending_runs::{PendingWaiter, WaiterKey, key_of};
 use crate::StoreError;
 use crate::run::is_same_run;
-use crate::sqlite::Premises;
+use crate::sqlite::Preconditions;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Change, Waiter};
 use posthaste_wire::id::Seq;
@@ -19,7 +19,7 @@ pub(super) struct RunCheck<'a> {
     /// `None` for one that went.
     waiters: HashMap<WaiterKey, Option<&'a Waiter>>,
     /// What the database must say.
-    pub premises: Premises,
+    pub preconditions: Preconditions,
 }
 
 impl<'a> RunCheck<'a> {
@@ -34,14 +34,14 @@ impl<'a> RunCheck<'a> {
                 let is_known = self.entries.contains(&(*run, *index))
                     || state.generations().any(|pending| pending.runs.has_entry(*run, *index));
                 if !is_known {
-                    self.premises.entries.push((*run, *index));
+                    self.preconditions.entries.push((*run, *index));
                 }
             }
             Change::Note { run, .. } => {
                 let is_known =
                     self.runs.contains_key(run) || state.generations().any(|pending| pending.runs.run(*run).is_some());
                 if !is_known {
-                    self.premises.noted.insert(*run);
+                    self.preconditions.noted.insert(*run);
                 }
             }
             // One that is not there is none as well.
@@ -62,7 +62,7 @@ impl<'a> RunCheck<'a> {
             }
             Some(_) => {}
             None if run.no > state.last_seq => {}
-            None => self.premises.runs.push(Arc::clone(run)),
+            None => self.preconditions.runs.push(Arc::clone(run)),
         }
         Ok(())
     }
@@ -71,8 +71,8 @@ impl<'a> RunCheck<'a> {
         let key = key_of(waiter);
         let pending = || {
             state.generations().find_map(|pending| pending.runs.waiter(&key)).map(|pending| match pending {
-                PendingWaiter::Came(waiter) => Some(waiter),
-                PendingWaiter::Went(_) => None,
+                PendingWaiter::Added(waiter) => Some(waiter),
+                PendingWaiter::Removed(_) => None,
             })
         };
         match self.waiters.get(&key).copied().or_else(pending) {
@@ -80,7 +80,7 @@ impl<'a> RunCheck<'a> {
                 return Err(StoreError::Corrupt { what: "waiter", source: "it is missing".into() });
             }
             Some(_) => {}
-            None => self.premises.waiters.push(waiter.clone()),
+            None => self.preconditions.waiters.push(waiter.clone()),
         }
         self.waiters.insert(key, None);
         Ok(())

@@ -264,7 +264,7 @@ impl Store for MemoryStore {
 
     fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Result<Names<UrlGroup>, StoreError> {
         let mut builder = NamesBuilder::new(page);
-        for (name, group) in behind(&self.model().url_groups, tenant, page) {
+        for (name, group) in entries_after(&self.model().url_groups, tenant, page) {
             if builder.admits(weight::of_url_group(group)).is_break() {
                 break;
             }
@@ -307,7 +307,7 @@ impl Store for MemoryStore {
 
     fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError> {
         let mut builder = NamesBuilder::new(page);
-        for (name, queue) in behind(&self.model().queues, tenant, page).filter(|(_, queue)| !queue.deleted) {
+        for (name, queue) in entries_after(&self.model().queues, tenant, page).filter(|(_, queue)| !queue.deleted) {
             if builder.admits(name.len()).is_break() {
                 break;
             }
@@ -355,7 +355,7 @@ impl Store for MemoryStore {
 
     fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError> {
         let mut builder = NamesBuilder::new(page);
-        for (id, schedule) in behind(&self.model().schedules, tenant, page) {
+        for (id, schedule) in entries_after(&self.model().schedules, tenant, page) {
             if builder.admits(weight::of_schedule_head(schedule)).is_break() {
                 break;
             }
@@ -538,7 +538,7 @@ fn is_in_lane(live: &Live, lane: Option<LaneKey>) -> bool {
 }
 
 /// The tenant's part of what has names, behind the cursor of the page.
-fn behind<'a, T>(
+fn entries_after<'a, T>(
     list: &'a BTreeMap<(TenantId, String), T>,
     tenant: TenantId,
     page: &NamePage,

@@ -29,7 +29,7 @@ mod write;
 
 pub use error::OpenError;
 pub(super) use run_parts::Scope;
-pub(super) use workflow::Premises;
+pub(super) use workflow::Preconditions;
 
 use super::usage::Usage;
 use super::{

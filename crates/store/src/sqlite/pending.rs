@@ -3,8 +3,8 @@
 use super::codec::int;
 use super::error::{Failure, Outcome};
 use super::write::{Delta, Writer};
-use super::{Premises, Scope, SqliteStore};
-use crate::journal::pending::{Fate, Pending};
+use super::{Preconditions, Scope, SqliteStore};
+use crate::journal::pending::{Pending, PendingMessage};
 use crate::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
 use crate::run::{Body, Parts};
 use crate::{Durability, ReadPool, StoreError};
@@ -105,18 +105,18 @@ impl SqliteStore {
     }
 
     /// Whether a batch is for the journal; an error if what it takes for granted is not so.
-    pub(crate) fn check_premises(&self, premises: &Premises) -> Result<bool, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.check(premises))
+    pub(crate) fn check_preconditions(&self, preconditions: &Preconditions) -> Result<bool, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.check(preconditions))
     }
 }
 
 impl Writer {
     fn apply_pending(&mut self, pending: &Pending) -> Outcome<Delta> {
         let mut delta = Delta::default();
-        let told = pending.told();
-        let is_kept = |fate: &&Fate| !fate.is_over_step() || told.contains(&fate.id.seq);
+        let mentioned = pending.mentioned();
+        let is_kept = |entry: &&PendingMessage| !entry.is_ended_step() || mentioned.contains(&entry.id.seq);
         let published: Vec<&Message> =
-            pending.fates.values().filter(is_kept).filter_map(|fate| fate.message.as_deref()).collect();
+            pending.messages.values().filter(is_kept).filter_map(|entry| entry.message.as_deref()).collect();
         self.insert_all(&published)?;
         let (last_inserted, last_seq) = (published.last().map(|message| message.id.seq), pending.last_seq());
         if last_seq > last_inserted {
@@ -124,14 +124,14 @@ impl Writer {
         }
         delta.last_seq = last_seq;
         let mut new = Vec::new();
-        for fate in pending.fates.values() {
-            match (&fate.message, &fate.live) {
-                (Some(_), Some(live)) => new.push((fate.shard, *live)),
+        for entry in pending.messages.values() {
+            match (&entry.message, &entry.live) {
+                (Some(_), Some(live)) => new.push((entry.shard, *live)),
                 // It has come and gone.
                 (Some(_), None) => {}
-                (None, Some(live)) => self.update_live(fate.shard, live)?,
+                (None, Some(live)) => self.update_live(entry.shard, live)?,
                 (None, None) => {
-                    self.remove_live(fate.shard, fate.id)?;
+                    self.remove_live(entry.shard, entry.id)?;
                     delta.live -= 1;
                 }
             }
@@ -140,12 +140,12 @@ impl Writer {
         delta.live += new.len() as i64;
         self.log_all(&pending.events)?;
         for letter in &pending.letters {
-            self.bury(letter)?;
+            self.insert_dead_letter(letter)?;
             delta.dead_letters += 1;
         }
         for ((tenant, key), windows) in &pending.keys {
             for (id, expires) in windows {
-                self.remember(*tenant, key, *id, *expires)?;
+                self.put_dedup_key(*tenant, key, *id, *expires)?;
             }
         }
         for queue in pending.queues.values() {
@@ -183,8 +183,8 @@ impl Writer {
         }
         for waiter in pending.waiters() {
             match waiter {
-                PendingWaiter::Came(waiter) => self.put_waiter(waiter)?,
-                PendingWaiter::Went(waiter) => self.drop_waiter(waiter)?,
+                PendingWaiter::Added(waiter) => self.put_waiter(waiter)?,
+                PendingWaiter::Removed(waiter) => self.drop_waiter(waiter)?,
             }
         }
         Ok(())

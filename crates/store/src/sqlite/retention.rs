@@ -92,7 +92,7 @@ impl Writer {
         let table = format!("dlq_{bucket}");
         let piece =
             self.next_piece(&table, "rowid", &format!("{} + coalesce(length(response), 0)", share_of_body(&table)))?;
-        self.let_go(&table, "rowid", LETTER_BYTES, piece.last, &BTreeSet::new())?;
+        self.release_rows(&table, "rowid", LETTER_BYTES, piece.last, &BTreeSet::new())?;
         let deleted = self.connection.execute(&format!("DELETE FROM {table} WHERE rowid <= ?1"), [piece.last])?;
         delta.dead_letters -= int(deleted as u64);
         Ok(piece.is_rest)
@@ -107,7 +107,7 @@ impl Writer {
             let sql = format!("INSERT INTO message_{target} SELECT * FROM {table} WHERE seq = ?1");
             self.connection.prepare_cached(&sql)?.execute([seq])?;
         }
-        self.let_go(&table, "seq", MESSAGE_BYTES, piece.last, &needed)?;
+        self.release_rows(&table, "seq", MESSAGE_BYTES, piece.last, &needed)?;
         self.raise_last_seq(Some(Seq(piece.last.cast_unsigned())))?;
         self.connection.execute(&format!("DELETE FROM {table} WHERE seq <= ?1"), [piece.last])?;
         Ok(piece.is_rest)
@@ -115,7 +115,7 @@ impl Writer {
 
     /// Rows up to `last` are about to be deleted, but for those that have moved: neither their bytes nor the shared bodies that
     /// they refer to are needed by them.
-    fn let_go(&self, table: &str, key: &str, bytes: &str, last: i64, moved: &BTreeSet<i64>) -> Outcome<()> {
+    fn release_rows(&self, table: &str, key: &str, bytes: &str, last: i64, moved: &BTreeSet<i64>) -> Outcome<()> {
         let sql = format!("SELECT {key}, tenant, {bytes}, {SHARED_ID} FROM {table} WHERE {key} <= ?1");
         let mut statement = self.connection.prepare(&sql)?;
         let mut rows = statement.query([last])?;

@@ -20,7 +20,7 @@ const LIVE_MESSAGES: &str = "SELECT count(*) FILTER (WHERE tenant = ?1 AND step 
     (SELECT tenant, step FROM live ORDER BY seq LIMIT ?2)";
 /// Destinations, and queues, of all tenants that are looked at for messages of one, where the messages themselves are too
 /// many; of more it is told that not all were looked at.
-const LINES_MAX: usize = 5_000;
+const LANES_MAX: usize = 5_000;
 /// The first line of messages behind another one, and whose it is: hashes of destinations and queues include the tenant.
 const NEXT_DESTINATION: &str = "SELECT origin, tenant FROM live INDEXED BY live_origin
     WHERE queue IS NULL AND origin > ?1 ORDER BY origin LIMIT 1";
@@ -72,7 +72,7 @@ impl Snapshot<'_> {
         let (mut messages, mut room) = (0, max);
         let mut has_more = false;
         for (next, of_line) in [(NEXT_DESTINATION, OF_DESTINATION), (NEXT_QUEUE, OF_QUEUE)] {
-            let (lines, more) = self.lines_of(tenant, next, LINES_MAX)?;
+            let (lines, more) = self.lanes_of(tenant, next, LANES_MAX)?;
             has_more |= more;
             let mut statement = self.connection.prepare_cached(of_line)?;
             for line in lines {
@@ -86,7 +86,7 @@ impl Snapshot<'_> {
 
     /// The lines of a tenant among the first `max` of all, and whether there are more. Each is found behind the one before
     /// in the index, however long that is.
-    fn lines_of(&self, tenant: TenantId, next: &str, max: usize) -> Outcome<(Vec<i64>, bool)> {
+    fn lanes_of(&self, tenant: TenantId, next: &str, max: usize) -> Outcome<(Vec<i64>, bool)> {
         let mut statement = self.connection.prepare_cached(next)?;
         let (mut lines, mut last) = (Vec::new(), i64::MIN);
         for _ in 0..max {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_lines_are_looked_at() {
+    fn the_number_of_visited_lanes_is_bounded() {
         let connection = Connection::open_in_memory().unwrap();
         schema::prepare(&connection, Path::new("in memory")).unwrap();
         // Two tenants have three destinations each, one below zero, and each of them two messages.
@@ -160,7 +160,7 @@ mod tests {
         }
         let buckets = Buckets::default();
         let snapshot = Snapshot { connection: &connection, buckets: &buckets };
-        let lines = |tenant, max| snapshot.lines_of(TenantId(tenant), NEXT_DESTINATION, max).unwrap();
+        let lines = |tenant, max| snapshot.lanes_of(TenantId(tenant), NEXT_DESTINATION, max).unwrap();
         assert_eq!((lines(0, 10), lines(1, 10)), ((vec![-1, 1, 3], false), (vec![0, 2, 4], false)));
         assert_eq!((lines(1, 6), lines(1, 5)), ((vec![0, 2, 4], false), (vec![0, 2], true)));
         assert_eq!(snapshot.live_messages(TenantId(1), 13).unwrap(), (6, false), "all rows");
@@ -168,7 +168,7 @@ mod tests {
             assert_eq!(snapshot.live_messages(TenantId(1), max).unwrap(), expected, "own rows up to {max}");
         }
         assert_eq!(snapshot.live_messages(TenantId(2), 5).unwrap(), (0, false), "it has none");
-        for seq in 12..12 + LINES_MAX as i64 {
+        for seq in 12..12 + LANES_MAX as i64 {
             connection.execute(row, params![seq, 3, seq]).unwrap();
         }
         connection.execute(row, params![-1, 4, i64::MAX - 1]).unwrap();

@@ -28,7 +28,7 @@ const NAMES_MAX: usize = 1_000;
 
 /// What only the database can tell about a batch: all of it must be so.
 #[derive(Debug, Default)]
-pub(crate) struct Premises {
+pub(crate) struct Preconditions {
     /// Runs that get notes. If one is not there, the batch is not for the journal: what is pending cannot tell what was
     /// written before the run, and what behind it.
     pub noted: HashSet<Seq>,
@@ -42,7 +42,7 @@ pub(crate) struct Premises {
     pub waiters: Vec<Waiter>,
 }
 
-impl Premises {
+impl Preconditions {
     pub(crate) fn is_empty(&self) -> bool {
         let Self { noted, live, runs, entries, waiters } = self;
         noted.is_empty() && live.is_empty() && runs.is_empty() && entries.is_empty() && waiters.is_empty()
@@ -168,20 +168,20 @@ impl Snapshot<'_> {
     }
 
     /// False if a run that gets notes is not there, and an error if anything else is not so.
-    pub(super) fn check(&self, premises: &Premises) -> Outcome<bool> {
-        for no in &premises.noted {
+    pub(super) fn check(&self, preconditions: &Preconditions) -> Outcome<bool> {
+        for no in &preconditions.noted {
             if !self.has_run(*no)? {
                 return Ok(false);
             }
         }
-        for (shard, id) in &premises.live {
+        for (shard, id) in &preconditions.live {
             let mut statement =
                 self.connection.prepare_cached("SELECT 1 FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3")?;
             if !statement.exists(params![int(id.seq.0), bits(id.tag), shard.0])? {
                 return Err(absent(*id));
             }
         }
-        for run in &premises.runs {
+        for run in &preconditions.runs {
             let mut statement =
                 self.connection.prepare_cached("SELECT tenant, id, created_at FROM run WHERE no = ?1")?;
             let mut rows = statement.query([int(run.no.0)])?;
@@ -194,12 +194,12 @@ impl Snapshot<'_> {
                 }
             }
         }
-        for (run, index) in &premises.entries {
+        for (run, index) in &preconditions.entries {
             if !self.has_entry(*run, *index)? {
                 return Err(absent_entry(*run, *index));
             }
         }
-        for waiter in &premises.waiters {
+        for waiter in &preconditions.waiters {
             let sql = format!("SELECT 1 FROM waiter WHERE {THIS_WAITER}");
             let values = params![
                 waiter.tenant.0,

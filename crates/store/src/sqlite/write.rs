@@ -56,7 +56,7 @@ pub(super) struct Delta {
     pub last_seq: Option<Seq>,
 }
 
-/// The writing connection and what it must remember between transactions.
+/// The writing connection and what it must put_dedup_key between transactions.
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) buckets: Buckets,
@@ -205,7 +205,7 @@ impl Writer {
                     delta.live += 1;
                     delta.last_seq = delta.last_seq.max(Some(message.id.seq));
                 }
-                Op::PutDedupKey { tenant, key, id, expires } => self.remember(*tenant, key, *id, *expires)?,
+                Op::PutDedupKey { tenant, key, id, expires } => self.put_dedup_key(*tenant, key, *id, *expires)?,
                 Op::Log(event) => self.log_all(std::slice::from_ref(event))?,
                 Op::Update(live) => self.update_live(shard, live)?,
                 Op::Remove { id } => {
@@ -214,7 +214,7 @@ impl Writer {
                 }
                 Op::InsertDeadLetter(letter) => {
                     self.remove_live(shard, letter.id)?;
-                    self.bury(letter)?;
+                    self.insert_dead_letter(letter)?;
                     delta.live -= 1;
                     delta.dead_letters += 1;
                 }
@@ -372,7 +372,7 @@ impl Writer {
     }
 
     /// Of two windows of one key the one that ends later counts.
-    pub(super) fn remember(
+    pub(super) fn put_dedup_key(
         &mut self,
         tenant: TenantId,
         key: &DedupKey,
@@ -391,7 +391,7 @@ impl Writer {
     }
 
     /// Copies the message, so that the dead letter outlives the history.
-    pub(super) fn bury(&mut self, letter: &DeadLetter) -> Outcome<()> {
+    pub(super) fn insert_dead_letter(&mut self, letter: &DeadLetter) -> Outcome<()> {
         let bucket = self.buckets.ensure(&self.connection, Kind::DeadLetter, letter.dlq_id.at)?;
         let response = letter.response.as_ref().map(|response| to_json("response", response)).transpose()?;
         for place in self.buckets.places_of(letter.id.seq) {

@@ -601,12 +601,12 @@ proptest! {
     })]
 
     #[test]
-    fn sqlite_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
+    fn sqlite_and_the_model_agree(steps in prop::collection::vec(step(), 1..60)) {
         compare(&steps, false);
     }
 
     #[test]
-    fn the_journal_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
+    fn the_journal_and_the_model_agree(steps in prop::collection::vec(step(), 1..60)) {
         compare(&steps, true);
     }
 }

@@ -86,7 +86,7 @@ fn ids(store: &dyn Store) -> Vec<MessageId> {
 }
 
 #[test]
-fn what_was_committed_is_there_after_a_kill() {
+fn commits_survive_a_kill() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -132,7 +132,7 @@ fn a_clean_stop_leaves_everything_in_the_database_and_nothing_in_the_journal() {
 }
 
 #[test]
-fn segments_follow_each_other_and_are_used_again() {
+fn segments_are_numbered_and_reused() {
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::ZERO, segment_bytes: 10_000, ..JournalOptions::default() };
     let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
@@ -149,7 +149,7 @@ fn segments_follow_each_other_and_are_used_again() {
 }
 
 #[test]
-fn segments_go_although_somebody_always_reads_before_the_thread_applies() {
+fn segments_are_released_even_if_readers_always_apply_first() {
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::MAX, segment_bytes: 10_000, ..JournalOptions::default() };
     let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
@@ -207,7 +207,7 @@ fn damage_that_later_frames_prove_is_refused_and_can_be_set_aside() {
 }
 
 #[test]
-fn damage_to_what_is_in_the_database_already_harms_nobody() {
+fn damage_to_applied_frames_is_harmless() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -245,7 +245,7 @@ fn a_missing_segment_is_damage() {
 }
 
 #[test]
-fn a_batch_that_cannot_be_is_not_written_down() {
+fn an_invalid_batch_is_not_written() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -299,7 +299,7 @@ fn a_publisher_cannot_write_frames() {
 
 /// The database falls back to an earlier state, as it may when the power goes: the journal has what it lacks.
 #[test]
-fn a_database_that_falls_back_is_brought_up_again() {
+fn a_database_that_loses_commits_is_restored_from_the_journal() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -325,7 +325,7 @@ fn a_database_that_falls_back_is_brought_up_again() {
 
 /// Commits, questions, retention and the thread that applies, all at once.
 #[test]
-fn nothing_gets_lost_between_threads() {
+fn no_commit_is_lost_between_threads() {
     let files = Files::new();
     let options =
         JournalOptions { apply_after: Duration::from_millis(1), segment_bytes: 20_000, ..JournalOptions::default() };
@@ -368,7 +368,7 @@ fn nothing_gets_lost_between_threads() {
 }
 
 #[test]
-fn what_is_on_its_way_into_the_database_is_known_meanwhile() {
+fn batches_being_applied_stay_visible() {
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::ZERO, ..JournalOptions::default() };
     let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
@@ -507,7 +507,7 @@ proptest! {
 
     /// Ops survive the journal; whatever else is in a frame is an error, not a panic.
     #[test]
-    fn frames_survive_and_rubbish_does_not(malformed in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
+    fn frames_round_trip_and_malformed_bytes_are_errors(malformed in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
         let files = Files::new();
         let store = files.open();
         let rig = Rig::new(&store);
@@ -543,7 +543,7 @@ proptest! {
 
 /// A fan-out of one body: its frame holds it once, and so does the database after a kill.
 #[test]
-fn a_body_that_many_messages_share_is_in_the_journal_once() {
+fn a_shared_body_is_in_the_journal_once() {
     let body = bytes::Bytes::from(vec![b'x'; 100_000]);
     let files = Files::new();
     let ids: Vec<_> = {
@@ -596,7 +596,7 @@ fn a_batch_that_is_too_long_for_a_frame_goes_to_the_database() {
 
 /// Each transaction writes a page of every tree that it touches, however little it holds.
 #[test]
-fn the_wal_stays_short_although_every_commit_is_small() {
+fn the_wal_stays_short_with_many_small_commits() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);

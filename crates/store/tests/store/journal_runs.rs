@@ -68,7 +68,7 @@ fn busy(rig: &Rig<'_>, id: &str) -> Workflow {
 }
 
 #[test]
-fn the_database_gets_no_message_of_a_step_that_has_ended() {
+fn ended_steps_leave_no_message_in_the_database() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -91,7 +91,7 @@ fn the_database_gets_no_message_of_a_step_that_has_ended() {
 }
 
 #[test]
-fn a_step_keeps_its_message_while_it_lives_or_is_told_of() {
+fn a_step_keeps_its_message_while_it_is_live_or_mentioned() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -117,7 +117,7 @@ fn busy_database(files: &Files) -> Connection {
 }
 
 #[test]
-fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
+fn the_queries_of_every_step_do_not_wait_for_the_database() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -152,7 +152,7 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
 }
 
 #[test]
-fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
+fn a_run_is_complete_while_it_is_being_applied() {
     let files = Files::new();
     let store = files.open(Duration::ZERO);
     let rig = Rig::new(&store);
@@ -175,7 +175,7 @@ fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
 }
 
 #[test]
-fn a_run_that_is_resumed_is_whole_without_the_message_of_its_first_entry() {
+fn a_resumed_run_is_complete_without_the_message_of_its_first_entry() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -190,7 +190,7 @@ fn a_run_that_is_resumed_is_whole_without_the_message_of_its_first_entry() {
 }
 
 #[test]
-fn a_change_of_a_run_writes_what_has_changed_and_nothing_else() {
+fn a_change_of_a_run_writes_only_changed_rows() {
     const LARGE: usize = 300_000;
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::MAX, segment_bytes: u64::MAX, ..JournalOptions::default() };
@@ -245,7 +245,7 @@ fn a_change_of_a_run_writes_what_has_changed_and_nothing_else() {
 }
 
 #[test]
-fn a_batch_about_runs_that_cannot_be_is_not_written_down() {
+fn an_invalid_batch_about_runs_is_not_written() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -272,7 +272,7 @@ fn a_batch_about_runs_that_cannot_be_is_not_written_down() {
 
 /// Steps, questions, retention and the thread that applies, all at once.
 #[test]
-fn no_step_gets_lost_between_threads() {
+fn no_step_is_lost_between_threads() {
     let files = Files::new();
     let store = files.open(Duration::from_millis(1));
     let rig = Rig::new(&store);

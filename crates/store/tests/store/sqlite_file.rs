@@ -116,7 +116,7 @@ fn a_lazy_commit_survives_a_kill() {
 
 /// A transaction that changes no page is not synced by SQLite, so a flush must change one.
 #[test]
-fn a_flush_writes_to_the_wal_only_behind_lazy_commits() {
+fn a_flush_writes_to_the_wal_only_after_lazy_commits() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -177,7 +177,7 @@ fn positions_survive_retention_and_restart() {
 }
 
 #[test]
-fn everything_named_is_there_after_a_kill() {
+fn named_objects_survive_a_kill() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -257,7 +257,7 @@ fn only_the_owner_may_read_the_files() {
 }
 
 #[test]
-fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
+fn a_dropped_run_leaves_no_rows_whenever_the_process_is_killed() {
     let mut files = Files::new();
     let mut store = files.open();
     let mut run = Rig::new(&store).start("a", T0);
@@ -362,7 +362,7 @@ fn a_full_disk_stops_the_writer_and_nothing_else() {
 
 /// A query sees the tables of its own snapshot, whatever the writer makes and drops meanwhile.
 #[test]
-fn queries_go_on_while_tables_come_and_go() {
+fn queries_survive_tables_being_created_and_dropped() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -403,7 +403,7 @@ fn publish_together(rig: &Rig<'_>, second: u64, count: u64, body: &Bytes) -> Vec
 }
 
 #[test]
-fn a_body_that_many_messages_share_is_stored_once_and_goes_with_the_last_of_them() {
+fn a_shared_body_is_stored_once_and_dropped_with_its_last_message() {
     const REFS: &str = "SELECT coalesce(sum(refs), 0) FROM shared_body";
     let files = Files::new();
     let (path, body) = (files.path(), Bytes::from(vec![b'x'; 1024 * 1024]));

@@ -134,7 +134,7 @@ fn a_file_of_format_1_keeps_everything() {
 }
 
 #[test]
-fn a_file_of_format_1_takes_what_is_new() {
+fn a_file_of_format_1_supports_all_later_features() {
     let file = File::new();
     let store = file.open();
     let rig = Rig::new(&store);
@@ -292,7 +292,7 @@ fn add_note(run: &mut Value, (kind, n): (i64, i64), mut data: Value, body: &[u8]
 }
 
 #[test]
-fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
+fn a_file_of_format_4_keeps_its_runs_and_continues_them() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");
     let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
@@ -341,7 +341,7 @@ fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
 }
 
 #[test]
-fn a_run_of_format_4_is_read_to_the_last_word() {
+fn a_run_of_format_4_is_read_completely() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");
     let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
@@ -383,7 +383,7 @@ fn a_run_of_format_4_is_read_to_the_last_word() {
 }
 
 #[test]
-fn a_journal_that_must_be_brought_in_by_format_4_leaves_the_file_to_it() {
+fn a_journal_of_format_4_must_be_applied_by_its_own_release() {
     let directory = tempfile::tempdir().unwrap();
     let (path, journal) = (directory.path().join("posthaste.db"), directory.path().join("journal"));
     SqliteStore::open(&path, SqliteOptions::default()).unwrap().close();
@@ -421,7 +421,7 @@ fn an_upgrade_that_fails_changes_nothing() {
 
 /// A release that did not count URL groups, bulk actions and settings of runs: it left other sums, and no word about them.
 #[test]
-fn sums_of_an_earlier_release_are_made_anew_once() {
+fn usage_sums_of_an_earlier_release_are_recounted_once() {
     const COUNTED: &str = "SELECT bytes FROM usage";
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");

@@ -117,7 +117,7 @@ pub(super) fn pages_of_dead_letters_show_every_one_once(store: &dyn Store) {
     }
 }
 
-pub(super) fn dead_letters_are_visited_without_bodies_until_somebody_has_seen_enough(store: &dyn Store) {
+pub(super) fn dead_letters_are_visited_without_bodies_until_the_visitor_stops(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut letters = Vec::new();
     for hours in [0, 0, 1, 24, 72] {
@@ -148,7 +148,7 @@ pub(super) fn dead_letters_are_visited_without_bodies_until_somebody_has_seen_en
     assert_eq!(visited(&all, &latest(1), 2), letters[..2]);
 }
 
-pub(super) fn dead_letter_filters_know_the_last_answer(store: &dyn Store) {
+pub(super) fn dead_letter_filters_match_the_last_response(store: &dyn Store) {
     let rig = Rig::new(store);
     let [first, second, third] = three_stories(&rig);
     rig.fail(&first, T0, Some(500));

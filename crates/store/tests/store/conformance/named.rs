@@ -178,7 +178,7 @@ pub(super) fn a_bulk_action_is_unfinished_until_it_is_completed(store: &dyn Stor
     assert_eq!(store.bulk_action(rig.tenant, done.id).unwrap(), Some(done));
 }
 
-pub(super) fn url_groups_and_bulk_actions_count_in_what_a_tenant_has_stored(store: &dyn Store) {
+pub(super) fn url_groups_and_bulk_actions_count_toward_stored_bytes(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let row = |json: String| 100 + json.len() as u64;

@@ -11,7 +11,7 @@ use posthaste_store::{Counts, Filter, Part, ReadPool, Retention, RunFilter, Stor
 use posthaste_wire::id::{MessageId, Seq};
 use std::sync::Arc;
 
-pub(super) fn log_lines_go_when_their_bucket_is_old_enough(store: &dyn Store) {
+pub(super) fn log_lines_are_dropped_when_their_bucket_is_old_enough(store: &dyn Store) {
     let rig = Rig::new(store);
     let message = rig.publish(T0);
     rig.deliver(&message, T0);
@@ -25,7 +25,7 @@ pub(super) fn log_lines_go_when_their_bucket_is_old_enough(store: &dyn Store) {
     assert_eq!(retain_all(store, DAY, DAY, last_moment.plus_millis(1)), 0);
 }
 
-pub(super) fn live_messages_survive_retention_again_and_again(store: &dyn Store) {
+pub(super) fn live_messages_survive_repeated_retention(store: &dyn Store) {
     let rig = Rig::new(store);
     let delayed: Vec<_> = (0..20)
         .map(|hours| {
@@ -104,7 +104,7 @@ pub(super) fn retention_has_no_leftovers_in_large_buckets(store: &dyn Store) {
     assert_eq!(store.load_messages(&living).unwrap().len(), living.len());
 }
 
-pub(super) fn finished_bulk_actions_go_after_a_week(store: &dyn Store) {
+pub(super) fn finished_bulk_actions_are_dropped_after_a_week(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut last = store.last_seq().unwrap();
     // More than one round drops, the last a millisecond later; the first has not finished.
@@ -132,7 +132,7 @@ fn listed(rig: &Rig<'_>) -> Vec<Workflow> {
     runs
 }
 
-pub(super) fn runs_go_with_their_entries_when_they_ended_long_ago(store: &dyn Store) {
+pub(super) fn old_runs_are_dropped_with_their_entries(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut runs = ["a", "b", "c"].map(|id| rig.start(id, T0));
     rig.append(&mut runs[1], T0, vec![step(1, "one"), step(2, "two")]);
@@ -169,7 +169,7 @@ pub(super) fn failed_runs_are_kept_as_long_as_dead_letters(store: &dyn Store) {
     assert_eq!((page.entries, page.next), (vec![], None));
 }
 
-pub(super) fn a_run_that_goes_on_is_kept_for_ever(store: &dyn Store) {
+pub(super) fn a_live_run_is_kept_forever(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.attempt(&mut run, 0, T0, 200);
@@ -225,7 +225,7 @@ pub(super) fn retention_has_no_leftovers_of_large_runs(store: &dyn Store) {
     assert_eq!(store.last_seq().unwrap(), last.max(listed(&rig)[0].run.no), "positions never come again");
 }
 
-pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Store) {
+pub(super) fn writes_about_a_dropped_run_are_harmless(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.failed("a", T0, T0, 500);
     retain_all(store, DAY, DAY, T0.plus_millis(2 * DAY));
@@ -237,7 +237,7 @@ pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Sto
     assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
 }
 
-pub(super) fn what_a_run_that_is_gone_would_keep_is_not_kept(store: &dyn Store) {
+pub(super) fn notes_of_a_dropped_run_are_not_stored(store: &dyn Store) {
     let rig = Rig::new(store);
     let late = T0.plus_millis(2 * DAY);
     let key = NoteKey { kind: NoteKind::InvokeOut, n: 1 };

@@ -31,7 +31,7 @@ pub(super) fn pages_of_runs_show_every_run_once(store: &dyn Store) {
     }
 }
 
-pub(super) fn a_run_that_comes_between_two_pages_moves_nothing(store: &dyn Store) {
+pub(super) fn a_run_created_between_two_pages_does_not_shift_them(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut expected: Vec<Seq> = ["a", "b", "c", "d"].map(|id| rig.start(id, T0).run.no).to_vec();
     let page = |cursor, order| rig.list(&RunFilter::default(), &PageRequest::new(cursor, 2, order));
@@ -134,7 +134,7 @@ pub(super) fn run_filters_are_or_within_and_and_between_fields(store: &dyn Store
     }
 }
 
-pub(super) fn runs_that_go_on_are_matched_oldest_first(store: &dyn Store) {
+pub(super) fn live_runs_are_matched_oldest_first(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut runs: Vec<Workflow> = (0..5)

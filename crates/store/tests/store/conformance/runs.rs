@@ -97,7 +97,7 @@ pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
     assert_eq!(store.find_run(other, "a", None, ReadPool::Core).unwrap(), Some(foreign.run.no));
 }
 
-pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
+pub(super) fn waiters_are_returned_in_the_order_they_were_added(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut runs = ["a", "b", "c"].map(|id| rig.start(id, T0));
@@ -127,7 +127,7 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     assert_eq!(store.waiters(other, "event", usize::MAX).unwrap().len(), 1);
 }
 
-pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
+pub(super) fn waits_are_listed_with_the_details_of_their_runs(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut runs = ["a", "b"].map(|id| {
@@ -162,7 +162,7 @@ pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
     assert_eq!(runs[1].waits.len(), 2);
 }
 
-pub(super) fn what_a_run_keeps_is_read_back(store: &dyn Store) {
+pub(super) fn notes_of_a_run_are_read_back(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     for (event, data) in [("x", &[0, 255][..]), ("y", b""), ("x", b"second")] {
@@ -195,7 +195,7 @@ pub(super) fn what_a_run_keeps_is_read_back(store: &dyn Store) {
     assert_eq!(rig.stored(&run), Some(run));
 }
 
-pub(super) fn a_failure_is_read_back_with_its_answers(store: &dyn Store) {
+pub(super) fn a_failure_is_read_back_with_its_responses(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start_with("a", T0, rich_run);
     rig.attempt(&mut run, 0, T0, 418);
@@ -218,7 +218,7 @@ pub(super) fn a_failure_is_read_back_with_its_answers(store: &dyn Store) {
     assert_eq!(rig.stored(&run), Some(run));
 }
 
-pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
+pub(super) fn changes_of_absent_parts_are_rejected(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.wait(&mut run, T0, "event", 1);
@@ -258,7 +258,7 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
     }
 }
 
-pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(store: &dyn Store) {
+pub(super) fn tallies_are_per_tenant_and_bounded(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     assert_eq!(store.tally(rig.tenant, 10).unwrap(), Tally::default());
@@ -302,7 +302,7 @@ pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(stor
     assert_eq!((now.dead_letters, now.more_live_messages, counted(rig.tenant, 10)), (1, true, own));
 }
 
-pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store: &dyn Store) {
+pub(super) fn live_runs_are_counted_and_found_by_all_their_messages(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut waiting = rig.start("waiting", T0);
@@ -332,7 +332,7 @@ pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store:
     assert_eq!(found(vec![timer, call]), ["failed", "waiting"]);
 }
 
-pub(super) fn positions_of_entries_never_come_again(store: &dyn Store) {
+pub(super) fn positions_of_entries_are_never_reused(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.attempt(&mut run, 0, T0, 200);
@@ -369,7 +369,7 @@ pub(super) fn a_message_of_a_run_lives_and_ends_like_others(store: &dyn Store) {
     assert_eq!(rig.story(), []);
 }
 
-pub(super) fn the_settings_of_a_run_count_in_what_a_tenant_has_stored(store: &dyn Store) {
+pub(super) fn the_settings_of_a_run_count_toward_stored_bytes(store: &dyn Store) {
     let rig = Rig::new(store);
     // What is pending in a journal is counted only roughly; to load everything, it must be in the database.
     let stored = || {

@@ -91,7 +91,7 @@ pub(super) fn the_rows_of_a_queue_are_loaded_by_turn(store: &dyn Store) {
     assert_eq!(ids, [first.id, callbacks[0].id, callbacks[1].id], "a retry does not lose its turn");
 }
 
-pub(super) fn what_is_in_a_queue_is_not_loaded_by_due_time(store: &dyn Store) {
+pub(super) fn messages_in_a_queue_are_not_loaded_by_due_time(store: &dyn Store) {
     let rig = Rig::new(store);
     let inside = put(&rig, 0, Some("q"), Some("key"));
     let outside = put(&rig, 0, None, Some("key"));
@@ -147,7 +147,7 @@ pub(super) fn the_lag_of_a_queue_counts_turns_not_callbacks(store: &dyn Store) {
     assert!(store.queue_lags(rig.tenant, &[]).unwrap().is_empty());
 }
 
-pub(super) fn the_load_of_a_key_counts_what_is_due(store: &dyn Store) {
+pub(super) fn the_load_of_a_key_counts_due_messages(store: &dyn Store) {
     let rig = Rig::new(store);
     for (delay, queue) in [(0, None), (10, None), (11, None), (0, Some("q")), (10, Some("p")), (11, Some("q"))] {
         put(&rig, delay, queue, Some("key"));
@@ -165,7 +165,7 @@ pub(super) fn the_load_of_a_key_counts_what_is_due(store: &dyn Store) {
     assert_eq!(store.flow_loads(rig.tenant, &keys, T0.minus_millis(1)).unwrap(), [0; 3]);
 }
 
-pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
+pub(super) fn the_waiting_count_of_a_key_excludes_messages_in_flight(store: &dyn Store) {
     let rig = Rig::new(store);
     let rows = [put(&rig, 0, None, Some("key")), put(&rig, 0, Some("q"), Some("key")), put(&rig, 0, None, Some("key"))];
     let (later, other) = (put(&rig, HOUR, None, Some("key")), put(&rig, 0, None, Some("another")));
@@ -182,7 +182,7 @@ pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
 }
 
 /// All that is due is under way, and ends one by one while somebody looks: at no moment does anything wait.
-pub(super) fn what_ends_while_a_key_is_looked_at_never_seems_to_wait(store: &dyn Store) {
+pub(super) fn messages_that_end_during_the_query_are_not_counted_as_waiting(store: &dyn Store) {
     let rig = Rig::new(store);
     let rows: Vec<Live> = (0..300).map(|_| put(&rig, 0, None, Some("key"))).collect();
     let keys = [(FlowKey::of(rig.tenant, "key"), rows.iter().map(|row| row.id).collect::<Vec<MessageId>>())];
