@@ -1,4 +1,5 @@
-//! What a batch says about runs of workflows is checked before it is promised: what is pending cannot be refused later.
+//! Checks a batch's changes of workflow runs before it is acknowledged, because pending changes cannot be rejected
+//! later.
 
 use super::State;
 use super::pending_runs::{PendingWaiter, WaiterKey, key_of};
@@ -11,19 +12,19 @@ use posthaste_wire::id::Seq;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What a batch itself has done so far, and what only the database can tell.
+/// The changes of the batch so far, and the conditions that only the database can check.
 #[derive(Default)]
 pub(super) struct RunCheck<'a> {
     runs: HashMap<Seq, &'a Arc<Run>>,
     entries: HashSet<(Seq, u32)>,
-    /// `None` for one that went.
+    /// `None` for a removed waiter.
     waiters: HashMap<WaiterKey, Option<&'a Waiter>>,
-    /// What the database must say.
+    /// The conditions that the database must check.
     pub preconditions: Preconditions,
 }
 
 impl<'a> RunCheck<'a> {
-    /// Checks the next change; false if it is not for the journal.
+    /// Checks the next change. Returns false if the journal cannot take it.
     pub(super) fn add(&mut self, change: &'a Change, state: &State) -> Result<bool, StoreError> {
         match change {
             Change::Run(run) => self.add_run(run, state)?,
@@ -44,9 +45,9 @@ impl<'a> RunCheck<'a> {
                     self.preconditions.noted.insert(*run);
                 }
             }
-            // One that is not there is none as well.
+            // Removing an absent note is allowed.
             Change::NoNote { .. } => {}
-            // It may be there already.
+            // It may exist already.
             Change::Waiter(waiter) if waiter.timer.seq <= state.last_seq => return Ok(false),
             Change::Waiter(waiter) => return Ok(self.waiters.insert(key_of(waiter), Some(waiter)).is_none()),
             Change::NoWaiter(waiter) => self.add_no_waiter(waiter, state)?,

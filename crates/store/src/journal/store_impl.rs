@@ -1,4 +1,4 @@
-//! The verbs of the store: which wait until the database has what is pending, and which need not.
+//! The implementation of [`Store`]: which calls first apply pending changes to the database, and which do not.
 
 use super::super::{
     BoxError, Counts, DeadLetterRecord, DiskOutlook, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
@@ -25,26 +25,25 @@ use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
-/// How often a run is put together from what is pending and what is in the database, should the one become the other
-/// meanwhile; then all of it is brought into the database.
+/// How often a query retries to combine the pending and the stored parts of a run, if changes are applied in between.
+/// After that, it applies all pending changes first.
 const RUN_TRIES: usize = 3;
 
 impl JournalStore {
-    /// The database, with everything that was committed before this call in it.
+    /// The database, after applying everything that was committed before this call.
     fn up_to_date(&self) -> Result<&SqliteStore, StoreError> {
         self.shared.apply_pending()?;
         Ok(&self.shared.database)
     }
 
-    /// The database, for what is never pending.
+    /// The database, for data that is never pending.
     fn database(&self) -> &SqliteStore {
         &self.shared.database
     }
 }
 
 impl JournalStore {
-    /// What there is of a run, of what is pending and what is in the database; `None` if the one became the other too
-    /// often meanwhile.
+    /// Combines the pending and the stored parts of a run. Returns `None` if changes were applied in between too often.
     fn run_parts<B: Body>(
         &self,
         tenant: TenantId,
@@ -130,7 +129,7 @@ impl Store for JournalStore {
             keys.iter().map(|key| state.find_window(key, now)).collect()
         };
         let stored = self.database().find_windows(keys, now)?;
-        // Of two windows that end together the one in the journal is the later one.
+        // If two windows end at the same time, the one in the journal is later.
         let later = |(stored, pending): (Option<_>, Option<_>)| {
             stored.into_iter().chain(pending).max_by_key(|(_, expires)| *expires).map(|(id, _)| id)
         };
@@ -297,7 +296,7 @@ impl Store for JournalStore {
             found.map(|run| ((run.created_at, run.no), run.state)).max_by_key(|(position, _)| *position)
         };
         match pending {
-            // Nothing in the database is newer than one that goes on.
+            // The database has no newer run than a live one.
             Some(((_, no), state)) if created_at.is_some() || state == RunState::Started => Ok(Some(no)),
             _ => {
                 let stored = self.database().find_run_and_time(tenant, id, created_at, pool)?;

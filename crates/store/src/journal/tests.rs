@@ -1,4 +1,4 @@
-//! The journal's care for the database's files: how long the WAL gets, and which pages are free.
+//! How the journal treats the database's files: the length of the WAL, and free pages.
 
 use super::*;
 use crate::{Durability, Epoch, ShardId, Store};
@@ -25,8 +25,8 @@ impl Rig {
         Rig { store, epoch, tenant, written: 0, _directory: directory }
     }
 
-    /// Brings this many bytes into the database, in the place of those before. They differ each time, because pages that stay
-    /// the same are not written.
+    /// Replaces the stored bytes with this many others. They differ each time, because pages that stay the same are not
+    /// written.
     fn write(&mut self, bytes: usize) {
         self.written += 1;
         let text = format!("{:08}", self.written).repeat(bytes.div_ceil(8));

@@ -1,4 +1,4 @@
-//! The other way into the file: the sum of many batches, from the journal in front of it.
+//! The second way to write the file: applies the sum of many batches from the journal.
 
 use super::codec::int;
 use super::error::{Failure, Outcome};
@@ -12,11 +12,11 @@ use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
-/// What the WAL has before each page.
+/// The header before each page in the WAL.
 const WAL_FRAME_HEADER_BYTES: u64 = 24;
 
 impl SqliteStore {
-    /// The last frame of the journal whose effect is in the file.
+    /// The last frame of the journal that was applied to the file.
     pub(crate) fn applied(&self) -> Result<u64, StoreError> {
         let applied = self.read_as_owner(|snapshot| {
             const SQL: &str = "SELECT value FROM meta WHERE key = 'journal'";
@@ -25,7 +25,7 @@ impl SqliteStore {
         Ok(applied.cast_unsigned())
     }
 
-    /// The secret of the data directory, which makes the journal's frames its own.
+    /// The secret of the data directory, which ties the frames of the journal to it.
     pub(crate) fn journal_key(&self) -> Result<u64, StoreError> {
         let key = self.read_as_owner(|snapshot| {
             const SQL: &str = "SELECT value FROM meta WHERE key = 'journal_key'";
@@ -34,20 +34,20 @@ impl SqliteStore {
         Ok(key.cast_unsigned())
     }
 
-    /// Makes everything that is in the file survive a power cut, also what another process wrote.
+    /// Makes all data in the file survive a power cut, including data that another process wrote.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.writer().transaction(Durability::Synced, |writer| writer.touch())
     }
 
-    /// Moves what the WAL holds into the database file. SQLite would do so by itself behind a commit, and say nothing
-    /// if a sync of it fails; so a store behind a journal, which commits without a sync, does it here.
+    /// Moves the contents of the WAL into the database file. SQLite would do this automatically after a commit, but
+    /// would not report a failed sync. A store behind a journal commits without a sync, so it does this explicitly.
     pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
         let writer = self.writer();
         let moved = writer.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         moved.map_err(|error| Failure::from(error).of_commit())
     }
 
-    /// How much of the WAL is not moved into the database file yet.
+    /// The bytes of the WAL that are not in the database file yet.
     pub(crate) fn unmoved_bytes(&self) -> Result<u64, StoreError> {
         let read = || -> Outcome<u64> {
             let writer = self.writer();
@@ -61,7 +61,7 @@ impl SqliteStore {
         read().map_err(Failure::of_read)
     }
 
-    /// Bytes of pages that hold nothing any more: what is written next takes their room before the file grows.
+    /// Bytes of free pages. The next writes use them before the file grows.
     pub(crate) fn reusable_bytes(&self) -> Result<u64, StoreError> {
         let read = || -> Outcome<u64> {
             let writer = self.writer();
@@ -71,7 +71,7 @@ impl SqliteStore {
         read().map_err(Failure::of_read)
     }
 
-    /// Writes the net effect of batches, and how far in the journal they reach, as one transaction.
+    /// Applies the net effect of batches, and records their last frame, in one transaction.
     pub(crate) fn apply(&self, pending: &Pending) -> Result<(), StoreError> {
         let mut writer = self.writer();
         let delta = writer.transaction(Durability::Lazy, |writer| writer.apply_pending(pending))?;
@@ -79,7 +79,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// The messages that these keys stand for, and when their windows end.
+    /// The messages of these duplicate keys, and the ends of their windows.
     pub(crate) fn find_windows(
         &self,
         keys: &[(TenantId, DedupKey)],
@@ -88,7 +88,7 @@ impl SqliteStore {
         self.read_as_owner(|snapshot| snapshot.find_windows(keys, now))
     }
 
-    /// The newest run of this name, or the one that was created at this time: when, and which.
+    /// The newest run of this name, or the one with this time of creation: its time and its number.
     pub(crate) fn find_run_and_time(
         &self,
         tenant: TenantId,
@@ -99,12 +99,13 @@ impl SqliteStore {
         self.read_for(pool, |snapshot| snapshot.find_run(tenant, id, created_at))
     }
 
-    /// What there is of a run, perhaps without the run itself.
+    /// The stored parts of a run, possibly without the run itself.
     pub(crate) fn run_parts<B: Body>(&self, no: Seq, scope: Scope, pool: ReadPool) -> Result<Parts<B>, StoreError> {
         self.read_for(pool, |snapshot| snapshot.parts(no, scope))
     }
 
-    /// Whether a batch is for the journal; an error if what it takes for granted is not so.
+    /// Checks the preconditions of a batch. Returns false if the journal cannot take it, and an error if a precondition
+    /// is not met.
     pub(crate) fn check_preconditions(&self, preconditions: &Preconditions) -> Result<bool, StoreError> {
         self.read_as_owner(|snapshot| snapshot.check(preconditions))
     }
@@ -127,7 +128,7 @@ impl Writer {
         for entry in pending.messages.values() {
             match (&entry.message, &entry.live) {
                 (Some(_), Some(live)) => new.push((entry.shard, *live)),
-                // It has come and gone.
+                // Published and ended within these batches.
                 (Some(_), None) => {}
                 (None, Some(live)) => self.update_live(entry.shard, live)?,
                 (None, None) => {
@@ -155,7 +156,7 @@ impl Writer {
             self.put_flow(flow)?;
         }
         self.apply_runs(&pending.runs)?;
-        // Frames are applied once and in order, whoever does it.
+        // Every frame is applied exactly once and in order.
         const APPLIED: &str = "UPDATE meta SET value = ?2 WHERE key = 'journal' AND value = ?1 - 1";
         let applied = self.connection.prepare_cached(APPLIED)?.execute([int(pending.first), int(pending.last)])?;
         if applied != 1 {

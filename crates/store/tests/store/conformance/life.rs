@@ -1,4 +1,4 @@
-//! What happens to one message, from publish to its end.
+//! The life of one message, from publish to its end.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -30,7 +30,7 @@ pub(super) fn a_published_message_is_live_and_readable(store: &dyn Store) {
 
 pub(super) fn live_messages_are_loaded_in_due_order(store: &dyn Store) {
     let rig = Rig::new(store);
-    // Created in another order than due, three of them at the same time, one to another origin.
+    // Created in another order than their due times. Three share a due time, and one goes to another origin.
     let mut rows = Vec::new();
     for (index, delay) in [50, 10, 30, 30, 30, 20, 40].into_iter().enumerate() {
         let message = rig.draft(T0, |message| message.not_before = T0.plus_millis(delay));

@@ -1,4 +1,4 @@
-//! What the lists show: filters, order, cursors, bounds.
+//! Contents of the lists: filters, order, cursors and limits.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -185,7 +185,7 @@ pub(super) fn a_page_ends_before_its_bodies_get_too_large(store: &dyn Store) {
     let rig = Rig::new(store);
     // A message has a URL and headers besides its body.
     let size = limits::PAGE_BYTES_MAX / 2 - 100;
-    // The last is too large for any page and still gets one.
+    // The last one is too large for any page but still gets one.
     for bytes in [size, size, size, limits::PAGE_BYTES_MAX + 1] {
         let message = rig.publish_with(T0, |message| message.body = Bytes::from(vec![b'x'; bytes]));
         rig.fail(&message, T0, Some(500));

@@ -1,4 +1,4 @@
-//! The specification of `Store`: every function in these modules is a claim about every backend.
+//! The specification of `Store`: every function in these modules is a claim about all backends.
 
 mod life;
 mod lists;

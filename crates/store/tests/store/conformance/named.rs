@@ -1,4 +1,4 @@
-//! What tenants name: URL groups, queues, flow-control keys, schedules, bulk actions.
+//! Objects that tenants name: URL groups, queues, flow-control keys, schedules and bulk actions.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use posthaste_wire::id::Seq;
 use std::slice::from_ref;
 use std::sync::Arc;
 
-/// In the order of the store, and with what might be taken for the end of a statement.
+/// In the order of the store, including text that could be mistaken for the end of a statement.
 const NAMES: [&str; 4] = ["", "'; --", "a", "\u{fc}"];
 
 pub(super) fn url_groups_are_edited_and_remembered_by_tenant(store: &dyn Store) {

@@ -1,4 +1,4 @@
-//! How long pages get, and what is on them.
+//! The length and contents of pages.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use posthaste_engine::url_group::{Edit, Endpoint};
 use posthaste_store::{EventFilter, Filter, NamePage, Names, Order, PageRequest, Part, RunFilter, Store};
 use std::sync::Arc;
 
-/// Reads a whole list of names page by page, each entry as `name` says.
+/// Reads a whole list of names page by page. `name` names each entry.
 fn walk_names<T>(count: usize, list: impl Fn(&NamePage) -> Names<T>, name: impl Fn(&T) -> String) -> Vec<Vec<String>> {
     let (mut pages, mut after) = (Vec::new(), None);
     loop {
