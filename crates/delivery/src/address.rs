@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn translated_addresses_show_what_they_lead_to() {
+    fn translated_addresses_reveal_the_embedded_address() {
         let metadata = Some(Ipv4Addr::new(169, 254, 169, 254));
         let cases = [
             ("64:ff9b::a9fe:a9fe", metadata),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_tenants_and_all_have_so_much_room() {
+    fn room_is_limited_per_receiver_per_tenant_and_in_total() {
         let budget = AnswerBudget::default();
         let mut held = Vec::new();
         for tenant in 1..=4 {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_see_only_what_their_url_says_unless_they_may_see_more() {
+    fn tenants_see_only_reasons_that_their_url_reveals() {
         let policy = EgressPolicy {
             own_addrs: vec!["10.0.0.5:8080".parse().unwrap()],
             own_hosts: vec![("queue.example".into(), 443)],
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn of_loopback_only_the_socket_of_the_test_receiver_is_open() {
+    fn only_the_socket_of_the_test_receiver_is_open_on_loopback() {
         let receiver = "127.0.0.1:41234".parse().unwrap();
         let policy = EgressPolicy { receiver: Some(receiver), ..EgressPolicy::default() };
         for url in ["http://127.0.0.1:41234/x", "http://[::ffff:127.0.0.1]:41234/"] {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_on_every_address_makes_all_of_this_machine_its_own() {
+    fn a_listener_on_all_addresses_owns_every_address_of_the_machine() {
         // The address towards the outside, where there is one.
         let outward = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
             socket.connect("192.0.2.1:9")?;

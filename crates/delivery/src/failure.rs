@@ -118,7 +118,7 @@ mod tests {
     use posthaste_engine::cause::error_kind;
 
     #[test]
-    fn causes_of_dead_letters_know_our_words() {
+    fn causes_of_dead_letters_recognize_our_error_texts() {
         let limit = Duration::from_secs(10);
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         for (error, expected) in [

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_carry_nothing_are_limited_whatever_they_are() {
+    fn frames_without_content_are_limited_whatever_their_kind() {
         let max = limits::CONTROL_FRAMES_MAX as usize;
         let now = Instant::now();
         let kinds = [
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alives_of_days_are_not_a_flood() {
+    fn days_of_keep_alives_are_not_a_flood() {
         let mut now = Instant::now();
         let mut frames = Frames::new(now);
         for _ in 0..3 * 86_400 {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_up_is_limited() {
+    fn the_saved_allowance_is_limited() {
         let now = Instant::now();
         let mut frames = Frames::new(now);
         for _ in 0..10_000 {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn our_answers_to_a_flood_do_not_pay_for_it() {
+    fn our_replies_to_a_flood_do_not_add_to_the_allowance() {
         let now = Instant::now();
         let mut frames = Frames::new(now);
         let answered = (0..).take_while(|_| {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_answers_are_counted_by_stream_until_the_body_begins() {
+    fn interim_responses_are_counted_per_stream_until_the_body_begins() {
         let now = Instant::now();
         let max = limits::RESPONSE_INTERIM_MAX as usize;
         let head = |stream| frame(HEADERS, 4, stream, &[0x88]);

@@ -114,12 +114,12 @@ impl Connection {
 
 /// The connections that wait.
 pub(super) struct Pool {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<IdleConnections>,
     idle_timeout: Duration,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct IdleConnections {
     by_key: HashMap<Key, Entry>,
     /// HTTP/1 connections in all entries.
     idle: usize,
@@ -154,7 +154,7 @@ impl Pool {
     /// A connection that waits and is still open, newest first.
     pub(super) fn take(&self, key: &Key) -> Option<Connection> {
         let mut waiting = self.lock();
-        let Waiting { by_key, idle: total, .. } = &mut *waiting;
+        let IdleConnections { by_key, idle: total, .. } = &mut *waiting;
         let entry = by_key.get_mut(key)?;
         let now = Instant::now();
         if let Some(shared) = &mut entry.shared {
@@ -211,7 +211,7 @@ impl Pool {
 
     fn keep(self: &Arc<Self>, key: Key, sender: http1::SendRequest<Full<Bytes>>, activity: Arc<Activity>) {
         let mut waiting = self.lock();
-        let Waiting { by_key, idle: total, .. } = &mut *waiting;
+        let IdleConnections { by_key, idle: total, .. } = &mut *waiting;
         let entry = by_key.entry(key).or_default();
         if entry.idle.len() < IDLE_PER_KEY_MAX && *total < IDLE_MAX {
             entry.idle.push(Idle { sender, activity, since: Instant::now() });
@@ -220,7 +220,7 @@ impl Pool {
         self.ensure_swept(&mut waiting);
     }
 
-    fn ensure_swept(self: &Arc<Self>, waiting: &mut Waiting) {
+    fn ensure_swept(self: &Arc<Self>, waiting: &mut IdleConnections) {
         if !waiting.swept {
             waiting.swept = true;
             tokio::spawn(sweep_while_used(Arc::downgrade(self), self.idle_timeout));
@@ -230,7 +230,7 @@ impl Pool {
     /// Closes what has waited too long. False when nothing is left to look after.
     fn sweep(&self) -> bool {
         let mut waiting = self.lock();
-        let Waiting { by_key, idle: total, swept } = &mut *waiting;
+        let IdleConnections { by_key, idle: total, swept } = &mut *waiting;
         let now = Instant::now();
         by_key.retain(|_, entry| {
             let fresh = |since: Instant| now.duration_since(since) < self.idle_timeout;
@@ -243,7 +243,7 @@ impl Pool {
         *swept
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

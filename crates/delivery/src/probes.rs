@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_that_another_attempt_had_reserved() {
+    fn an_address_that_another_attempt_reserved_counts() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         for port in 1_000..1_000 + UNREACHED_MAX {
             let slow = probes.try_permit(tenant, &[at(port)], now).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_continues_when_an_attempt_ends() {
+    async fn a_waiting_attempt_continues_when_another_ends() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         let mut permits: Vec<_> =
             (0..UNREACHED_MAX).map(|n| probes.try_permit(tenant, &[at(1_000 + n)], now)).collect();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_answers_again_does_not_count() {
+    fn an_address_that_answers_again_does_not_count() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         fail_too_often(&probes, tenant, now);
         dial(&probes, tenant, &[1_000], Some(1_000), now);

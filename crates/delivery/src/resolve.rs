@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn this_machine_knows_localhost_and_not_what_cannot_exist() {
+    async fn localhost_resolves_and_impossible_names_do_not() {
         let resolver = SystemResolver::default();
         let found = resolver.resolve("localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_families_are_asked_for_and_answers_are_bounded() {
+    async fn both_families_are_queried_and_replies_are_bounded() {
         let server = NameServer::start("").await;
         assert_eq!(server.find("both.example").await.unwrap(), ips(&["192.0.2.1", "2001:db8::1"]));
         assert_eq!(server.find("many.example").await.unwrap().len(), 20, "none is left out before they are checked");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_names_do_not_hold_up_others_nor_leave_anything_behind() {
+    async fn slow_names_do_not_delay_others_and_release_their_permits() {
         let server = NameServer::start("").await;
         let slow_count = lookups_max().min(200) - 1;
         let mut slow = JoinSet::new();

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_is_the_host_in_ascii_and_a_port_that_matters() {
+    fn authority_is_the_ascii_host_and_a_non_default_port() {
         let cases = [
             ("https://EXAMPLE.com./", "example.com", 443),
             ("https://example.com:443/", "example.com", 443),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_browser_understands_is_refused() {
+    fn forms_that_only_browsers_accept_are_refused() {
         for url in
             ["http:/example.com/", "http:example.com", "http:\\\\example.com\\", "http:///example.com", "//x.example/"]
         {

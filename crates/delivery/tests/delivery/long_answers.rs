@@ -99,7 +99,7 @@ async fn the_wait_for_room_is_not_the_receivers_time() {
 }
 
 #[tokio::test]
-async fn who_gets_no_room_fails_by_our_fault_and_may_come_again() {
+async fn an_attempt_without_room_fails_as_our_error_and_may_retry() {
     let senders =
         Senders::patient_for(AnswerPatience { room: Duration::from_millis(300), ..AnswerPatience::default() });
     let taken = senders.take_all_room().await;
@@ -115,7 +115,7 @@ async fn who_gets_no_room_fails_by_our_fault_and_may_come_again() {
 }
 
 #[tokio::test]
-async fn who_has_room_must_not_keep_it_for_long() {
+async fn room_is_taken_back_from_slow_receivers() {
     let senders =
         Senders::patient_for(AnswerPatience { rest: Duration::from_millis(300), ..AnswerPatience::default() });
     let script = [answer(&in_chunks(LONG, false)), vec![Step::Hang]].concat();
@@ -213,7 +213,7 @@ async fn start_http2(ours: &Authority, stuck: Arc<Semaphore>) -> (u16, Arc<Atomi
 }
 
 #[tokio::test]
-async fn answers_that_wait_for_room_do_not_hold_up_others_on_their_connection() {
+async fn responses_that_wait_for_room_do_not_block_others_on_their_connection() {
     // Together they have more on its way than a window of 1 MiB.
     const WAITING: u32 = 24;
     let ours = Authority::new();

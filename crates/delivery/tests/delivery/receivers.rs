@@ -99,7 +99,7 @@ async fn every_status_of_the_catalogue_counts_as_it_says() {
 }
 
 #[tokio::test]
-async fn nothing_listens_and_nothing_resolves() {
+async fn closed_ports_and_unresolvable_names_fail() {
     let free = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let outcome = attempt(&deliverer(), &message(&format!("http://{free}/"))).await;
     assert_counts("conn-refused", &outcome);
@@ -123,7 +123,7 @@ async fn nothing_listens_and_nothing_resolves() {
 }
 
 #[tokio::test]
-async fn many_and_changing_addresses_are_coped_with() {
+async fn many_and_changing_addresses_are_handled() {
     let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let many: Vec<String> = (0..4_000).map(|n| format!("127.1.{}.{}", n / 250, n % 250)).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -154,7 +154,7 @@ async fn a_timeout_has_the_words_of_the_hosted_service() {
 }
 
 #[tokio::test]
-async fn interim_answers_are_limited() {
+async fn interim_responses_are_limited() {
     let interim = "HTTP/1.1 103 Early Hints\r\n\r\n";
     for (count, expected) in [(16, Answer(200)), (17, Fails(ErrorClass::Protocol))] {
         let last = if count == 16 { send(OK) } else { Step::Hang };
@@ -190,7 +190,7 @@ async fn heads_are_limited_in_lines_and_bytes() {
 }
 
 #[tokio::test]
-async fn answers_are_kept_up_to_the_limit() {
+async fn responses_are_kept_up_to_the_limit() {
     let kept = |status: u16, size: usize, needs_body: bool| async move {
         let text = format!("HTTP/1.1 {status} X\r\nContent-Length: {size}\r\n\r\n{}", "x".repeat(size));
         let receiver = Receiver::start(vec![answer(&text)]).await;
@@ -211,7 +211,7 @@ async fn answers_are_kept_up_to_the_limit() {
 /// `gzip-bomb` of the catalogue, when its body is the point. That the server's memory stays small is measured in `isolation`
 /// of the tests of `receivers`.
 #[tokio::test]
-async fn a_compressed_answer_is_kept_as_it_came() {
+async fn a_compressed_response_is_kept_unchanged() {
     let bomb = gzip_bomb();
     assert_eq!(bomb.last_chunk(), Some(&GZIP_BOMB_BYTES.to_le_bytes()), "what it says to expand to");
     let receiver = Receiver::start(vec![sends_a_gzip_bomb()]).await;
@@ -222,7 +222,7 @@ async fn a_compressed_answer_is_kept_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_failed_answer_that_never_ends_does_not_hold_the_attempt() {
+async fn an_endless_error_response_does_not_delay_the_attempt() {
     let receiver = Receiver::start(vec![then_hangs("HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\npart")]).await;
     let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
     assert!(Duration::from_millis(outcome.duration_ms) < Duration::from_secs(5), "{outcome:?}");

@@ -28,7 +28,7 @@ fn check(policy: &EgressPolicy, url: &str, answers: &[IpAddr]) -> Result<(), Ref
 }
 
 #[test]
-fn every_vector_is_allowed_or_refused_as_written() {
+fn every_vector_is_allowed_or_refused_as_listed() {
     let file: Value = serde_json::from_str(include_str!("../../../../vectors/ssrf.json")).unwrap();
     let vectors = file["vectors"].as_array().unwrap();
     assert!(vectors.len() >= 133);
@@ -114,7 +114,7 @@ async fn one_refused_answer_refuses_the_name() {
 }
 
 #[tokio::test]
-async fn an_address_behind_those_that_would_be_tried_refuses_the_name_too() {
+async fn a_refused_address_beyond_the_dialled_ones_refuses_the_name() {
     for (count, last) in [(17, "127.0.0.1"), (200, "::ffff:127.0.0.1")] {
         let (outside, inside) = outside_and_inside(vec![answer(OK)]).await;
         let answers = [vec!["127.0.0.2"; count - 1], vec![last]].concat();
@@ -143,7 +143,7 @@ async fn refused_literals_are_never_dialled() {
 }
 
 #[tokio::test]
-async fn answers_never_send_us_anywhere() {
+async fn responses_never_redirect_us() {
     let inside = StdListener::bind("127.0.0.1:0").unwrap();
     inside.set_nonblocking(true).unwrap();
     let there = inside.local_addr().unwrap();

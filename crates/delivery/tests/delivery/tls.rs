@@ -152,7 +152,7 @@ async fn attempt_secure(ours: &Authority, case: SecureCase) -> (Receiver, Outcom
 }
 
 #[tokio::test]
-async fn an_answer_counts_also_without_a_polite_goodbye() {
+async fn a_response_counts_without_a_clean_close() {
     let ours = Authority::new();
     let answers = [
         ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", Expect::Answer(200)),
@@ -227,7 +227,7 @@ fn floods_after(start: Vec<u8>, again: &[u8]) -> (Vec<Step>, Arc<Notify>) {
 }
 
 #[tokio::test]
-async fn http2_receivers_that_send_frames_without_end_are_left_at_once() {
+async fn connections_with_endless_http2_frames_are_closed_at_once() {
     let ours = Authority::new();
     // An answer that has begun, and whose body is never there.
     let begun = frame(1, 4, 1, &[0x88]);
@@ -258,7 +258,7 @@ async fn http2_receivers_that_send_frames_without_end_are_left_at_once() {
 }
 
 #[tokio::test]
-async fn an_answer_before_a_flood_counts_and_the_next_request_gets_a_connection_of_its_own() {
+async fn a_response_before_a_flood_counts_and_the_next_request_uses_a_new_connection() {
     let ours = Authority::new();
     let (script, left) = floods_after(frame(1, 5, 1, &[0x88]), &frame(6, 0, 0, &[7; 8]));
     let scripts = vec![script, after_one_answer(vec![Step::Hang])];
@@ -271,7 +271,7 @@ async fn an_answer_before_a_flood_counts_and_the_next_request_gets_a_connection_
 }
 
 #[tokio::test]
-async fn a_talkative_http2_receiver_is_heard_to_the_end() {
+async fn a_chatty_http2_receiver_can_finish_its_response() {
     let ours = Authority::new();
     let ping = frame(6, 0, 0, &[7; 8]);
     let (hints, head) = (early_hints(1).repeat(16), frame(1, 4, 1, &[0x88]));
@@ -285,7 +285,7 @@ async fn a_talkative_http2_receiver_is_heard_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_request_that_http2_says_was_not_processed_is_sent_once_more() {
+async fn a_request_that_http2_reports_as_unprocessed_is_resent_once() {
     let ours = Authority::new();
     let opens = |stream: u8| [frame(4, 0, 0, &[]), frame(1, 5, stream, &[0x88])].concat();
     let goaway = frame(7, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
@@ -317,7 +317,7 @@ fn after_one_answer(steps: Vec<Step>) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn a_request_that_http2_answered_in_part_is_not_sent_again_because_of_another() {
+async fn a_request_with_a_partial_http2_response_is_not_resent_because_of_another() {
     let ours = Authority::new();
     let answered_in_part = Arc::new(Notify::new());
     let ping = frame(6, 0, 0, b"pingpong");
@@ -344,7 +344,7 @@ async fn a_request_that_http2_answered_in_part_is_not_sent_again_because_of_anot
 }
 
 #[tokio::test]
-async fn a_goodbye_of_http2_that_includes_the_request_does_not_send_it_again() {
+async fn a_goaway_that_covers_the_request_does_not_resend_it() {
     let ours = Authority::new();
     // Up to stream 3, which is the request's.
     let goaway = frame(7, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]);
