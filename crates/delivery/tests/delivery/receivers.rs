@@ -1,6 +1,6 @@
-//! What becomes of one attempt with each receiver of the catalogue (`cases`), and what lies at its edges.
+//! The outcome of one attempt with each receiver of the catalogue (`cases`), and edge cases.
 //!
-//! What becomes of the message is tested in `receivers`, the test beside this one.
+//! The test `receivers` of the server checks the effect on the message.
 
 use crate::cases::{
     Answer, Expect, Fails, GZIP_BOMB_BYTES, Truncated, body_cases, bytes, connection_and_header_cases, entry, floods,
@@ -14,10 +14,10 @@ use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
 use std::net::TcpListener as StdListener;
 use std::time::Duration;
 
-/// How long an attempt may take at most: longer than any timeout in these tests.
+/// Longest duration of an attempt, longer than any timeout in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What came out of an attempt.
+/// The outcome of an attempt in the form of the catalogue.
 pub(crate) fn expect_of(outcome: &Outcome) -> Expect {
     match &outcome.result {
         Ok(response) if response.truncated => Truncated(response.status),
@@ -37,7 +37,7 @@ pub(crate) fn assert_counts(id: &str, outcome: &Outcome) {
     assert_eq!(outcome.verdict(), expected, "{id}: {outcome:?}");
 }
 
-/// Long enough for anything but a receiver that hangs, which is given time to send its head if it has one.
+/// Long enough for all receivers except those that hang, which get time to send their head if they have one.
 fn timeout_for(script: &[Step], expected: Expect) -> u64 {
     match (script.iter().any(Step::hangs), expected) {
         (false, _) => 10_000,
@@ -46,7 +46,7 @@ fn timeout_for(script: &[Step], expected: Expect) -> u64 {
     }
 }
 
-/// An attempt that ends whatever the receiver does. Without its own timeout it would wait here, not for ever.
+/// An attempt that ends whatever the receiver does. If it ignored its own timeout, this one would end it.
 async fn attempt_in_time(id: &str, receiver: &Receiver, timeout_ms: u64, needs_body: bool) -> Outcome {
     let (deliverer, message) = (deliverer(), message(&receiver.url("/")));
     let attempt = attempt_within(&deliverer, &message, timeout_ms, needs_body);
@@ -132,7 +132,7 @@ async fn many_and_changing_addresses_are_handled() {
     assert_counts("conn-dns-many", &outcome);
     assert_eq!(expect_of(&outcome), Fails(ErrorClass::Connect));
 
-    // A dead address costs nothing but a moment; here ::1 and 127.0.0.2 have no listener.
+    // A dead address costs only a moment; here ::1 and 127.0.0.2 have no listener.
     let receiver = Receiver::start(vec![answer(OK)]).await;
     let dns = ScriptedDns::of("flap.example", [&["127.0.0.1"], &["::1", "127.0.0.2", "127.0.0.1"]]);
     let deliverer = Deliverer::new(config(), dns).unwrap();
@@ -208,8 +208,8 @@ async fn responses_are_kept_up_to_the_limit() {
     assert_eq!(kept(200, max + 1, true).await, Err(ErrorClass::Protocol));
 }
 
-/// `gzip-bomb` of the catalogue, when its body is the point. That the server's memory stays small is measured in `isolation`
-/// of the tests of `receivers`.
+/// `gzip-bomb` of the catalogue, if the whole body is needed. The test `isolation` of `receivers` measures that the
+/// server's memory stays small.
 #[tokio::test]
 async fn a_compressed_response_is_kept_unchanged() {
     let bomb = gzip_bomb();
@@ -244,9 +244,9 @@ async fn headers_are_kept_with_canonical_names_and_readable_values() {
     assert_eq!(kept(false).await, [], "nobody is told those of a success");
 }
 
-/// `header-ansi` of the catalogue, which wants such an answer to count. hyper does not take control
-/// characters in a value (nor does HTTP), so the attempt fails and nothing of the answer is kept. Codes in
-/// their 8-bit form come through, as a character that no terminal obeys.
+/// `header-ansi` of the catalogue, which wants such a response to count. hyper rejects control characters in a value
+/// (as HTTP does), so the attempt fails and nothing of the response is kept. Codes in their 8-bit form are kept as a
+/// character that no terminal interprets.
 #[tokio::test]
 async fn terminal_codes_in_a_header_never_reach_a_log() {
     let of_value = |value: &[u8]| {

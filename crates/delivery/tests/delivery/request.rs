@@ -1,4 +1,4 @@
-//! What the receiver gets: URL, method, headers, body and signature.
+//! The request that the receiver gets: URL, method, headers, body and signature.
 
 use crate::script::{OK, Receiver, answer};
 use crate::support::{NOW, attempt, deliverer, message};
@@ -34,7 +34,7 @@ async fn a_delivery_looks_like_one_of_the_hosted_service() {
     for (name, value) in &expected {
         assert_eq!(request.value(name), value);
     }
-    // These and the signature; nothing else, in particular neither Expect nor Connection.
+    // These and the signature, and no other headers, in particular neither Expect nor Connection.
     let lines = request.head.lines().skip(1).filter(|line| !line.is_empty()).count();
     assert_eq!(lines, expected.len() + 1, "{}", request.head);
 }

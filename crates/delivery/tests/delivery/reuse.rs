@@ -1,4 +1,4 @@
-//! Connections that are used again: by whom, when, and what happens when they break.
+//! Reuse of connections: by which attempts, when, and how broken connections are handled.
 
 use crate::script::{OK, Receiver, Step, answer, send};
 use crate::support::{ScriptedDns, attempt, config, deliverer, message};
@@ -8,7 +8,7 @@ use posthaste_wire::id::TenantId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answers as often as it is asked (up to eight times) on one connection.
+/// Answers up to eight requests on one connection.
 fn keeps_answering() -> Vec<Step> {
     [Step::Read, send(OK)].into_iter().cycle().take(16).collect()
 }

@@ -1,4 +1,4 @@
-//! TLS and HTTP/2: who is trusted, and what receivers do to us once they are.
+//! TLS and HTTP/2: which certificates are trusted, and misbehaviour of trusted receivers.
 
 use crate::cases::Expect;
 use crate::receivers::{PATIENCE, assert_counts, expect_of};
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// A client that trusts this authority, and the weak one, and finds `hook.example` on loopback.
+/// A client that trusts this authority and the weak one, and resolves `hook.example` to loopback.
 pub(crate) fn trusting(authority: &Authority) -> Deliverer {
     let pem = authority.pem() + WEAK_AUTHORITY;
     deliverer(DeliveryConfig { extra_ca_pem: Some(pem.into_bytes()), ..config() })
@@ -61,7 +61,7 @@ async fn every_phase_that_was_reached_is_timed() {
         [phases.dns_us, phases.connect_us, phases.tls_us, phases.first_byte_us].into_iter().flatten().sum::<u64>();
     assert!(sum / 1_000 <= outcome.duration_ms, "{sum} µs of {} ms", outcome.duration_ms);
 
-    // A handshake that fails, and a timeout while the answer is waited for.
+    // A failed handshake, and a timeout while waiting for the response.
     let receiver = Receiver::start_tls(vec![answer(OK)], ours.acceptor(&["other.example"], &[])).await;
     let phases = attempt(&trusting(&ours), &message(&url(&receiver))).await.phases.expect("a failure has phases");
     assert_eq!(reached(&phases), [true, true, true, false]);
@@ -125,7 +125,7 @@ async fn a_web_server_without_tls_is_named_as_one() {
     let serving = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("a connection");
         let answer = service_fn(async |_| Ok::<_, Infallible>(hyper::Response::new(String::new())));
-        // It answers the handshake with 400 and ends the connection.
+        // It answers the handshake with 400 and closes the connection.
         let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
     });
     let outcome = attempt(&trusting(&Authority::new()), &message(&format!("https://hook.example:{port}/"))).await;
@@ -135,7 +135,7 @@ async fn a_web_server_without_tls_is_named_as_one() {
     serving.await.expect("the web server ends");
 }
 
-/// One attempt with a receiver; its outcome is exactly what the case expects.
+/// Makes one attempt with a receiver and checks that the outcome is exactly the expected one.
 async fn attempt_secure(ours: &Authority, case: SecureCase) -> (Receiver, Outcome) {
     let SecureCase { id, acceptor, script, expect, by_address } = case;
     let receiver = match acceptor {
@@ -214,7 +214,7 @@ async fn http2_receivers_count_as_the_catalogue_says_in_bounded_time() {
     }
 }
 
-/// Begins an answer on stream 1, sends this without end, and tells when it was left.
+/// Starts a response on stream 1, repeats these bytes without end, and notifies when the client closes the connection.
 fn floods_after(start: Vec<u8>, again: &[u8]) -> (Vec<Step>, Arc<Notify>) {
     let left = Arc::new(Notify::new());
     let script = vec![
@@ -229,7 +229,7 @@ fn floods_after(start: Vec<u8>, again: &[u8]) -> (Vec<Step>, Arc<Notify>) {
 #[tokio::test]
 async fn connections_with_endless_http2_frames_are_closed_at_once() {
     let ours = Authority::new();
-    // An answer that has begun, and whose body is never there.
+    // A response that has started but has no body.
     let begun = frame(1, 4, 1, &[0x88]);
     let floods = [
         ("PING", Vec::new(), frame(6, 0, 0, &[7; 8])),
@@ -310,7 +310,7 @@ async fn a_request_that_http2_reports_as_unprocessed_is_resent_once() {
     }
 }
 
-/// Answers one request on stream 1, then goes on with these steps.
+/// Answers one request on stream 1, then continues with these steps.
 fn after_one_answer(steps: Vec<Step>) -> Vec<Step> {
     let first = [frame(4, 0, 0, &[]), frame(1, 5, 1, &[0x88])].concat();
     [vec![Step::ReadUntil(b"hello"), Step::Send(first)], steps].concat()
@@ -324,7 +324,7 @@ async fn a_request_with_a_partial_http2_response_is_not_resent_because_of_anothe
     let script = after_one_answer(vec![
         Step::ReadUntil(b"hello"),
         Step::Send([early_hints(3), ping].concat()),
-        // The client's echo: it has read all of the above.
+        // The client's reply to the PING: it has read everything above.
         Step::ReadUntil(b"pingpong"),
         Step::Tell(answered_in_part.clone()),
         Step::ReadUntil(b"hello"),
@@ -346,7 +346,7 @@ async fn a_request_with_a_partial_http2_response_is_not_resent_because_of_anothe
 #[tokio::test]
 async fn a_goaway_that_covers_the_request_does_not_resend_it() {
     let ours = Authority::new();
-    // Up to stream 3, which is the request's.
+    // Up to stream 3, which carries the request.
     let goaway = frame(7, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]);
     let script = after_one_answer(vec![Step::ReadUntil(b"hello"), Step::Send(goaway)]);
     let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;
