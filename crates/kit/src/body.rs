@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_up_to_its_bound_and_no_further() {
+    async fn a_body_is_read_only_up_to_the_limit() {
         let limits = BodyLimits { bytes: 10, ..BodyLimits::default() };
         for sizes in [&[10][..], &[4, 6], &[3, 3, 4], &[0, 10], &[]] {
             let read = limits.read(pieces(sizes)).await.unwrap();
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_given_up() {
+    async fn reading_an_endless_body_times_out() {
         let stream = tokio_stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>();
         let limits = BodyLimits::default();
         assert!(matches!(limits.read(StreamBody::new(stream)).await, Err(BodyError::TooSlow(_))));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn draining_takes_no_more_than_the_time_of_reading() {
+    async fn draining_uses_only_the_time_left_for_reading() {
         let late = StreamExt::then(tokio_stream::once(vec![0; 11]), |bytes| async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(bytes)))

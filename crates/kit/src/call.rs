@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_told_from_a_refusal() {
+    fn outages_and_rejections_are_distinguished() {
         for status in [408, 425, 429, 500, 501, 503, 507, 520] {
             assert!(CallError::from_status(status, &HeaderMap::new()).is_outage(), "{status}");
         }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wish_to_wait_is_read_in_seconds_and_as_a_date() {
+    fn retry_after_is_read_in_seconds_and_as_a_date() {
         let now = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         for (name, value, expected) in [
             ("retry-after", "7", Some(7)),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_happened_and_not_what_was_answered() {
+    fn errors_describe_the_failure_without_the_response_body() {
         let error = CallError::from_status(503, &HeaderMap::new()).with_body("secret-answer").because("socket");
         let error = error.after("charge", 3);
         assert_eq!(error.to_string(), "charge: temporarily unavailable (status 503) after 3 attempts");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn long_answers_are_cut_between_characters() {
+    fn long_responses_are_cut_between_characters() {
         let error = CallError::from_status(500, &HeaderMap::new()).with_body("ä".repeat(ERROR_TEXT_BYTES_MAX));
         assert_eq!(error.body().unwrap().len(), ERROR_TEXT_BYTES_MAX);
         let error = CallError::from_status(500, &HeaderMap::new()).with_body(format!("x{}", "ä".repeat(2_000)));
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_passes_the_verdict_on_to_the_queue() {
+    fn a_handler_passes_retryability_on_to_the_queue() {
         let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, "30".parse().unwrap())]);
         let busy = CallError::from_status(429, &headers).into_failure();
         assert!(busy.is_retryable());

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_shown_to_nobody() {
+    fn tokens_are_never_shown() {
         let value = bearer(&Secret::new("tok-123").unwrap()).unwrap();
         assert_eq!(value, "Bearer tok-123");
         assert!(!format!("{value:?}").contains("tok-123"));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signature_is_remembered_for_as_long_as_it_is_good() {
+    async fn a_signature_is_remembered_for_as_long_as_it_is_valid() {
         let seconds = Arc::new(AtomicU64::new(1_000));
         let shown = Arc::clone(&seconds);
         let clock = Clock::from_fn(move || UNIX_EPOCH + Duration::from_secs(shown.load(Ordering::SeqCst)));

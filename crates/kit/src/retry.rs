@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_end_when_there_are_none_left_or_none_can_help() {
+    fn attempts_end_when_none_are_left_or_a_retry_cannot_help() {
         let policy = RetryPolicy::default();
         assert!(matches!(policy.next(2, &status(503), 0), Next::Retry(_)));
         assert_eq!(policy.next(3, &status(503), 0), Next::GiveUp);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_may_ask_for_a_longer_wait_but_not_for_any() {
+    fn retry_after_extends_the_wait_up_to_a_limit() {
         let policy = RetryPolicy::default();
         assert_eq!(policy.next(1, &busy_for(7), u32::MAX), Next::Retry(Duration::from_secs(7)));
         assert_eq!(policy.next(1, &busy_for(0), u32::MAX), Next::Retry(WAIT_BASE));

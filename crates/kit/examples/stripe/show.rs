@@ -40,7 +40,7 @@ pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Re
     let mut service = start()?;
     println!("Stripe says three times that {invoice} is paid");
     for _ in 0..3 {
-        within("Stripe's event was taken", tell_until_heard(&base_url, &event("first", &invoice))).await?;
+        within("Stripe's event was taken", send_until_accepted(&base_url, &event("first", &invoice))).await?;
     }
     within("a mail left", provider.called(&invoice)).await?;
     println!("the mail is out; the service is killed before it hears of that");
@@ -48,7 +48,7 @@ pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Re
     provider.answer();
     service = start()?;
     println!("another one takes over, and Stripe comes again with an event of another name");
-    within("Stripe's event was taken", tell_until_heard(&base_url, &event("second", &invoice))).await?;
+    within("Stripe's event was taken", send_until_accepted(&base_url, &event("second", &invoice))).await?;
     let pool = PgPool::connect(database_url).await?;
     within("the mail was marked as sent", is_marked(&pool, &invoice)).await??;
     service.kill()?;
@@ -73,7 +73,7 @@ pub(crate) fn event(name: &str, invoice: &str) -> Value {
 }
 
 /// Sends an event once, signed now.
-pub(crate) async fn tell(base_url: &str, event: &Value) -> Result<(), CallError> {
+pub(crate) async fn send_event(base_url: &str, event: &Value) -> Result<(), CallError> {
     let signed = webhook::stripe(STRIPE_SECRET, event.to_string().as_bytes(), SystemTime::now());
     let service = ServiceClient::new(base_url).map_err(CallError::invalid)?;
     let mut request = service.post("/hooks/stripe").json(event);
@@ -84,8 +84,8 @@ pub(crate) async fn tell(base_url: &str, event: &Value) -> Result<(), CallError>
 }
 
 /// Sends an event until somebody has taken it, as Stripe does.
-pub(crate) async fn tell_until_heard(base_url: &str, event: &Value) {
-    while tell(base_url, event).await.is_err() {
+pub(crate) async fn send_until_accepted(base_url: &str, event: &Value) {
+    while send_event(base_url, event).await.is_err() {
         sleep(ASK_AGAIN).await;
     }
 }

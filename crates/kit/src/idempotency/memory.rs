@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_over_are_forgotten() {
+    fn expired_keys_are_forgotten() {
         let (store, time) = store();
         for n in 0..20_000 {
             time.fetch_add(1, Ordering::Relaxed);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_lets_nobody_begin_until_something_is_over() {
+    fn a_full_store_rejects_new_keys_until_some_expire() {
         let (store, time) = store();
         store.keys().max = 3_000;
         for n in 0..3_000 {

@@ -191,7 +191,7 @@ impl StoreError {
     }
 
     /// Whether the response was invalid: another program writes to its keys, or it is not such a store.
-    pub fn is_rubbish(&self) -> bool {
+    pub fn is_malformed(&self) -> bool {
         self.kind == Kind::Rubbish
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_and_odd_keys_are_hashed_and_never_meet_others() {
+    fn long_and_odd_keys_are_hashed_without_collisions() {
         assert_eq!(storable("msg_1"), "msg_1");
         let at_limit = "k".repeat(KEY_BYTES_MAX);
         assert_eq!(storable(&at_limit), at_limit);
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn errors_say_what_is_wrong_and_leases_hide_their_token() {
         let error = StoreError::unavailable("connection refused");
-        assert!(error.is_unavailable() && !error.is_timed_out() && !error.is_rubbish());
+        assert!(error.is_unavailable() && !error.is_timed_out() && !error.is_malformed());
         assert_eq!(error.to_string(), "the idempotency store is not available");
         assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "connection refused");
         let lease = Lease { key: "k".into(), token: [0xAB; 16], fence: 7 };

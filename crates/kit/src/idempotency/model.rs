@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_holder_until_its_time_is_over() {
+    fn a_key_has_one_holder_until_its_lock_expires() {
         let cases = [
             (None, Taken::Acquired(under_way(A, 10).unwrap())),
             (under_way(B, 1), Taken::UnderWay { left_ms: 1 }),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_is_marked_unless_somebody_else_has_the_key() {
+    fn late_completions_count_unless_another_holder_has_the_key() {
         let cases = [
             (None, true),
             (under_way(A, 1), true),

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_holder_can_have_written_counts() {
+    fn only_values_that_a_holder_wrote_are_accepted() {
         let (under_way, done) = (value(UNDER_WAY, [0xA5; 16]), value(DONE, [0xA5; 16]));
         assert_eq!(under_way, format!("u{}", "a5".repeat(16)));
         assert!(matches!(begun(&answer("", 0)), Ok(None)));
@@ -265,12 +265,12 @@ mod tests {
             Value::Array(vec![Value::BulkString(vec![]), Value::Int(0), Value::Int(0)]),
         ];
         for answer in malformed {
-            assert!(begun(&answer).unwrap_err().is_rubbish(), "{answer:?}");
+            assert!(begun(&answer).unwrap_err().is_malformed(), "{answer:?}");
         }
     }
 
     #[test]
-    fn what_is_no_url_is_refused_and_not_repeated() {
+    fn invalid_urls_are_rejected_and_not_repeated() {
         let error = RedisStore::connect("sesame").unwrap_err();
         assert!(!format!("{error:?}").contains("sesame"));
     }

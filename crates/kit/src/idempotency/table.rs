@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_requests_hear_nothing_of_the_first() {
+    fn other_requests_do_not_see_the_first_response() {
         let (request, other) = (RequestHash::of(b"a"), RequestHash::of(b"b"));
         let known = |status| Known { status, request: request.0.to_vec(), left: RETRY_AFTER };
         let statuses =
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_know_the_borders_of_parts() {
+    fn hashes_depend_on_the_boundaries_of_parts() {
         assert_eq!(RequestHash::of(b"ab"), RequestHash::of_parts(&[b"ab"]));
         assert_ne!(RequestHash::of_parts(&[b"a", b"b"]), RequestHash::of_parts(&[b"ab", b""]));
         assert_eq!(RequestHash::of_json(&[1, 2]).unwrap(), RequestHash::of(b"[1,2]"));

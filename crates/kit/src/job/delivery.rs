@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_count_as_absent() {
+    fn invalid_numbers_count_as_absent() {
         for value in ["-1", "x", "", "4294967296"] {
             let delivery = read(&[(wire::MESSAGE_ID, "msg_1"), (wire::RETRIED, value)]).unwrap();
             assert_eq!(delivery.attempt(), 1, "{value}");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_without_exactly_one_id_is_none() {
+    fn a_delivery_needs_exactly_one_id() {
         assert_eq!(read(&[]).unwrap_err(), NoMessageId);
         assert_eq!(read(&[(wire::MESSAGE_ID, "")]).unwrap_err(), NoMessageId);
         assert_eq!(read(&[(wire::MESSAGE_ID, "a"), (wire::MESSAGE_ID, "a")]).unwrap_err(), NoMessageId);

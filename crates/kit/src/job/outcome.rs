@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_retries_what_may_help_and_nothing_else() {
+    fn only_failures_that_a_retry_may_fix_are_retried() {
         let minute = Duration::from_secs(60);
         let broken = || Outcome::Unread(BodyError::Broken("cut".into()));
         let cases = [
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_failure_of_a_message_is_known_and_a_replay_is_none() {
+    fn the_last_failure_of_a_message_is_known_and_a_replay_is_not_one() {
         let failed = || Outcome::Failed(Failure::retryable("later"));
         assert_eq!([failed().is_last(false), failed().is_last(true)], [false, true]);
         assert!(Outcome::Failed(Failure::permanent("never")).is_last(false));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_does_not_hear_what_went_wrong_inside() {
+    fn internal_errors_are_hidden_from_the_caller() {
         for failure in [Failure::retryable("password=hunter2"), Failure::permanent("password=hunter2")] {
             let problem = serde_json::to_string(&Outcome::Failed(failure).problem().unwrap()).unwrap();
             assert!(!problem.contains("hunter2"), "{problem}");

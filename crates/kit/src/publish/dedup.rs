@@ -109,7 +109,7 @@ mod tests {
 
     /// Other versions and other programs must make the same ids: they would publish twice otherwise.
     #[test]
-    fn ids_are_the_same_for_ever() {
+    fn ids_never_change_between_versions() {
         let key = DedupId::of_key("billing:u_7:invoice_9:charge:v1");
         assert_eq!(key.as_str(), "k_9GpCV-9nTUauQGt65_MQCQ-yrN2WWcymtaswKB2m-IM");
         let (hour, time) = (Duration::from_secs(3_600), UNIX_EPOCH + Duration::from_secs(7_201));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_server_can_take_every_id() {
+    fn every_id_is_valid_for_every_server() {
         let long = "x".repeat(DEDUP_ID_BYTES_MAX + 1);
         for id in ["", " ", "a b", "a:b", "ä", "a\nb", &long] {
             let taken = DedupId::verbatim(id);

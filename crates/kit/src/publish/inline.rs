@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_goes_wrong_in_the_handler_is_told() {
+    async fn failures_of_the_handler_are_returned() {
         let passing = InlineQueue::new(|_| async { Err(Failure::retryable("mail server is away")) });
         let error = passing.publish(&message()).await.unwrap_err();
         assert!(error.is_outage(), "{error}");

@@ -60,7 +60,7 @@ fn reason(receiver: &Receiver, token: &str, body: &[u8]) -> Option<Reason> {
 }
 
 #[test]
-fn every_vector_is_judged_as_it_should_be() {
+fn every_vector_has_the_expected_verdict() {
     let vectors = vectors();
     let cases = vectors["jwt"].as_array().unwrap();
     assert_eq!(cases.len(), 117);
@@ -119,7 +119,7 @@ fn reason_of(id: &str) -> Reason {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_not_even_read() {
+async fn a_body_over_the_limit_is_not_read() {
     let vectors = vectors();
     let cases = vectors["jwt"].as_array().unwrap().iter();
     let cases: Vec<&Value> = cases.filter(|case| case.get("body_limit").is_some()).collect();
@@ -134,7 +134,7 @@ async fn a_body_over_the_limit_is_not_even_read() {
 }
 
 #[test]
-fn both_keys_are_good_and_what_they_say_is_told() {
+fn both_keys_are_accepted_and_the_claims_are_returned() {
     for key in [CURRENT, NEXT] {
         let verified = receiver().verify(&headers(&token(key, URL, b"{}")), &Uri::default(), b"{}").unwrap();
         assert_eq!((verified.url.as_str(), verified.jwt_id.as_deref()), (URL, Some("jwt_1")));
@@ -148,7 +148,7 @@ fn both_keys_are_good_and_what_they_say_is_told() {
 }
 
 #[test]
-fn a_token_with_another_character_anywhere_is_refused() {
+fn a_token_with_any_character_changed_is_rejected() {
     let (receiver, good) = (receiver(), token(CURRENT, URL, b"{}"));
     assert_eq!(reason(&receiver, &good, b"{}"), None);
     for at in 0..good.len() {
@@ -164,7 +164,7 @@ fn a_token_with_another_character_anywhere_is_refused() {
 
 /// `tr-empty`, `tr-two-headers`, `tr-two-same`, `tr-case`, `tr-obs-text`.
 #[test]
-fn there_is_one_token_in_one_header() {
+fn exactly_one_token_in_one_header_is_accepted() {
     let good = token(CURRENT, URL, b"");
     let verify = |values: &[&[u8]]| {
         let mut headers = HeaderMap::new();
@@ -185,7 +185,7 @@ fn there_is_one_token_in_one_header() {
 
 /// `tr-get`, `tr-get-with-body`, `order-of-work`: bodies are bytes.
 #[test]
-fn the_body_is_taken_as_it_is() {
+fn the_body_is_verified_byte_for_byte() {
     let empty = token(CURRENT, URL, b"");
     assert_eq!(reason(&receiver(), &empty, b""), None);
     assert_eq!(reason(&receiver(), &empty, b"x"), Some(Reason::Body));
@@ -231,7 +231,7 @@ fn the_url_is_the_configured_one() {
 }
 
 #[test]
-fn the_time_of_a_token_ends_and_clocks_may_differ_by_the_leeway() {
+fn tokens_expire_and_clocks_may_differ_by_the_leeway() {
     let good = token(CURRENT, URL, b"");
     let at_time = |seconds: u64, leeway: u64| {
         let receiver = receiver().clock(at(seconds)).leeway(Duration::from_secs(leeway));
@@ -257,7 +257,7 @@ fn the_time_of_a_token_ends_and_clocks_may_differ_by_the_leeway() {
 
 /// `config-empty-key`, `config-one-key`, `config-same-keys`.
 #[test]
-fn keys_are_there_and_a_rotation_that_cannot_work_is_told() {
+fn missing_keys_are_rejected_and_a_rotation_that_cannot_work_is_logged() {
     assert!(
         ["", " \n\t"].iter().all(|none| Receiver::new(CURRENT, none).is_err() && Receiver::new(none, NEXT).is_err())
     );
@@ -271,7 +271,7 @@ fn keys_are_there_and_a_rotation_that_cannot_work_is_told() {
 }
 
 #[test]
-fn keys_that_protect_nothing_are_refused_unless_they_are_for_development() {
+fn keys_that_protect_nothing_are_rejected_except_for_development() {
     let shortest = "k".repeat(SIGNING_KEY_BYTES_MIN);
     assert!(Receiver::new(&shortest, NEXT).is_ok());
     let short = &shortest[1..];
@@ -293,7 +293,7 @@ fn keys_that_protect_nothing_are_refused_unless_they_are_for_development() {
 }
 
 #[test]
-fn a_signed_message_id_is_the_id_and_no_header_says_otherwise() {
+fn a_signed_message_id_must_match_its_header() {
     let signed = token_of(CURRENT, URL, b"{}", Some("msg_1"));
     let verify = |token: &str, ids: &[&str]| {
         let mut headers = headers(token);
@@ -323,7 +323,7 @@ fn a_signed_message_id_is_the_id_and_no_header_says_otherwise() {
 }
 
 #[test]
-fn a_signature_is_to_be_remembered_for_as_long_as_anybody_would_take_it() {
+fn a_signature_is_remembered_for_as_long_as_any_clock_accepts_it() {
     let at_time = |seconds: u64, leeway: u64| {
         let now = UNIX_EPOCH + Duration::from_secs(seconds);
         let receiver = receiver().leeway(Duration::from_secs(leeway));

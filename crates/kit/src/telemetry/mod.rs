@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_taken_over_only_if_it_can_be_one() {
+    fn only_valid_ids_are_taken_over() {
         let longest = "x".repeat(ID_BYTES_MAX);
         assert_eq!(id_from(&headers(&["req-1"]), REQUEST_ID_HEADER), Some("req-1"));
         assert_eq!(id_from(&headers(&[&longest]), REQUEST_ID_HEADER), Some(longest.as_str()));

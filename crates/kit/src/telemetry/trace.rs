@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_nobody_knows_are_not_carried_on() {
+    fn unknown_flags_are_dropped() {
         let context = TraceContext::parse(&PARENT.replace("-01", "-ff")).unwrap();
         assert!(context.is_sampled());
         assert_eq!(context.to_string(), PARENT.replace("-01", "-03"));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parents_are_none_and_a_state_that_is_too_long_is_dropped() {
+    fn several_parents_are_ignored_and_a_long_state_is_dropped() {
         let twice = headers(&[(TRACEPARENT_HEADER, PARENT), (TRACEPARENT_HEADER, PARENT)]);
         assert_eq!(TraceContext::from_headers(&twice), None);
         for (bytes, is_kept) in [(TRACE_STATE_BYTES_MAX, true), (TRACE_STATE_BYTES_MAX + 1, false)] {
@@ -244,14 +244,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_arrives_is_read_or_refused(text in "\\PC{0,80}") {
+        fn any_traceparent_is_read_or_rejected(text in "\\PC{0,80}") {
             if let Some(context) = TraceContext::parse(&text) {
                 prop_assert_eq!(TraceContext::parse(&context.to_string()), Some(context));
             }
         }
 
         #[test]
-        fn every_context_is_read_back(trace_id in 1_u128.., span_id in 1_u64.., is_sampled: bool) {
+        fn every_context_round_trips(trace_id in 1_u128.., span_id in 1_u64.., is_sampled: bool) {
             let context = TraceContext::new(trace_id, span_id, is_sampled).unwrap();
             prop_assert_eq!(TraceContext::parse(&context.to_string()), Some(context));
         }

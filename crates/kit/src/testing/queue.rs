@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_are_retried_as_the_policy_or_the_answer_says() {
+    async fn failures_are_retried_as_the_policy_or_the_response_says() {
         let clock = ManualClock::new();
         let start = clock.now();
         let report = report(ScriptedQueue::new("sig_1", clock.clone()), &[bad, bad, later, good]).await;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_dies_when_the_handler_says_so_or_nothing_is_left() {
+    async fn a_message_fails_when_it_is_rejected_or_out_of_retries() {
         let refused = report(queue(), &[bad, never, good]).await;
         assert_eq!((refused.ended, refused.statuses()), (Ended::Refused, vec![503, 489]));
         let exhausted = report(queue().retries(2), &[bad]).await;
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_script_decides_what_the_queue_hears() {
+    async fn the_script_decides_which_response_the_queue_gets() {
         let script = [Step::Unreachable, Step::LoseAnswer, Step::HangUp, Step::AtOnce(3)];
         let report = report(queue().script(script), &[good, good, bad, good, bad]).await;
         assert!(report.is_delivered());
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hang_up_drops_the_request_at_its_first_wait() {
+    async fn closing_the_connection_drops_the_request_at_its_first_wait() {
         let dropped = Mutex::new(Vec::new());
         let message = TestDelivery::to("https://app.example.com/jobs");
         let handler = |request: Request<_>| {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_says_what_it_is_or_is_named_by_itself() {
+    fn events_are_identified_by_a_member_or_by_the_hash_of_the_body() {
         let both = [IdMember::EventId, IdMember::Id];
         let of = |body: &str| Authentic::from_body(body.as_bytes(), &both);
         let named = of(r#"{"id":"evt_1","type":"invoice.paid","table":"orders","data":{"id":7,"type":[]}}"#);

@@ -177,7 +177,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     #[test]
-    fn a_mac_is_all_of_its_digits() {
+    fn a_mac_needs_all_of_its_digits() {
         let digits = "00ff".repeat(16);
         assert_eq!(from_hex(&digits).unwrap()[..3], [0, 255, 0]);
         for wrong in ["", "00", &digits[1..], &format!("{digits}00"), &digits.to_uppercase(), &digits.replace('f', "g")]
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_digits_and_near() {
+    fn a_time_must_be_digits_and_recent() {
         for wrong in ["", "+5", "-5", " 5", "5 ", "5.0", "٣", "1780315200000000000"] {
             assert_eq!(time(wrong).unwrap_err().reason(), Reason::Malformed, "{wrong:?}");
         }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_is_accepted_for_so_long_and_no_longer() {
+    fn accepted_requests_stay_valid_for_exactly_the_stated_time() {
         let (now, made_at) = (UNIX_EPOCH + Duration::from_secs(1_000), 1_300);
         let again = |after| check_age(made_at, now + after, TOLERANCE);
         assert!(
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_there_once_and_plain() {
+    fn a_header_must_appear_once_as_plain_text() {
         let long = "x".repeat(HEADER_BYTES_MAX + 1);
         let map = |values: &[&str]| {
             let mut headers = HeaderMap::new();

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_and_then_the_pace() {
+    fn a_burst_is_allowed_and_then_the_rate() {
         let (mut state, pace) = (State::default(), Pace::new(10, 3));
         let mut take = |at: u64| state.take(None, pace, NOW + ms(at));
         assert_eq!([take(0), take(0), take(0)], [Ok(()); 3]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_shuts_nobody_out() {
+    fn a_clock_set_back_does_not_block_callers() {
         let (mut state, pace) = (State::default(), Pace::new(10, 3));
         for _ in 0..9 {
             let _ = state.take(None, pace, NOW);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_counted_apart_up_to_the_bound() {
+    fn callers_are_counted_separately_up_to_the_limit() {
         let (mut state, pace) = (State::default(), Pace::new(1, 1));
         for key in 0..RATE_KEYS_MAX as u64 {
             assert_eq!(state.take(Some(key), pace, NOW), Ok(()));

@@ -219,7 +219,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn changes_have_the_rows_that_they_should() {
+    fn changes_have_the_expected_rows() {
         let change = |kind: &str, record: Value, old: Value| {
             let body = json!({"type": kind, "table": "t", "schema": "public", "record": record, "old_record": old});
             serde_json::from_value::<SupabaseChange<Row>>(body).ok()

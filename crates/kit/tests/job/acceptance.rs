@@ -131,7 +131,7 @@ async fn a_body_in_pieces_is_read_to_its_end_but_not_beyond_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_drips_or_breaks_off_has_no_effect() {
+async fn slow_or_broken_bodies_have_no_effect() {
     let harness = Harness::good();
     let slow = tokio_stream::pending::<Result<Frame<Bytes>, Infallible>>();
     assert_eq!(harness.jobs.handle(streamed(&harness, slow)).await.status(), 408);
@@ -143,7 +143,7 @@ async fn a_body_that_drips_or_breaks_off_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_body_is_given_up() {
+async fn an_endless_body_is_aborted() {
     let harness = Harness::good();
     let piece = Bytes::from(vec![0; 1 << 20]);
     let sent = Arc::new(AtomicUsize::new(0));
@@ -182,7 +182,7 @@ async fn a_delivery_without_exactly_one_message_id_has_no_effect() {
 }
 
 #[test]
-fn a_handler_that_could_accept_nothing_is_not_made() {
+fn a_handler_without_a_url_is_rejected() {
     let store: Arc<dyn IdempotencyStore> = Arc::new(crate::support::TestStore::default());
     let receiver = Receiver::new(KEY, NEXT_KEY).unwrap();
     let made = JobHandler::raw("any", receiver, store, |_| async { Ok(()) });
@@ -190,7 +190,7 @@ fn a_handler_that_could_accept_nothing_is_not_made() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_payload_goes_to_the_dead_letters() {
+async fn invalid_payloads_go_to_the_dead_letters() {
     let harness = Harness::good().configure(|jobs| {
         jobs.validate(|payload| payload["to"].as_str().map(drop).ok_or("`to` must be the address of somebody"))
     });
@@ -231,7 +231,7 @@ async fn results_are_answered_as_the_queue_understands_them() {
 }
 
 #[tokio::test]
-async fn every_answer_carries_the_ids_to_find_it_by() {
+async fn every_response_carries_the_ids_to_find_it() {
     let harness = Harness::new(|job| async move {
         assert_eq!((job.delivery.request_id(), job.delivery.event_id()), ("req_7", Some("evt_9")));
         assert_eq!((job.delivery.message_id(), job.delivery.attempt()), ("msg_1", 3));

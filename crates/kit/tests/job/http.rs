@@ -90,7 +90,7 @@ async fn a_chunked_body_is_a_body() {
 }
 
 #[tokio::test]
-async fn the_sender_of_a_body_that_is_too_long_gets_to_read_so() {
+async fn the_sender_of_a_body_over_the_limit_receives_the_error() {
     let limits = BodyLimits { bytes: 1_000, ..BodyLimits::default() };
     let harness = Harness::good().configure(|jobs| jobs.body_limits(limits));
     let server = Server::start(Router::new().route("/jobs/mail", harness.jobs.clone().route())).await;

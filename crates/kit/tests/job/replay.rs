@@ -91,7 +91,7 @@ async fn a_delivery_that_arrives_twice_at_once_runs_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_signature_is_remembered_for_longer_than_it_is_good_whatever_is_remembered_of_its_message() {
+async fn a_signature_is_remembered_longer_than_it_is_valid_regardless_of_its_message() {
     let harness = Harness::good().configure(|jobs| jobs.keep(Duration::from_secs(1)));
     let recorded = harness.signed(&message());
     assert_eq!(send(&harness, &recorded).await.status, 204);

@@ -64,7 +64,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn a_span_says_what_was_delivered_and_what_became_of_it() {
+async fn a_span_describes_the_delivery_and_its_outcome() {
     let (log, _guard) = Log::start();
     let harness = Harness::good();
     let delivery = message()
@@ -99,7 +99,7 @@ async fn a_span_says_what_was_delivered_and_what_became_of_it() {
 }
 
 #[tokio::test]
-async fn only_the_last_failure_is_an_error_and_its_line_says_all() {
+async fn only_the_last_failure_is_logged_as_an_error_and_with_all_details() {
     let (log, _guard) = Log::start();
     let harness = Harness::new(|job| async move {
         match job.payload["to"].as_str() {

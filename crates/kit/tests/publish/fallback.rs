@@ -32,7 +32,7 @@ fn bodies(receiver: &Receiver) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_publish_that_returned_ok_is_delivered_although_the_server_was_killed() {
+async fn every_publish_that_returned_ok_is_delivered_even_if_the_server_is_killed() {
     let World { mut server, receiver, .. } = World::start().await;
     let directory = TempDir::new().unwrap();
     let client = Arc::new(impatient(server.url()));

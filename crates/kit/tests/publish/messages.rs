@@ -123,7 +123,7 @@ async fn a_batch_is_many_messages_with_the_policy_each() {
 }
 
 #[tokio::test]
-async fn refusals_say_why_and_are_not_repeated() {
+async fn rejections_give_the_reason_and_are_not_retried() {
     let World { server, client, receiver } = World::start().await;
     let error = client.publish(&Message::bytes("nobody", "k", "")).await.unwrap_err();
     assert_eq!((error.status(), error.attempts(), error.is_outage()), (Some(404), 1, false));
@@ -183,7 +183,7 @@ async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_done_twice_is_asked_for_once() {
+async fn requests_that_must_not_be_repeated_are_sent_once() {
     let queue = crate::receiver::Receiver::start().await;
     let quick =
         RetryPolicy { base: Duration::from_millis(1), timeout: Duration::from_millis(200), ..RetryPolicy::default() };
@@ -210,7 +210,7 @@ async fn what_may_not_be_done_twice_is_asked_for_once() {
 }
 
 #[tokio::test]
-async fn what_failed_for_good_can_be_looked_at_and_tried_again() {
+async fn dead_letters_can_be_read_and_retried() {
     let World { server: _server, client, receiver } = World::start().await;
     let refused = Reply::status(489).with_header("upstash-nonretryable-error", "true");
     receiver.script("/job", [refused, Reply::status(200)]);

@@ -32,7 +32,7 @@ struct Invoice {
 }
 
 #[tokio::test]
-async fn a_request_says_who_asks_and_why_and_the_answer_is_read() {
+async fn a_request_carries_its_context_and_the_response_is_parsed() {
     let (receiver, client) = service().await;
     receiver.script("/v1/invoices", [Reply::json(r#"{"id":"inv_1"}"#)]);
     let client = client.propagator(Propagator::new(|headers| {
@@ -59,7 +59,7 @@ async fn a_request_says_who_asks_and_why_and_the_answer_is_read() {
 }
 
 #[tokio::test]
-async fn a_request_that_may_be_repeated_is_repeated() {
+async fn repeatable_requests_are_retried() {
     let (receiver, client) = service().await;
     for (number, bad) in [Reply::status(503), Reply::status(500), Reply::Close].into_iter().enumerate() {
         let path = format!("/v1/{number}");
@@ -77,7 +77,7 @@ async fn a_request_that_may_be_repeated_is_repeated() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_repeated_is_repeated_only_if_nothing_can_have_happened() {
+async fn unrepeatable_requests_are_retried_only_if_the_service_was_untouched() {
     let (receiver, client) = service().await;
     for (name, bad, requests) in [
         ("closed", Reply::Close, 1),
@@ -104,7 +104,7 @@ async fn what_may_not_be_repeated_is_repeated_only_if_nothing_can_have_happened(
 }
 
 #[tokio::test]
-async fn what_may_not_be_repeated_is_not_repeated_when_the_time_is_over() {
+async fn unrepeatable_requests_are_not_retried_after_a_timeout() {
     let (receiver, client) = service().await;
     receiver.script("/v1/slow", [Reply::Hang]);
     let client = client.policy(RetryPolicy { timeout: Duration::from_millis(200), ..QUICK });
@@ -121,7 +121,7 @@ async fn what_may_not_be_repeated_is_not_repeated_when_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn what_is_there_already_is_a_success_for_whoever_wanted_it_there() {
+async fn a_conflict_is_a_success_with_create_if_absent() {
     let (receiver, client) = service().await;
     receiver.script("/v1/users", [Reply::status(409)]);
     assert!(client.put("/users").create_if_absent().send().await.unwrap().existed());
@@ -130,7 +130,7 @@ async fn what_is_there_already_is_a_success_for_whoever_wanted_it_there() {
 }
 
 #[tokio::test]
-async fn answers_are_bounded_in_size_and_time() {
+async fn responses_are_limited_in_size_and_time() {
     let (receiver, client) = service().await;
     let exact = Reply::json(&format!("\"{}\"", "x".repeat(98)));
     receiver.script("/v1/long", [exact]);
@@ -157,7 +157,7 @@ async fn answers_are_bounded_in_size_and_time() {
 }
 
 #[tokio::test]
-async fn the_service_says_when_to_come_back() {
+async fn retry_after_is_respected() {
     let (receiver, client) = service().await;
     receiver.script("/v1/busy", [Reply::status(429).with_header("retry-after", "1"), Reply::json("1")]);
     let begun = Instant::now();
@@ -170,7 +170,7 @@ async fn the_service_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn nobody_is_sent_elsewhere() {
+async fn requests_never_leave_the_base_url() {
     let (receiver, client) = service().await;
     let other = Receiver::start().await;
     receiver.script("/v1/moved", [Reply::status(307).with_header("location", &other.url("/"))]);
@@ -191,7 +191,7 @@ async fn nobody_is_sent_elsewhere() {
 }
 
 #[tokio::test]
-async fn wrong_answers_and_wrong_requests_are_told_apart_from_failures() {
+async fn invalid_responses_and_requests_are_distinguished_from_failures() {
     let (receiver, client) = service().await;
     receiver.script("/v1/html", [Reply::json("<html>")]);
     let error = client.get("/html").send().await.unwrap().json::<Invoice>().unwrap_err();

@@ -51,7 +51,7 @@ async fn the_publisher_that_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_said_to_be_safe_survives_every_kill() {
+async fn messages_reported_as_safe_survive_every_kill() {
     let (directory, queue) = (TempDir::new().unwrap(), Receiver::start().await);
     let taken = || Reply::json(r#"{"messageId":"msg_1"}"#);
     // Away for two of three requests, in all ways.

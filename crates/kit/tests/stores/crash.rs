@@ -20,7 +20,7 @@ const KEEP: Duration = Duration::from_secs(86_400);
 pub(crate) async fn all(world: &dyn World) {
     one_delivery_dies_at_each_await(world).await;
     many_deliveries_die_anywhere(world).await;
-    who_slept_too_long_is_refused_by_the_fence(world).await;
+    a_paused_holder_is_rejected_by_the_fence(world).await;
 }
 
 /// The work: what must not be done by two at once, and whether it was.
@@ -158,7 +158,7 @@ impl Fenced {
     }
 }
 
-async fn who_slept_too_long_is_refused_by_the_fence(world: &dyn World) {
+async fn a_paused_holder_is_rejected_by_the_fence(world: &dyn World) {
     if !world.has_fences() {
         return;
     }

@@ -29,7 +29,7 @@ async fn survives_crashes_at_every_await() {
 }
 
 #[tokio::test]
-async fn conforms_with_replicas_that_have_to_know() {
+async fn conforms_when_replicas_must_confirm() {
     let redis = Redis::start().await;
     let replica = redis.replica_of().await;
     let store = redis.store().replicas(1, Duration::from_secs(5));
@@ -95,7 +95,7 @@ async fn every_step_takes_one_round_trip() {
 
 #[cfg(feature = "testing")]
 #[tokio::test]
-async fn a_delivery_takes_four_steps_of_which_two_are_taken_at_once() {
+async fn a_delivery_takes_four_round_trips_and_a_repeated_one_takes_three() {
     use posthaste_kit::job::{Job, JobHandler};
     use posthaste_kit::testing::{ManualClock, TestDelivery};
     use posthaste_kit::{Failure, Receiver};

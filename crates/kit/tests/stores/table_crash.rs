@@ -132,7 +132,7 @@ async fn of_many_handlers_that_die_anywhere_one_has_its_effect() {
 
 /// Handlers that never die, in front of a server that does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_again_and_again_has_every_effect_once() {
+async fn a_repeatedly_killed_server_has_every_effect_once() {
     const MESSAGES: usize = 300;
     const KILLS: usize = 4;
     let mut postgres = Postgres::start().await;

@@ -1,7 +1,7 @@
 //! The service is killed at every point at which something has happened and the next one does not know of it yet.
 
 use super::example::provider::Keys;
-use super::example::show::{event, tell, tell_until_heard};
+use super::example::show::{event, send_event, send_until_accepted};
 use super::hop::{Half, Release};
 use super::statement::{Held, Statement};
 use super::within;
@@ -78,30 +78,30 @@ impl World {
             Point::ToProvider(half, end) => (&self.to_provider, half, end),
             Point::InDatabase(statement) => {
                 let held = Held::hold(&self.postgres, statement).await;
-                self.stripe_tells(invoice);
+                self.stripe_sends_once(invoice);
                 held.caught(&self.postgres).await;
                 return Caught::InDatabase(held);
             }
         };
         let armed = hop.hold(half, end);
-        self.stripe_tells(invoice);
+        self.stripe_sends_once(invoice);
         Caught::OnTheWay(armed.caught().await)
     }
 
     /// Once, and what it hears is nothing to rely on.
-    fn stripe_tells(&self, invoice: &str) {
+    fn stripe_sends_once(&self, invoice: &str) {
         let (base, event) = (self.to_service.url(), event("first", invoice));
-        tokio::spawn(async move { drop(tell(&base, &event).await) });
+        tokio::spawn(async move { drop(send_event(&base, &event).await) });
     }
 
     /// Stripe tells until somebody hears it: the same event twice at once, and another one of the same payment.
-    async fn stripe_insists(&self, invoice: &str) {
+    async fn stripe_sends_repeatedly(&self, invoice: &str) {
         let (base, [first, second]) = (self.to_service.url(), ["first", "second"].map(|name| event(name, invoice)));
         let tells = async {
             tokio::join!(
-                tell_until_heard(&base, &first),
-                tell_until_heard(&base, &first),
-                tell_until_heard(&base, &second)
+                send_until_accepted(&base, &first),
+                send_until_accepted(&base, &first),
+                send_until_accepted(&base, &second)
             )
         };
         within("that Stripe was heard", tells).await;
@@ -129,7 +129,7 @@ async fn kill_everywhere(keys: Keys) {
             Caught::InDatabase(held) => held.release().await,
         }
         let _other = world.start_worker();
-        world.stripe_insists(&invoice).await;
+        world.stripe_sends_repeatedly(&invoice).await;
         world.settled().await;
         world.publish_again(&invoice).await;
         world.settled().await;

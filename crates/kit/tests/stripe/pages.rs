@@ -5,7 +5,7 @@ const RUN: &str = "```rust\n";
 const QUOTED: &str = "```rust,ignore\n";
 
 #[test]
-fn what_the_page_quotes_is_in_the_example_word_for_word() {
+fn the_page_quotes_the_example_verbatim() {
     let page = include_str!("../../../../docs/handlers.md");
     let example = without_indent(include_str!("../../examples/stripe/service.rs"));
     let quoted: Vec<&str> = page.split(QUOTED).skip(1).map(|rest| rest.split("```").next().unwrap()).collect();

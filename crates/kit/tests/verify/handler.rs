@@ -81,7 +81,7 @@ fn queue_route(store: &Arc<Store>, effects: &Effects) -> Webhook {
 }
 
 #[tokio::test]
-async fn an_event_is_handled_with_what_it_carries() {
+async fn an_event_is_handled_with_its_payload() {
     let (store, seen) = (Arc::new(Store::new()), Arc::new(Mutex::new(Vec::new())));
     let handler = {
         let seen = seen.clone();
@@ -142,7 +142,7 @@ async fn changes_of_a_database_are_typed_and_filtered() {
 }
 
 #[tokio::test]
-async fn an_event_of_no_known_kind_or_table_is_not_wanted_where_some_are() {
+async fn an_event_without_a_known_kind_or_table_matches_no_filter() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let body = r#"{"id":"evt_1","created":1,"livemode":true,"data":{"object":{}}}"#;
     for webhook in [route(&store, &effects).events(["invoice.paid"]), route(&store, &effects).tables(["orders"])] {
@@ -152,7 +152,7 @@ async fn an_event_of_no_known_kind_or_table_is_not_wanted_where_some_are() {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_read_is_not_taken_for_one_that_is_not_wanted() {
+async fn an_unreadable_event_is_rejected_and_not_filtered_out() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects).events(["invoice.paid"]);
     let both = route(&store, &effects).events(["invoice.paid"]).tables(["orders"]);
@@ -205,7 +205,7 @@ fn unsigned() -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_verified_leave_room_for_those_that_are() {
+async fn unverified_requests_do_not_use_up_the_rate_limit() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects);
     for _ in 0..10 * BURST {
@@ -268,7 +268,7 @@ async fn too_many_verified_requests_are_refused() {
 }
 
 #[tokio::test]
-async fn bodies_are_bounded_before_signatures_are_looked_at() {
+async fn bodies_are_limited_before_signatures_are_checked() {
     let store = Arc::new(Store::new());
     let webhook = Webhook::raw(Unreachable, store.clone(), |_| async { Ok(()) });
     let webhook = webhook.body_limits(BodyLimits { bytes: 10, time: Duration::from_millis(20) });
@@ -313,7 +313,7 @@ async fn a_body_never_takes_longer_than_the_sender_waits() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_verified_gets_one_answer_and_has_no_effect() {
+async fn unverified_requests_get_the_same_response_and_have_no_effect() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects);
     let with = |value: Option<&str>, body: &'static str| {
@@ -364,7 +364,7 @@ async fn a_payload_of_another_form_is_refused_before_the_store_is_asked() {
 }
 
 #[tokio::test]
-async fn an_event_that_comes_again_is_not_handled_again() {
+async fn a_repeated_event_is_handled_once() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects);
     for _ in 0..3 {
@@ -380,7 +380,7 @@ async fn an_event_that_comes_again_is_not_handled_again() {
 /// The clock of the sender is as far ahead as it may be, and whoever has recorded the request sends it again as late
 /// as that is good.
 #[tokio::test]
-async fn an_event_is_remembered_for_as_long_as_its_signature_is_good() {
+async fn an_event_is_remembered_for_as_long_as_its_signature_is_valid() {
     let time = |offset: i64| UNIX_EPOCH + Duration::from_millis((NOW * 1_000).saturating_add_signed(offset));
     let (effects, shown) = (Effects::fine(), Arc::new(Mutex::new(time(-300_000))));
     let clock = {
@@ -428,7 +428,7 @@ async fn an_event_that_its_sender_repeats_after_days_is_not_handled_again() {
 }
 
 #[tokio::test]
-async fn a_recorded_delivery_of_a_queue_is_handled_once_whatever_it_is_called() {
+async fn a_recorded_delivery_of_a_queue_is_handled_once_under_any_id() {
     // With the id that Posthaste signs, and without it, as hosted QStash does.
     let signed = delivery("msg_1", "{}");
     let hosted = delivery_with(&token(CURRENT, URL, b"{}"), "msg_1", "{}");
@@ -447,7 +447,7 @@ async fn a_recorded_delivery_of_a_queue_is_handled_once_whatever_it_is_called() 
 }
 
 #[tokio::test]
-async fn a_recorded_delivery_of_a_queue_does_not_repeat_what_failed() {
+async fn a_recorded_delivery_of_a_queue_does_not_repeat_a_failure() {
     let (store, effects) = (Arc::new(Store::new()), Effects::ending(|| Err("the database is away".into())));
     let webhook = queue_route(&store, &effects);
     let recorded = delivery("msg_1", "{}");
@@ -459,7 +459,7 @@ async fn a_recorded_delivery_of_a_queue_does_not_repeat_what_failed() {
 }
 
 #[tokio::test]
-async fn a_signature_that_ends_while_the_body_arrives_is_not_good() {
+async fn a_signature_that_expires_while_the_body_arrives_is_rejected() {
     let (store, effects, asked) = (Arc::new(Store::new()), Effects::fine(), AtomicU64::new(0));
     // Good when the request arrives, and a second later no more.
     let clock = Clock::from_fn(move || {
@@ -471,7 +471,7 @@ async fn a_signature_that_ends_while_the_body_arrives_is_not_good() {
 
 /// Two endpoints of one sender, with a store and a name of the sender in common.
 #[tokio::test]
-async fn routes_without_a_name_are_told_by_their_path() {
+async fn routes_without_a_name_are_identified_by_their_path() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let to = |uri: &'static str| {
         let mut request = stripe(EVENT);
@@ -516,7 +516,7 @@ async fn of_many_at_once_one_is_handled() {
 }
 
 #[tokio::test]
-async fn what_a_handler_says_is_what_the_sender_hears() {
+async fn the_result_of_the_handler_determines_the_response() {
     type Ending = fn() -> HandlerResult;
     let cases: [(Ending, u16, u16, Option<&str>); 5] = [
         (|| Err("the database is away".into()), 500, 500, None),
@@ -557,7 +557,7 @@ async fn without_its_store_nothing_is_handled() {
 }
 
 #[tokio::test]
-async fn what_is_done_stays_done_if_the_store_does_not_hear_of_it() {
+async fn a_success_stays_a_success_if_the_store_does_not_record_it() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     store.be(Mood::DownAfterBegin);
     let webhook = route(&store, &effects);
@@ -567,7 +567,7 @@ async fn what_is_done_stays_done_if_the_store_does_not_hear_of_it() {
 }
 
 #[tokio::test]
-async fn times_without_end_are_cut_to_what_can_be_counted() {
+async fn endless_durations_are_cut_to_the_maximum() {
     let (store, effects, never) = (Arc::new(MemoryStore::new()), Effects::fine(), Duration::MAX);
     let handler = {
         let effects = effects.clone();
@@ -608,7 +608,7 @@ async fn events_are_forwarded_without_a_store_and_with_their_id() {
 }
 
 #[tokio::test]
-async fn a_request_that_has_no_usable_name_gets_one() {
+async fn a_request_without_a_valid_id_gets_one() {
     let webhook = route(&Arc::new(Store::new()), &Effects::fine());
     let mut names = Vec::new();
     for given in [None, Some(""), Some("two words"), Some(&*"x".repeat(1_000))] {

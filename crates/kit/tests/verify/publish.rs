@@ -18,7 +18,7 @@ fn route(queue: Arc<dyn QueueService>) -> Webhook {
 }
 
 #[tokio::test]
-async fn an_event_becomes_one_message_that_says_where_it_comes_from() {
+async fn an_event_becomes_one_message_that_names_its_origin() {
     let queue = Arc::new(RecordingQueue::default());
     let webhook = route(queue.clone()).events(["invoice.paid"]);
     let mut request = stripe(EVENT);
@@ -40,7 +40,7 @@ async fn an_event_becomes_one_message_that_says_where_it_comes_from() {
 }
 
 #[tokio::test]
-async fn an_id_that_no_header_can_have_is_published_all_the_same() {
+async fn an_event_id_that_no_header_can_carry_is_still_published() {
     let queue = Arc::new(RecordingQueue::default());
     let body = r#"{"id":"über:1\r\n","type":"two words"}"#;
     assert_eq!(ask(&route(queue.clone()), stripe(body)).await.status, 204);
@@ -82,7 +82,7 @@ async fn the_same_event_is_published_once_per_route_and_destination() {
 }
 
 #[tokio::test]
-async fn what_the_queue_does_not_take_the_sender_keeps() {
+async fn the_sender_is_asked_to_retry_what_the_queue_does_not_accept() {
     let queue = Arc::new(RecordingQueue::default());
     let webhook = route(queue.clone());
     let errors = [CallError::network("connection refused"), CallError::invalid("no such group")];

@@ -69,7 +69,7 @@ async fn until(webhook: &Webhook, status: u16) {
 }
 
 #[tokio::test]
-async fn a_sender_that_hangs_up_stops_nothing() {
+async fn a_sender_that_closes_the_connection_does_not_stop_the_handler() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store);
     drop(gate.hold(&webhook).await);
@@ -81,7 +81,7 @@ async fn a_sender_that_hangs_up_stops_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_is_answered_in_time_and_the_handler_goes_on() {
+async fn the_sender_gets_a_response_in_time_and_the_handler_continues() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store).answer_within(Duration::from_secs(3));
     let started = tokio::time::Instant::now();
@@ -107,7 +107,7 @@ async fn a_handler_ends_before_its_lock_does() {
 }
 
 #[tokio::test]
-async fn so_many_handlers_run_at_once_and_no_more() {
+async fn the_number_of_concurrent_handlers_is_limited() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store).at_once(1);
     let other = || stripe(&EVENT.replace("evt_1", "evt_2"));

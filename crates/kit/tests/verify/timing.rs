@@ -15,7 +15,7 @@ fn headers(token: &str) -> HeaderMap {
 /// `cargo test -p posthaste-kit --release timing -- --ignored`.
 #[test]
 #[ignore = "measures time, which other programs disturb"]
-fn the_timing_of_a_refusal_does_not_tell_where_a_mac_differs() {
+fn the_timing_of_a_rejection_does_not_reveal_where_a_mac_differs() {
     const ROUNDS: usize = 1_000_000;
     let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_url(URL).clock(at(NOW));
     let good = token(CURRENT, URL, b"{}");

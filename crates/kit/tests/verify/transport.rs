@@ -176,7 +176,7 @@ fn find(bytes: &[u8], pattern: &[u8]) -> usize {
 
 /// `tr-slow-body`: the rest never comes, and the wait for it ends.
 #[tokio::test]
-async fn a_body_that_drips_is_given_up() {
+async fn a_slow_body_is_aborted() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let bytes = request("POST /hooks/queue", &[&signature(BODY), &length(BODY)], &BODY[..3]);

@@ -49,7 +49,7 @@ fn scheme(vectors: &Value, case: &Value) -> Result<Box<dyn Scheme>, InvalidSchem
 }
 
 #[test]
-fn every_vector_is_judged_as_it_should_be() {
+fn every_vector_has_the_expected_verdict() {
     let vectors: Value = serde_json::from_str(include_str!("../../../../vectors/signature.json")).unwrap();
     assert_eq!(vectors["now"], NOW);
     let cases = vectors["webhooks"].as_array().unwrap();
@@ -76,7 +76,7 @@ fn every_vector_is_judged_as_it_should_be() {
 }
 
 #[test]
-fn an_event_is_named_by_what_its_sender_says() {
+fn an_event_is_identified_by_the_id_of_its_sender() {
     let body = br#"{"id":"evt_1","type":"invoice.paid","event_id":"Ev1","table":"orders"}"#;
     let of = |kind: &str, table: Option<&str>, id: &str| {
         let mut expected = Authentic::new(EventId::new(id));
@@ -219,7 +219,7 @@ fn a_second_secret_is_as_good_as_the_first() {
 }
 
 #[test]
-fn slack_signs_as_its_documentation_says() {
+fn slack_signatures_match_its_documentation() {
     let body = b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&\
 channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&\
 response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&\
@@ -256,7 +256,7 @@ fn slack_is_read_strictly() {
 }
 
 #[test]
-fn a_generic_mac_is_where_and_how_it_was_said() {
+fn a_generic_mac_is_read_as_configured() {
     let body = b"{\"a\":1}";
     let hex = hmac_hex(b"generic", body);
     let raw: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
@@ -291,7 +291,7 @@ fn a_generic_mac_is_where_and_how_it_was_said() {
 }
 
 #[test]
-fn a_shared_secret_is_all_of_it() {
+fn a_shared_secret_must_match_completely() {
     let bearer = SharedSecret::bearer("s3cret\n").unwrap();
     let header = SharedSecret::in_header("X-Own", "s3cret").unwrap();
     let check = |scheme: &SharedSecret, name: &str, value: &str| verify(scheme, &[(name, value)], b"{}").map(drop);

@@ -23,7 +23,7 @@ async fn with_spool(directory: &TempDir) -> (Arc<RecordingQueue>, Arc<Spool>, Fa
 }
 
 #[tokio::test]
-async fn only_an_outage_makes_a_message_go_elsewhere() {
+async fn only_an_outage_uses_the_fallback() {
     for (error, goes_on) in [
         (status(500), true),
         (status(503), true),
@@ -46,7 +46,7 @@ async fn only_an_outage_makes_a_message_go_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_from_its_duplicate_goes_elsewhere_only_if_nobody_has_it() {
+async fn messages_without_deduplication_use_the_fallback_only_if_the_queue_cannot_have_them() {
     let refused = || CallError::network("refused").before_anything_was_sent();
     let outages: [(fn() -> CallError, bool); 5] = [
         (refused, true),
@@ -86,7 +86,7 @@ impl QueueService for NoBatches {
 }
 
 #[tokio::test]
-async fn an_error_is_told_when_neither_takes_it() {
+async fn an_error_is_returned_when_both_fail() {
     let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
     first.then([Some(status(503))]);
     second.then([Some(status(500))]);
@@ -95,7 +95,7 @@ async fn an_error_is_told_when_neither_takes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_is_away_is_left_alone_for_a_while_and_alerts_come_once() {
+async fn an_unavailable_queue_is_paused_and_alerts_once() {
     let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
     let (outages, recoveries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (told, told_again) = (outages.clone(), recoveries.clone());
@@ -127,7 +127,7 @@ async fn a_queue_that_is_away_is_left_alone_for_a_while_and_alerts_come_once() {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_and_queues_keep_their_order_over_an_outage() {
+async fn an_outage_loses_nothing_and_keeps_the_order_of_queues() {
     let directory = TempDir::new().unwrap();
     let (first, spool, queue) = with_spool(&directory).await;
     let queue = queue.pause(Duration::ZERO);
@@ -176,7 +176,7 @@ async fn inline_then_disk() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_inline_may_be_done_when_the_queue_is_back() {
+async fn messages_that_fail_inline_are_published_when_the_queue_is_back() {
     let first = Arc::new(RecordingQueue::default());
     first.then([Some(status(503))]);
     let queue = FallbackQueue::new(first.clone(), InlineQueue::new(|_| async { Ok(()) }));
@@ -194,7 +194,7 @@ async fn what_cannot_be_done_inline_may_be_done_when_the_queue_is_back() {
 }
 
 #[tokio::test]
-async fn a_hook_that_panics_costs_no_message() {
+async fn a_panicking_hook_loses_no_message() {
     let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
     first.then([Some(status(503))]);
     let hook = AlertHook::new(|_| panic!("on purpose"));

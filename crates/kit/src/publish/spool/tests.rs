@@ -67,7 +67,7 @@ async fn a_message_stays_until_the_queue_has_taken_it() {
 }
 
 #[tokio::test]
-async fn what_nobody_will_take_is_put_aside_and_kept() {
+async fn messages_that_no_queue_accepts_are_set_aside_and_kept() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let told = Arc::new(Mutex::new(Vec::new()));
     let hook = told.clone();
@@ -94,7 +94,7 @@ async fn what_nobody_will_take_is_put_aside_and_kept() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_from_its_duplicate_is_put_aside_if_the_queue_may_have_it() {
+async fn messages_without_deduplication_are_set_aside_if_the_queue_may_have_them() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let spool = spool(&directory).await;
     let off = message(1).dedup(Dedup::Off);
@@ -118,7 +118,7 @@ async fn what_cannot_be_told_from_its_duplicate_is_put_aside_if_the_queue_may_ha
 }
 
 #[tokio::test]
-async fn damaged_files_hold_nobody_up_and_are_kept() {
+async fn damaged_files_block_nothing_and_are_kept() {
     let content = file::encode(&message(7)).unwrap();
     // Cut off anywhere, and with any bit of any byte changed.
     let cut = (0..content.len()).map(|length| content[..length].to_vec());
@@ -146,7 +146,7 @@ async fn damaged_files_hold_nobody_up_and_are_kept() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time() {
+async fn only_one_process_can_open_a_spool() {
     let directory = TempDir::new().unwrap();
     let first = spool(&directory).await;
     assert!(Spool::open(directory.path()).await.unwrap_err().is_in_use());
@@ -155,7 +155,7 @@ async fn one_process_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_full_spool_says_so_and_takes_again_when_there_is_room() {
+async fn a_full_spool_returns_an_error_until_there_is_room() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let limits = SpoolLimits { messages: 2, ..SpoolLimits::default() };
     let spool = spool(&directory).await.limits(limits);
@@ -174,7 +174,7 @@ async fn a_full_spool_says_so_and_takes_again_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_is_told_and_leaves_nothing() {
+async fn a_disk_error_is_returned_and_leaves_no_file() {
     let directory = TempDir::new().unwrap();
     let spool = spool(&directory).await;
     let taken = directory.path().join("00000000000000000000.new");
@@ -202,7 +202,7 @@ impl<F: Fn() + Send + Sync + 'static> QueueService for Saboteur<F> {
 }
 
 #[tokio::test]
-async fn a_message_that_the_queue_has_is_not_published_again_though_its_file_stays() {
+async fn an_accepted_message_is_not_published_again_although_its_file_stays() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("00000000000000000000.message");
     let spool = spool(&directory).await;
@@ -220,7 +220,7 @@ async fn a_message_that_the_queue_has_is_not_published_again_though_its_file_sta
 }
 
 #[tokio::test]
-async fn names_that_cannot_be_synced_hold_nobody_up() {
+async fn a_directory_that_cannot_be_synced_blocks_nothing() {
     for refused in [None, Some(status(400))] {
         let parent = TempDir::new().unwrap();
         let (here, there) = (parent.path().join("here"), parent.path().join("there"));
@@ -238,7 +238,7 @@ async fn names_that_cannot_be_synced_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_put_aside_holds_nobody_up() {
+async fn a_file_that_cannot_be_set_aside_blocks_nothing() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let told = Arc::new(Mutex::new(Vec::new()));
     let hook = told.clone();
@@ -256,7 +256,7 @@ async fn a_file_that_cannot_be_put_aside_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_file_that_somebody_took_away_holds_nobody_up() {
+async fn a_removed_file_blocks_nothing() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let spool = spool(&directory).await;
     for key in 0..3 {
@@ -281,7 +281,7 @@ async fn delays_are_counted_from_the_publish() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn files_are_for_their_owner_alone() {
+async fn files_are_readable_only_by_their_owner() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = TempDir::new().unwrap();
     let place = directory.path().join("deep/spool");
@@ -293,7 +293,7 @@ async fn files_are_for_their_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_is_gone_leaves_a_whole_message_or_none() {
+async fn a_cancelled_publish_leaves_a_whole_message_or_none() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let spool = spool(&directory).await;
     let message = message(1);
@@ -311,7 +311,7 @@ async fn a_publisher_that_is_gone_leaves_a_whole_message_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loop_drains_when_the_queue_is_back_and_ends_when_told() {
+async fn the_loop_drains_when_the_queue_is_back_and_stops_when_cancelled() {
     let (directory, queue) = (TempDir::new().unwrap(), Arc::new(RecordingQueue::default()));
     let spool = Arc::new(spool(&directory).await);
     spool.publish(&message(1)).await.unwrap();
