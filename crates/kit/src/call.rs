@@ -84,24 +84,24 @@ impl fmt::Display for Class {
 /// assert!(!CallError::from_status(404, &http::HeaderMap::new()).is_retryable());
 /// ```
 pub struct CallError {
-    // One pointer, because results are passed around more often than errors happen.
+    // One pointer, because results are passed around more often than errors occur.
     inner: Box<Inner>,
 }
 
 struct Inner {
     class: Class,
     is_retryable: bool,
-    /// Whether the other side can not have acted on it.
+    /// Whether the service cannot have acted on the request.
     is_untouched: bool,
-    /// Whether what answered was not the other side as we know it.
+    /// Whether the response did not come from the service itself.
     is_foreign: bool,
     status: Option<u16>,
     retry_after: Option<Duration>,
     attempts: u32,
     operation: Option<Cow<'static, str>>,
-    /// Words for whoever reads the error.
+    /// A description for people who read the error.
     detail: Option<Cow<'static, str>>,
-    /// What the other side answered; not shown.
+    /// The response of the service. Not shown.
     body: Option<String>,
     source: Option<BoxError>,
 }
@@ -167,7 +167,7 @@ impl CallError {
         let mut error = CallError::new(Class::of_status(status));
         error.inner.status = Some(status);
         error.inner.retry_after = retry_after_ms(header, now).map(Duration::from_millis);
-        // Each of them says that the request was not looked at.
+        // Each of these statuses means that the request was not processed.
         error.inner.is_untouched = matches!(status, 408 | 425 | 429) || error.inner.class == Class::Refused;
         error
     }
@@ -430,7 +430,7 @@ mod tests {
         assert!(busy.is_retryable());
         assert_eq!(busy.wait(), Some(Duration::from_secs(30)));
         assert!(!CallError::from_status(422, &headers).into_failure().is_retryable());
-        // Whoever gave up early can do better the next time.
+        // A caller that gave up early may succeed the next time.
         assert!(CallError::from_status(503, &headers).give_up().into_failure().is_retryable());
         assert!(CallError::cancelled().into_failure().is_retryable());
     }

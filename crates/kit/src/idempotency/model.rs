@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of events, nobody acquires a key before the time of the last holder is over.
+        /// Whatever the order of events, a key is never acquired before the lock of the last holder expires.
         #[test]
         fn holders_never_overlap(steps in prop::collection::vec((0_u8..4, 0_u8..3, 0_u64..30, 1_u64..20), 1..60)) {
             let (mut state, mut now, mut holder) = (None, T, None::<([u8; 16], Timestamp)>);

@@ -28,12 +28,13 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 /// Default prefix of all keys.
 pub const PREFIX_DEFAULT: &str = "posthaste:idempotency:";
 
-/// A key that is under way has this and the token of its holder as value; one that is done the other.
+/// The value of a key that is in progress is this character and the token of its holder. A key that is done has the
+/// other one.
 const UNDER_WAY: char = 'u';
 const DONE: char = 'd';
 const VALUE_BYTES: usize = 33;
 
-/// Answers `{'', 0}` if the key was taken, and what it is and for how many milliseconds if it was not.
+/// Returns `{'', 0}` if the key was taken. Otherwise returns its value and its remaining milliseconds.
 const BEGIN: &str = "
 local value = redis.call('GET', KEYS[1])
 if not value then
@@ -134,7 +135,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisStore<C> {
         within(limit, answer).await
     }
 
-    /// Runs a script that answers with one or zero.
+    /// Runs a script that returns one or zero.
     async fn decide(&self, script: &str, key: &str, arguments: &[&str]) -> Result<bool, StoreError> {
         match self.run(script, key, arguments).await? {
             Value::Int(1) => Ok(true),
@@ -196,8 +197,8 @@ fn value(state: char, token: [u8; 16]) -> String {
     format!("{state}{}", hex(&token))
 }
 
-/// What the answer to [`BEGIN`] says; `None` if the key was taken. Everything that no holder can have written is
-/// malformed: it may stand for something that we do not understand, so nobody may go on.
+/// Interprets the response to [`BEGIN`]; `None` if the key was taken. A value that no holder can have written is
+/// malformed. Its meaning is unknown, so the work must not continue.
 fn begun(answer: &Value) -> Result<Option<Begun>, StoreError> {
     let Value::Array(parts) = answer else { return Err(StoreError::malformed("not a list")) };
     let [Value::BulkString(value), Value::Int(left_ms)] = &parts[..] else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Default time for which work is reserved.
 pub const RESERVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Keeps the names of work and those of messages apart.
+/// Separates the names of work from those of messages.
 const PREFIX: &str = "work:";
 
 /// Reserves a piece of work, named `<job>:<resource>` or by a [`BusinessKey`](super::BusinessKey), for `ttl`
@@ -22,10 +22,10 @@ const PREFIX: &str = "work:";
 /// let store = MemoryStore::new();
 /// match reserve(&store, "report:org_1", RESERVE_DEFAULT).await? {
 ///     Reserved::Yours(work) => match make_report("org_1") {
-///         Ok(()) => {} // Keep it: nobody needs another one for a while.
+///         Ok(()) => {} // Keep the reservation: the report is fresh for a while.
 ///         Err(error) => { work.cancel().await?; return Err(error); }
 ///     },
-///     Reserved::Taken { .. } => {} // Somebody makes it, or has just made it.
+///     Reserved::Taken { .. } => {} // The report is being made, or was just made.
 /// }
 /// assert!(matches!(reserve(&store, "report:org_1", RESERVE_DEFAULT).await?, Reserved::Taken { .. }));
 /// # Ok(()) }

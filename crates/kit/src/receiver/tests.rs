@@ -1,4 +1,4 @@
-//! The vectors, the rules of the transport that need no connection, and forgeries of our own.
+//! The vectors, the transport rules that need no connection, and further forgeries.
 
 use super::*;
 use crate::body::{BodyError, BodyLimits};
@@ -38,12 +38,12 @@ fn receiver() -> Receiver {
     Receiver::new(CURRENT, NEXT).unwrap().at_url(URL).clock(at(NOW))
 }
 
-/// A token as the server makes it.
+/// A token as the server creates it.
 fn token(key: &str, url: &str, body: &[u8]) -> String {
     token_of(key, url, body, None)
 }
 
-/// The same for a message whose id is signed.
+/// Like [`token`], for a message whose id is signed.
 fn token_of(key: &str, url: &str, body: &[u8], message_id: Option<&str>) -> String {
     let (issued_at, hash) = (Timestamp(NOW * 1_000), body_hash(body));
     let expires_at = issued_at.plus_millis(300_000);
@@ -68,7 +68,7 @@ fn every_vector_has_the_expected_verdict() {
     for case in cases {
         let id = case["id"].as_str().unwrap();
         let body = STANDARD.decode(case["body_b64"].as_str().unwrap_or_default()).unwrap();
-        // A body over the limit is refused by whoever reads it: below.
+        // The reader of the body enforces its limit: see below.
         if case.get("body_limit").is_some() {
             continue;
         }
@@ -90,13 +90,13 @@ fn every_vector_has_the_expected_verdict() {
     assert_eq!((judged, surprising), (115, Vec::new()));
 }
 
-/// Why a vector is refused. The order of the checks is part of the promise.
+/// Why a vector is rejected. The order of the checks is part of the contract.
 fn reason_of(id: &str) -> Reason {
     use Reason::*;
     match id {
         "st-empty" => Missing,
         "st-huge" | "st-huge-header" => TooLong,
-        // The claims are not looked at before the MAC is.
+        // The MAC is checked before the claims.
         "st-bad-b64" => Signature,
         "exp-now" | "exp-negative" => Expired,
         "exp-too-far" => LifetimeTooLong,
@@ -194,7 +194,7 @@ fn the_body_is_verified_byte_for_byte() {
     assert_eq!(reason(&receiver(), &token("sig_other", URL, hostile), b"other"), Some(Reason::Signature));
 }
 
-/// `tr-forwarded-host`, `replay-other-endpoint`: what the request says about its host counts for nothing.
+/// `tr-forwarded-host`, `replay-other-endpoint`: the host of the request is ignored.
 #[test]
 fn the_url_is_the_configured_one() {
     let cases = [
@@ -219,7 +219,7 @@ fn the_url_is_the_configured_one() {
         let verified = receiver.verify(&headers, &path.parse().unwrap(), b"");
         let expected = if is_ours { Ok(()) } else { Err(Reason::Url) };
         assert_eq!(verified.map(drop).map_err(Rejected::reason), expected, "{base} {path} {url}");
-        // Requests of a proxy and of HTTP/2 name the host as well.
+        // Requests of a proxy and of HTTP/2 also contain the host.
         let absolute = format!("http://evil.example{path}").parse().unwrap();
         assert_eq!(receiver.verify(&headers, &absolute, b"").is_ok(), is_ours, "{base} {path} {url}");
     }
@@ -242,7 +242,7 @@ fn tokens_expire_and_clocks_may_differ_by_the_leeway() {
     assert_eq!(at_time(NOW + 304, 5), None);
     assert_eq!(at_time(NOW + 305, 5), Some(Reason::Expired));
     assert_eq!(at_time(0, 0), Some(Reason::LifetimeTooLong));
-    // A leeway without end is cut: a signature does not become good for ever.
+    // An excessive leeway is reduced, so that a signature does not stay valid forever.
     let most = LEEWAY_MAX.as_secs();
     for leeway in [most, most + 1, u64::MAX] {
         assert_eq!(at_time(NOW + 299 + most, leeway), None);
@@ -311,13 +311,13 @@ fn a_signed_message_id_must_match_its_header() {
     for ids in [&["msg_2"][..], &[""], &["MSG_1"], &["msg_1", "msg_1"], &["msg_1", "msg_2"]] {
         assert_eq!(verify(&signed, ids), Err(Reason::MessageId), "{ids:?}");
     }
-    // Hosted QStash signs none, and so the header may say anything.
+    // Hosted QStash signs no id, so the header may have any value.
     for ids in [&[][..], &["msg_1"], &["msg_1", "msg_2"]] {
         assert_eq!(verify(&token(CURRENT, URL, b"{}"), ids), Ok(None), "{ids:?}");
     }
     let mut headers = headers(&signed);
     headers.insert(wire::MESSAGE_ID, "msg_2".parse().unwrap());
-    // Without the headers there is nothing to compare with; what is signed still counts.
+    // Without the headers there is nothing to compare; the signed id still counts.
     let verified = receiver().verify_token(receiver().token(&headers).unwrap(), &Uri::default(), b"{}");
     assert_eq!(verified.unwrap().message_id.as_deref(), Some("msg_1"));
 }
@@ -377,7 +377,8 @@ impl tracing::Subscriber for Warnings {
 
 fn warnings(run: impl FnOnce()) -> usize {
     let count = Arc::new(AtomicUsize::new(0));
-    // With one subscriber alone, a warning that a thread without one comes to first would be off for all.
+    // With a single subscriber, a warning that is first reached on a thread without one would be disabled for all
+    // threads.
     let _second = tracing::Dispatch::new(Warnings(Arc::default()));
     tracing::subscriber::with_default(Warnings(Arc::clone(&count)), run);
     count.load(Ordering::Relaxed)

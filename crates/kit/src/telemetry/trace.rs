@@ -9,7 +9,7 @@ pub const TRACE_STATE_BYTES_MAX: usize = 512;
 
 /// `00-<32 digits>-<16 digits>-<2 digits>`.
 const TRACEPARENT_BYTES: usize = 55;
-/// The flags that we know: sampled, random id. Others are not carried on.
+/// The known flags: sampled, random id. Others are dropped.
 const KNOWN_FLAGS: u8 = 0b11;
 
 /// A position in a trace: the trace and one of its spans.
@@ -129,7 +129,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// All `tracestate` headers as one, unless they are too long or hold what no header may.
+/// All `tracestate` headers as one, unless they are too long or contain invalid characters.
 fn state_of(headers: &HeaderMap) -> Option<String> {
     let mut state = String::new();
     for value in headers.get_all(TRACESTATE_HEADER) {
@@ -148,7 +148,7 @@ fn state_of(headers: &HeaderMap) -> Option<String> {
     (!state.is_empty()).then_some(state)
 }
 
-/// Lower-case digits only, as the specification has it.
+/// Only lower-case digits, as the specification requires.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, digit| {
         let value = match digit {

@@ -82,7 +82,7 @@ mod tests {
     use serde_json::Value;
     use std::time::{Duration, UNIX_EPOCH};
 
-    /// The headers of the good case of a scheme in the vectors, and the body that they go with.
+    /// The headers and the body of the valid case of a scheme in the vectors.
     fn good(vectors: &Value, scheme: &str) -> (HeaderMap, Vec<u8>) {
         let cases = vectors["webhooks"].as_array().unwrap();
         let case = cases.iter().find(|case| case["scheme"] == scheme && case["id"] == "ok").unwrap();
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(shared_secret("x-webhook-secret", "static-secret-123"), expected);
     }
 
-    /// The example of Slack's documentation.
+    /// The example in Slack's documentation.
     #[test]
     fn slack_signatures_match_the_documented_example() {
         let body = b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&\

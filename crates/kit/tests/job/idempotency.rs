@@ -1,4 +1,4 @@
-//! One message, any number of deliveries: the handler's work is done once, and never when the store cannot say.
+//! One message with any number of deliveries: the work is done once, and never if the store fails.
 
 use crate::support::{Fault, Harness, message, takes};
 use posthaste_kit::Failure;
@@ -23,10 +23,11 @@ async fn a_message_that_was_handled_is_not_handled_again() {
         assert_eq!(harness.deliver(&message()).await.status, 204);
     }
     assert_eq!(harness.witness.ended(), 1);
-    // The signature and the message are begun and completed; a message that was done is not completed again.
+    // The signature and the message are begun and completed. For a message that is done, only the signature is
+    // completed.
     let (first, again) = (["begin", "begin", "complete", "complete"], ["begin", "begin", "complete"]);
     assert_eq!(harness.store.calls(), [&first[..], &again, &again].concat());
-    // Another message is another matter, and after its time so is this one.
+    // Another message is independent, and so is the same message after its retention.
     assert_eq!(harness.deliver(&message().message_id("msg_2")).await.status, 204);
     assert_eq!(harness.witness.ended(), 2);
     advance(KEEP).await;
@@ -102,7 +103,7 @@ async fn a_success_is_reported_even_if_the_store_does_not_record_it() {
         harness.store.fails("complete", fault);
         assert_eq!(harness.deliver(&message()).await.status, 204, "{fault:?}");
         harness.store.heals();
-        // Should the answer be lost, the lock still holds for a while.
+        // If the response is lost, the lock still holds for a while.
         assert_eq!(harness.deliver(&message()).await.status, 409, "{fault:?}");
         assert_eq!(harness.witness.began(), 1);
     }
@@ -170,7 +171,7 @@ async fn a_handler_that_lost_the_lock_stops() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_outage_is_survived_until_the_lock_must_have_expired() {
-    // A heartbeat comes at each third of the lock, so the lock has between two and three thirds left when one fails.
+    // Heartbeats come at each third of the lock, so between two and three thirds of the lock remain when one fails.
     let short = LOCK * 2 / 3 - Duration::from_secs(5);
     for (fault, outage, survives) in [
         (Fault::Down, short, true),
@@ -295,7 +296,7 @@ async fn idle_waits_for_handlers_whose_connection_was_closed() {
     assert!(!idle.is_finished());
     idle.await.unwrap();
     assert_eq!(harness.witness.ended(), 1);
-    // And if the process goes on after all, so does the handler.
+    // If the process continues after all, so does the handler.
     assert_eq!(harness.deliver(&message()).await.status, 204);
 }
 
@@ -326,6 +327,6 @@ async fn a_scripted_queue_gets_a_message_through() {
         .await;
     assert!(report.is_delivered());
     assert_eq!(report.statuses(), [503, 204, 204, 204, 204]);
-    // The hang-up, the third attempt, and the fourth, which succeeded.
+    // The closed connection, the third attempt, and the fourth, which succeeded.
     assert_eq!(harness.witness.ended(), 3);
 }

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Waits that do not hold the tests up.
+/// Short waits, so that the tests are fast.
 const QUICK: RetryPolicy = RetryPolicy {
     attempts: 3,
     base: Duration::from_millis(1),
@@ -91,12 +91,12 @@ async fn unrepeatable_requests_are_retried_only_if_the_service_was_untouched() {
         let before = receiver.seen().len();
         client.post(name).json(&1).send().await.unwrap_err();
         assert_eq!(receiver.seen().len() - before, requests, "{name}");
-        // Whoever says so may.
+        // The caller may allow it explicitly.
         let before = receiver.seen().len();
         client.post(name).repeatable().send().await.unwrap_err();
         assert_eq!(receiver.seen().len() - before, if name == "refused" { 1 } else { 3 }, "{name}");
     }
-    // Nobody listens there: nothing was sent.
+    // Nothing listens on this address, so nothing was sent.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let nobody = ServiceClient::new(format!("http://{free}")).unwrap().policy(QUICK);
     let error = nobody.post("/").json(&1).send().await.unwrap_err();
@@ -163,7 +163,7 @@ async fn retry_after_is_respected() {
     let begun = Instant::now();
     client.get("/busy").send().await.unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    // Too long to wait for: the error says so at once.
+    // Too long to wait: the error reports it immediately.
     receiver.script("/v1/closed", [Reply::status(503).with_header("retry-after", "3600")]);
     let error = client.get("/closed").send().await.unwrap_err();
     assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3_600))));
@@ -179,12 +179,12 @@ async fn requests_never_leave_the_base_url() {
     for path in ["../admin", "/a/../../admin", "%2e%2e/admin", "a/%2E%2e/%2e./admin", "..\\admin"] {
         assert_eq!(client.get(path).send().await.unwrap_err().class(), Class::Invalid, "{path}");
     }
-    // What a URL drops without a word must not make dots of what has none.
+    // A URL silently drops some characters. That must not create dots where there were none.
     for path in ["/.\t./admin", "/.\n.\r/admin", "a/.\t./b", "\t../admin", "/.. ", "a/..\u{0}", "/x/%2\te%2e/admin"] {
         assert_eq!(client.get(path).send().await.unwrap_err().class(), Class::Invalid, "{path:?}");
     }
     assert_eq!(receiver.seen().len(), 1);
-    // A host of its own is only a path.
+    // A host in the path stays a part of the path.
     client.get("//evil.example.com/x").send().await.unwrap();
     assert_eq!(receiver.seen().last().unwrap().target, "/v1/evil.example.com/x");
     assert!(other.seen().is_empty());
@@ -222,7 +222,7 @@ async fn attempts_are_logged_and_secrets_are_not() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
-    // For all tests of this program: what any of them logs has no secret in it either.
+    // For all tests of this program: none of their logs may contain a secret.
     subscriber.with_writer(move || writer.clone()).init();
     let (receiver, client) = service().await;
     receiver.script("/v1/pay", [Reply::status(503), Reply::status(400)]);

@@ -59,7 +59,7 @@ async fn rows_are_pruned_an_hour_after_they_expire() {
     assert!(matches!(store.begin("done", LOCK_DEFAULT).await.unwrap(), Begun::Done));
 }
 
-/// An insert that waits for another one has drawn its fence before; it must not use it afterwards.
+/// An insert that waits for another one has already drawn its fence, and must not use it afterwards.
 #[tokio::test]
 async fn fences_grow_for_waiting_inserts_too() {
     let postgres = Postgres::start().await;

@@ -1,4 +1,4 @@
-//! What the store on PostgreSQL does when PostgreSQL does not: nobody goes on who has no lock.
+//! The store on PostgreSQL while PostgreSQL fails: no work continues without a lock.
 
 use crate::support::acquired;
 use crate::support::faults::{answering, begins, fails_closed, invented};
@@ -52,7 +52,7 @@ async fn a_locked_row_fails_within_the_time_limit() {
     }
 }
 
-/// As a dropped `Pool::begin` leaves it behind.
+/// A dropped `Pool::begin` leaves a connection in this state.
 #[tokio::test]
 async fn a_connection_in_a_forgotten_transaction_does_no_harm() {
     let postgres = Postgres::start().await;

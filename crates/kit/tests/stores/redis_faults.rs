@@ -1,4 +1,4 @@
-//! What the store on Redis does when Redis does not: nobody goes on who has no lock.
+//! The store on Redis while Redis fails: no work continues without a lock.
 
 use crate::support::acquired;
 use crate::support::faults::{answering, begins, fails_closed, invented};
@@ -21,7 +21,7 @@ async fn a_killed_server_fails_closed_until_it_is_back() {
     fails_closed(&store, &lease).await;
     redis.run().await;
     begins(&store, "next").await;
-    // It came back empty, which is what Redis cannot promise; at least the holder hears of it.
+    // It restarted empty, because Redis cannot guarantee more. At least the holder learns of it.
     assert!(!store.extend(&lease, LOCK_DEFAULT).await.unwrap());
 }
 
@@ -46,12 +46,12 @@ async fn a_stalled_server_fails_closed() {
     }
     redis.go_on();
     begins(&store, "next").await;
-    // The first step was sent, and was done when it woke up: the outcome of a step that failed is not known.
+    // The first step was sent and took effect when the server continued: the outcome of a failed step is unknown.
     assert!(matches!(store.begin("another", LOCK_DEFAULT).await.unwrap(), Begun::UnderWay { .. }));
 }
 
-/// What lies between a store and its Redis. When it is cut, the connections of that moment stay open and carry nothing
-/// any more, as when a firewall forgets them; new ones are as good as ever.
+/// A proxy between a store and its Redis. When it is cut, existing connections stay open but carry no data, as when a
+/// firewall forgets them. New connections work.
 struct Cable {
     url: String,
     cut: watch::Sender<()>,
@@ -95,7 +95,7 @@ async fn a_connection_that_is_cut_off_silently_is_replaced() {
     }
 }
 
-/// With a password that the server does not know yet.
+/// With a password that the server does not accept yet.
 #[tokio::test]
 async fn a_refused_connection_is_retried() {
     let redis = Redis::start().await;
@@ -197,7 +197,7 @@ async fn too_few_replicas_fail_closed() {
     assert!(errors.iter().all(StoreError::is_unavailable));
 }
 
-/// What the documentation says, so that it is known if it ever changes.
+/// Tests a statement of the documentation, so that a change is noticed.
 #[tokio::test]
 async fn a_failover_grants_a_lock_twice_unless_replicas_must_confirm() {
     let mut redis = Redis::start().await;

@@ -68,7 +68,7 @@ async fn a_request_in_an_open_transaction_is_in_progress_for_others_without_wait
     let postgres = Postgres::start().await;
     let (mut first, mut second) = (postgres.pool.begin().await.unwrap(), postgres.pool.begin().await.unwrap());
     let claim = claimed(TABLE.begin(&mut first, &key("a"), request("1")).await);
-    // If it waited, it would wait for ever.
+    // If it waited, it would wait forever.
     let (other, again) = (key("a"), request("1"));
     let begin = tokio::time::timeout(SLACK, TABLE.begin(&mut second, &other, again));
     let entry = begin.await.expect("it waits").unwrap();
@@ -181,12 +181,12 @@ async fn malformed_rows_and_missing_tables_fail_closed() {
     }
 }
 
-/// What the table should know of one key; times in seconds.
+/// The expected state of one key; times in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     status: Status,
     request: u8,
-    /// The number of the claim that may finish it.
+    /// The number of the claim that may complete it.
     claim: usize,
     locked_until: u64,
     expires_at: u64,
@@ -204,7 +204,7 @@ enum Step {
     Begin {
         request: u8,
     },
-    /// By the n-th claim from the end.
+    /// By the n-th last claim.
     Complete {
         back: usize,
     },
@@ -234,7 +234,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-/// Each step in a transaction of its own, against a model that is read in a minute.
+/// Each step runs in its own transaction, and is compared with a small model.
 #[test]
 fn does_what_its_model_does() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -300,7 +300,7 @@ async fn run(postgres: &Postgres, steps: &[Step], key: &TableKey) -> Result<(), 
     Ok(())
 }
 
-/// Whether a request that begins should hear this.
+/// Whether this entry is correct for a request that begins.
 fn is_right(expected: Option<Expected>, now: u64, request: u8, entry: &Entry) -> bool {
     let Some(row) = expected.filter(|row| now < row.expires_at) else { return matches!(entry, Entry::Claimed(_)) };
     match (row.status, entry) {
@@ -314,7 +314,7 @@ fn is_right(expected: Option<Expected>, now: u64, request: u8, entry: &Entry) ->
 }
 
 impl Expected {
-    /// What the holder did.
+    /// Applies the step of a holder.
     fn finish(&mut self, step: &Step, now: u64) {
         match step {
             Step::Complete { .. } => {

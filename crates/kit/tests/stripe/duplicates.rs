@@ -1,4 +1,5 @@
-//! The service lives: everything comes more than once, also at the same time, and those whom it needs die.
+//! The service stays alive. All messages arrive more than once, also concurrently, and the systems it depends on are
+//! killed.
 
 use super::example::provider::Keys;
 use super::example::show::{self, event, send_until_accepted};
@@ -32,7 +33,7 @@ async fn a_service_that_slept_through_its_lock_sends_its_mail_with_the_same_key(
     send_until_accepted(&world.to_service.url(), &event("first", "in_1")).await;
     let request = armed.caught().await;
     sleeper.signal(Signal::STOP);
-    // From now on the queue talks to another one, which has to wait for the locks of the first.
+    // From now on the queue talks to another process, which must wait for the locks of the first.
     let _other = world.start_worker();
     world.settled().await;
     assert_eq!(world.provider.calls_and_mails("in_1"), (1, 1), "the other one has done the work");

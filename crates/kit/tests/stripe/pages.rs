@@ -1,6 +1,6 @@
-//! `docs/handlers.md` shows parts of the example: those that need PostgreSQL, so that no doctest can run them.
+//! `docs/handlers.md` quotes parts of the example. They need PostgreSQL, so no doctest can run them.
 
-/// How a block of Rust begins that is run as a doctest, and how one that is a part of the example.
+/// The start of a Rust block that runs as a doctest, and of one that quotes the example.
 const RUN: &str = "```rust\n";
 const QUOTED: &str = "```rust,ignore\n";
 

@@ -1,4 +1,4 @@
-//! Every scheme against the vectors, and against signatures that it should take or not.
+//! Every scheme against the vectors, and against further valid and invalid signatures.
 
 use crate::support::{CURRENT, NEXT, NOW, URL, at, hmac_hex, token, token_of};
 use base64::Engine as _;
@@ -30,7 +30,7 @@ fn verify(scheme: &dyn Scheme, lines: &[(&str, &str)], body: &[u8]) -> Result<Au
     scheme.verify(&Incoming { headers: &headers, uri: &uri, body }, now()).map_err(Rejected::reason)
 }
 
-/// The scheme of a vector, as an application would make it.
+/// The scheme of a vector, as an application would create it.
 fn scheme(vectors: &Value, case: &Value) -> Result<Box<dyn Scheme>, InvalidScheme> {
     fn boxed(scheme: impl Scheme) -> Box<dyn Scheme> {
         Box::new(scheme)
@@ -114,12 +114,12 @@ fn an_event_is_identified_by_the_id_of_its_sender() {
     let token = token(CURRENT, URL, body);
     let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_base("https://app.example.com").clock(at(0));
     let lines = [("upstash-signature", token.as_str()), ("upstash-message-id", "msg_1")];
-    // The time is the one that is passed in.
+    // The time is the argument.
     let named = |authentic: Authentic| (authentic.id, authentic.kind, authentic.table);
     let expected = of("invoice.paid", Some("orders"), "msg_1").map(named);
     assert_eq!(verify(&receiver, &lines, body).map(named), expected);
     assert_eq!(verify(&receiver, &lines[..1], body), Err(Reason::EventId));
-    // An id that is signed counts, and the header must not name another.
+    // A signed id counts, and the header must not contain another one.
     let signed = token_of(CURRENT, URL, body, Some("msg_1"));
     let lines = [("upstash-signature", signed.as_str()), ("upstash-message-id", "msg_1")];
     assert_eq!(verify(&receiver, &lines, body).map(named), expected);
@@ -128,7 +128,7 @@ fn an_event_is_identified_by_the_id_of_its_sender() {
     assert!(receiver.is_queue() && !scheme.is_queue());
 }
 
-/// Every request that is refused unread would be refused anyway.
+/// Every request that is rejected unread would also be rejected after reading.
 #[test]
 fn a_request_without_a_signature_is_refused_by_its_headers_alone() {
     let key = STANDARD.encode([7; 24]);
@@ -210,7 +210,7 @@ fn a_second_secret_is_as_good_as_the_first() {
         {
             let lines = [(names[0], "msg_1"), (names[1], at.as_str()), (names[2], &signed(byte))];
             assert_eq!(verify(&scheme, &lines, body).is_ok(), is_good);
-            // Each of the three is signed or needed.
+            // Each of the three headers is signed or required.
             assert_eq!(verify(&scheme, &[lines[0], lines[1]], body), Err(Reason::Missing));
             assert_eq!(verify(&scheme, &[lines[1], lines[2]], body), Err(Reason::Missing));
             assert!(verify(&scheme, &[(names[0], "msg_2"), lines[1], lines[2]], body).is_err());
@@ -325,7 +325,7 @@ fn no_scheme_shows_its_secret() {
     }
 }
 
-/// What the kit signs for the tests of others is what it takes.
+/// Signatures of the kit's test helpers are accepted by the kit.
 #[cfg(feature = "testing")]
 #[test]
 fn the_helpers_for_tests_sign_as_senders_do() {

@@ -1,4 +1,4 @@
-//! What never leaves the program, and answers of every form.
+//! Requests that are rejected before they are sent, and responses of every form.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a message says, read by the very parser of the server.
+//! The headers of a message, read by the parser of the server.
 
 use super::*;
 use posthaste_wire::duration::Units;
@@ -29,7 +29,7 @@ fn message() -> Message {
     Message::bytes(URL, "billing:u_7:invoice_9:charge:v1", "body")
 }
 
-/// What the server understands.
+/// The options that the server reads.
 fn understood(message: &Message) -> PublishOptions {
     read(&message.headers(&PublishPolicy::default()).unwrap()).unwrap()
 }
@@ -153,7 +153,7 @@ fn invalid_messages_are_rejected_before_they_are_sent() {
     assert!(refusal(&many).contains("more than 90"));
     let many = (0..=LABELS_MAX).fold(message(), |message, number| message.label(number.to_string()));
     assert!(refusal(&many).contains("32 labels"));
-    // At the bounds, what is added to every message has room at the server.
+    // At the limits there is still room for the headers that are added to every message.
     let most = (0..LINES_MAX).fold(message(), |message, number| message.header(format!("x-{number}"), ""));
     assert_eq!(understood(&most).headers.len(), LINES_MAX + 2);
 }

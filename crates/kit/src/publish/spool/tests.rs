@@ -1,4 +1,4 @@
-//! Restarts, damage, full and failing disks.
+//! Restarts, damaged files, and full or failing disks.
 
 use super::*;
 use crate::publish::{Dedup, RecordingQueue};
@@ -17,7 +17,7 @@ async fn spool(directory: &TempDir) -> Spool {
     Spool::open(directory.path()).await.unwrap()
 }
 
-/// The names of all files but the lock.
+/// The names of all files except the lock.
 fn files(directory: &TempDir) -> Vec<String> {
     let names =
         std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -26,7 +26,7 @@ fn files(directory: &TempDir) -> Vec<String> {
     names
 }
 
-/// Drains until nothing is left to do.
+/// Drains until nothing is left.
 async fn drain_all(spool: &Spool, queue: &RecordingQueue) {
     while !matches!(spool.drain_step(queue).await.unwrap(), Drained::Empty | Drained::Blocked(_)) {}
 }
@@ -87,7 +87,7 @@ async fn messages_that_no_queue_accepts_are_set_aside_and_kept() {
     let told = told.lock().unwrap().clone();
     assert!(matches!(told.as_slice(), [(file, Some(400))] if file.ends_with("0.aside")), "{told:?}");
     drop(spool);
-    // Its number is not given away again.
+    // Its number is not reused.
     let spool = self::spool(&directory).await;
     spool.publish(&message(3)).await.unwrap();
     assert_eq!(files(&directory), ["00000000000000000000.aside", "00000000000000000001.message"]);
@@ -99,7 +99,7 @@ async fn messages_without_deduplication_are_set_aside_if_the_queue_may_have_them
     let spool = spool(&directory).await;
     let off = message(1).dedup(Dedup::Off);
     spool.publish(&off).await.unwrap();
-    // The queue can not have it: it stays.
+    // The queue cannot have it, so it stays.
     let untouched = [CallError::network("refused").before_anything_was_sent(), status(429), status(401)];
     queue.then(untouched.map(Some));
     for _ in 0..3 {
@@ -120,7 +120,7 @@ async fn messages_without_deduplication_are_set_aside_if_the_queue_may_have_them
 #[tokio::test]
 async fn damaged_files_block_nothing_and_are_kept() {
     let content = file::encode(&message(7)).unwrap();
-    // Cut off anywhere, and with any bit of any byte changed.
+    // Truncated anywhere, and with any single bit flipped.
     let cut = (0..content.len()).map(|length| content[..length].to_vec());
     let changed = (0..content.len()).map(|place| {
         let mut changed = content.clone();
@@ -178,7 +178,7 @@ async fn a_disk_error_is_returned_and_leaves_no_file() {
     let directory = TempDir::new().unwrap();
     let spool = spool(&directory).await;
     let taken = directory.path().join("00000000000000000000.new");
-    // The file cannot be made, as if the disk were full.
+    // The file cannot be created, as on a full disk.
     std::fs::create_dir(&taken).unwrap();
     let error = spool.publish(&message(1)).await.unwrap_err();
     assert!(error.to_string().contains("could not be written"), "{error}");
@@ -188,7 +188,7 @@ async fn a_disk_error_is_returned_and_leaves_no_file() {
     assert_eq!(files(&directory), ["00000000000000000001.message"]);
 }
 
-/// Does something to the disk while it has the message, and then answers.
+/// Manipulates the disk while it has the message, and then responds.
 struct Saboteur<F>(F, Mutex<Option<CallError>>, RecordingQueue);
 
 impl<F: Fn() + Send + Sync + 'static> QueueService for Saboteur<F> {
@@ -207,7 +207,7 @@ async fn an_accepted_message_is_not_published_again_although_its_file_stays() {
     let file = directory.path().join("00000000000000000000.message");
     let spool = spool(&directory).await;
     spool.publish(&message(1)).await.unwrap();
-    // No file, so that it cannot be removed as one.
+    // Replaces the file by a directory, so that it cannot be removed as a file.
     let sabotage = move || {
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
@@ -227,7 +227,7 @@ async fn a_directory_that_cannot_be_synced_blocks_nothing() {
         let spool = Spool::open(&here).await.unwrap();
         spool.publish(&message(1)).await.unwrap();
         let is_refused = refused.is_some();
-        // The directory is gone: nothing in it can be renamed, removed or synced.
+        // The directory is gone, so nothing in it can be renamed, removed or synced.
         let sabotage = move || std::fs::rename(&here, &there).unwrap();
         let queue = Saboteur(sabotage, Mutex::new(refused), RecordingQueue::default());
         let step = spool.drain_step(&queue).await.unwrap();
@@ -298,7 +298,7 @@ async fn a_cancelled_publish_leaves_a_whole_message_or_none() {
     let spool = spool(&directory).await;
     let message = message(1);
     {
-        // Begun, and dropped while the disk is at work.
+        // Started, and dropped while the disk is working.
         let mut publish = spool.publish(&message);
         let waker = std::task::Waker::noop();
         let _ = publish.as_mut().poll(&mut std::task::Context::from_waker(waker));
