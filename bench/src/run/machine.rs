@@ -26,6 +26,15 @@ pub(super) fn describe(work_dir: &Path) -> Result<(String, Vec<String>)> {
     Ok((line, warnings))
 }
 
+/// The commit of the sources in the working directory, with `-dirty` for uncommitted changes; `None` if there is no
+/// repository or no git.
+pub(super) fn commit() -> Option<String> {
+    let args = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
+    let output = std::process::Command::new("git").args(args).output().ok()?;
+    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !commit.is_empty()).then_some(commit)
+}
+
 /// Bytes that are free where `path` is.
 pub(super) fn free_bytes(path: &Path) -> Result<u64> {
     let space = rustix::fs::statvfs(path).with_context(|| format!("cannot ask for the space of {}", path.display()))?;

@@ -21,6 +21,7 @@ mod plot;
 mod scenario;
 mod schedules;
 mod slow_disk;
+mod summary;
 mod work;
 mod workflow_apps;
 mod workflow_runs;
@@ -35,6 +36,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use summary::Member;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(clap::Args)]
@@ -51,13 +53,16 @@ pub(crate) struct Args {
     /// Number of times that relay and server take turns [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: Option<u32>,
-    /// Directory for the JSON file.
+    /// Directory for the summary and the plots.
     #[arg(long, default_value = "bench/results")]
     out: PathBuf,
+    /// Directory for the raw reports of all single runs.
+    #[arg(long, default_value = "target/bench-samples")]
+    samples_dir: PathBuf,
     /// Only these scenarios.
     #[arg(long, value_enum, value_delimiter = ',', num_args = 1..)]
     only: Vec<Scenario>,
-    /// Print JSON instead of the table.
+    /// Print the summary instead of the table.
     #[arg(long)]
     json: bool,
     /// Check quickly that everything works and nothing is missing; figures are not judged.
@@ -214,13 +219,14 @@ impl Plan {
     }
 }
 
-/// Everything the JSON file holds.
-#[derive(Serialize)]
+/// Everything that a run found. Its summary is committed, its samples are not.
 struct Outcome {
     started: String,
     machine: String,
+    /// Of the sources of this tool, with `-dirty` for uncommitted changes; `None` outside a repository.
+    commit: Option<String>,
     plan: Plan,
-    server: String,
+    server: Server,
     /// False when other programs used so much CPU that the figures cannot be compared.
     comparable: bool,
     /// Messages that were acknowledged and then lost, anywhere.
@@ -230,10 +236,42 @@ struct Outcome {
     warnings: Vec<String>,
     /// Scenarios that could not be finished.
     failures: Vec<String>,
-    /// The single runs behind the medians.
+    samples: Samples,
+}
+
+/// The server under test.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Server {
+    command: String,
+    /// As the executable reports it; `None` for another command.
+    version: Option<String>,
+}
+
+/// The raw reports of the single runs.
+#[derive(Default, Serialize)]
+struct Samples {
     runs: Vec<crate::load::Report>,
-    /// Those of `workflows`.
     workflows: Vec<workflows::Report>,
+}
+
+impl Outcome {
+    fn summary(&self) -> serde_json::Result<String> {
+        let measurements = summary::measurements(&self.samples.runs, &self.samples.workflows);
+        Ok(summary::layout(&[
+            ("started", Member::one(&self.started)?),
+            ("machine", Member::one(&self.machine)?),
+            ("commit", Member::one(&self.commit)?),
+            ("server", Member::one(&self.server)?),
+            ("plan", Member::one(&self.plan)?),
+            ("comparable", Member::one(&self.comparable)?),
+            ("lost", Member::one(&self.lost)?),
+            ("warnings", Member::list(&self.warnings)?),
+            ("failures", Member::list(&self.failures)?),
+            ("figures", Member::list(&self.figures)?),
+            ("plots", Member::one(&self.plots)?),
+            ("measurements", Member::list(&measurements)?),
+        ]))
+    }
 }
 
 /// How long the machine is watched before anything is started.
@@ -268,7 +306,7 @@ async fn compare(args: &Args) -> Result<Outcome> {
     if args.server_command.is_none() {
         server[0] = args.server.display().to_string();
     }
-    let server = server.join(" ");
+    let server = Server { command: server.join(" "), version: version(args)? };
     let (machine, mut warnings) = machine::describe(&args.work_dir)?;
     eprintln!("{machine}");
     if plan.judged {
@@ -311,11 +349,12 @@ async fn compare(args: &Args) -> Result<Outcome> {
     warnings.extend(noise);
     warnings.append(&mut bench.warnings);
     let lost = bench.lost;
-    let (runs, plots) = (std::mem::take(&mut bench.runs), std::mem::take(&mut bench.plots));
-    let workflows = std::mem::take(&mut bench.workflows);
+    let plots = std::mem::take(&mut bench.plots);
+    let samples = Samples { runs: std::mem::take(&mut bench.runs), workflows: std::mem::take(&mut bench.workflows) };
     Ok(Outcome {
         started,
         machine,
+        commit: machine::commit(),
         plan,
         server,
         comparable,
@@ -324,8 +363,7 @@ async fn compare(args: &Args) -> Result<Outcome> {
         plots,
         warnings,
         failures,
-        runs,
-        workflows,
+        samples,
     })
 }
 
@@ -338,37 +376,45 @@ fn server_command(args: &Args) -> Result<Vec<String>> {
         bail!("{} does not exist; build it with `cargo xtask dist`", args.server.display());
     }
     if !args.smoke {
-        check_profile(&args.server)?;
+        check_profile(args)?;
     }
     let path = std::path::absolute(&args.server)?;
     let path = path.to_str().context("the server's path is not UTF-8")?;
     Ok([path, "dev", "--quiet", "--listen", "127.0.0.1:{port}", "--data-dir", "{dir}/data"].map(str::to_owned).to_vec())
 }
 
-/// Refuses builds that are not shipped: their figures say nothing.
-fn check_profile(server: &Path) -> Result<()> {
-    let output = std::process::Command::new(server).arg("--version").output()?;
-    let version = String::from_utf8_lossy(&output.stdout);
+/// The version of the server's executable; `None` if another command plays the server.
+fn version(args: &Args) -> Result<Option<String>> {
+    if args.server_command.is_some() {
+        return Ok(None);
+    }
+    let output = std::process::Command::new(&args.server).arg("--version").output()?;
+    Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+}
+
+/// Rejects builds that are not shipped: their figures say nothing.
+fn check_profile(args: &Args) -> Result<()> {
+    let version = version(args)?.unwrap_or_default();
     if !version.contains("(dist)") {
-        bail!("{} is {}, not a dist build; build one with `cargo xtask dist`", server.display(), version.trim());
+        bail!("{} is {version}, not a dist build; build one with `cargo xtask dist`", args.server.display());
     }
     Ok(())
 }
 
 fn conclude(args: &Args, outcome: &Outcome) -> Result<ExitCode> {
-    let json = serde_json::to_string_pretty(outcome)?;
-    let path = write_json(&args.out, if args.smoke { "smoke" } else { "run" }, &outcome.started, &json)?;
+    let name = format!("{}-{}.json", if args.smoke { "smoke" } else { "run" }, outcome.started.replace([':', '-'], ""));
+    let summary = outcome.summary()?;
+    eprintln!("summary: {}", write(&args.out, &name, &summary)?.display());
+    let samples = serde_json::to_string(&outcome.samples)?;
+    eprintln!("samples: {}", write(&args.samples_dir, &name, &samples)?.display());
     for (name, picture) in outcome.plots.files() {
-        let path = args.out.join(name);
-        std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("plot: {}", path.display());
+        eprintln!("plot: {}", write(&args.out, name, &picture)?.display());
     }
     if args.json {
-        println!("{json}");
+        print!("{summary}");
     } else {
         println!("{}", render(outcome));
     }
-    eprintln!("details: {}", path.display());
     Ok(ExitCode::from(match outcome {
         Outcome { lost, figures, .. } if *lost > 0 || figures.iter().any(Figure::breaks_promise) => EXIT_LOST,
         Outcome { failures, .. } if !failures.is_empty() => EXIT_FAILED,
@@ -376,10 +422,10 @@ fn conclude(args: &Args, outcome: &Outcome) -> Result<ExitCode> {
     }))
 }
 
-fn write_json(dir: &Path, kind: &str, started: &str, json: &str) -> Result<PathBuf> {
+fn write(dir: &Path, name: &str, text: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let path = dir.join(format!("{kind}-{}.json", started.replace([':', '-'], "")));
-    std::fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    let path = dir.join(name);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
 
@@ -453,16 +499,16 @@ mod tests {
         let outcome = Outcome {
             started: "2026-01-02T03:04:05Z".into(),
             machine: "a machine".into(),
+            commit: None,
             plan: Plan::new(&args("")),
-            server: String::new(),
+            server: Server::default(),
             comparable: false,
             lost: 2,
             figures: Vec::new(),
             plots: Plots::default(),
             warnings: vec!["noisy".into()],
             failures: vec!["Idle: broken".into()],
-            runs: Vec::new(),
-            workflows: Vec::new(),
+            samples: Samples::default(),
         };
         let text = render(&outcome);
         assert!(

@@ -1,32 +1,32 @@
-//! Which addresses are not the public internet, and why.
+//! Classifies addresses that are not on the public internet.
 //!
-//! IPv6 is an allow-list (only 2000::/3, without its special blocks); IPv4 is the IANA special-purpose
-//! table. Pure: what a policy permits on top is decided in `egress`.
+//! For IPv6 there is an allow-list (only 2000::/3, without its special blocks); for IPv4 there is the IANA
+//! special-purpose table. Pure: `egress` decides what a policy additionally permits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is not a public one.
+/// Why an address is not public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressKind {
     /// The machine itself.
     Loopback,
     /// Private networks, unique local addresses and the carrier range.
     Private,
-    /// Only this link; also where most clouds keep their metadata service.
+    /// Addresses of the local link, where most clouds have their metadata service.
     LinkLocal,
-    /// A service of the cloud itself, outside of the link-local range.
+    /// A metadata service of the cloud outside the link-local range.
     Metadata,
-    /// Stands for any address; reaches the machine itself on Linux.
+    /// Stands for any address. On Linux it reaches the machine itself.
     Unspecified,
-    /// Many receivers at once.
+    /// Addresses with many receivers at once.
     Multicast,
-    /// Documentation, benchmarking, tunnels, translation and everything not assigned.
+    /// Addresses for documentation, benchmarking, tunnels and translation, and all unassigned ones.
     Reserved,
 }
 
 impl AddressKind {
-    /// The article before it.
+    /// The indefinite article for the name.
     pub fn article(self) -> &'static str {
         if self == AddressKind::Unspecified { "an" } else { "a" }
     }
@@ -46,7 +46,7 @@ impl fmt::Display for AddressKind {
     }
 }
 
-/// What kind of special address this is; `None` for a public one.
+/// The kind of a special address; `None` for a public one.
 pub fn kind(address: IpAddr) -> Option<AddressKind> {
     match address.to_canonical() {
         IpAddr::V4(v4) => kind_v4(v4),
@@ -54,7 +54,7 @@ pub fn kind(address: IpAddr) -> Option<AddressKind> {
     }
 }
 
-/// Addresses of services that hand out credentials of the machine. No allow-list opens them.
+/// Addresses of services that hand out the machine's credentials. No allow-list permits them.
 pub fn is_metadata(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => METADATA_V4.contains(&v4),
@@ -77,7 +77,7 @@ const METADATA_V6: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// The IPv4 address that a translation or tunnel address ends up at: IPv4-compatible, NAT64, 6to4, ISATAP.
+/// The IPv4 address at the end of a translation or tunnel address: IPv4-compatible, NAT64, 6to4, ISATAP.
 pub fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address.to_canonical() else { return None };
     let [a, b, c, d, e, f, g, h] = v6.segments();
@@ -116,7 +116,7 @@ fn kind_v6(address: Ipv6Addr) -> Option<AddressKind> {
         [0xfe80..=0xfebf, ..] => Some(AddressKind::LinkLocal),
         [0xfc00..=0xfdff, ..] => Some(AddressKind::Private),
         [0xff00..=0xffff, ..] => Some(AddressKind::Multicast),
-        // Protocol assignments (Teredo, ORCHID, benchmarking), documentation, 6to4.
+        // Protocol assignments (Teredo, ORCHID, benchmarking), documentation, and 6to4.
         [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x2002, ..] | [0x3fff, 0..=0xfff, ..] => Some(AddressKind::Reserved),
         // An ISATAP interface id tunnels to the IPv4 address it contains.
         [0x2000..=0x3fff, _, _, _, 0 | 0x200, 0x5efe, high, low] => kind_v4(joined(high, low)),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn translated_addresses_show_what_they_lead_to() {
+    fn translated_addresses_reveal_the_embedded_address() {
         let metadata = Some(Ipv4Addr::new(169, 254, 169, 254));
         let cases = [
             ("64:ff9b::a9fe:a9fe", metadata),

@@ -1,8 +1,9 @@
-//! Room in RAM for long answers. What runs of workflows call may answer with megabytes, and many may answer at once: who
-//! finds no room is not read until there is some.
+//! RAM for long responses. Endpoints called by workflow runs may respond with megabytes, many at a time. A response
+//! that finds no room is not read further until there is room.
 //!
-//! An answer waits in the line of its receiver, then in that of its tenant, then in that of all, and whoever has room is given
-//! little time for the rest. So those behind a receiver that is slow are its own, and a few of them are all that others meet.
+//! A response waits first for its receiver's share, then for its tenant's share, then for the total. Once it has room,
+//! it has little time for the rest. Therefore a slow receiver delays mainly its own responses, and only a few of them
+//! can delay others.
 
 use http::uri::Authority;
 use posthaste_engine::limits::{RESPONSE_BYTES_MAX, WORKFLOW_RESPONSE_BYTES_MAX};
@@ -13,17 +14,17 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-/// Bytes of long answers held at once, while they are read and until what came of them is stored; more wait.
+/// Bytes of long responses held at once, from reading them until their results are stored. Further ones wait.
 pub const ANSWERS_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// The share of that which one tenant may take.
+/// The share of one tenant.
 pub const TENANT_ANSWERS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The share of a tenant's which one receiver may take.
+/// The share of one receiver of a tenant.
 pub const ORIGIN_ANSWERS_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long an answer waits for room, which is not the receiver's time; then the attempt has failed.
+/// How long a response waits for room before the attempt fails. The wait does not count as the receiver's time.
 pub const ANSWER_ROOM_PATIENCE: Duration = Duration::from_secs(300);
-/// How long the rest of an answer may take once there is room for it; then the attempt has failed.
+/// How long the rest of a response may take once there is room, before the attempt fails.
 pub const ANSWER_REST_PATIENCE: Duration = Duration::from_secs(60);
-/// An answer of up to this length needs no room.
+/// Responses of up to this length need no room.
 pub(super) const SHORT_BYTES: usize = RESPONSE_BYTES_MAX;
 /// Bytes per permit of these budgets.
 const BYTES_PER_PERMIT: usize = 64 * 1024;
@@ -34,12 +35,12 @@ const _: () = assert!(
         && TENANT_ANSWERS_BYTES_MAX <= ANSWERS_BYTES_MAX
 );
 
-/// How long long answers are waited for.
+/// How long the reader waits for long responses.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerPatience {
-    /// Until there is room for one.
+    /// Longest wait for room.
     pub room: Duration,
-    /// Until the rest of it has come, once there is.
+    /// Longest time for the rest of a response once there is room.
     pub rest: Duration,
 }
 
@@ -49,14 +50,14 @@ impl Default for AnswerPatience {
     }
 }
 
-/// Room for the answers of all attempts.
+/// Room for the responses of all attempts.
 #[derive(Debug)]
 pub struct AnswerBudget {
     all: Arc<Semaphore>,
     shares: Mutex<HashMap<Holder, Arc<Semaphore>>>,
 }
 
-/// Who has a share: a tenant, or a receiver of its messages.
+/// The owner of a share: a tenant, or one receiver of a tenant.
 type Holder = (TenantId, Option<Authority>);
 
 impl Default for AnswerBudget {
@@ -70,8 +71,8 @@ fn permits_for(bytes: usize) -> Arc<Semaphore> {
 }
 
 impl AnswerBudget {
-    /// Waits for so many bytes. They are taken once and for the whole answer: those who had a part each would wait for one
-    /// another.
+    /// Waits for this many bytes. They are reserved at once for the whole response, because responses with partial
+    /// reservations would wait for one another.
     async fn take(&self, tenant: TenantId, receiver: &Authority, bytes: usize) -> Vec<OwnedSemaphorePermit> {
         let permits = u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).unwrap_or(u32::MAX);
         let lines = [
@@ -81,7 +82,7 @@ impl AnswerBudget {
         ];
         let mut taken = Vec::with_capacity(lines.len());
         for line in lines {
-            // None of them is ever closed.
+            // The semaphores are never closed.
             taken.extend(line.acquire_many_owned(permits).await);
         }
         taken
@@ -89,13 +90,13 @@ impl AnswerBudget {
 
     fn share(&self, holder: Holder, bytes: usize) -> Arc<Semaphore> {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that nobody waits for or has a part of need not be remembered.
+        // Forgets shares that are not in use.
         shares.retain(|_, share| Arc::strong_count(share) > 1);
         shares.entry(holder).or_insert_with(|| permits_for(bytes)).clone()
     }
 }
 
-/// What the answer to one attempt takes of it.
+/// The part of the budget that the response of one attempt takes.
 #[derive(Debug)]
 pub struct AnswerRoom {
     budget: Arc<AnswerBudget>,
@@ -110,12 +111,12 @@ struct Reserved {
 }
 
 impl AnswerRoom {
-    /// Nothing yet.
+    /// Starts without any room.
     pub fn new(budget: Arc<AnswerBudget>, tenant: TenantId) -> AnswerRoom {
         AnswerRoom { budget, tenant, reserved: OnceLock::new() }
     }
 
-    /// Waits, once, for room for an answer that will have at most so many bytes; false if there was none for too long.
+    /// Waits, once, for room for a response of up to `bytes` bytes. Returns false if there was none within `patience`.
     pub(super) async fn reserve(&self, receiver: &Authority, bytes: usize, patience: Duration) -> bool {
         let started = Instant::now();
         let taken = timeout(patience, self.budget.take(self.tenant, receiver, bytes)).await;
@@ -124,17 +125,17 @@ impl AnswerRoom {
         is_there
     }
 
-    /// How long that took.
+    /// The time spent waiting for room.
     pub(super) fn waited(&self) -> Duration {
         self.reserved.get().map_or(Duration::ZERO, |reserved| reserved.waited)
     }
 
-    /// How long an attempt has taken that began then: without that wait, which is not the receiver's time.
+    /// The duration of an attempt that started at `begun`, without the wait for room, which is not the receiver's time.
     pub fn spent_since(&self, begun: Instant) -> Duration {
         begun.elapsed().saturating_sub(self.waited())
     }
 
-    /// What was taken, to be given back when the answer is needed no more.
+    /// The reserved room, to be dropped when the response is no longer needed.
     pub fn into_taken(self) -> Vec<OwnedSemaphorePermit> {
         self.reserved.into_inner().map(|reserved| reserved.taken).unwrap_or_default()
     }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_tenants_and_all_have_so_much_room() {
+    fn room_is_limited_per_receiver_per_tenant_and_in_total() {
         let budget = AnswerBudget::default();
         let mut held = Vec::new();
         for tenant in 1..=4 {

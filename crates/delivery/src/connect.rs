@@ -1,7 +1,7 @@
-//! Opens connections, and only to addresses the policy allows.
+//! Opens connections, only to addresses that the policy allows.
 //!
-//! One lookup; every answer is checked; exactly the checked addresses are dialled; the peer is checked
-//! once more. No proxy variables are read. Start at [`Connector::open`].
+//! There is one lookup. All its addresses are checked, only checked addresses are dialled, and the peer is checked
+//! again. Proxy variables are ignored. Start at [`Connector::open`].
 
 use super::address;
 use super::egress::EgressPolicy;
@@ -33,20 +33,20 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Most addresses of one name that are tried.
+/// Most addresses of one name that are dialled.
 const ADDRESSES_MAX: usize = 16;
-/// How long one address may keep the next one waiting.
+/// How long one address is tried before the next one is tried in parallel.
 const STAGGER: Duration = Duration::from_millis(300);
-/// What may be on its way on one HTTP/2 stream before we have read it.
+/// Bytes that may be in transit on one HTTP/2 stream before they are read.
 const STREAM_WINDOW: u32 = 128 * 1024;
-/// The same for a whole connection. As much as all streams that there can be together: some may stand still because their answer
-/// waits for room, and those that have room would get nothing more behind them.
+/// The same limit for a whole connection, large enough for all its streams together. Some streams may stall while their
+/// response waits for room; the others must still receive data.
 const CONNECTION_WINDOW: u32 = (limits::ORIGIN_IN_FLIGHT_MAX + 16) * STREAM_WINDOW;
-/// An HTTP/2 connection with requests under way is asked for a sign of life this often.
+/// Interval of the pings on an HTTP/2 connection with requests in flight.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-// hyper's own default, which unlike a configured value costs no allocation per answer.
+// hyper's own default, which unlike a configured value costs no allocation per response.
 const _: () = assert!(limits::RESPONSE_HEADERS_MAX == 100);
 
 /// Opens connections to receivers.
@@ -77,7 +77,7 @@ impl Connector {
         })
     }
 
-    /// A fresh connection to a target whose URL was already checked.
+    /// Opens a connection to a target whose URL was already checked.
     pub(super) async fn open(
         &self,
         tenant: TenantId,
@@ -95,7 +95,7 @@ impl Connector {
         self.connect_inside(tenant, target, &addresses, phases).await
     }
 
-    /// To the operator's network: the tenant sees that it failed, and the log why.
+    /// Connects to the operator's network. The tenant sees only that it failed; the log contains the reason.
     async fn connect_inside(
         &self,
         tenant: TenantId,
@@ -151,7 +151,7 @@ impl Connector {
         }
     }
 
-    /// The addresses of a name to dial, all of them allowed.
+    /// The addresses to dial for a name, all of them allowed.
     async fn addresses(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, AttemptError> {
         let found = match timeout(self.dns_timeout, self.resolver.resolve(name)).await {
             Ok(Ok(found)) => found,
@@ -173,8 +173,8 @@ impl Connector {
         Ok(in_turns(&found).map(|address| SocketAddr::new(address.to_canonical(), port)).collect())
     }
 
-    /// There is no address to go to. Whether a name exists in the operator's network is not for tenants, so that one that has
-    /// none and one that has private ones look alike.
+    /// The error if there is no address to dial. Tenants must not learn whether a name exists in the operator's
+    /// network, so a name without addresses and a name with private ones give the same error.
     fn unresolved(&self, class: ErrorClass, name: &str, why: Option<String>) -> AttemptError {
         match (self.policy.explain, why) {
             (true, None) => failure(class, format!("unable to resolve host: {name}")),
@@ -240,7 +240,7 @@ pub(super) fn http2_builder() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// The public CA set and the operator's own.
+/// The TLS configuration with the public CAs and the operator's own.
 fn tls_config(extra_ca_pem: Option<&[u8]>) -> Result<ClientConfig, ConfigError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(pem) = extra_ca_pem {
@@ -261,7 +261,7 @@ fn tls_config(extra_ca_pem: Option<&[u8]>) -> Result<ClientConfig, ConfigError> 
     Ok(config)
 }
 
-/// The first addresses, both families in turns, so that a dead family does not use up the time.
+/// The first addresses, alternating between both families, so that an unreachable family does not use up the time.
 fn in_turns(found: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let starts_with_v6 = found.first().is_some_and(IpAddr::is_ipv6);
     let preferred = found.iter().copied().filter(move |address| address.is_ipv6() == starts_with_v6);
@@ -276,8 +276,8 @@ fn in_turns(found: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     ordered.into_iter()
 }
 
-/// Connects to the first address that answers; each gets a head start before the next is tried as well. Counts those that were
-/// tried.
+/// Connects to the first address that accepts. Each address gets a head start before the next one is tried in parallel.
+/// Counts the dialled addresses.
 async fn dial(addresses: &[SocketAddr], dialled: &AtomicUsize) -> io::Result<TcpStream> {
     if let [only] = addresses {
         dialled.store(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Which destinations a delivery may go to: the rules for URLs, names and addresses.
+//! The egress policy: rules for the URLs, names and addresses that deliveries may go to.
 //!
-//! Pure, but for one question to the operating system: whether an address is one of this machine's (see
-//! [`EgressPolicy::own_addrs`]). [`EgressPolicy::check_url`] is everything that can be decided without DNS (a publish is
-//! refused by it); [`EgressPolicy::check_addresses`] runs on the answers, right before connecting.
+//! Pure, except for one query to the operating system: whether an address belongs to this machine (see
+//! [`EgressPolicy::own_addrs`]). [`EgressPolicy::check_url`] covers everything that needs no DNS, so a publish can be
+//! rejected with it. [`EgressPolicy::check_addresses`] checks the results of DNS, right before connecting.
 
 use super::address::{self, AddressKind};
 use super::target::{Target, TargetHost, Targets};
@@ -10,70 +10,70 @@ use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-/// What is allowed on top of the public internet, and what is our own. The default allows nothing more.
+/// Destinations that are allowed in addition to the public internet, and the server's own addresses. The default allows
+/// nothing more.
 #[derive(Clone, Debug, Default)]
 pub struct EgressPolicy {
-    /// `localhost` and loopback addresses, on any port. For development.
+    /// Allow `localhost` and loopback addresses, on any port. For development.
     pub allow_loopback: bool,
-    /// Networks that may be reached although they are not public. Metadata services stay closed.
+    /// Private networks that are allowed. Metadata services stay blocked.
     pub allow_cidrs: Vec<IpNet>,
-    /// Names that may have private addresses. Loopback and link-local answers are still refused.
+    /// Names that may have private addresses. Loopback and link-local addresses are still refused.
     pub allow_hosts: Vec<String>,
-    /// Names and ports under which this server is reached: a message must not be able to call its API.
+    /// Names and ports of this server. A message must not be able to call its API.
     pub own_hosts: Vec<(String, u16)>,
-    /// Addresses this server listens on. The unspecified address stands for all addresses of this machine
-    /// at the time of the check. An address that only leads here from outside (NAT, a load balancer) is not
-    /// known to the machine: it belongs in this list as well, or its name in `own_hosts`.
+    /// Addresses that this server listens on. The unspecified address stands for all addresses of this machine at the
+    /// time of the check. The machine does not know addresses that lead here only from outside (NAT, a load balancer).
+    /// They belong in this list as well, or their names in `own_hosts`.
     pub own_addrs: Vec<SocketAddr>,
-    /// Where the test receiver of the console listens: exactly this address and port may be reached, whatever else is
-    /// closed.
+    /// The address of the console's test receiver. Exactly this address and port is allowed, whatever else is blocked.
     pub receiver: Option<SocketAddr>,
-    /// Addresses of our public URL. As destinations they lead to ourselves; a name that has one of them may be another site of
-    /// the same proxy, and is left to [`super::loop_mark`].
+    /// Addresses of the public URL. As destinations they lead to this server. A name with one of them may be another
+    /// site of the same proxy, so [`super::loop_mark`] handles it.
     pub public_addrs: Vec<SocketAddr>,
-    /// Tenants see why a private destination is refused or cannot be reached. Where they are not the operator, that would show
-    /// them the operator's network; the log has it.
+    /// Whether tenants see why a private destination is refused or unreachable. If tenants are not the operator, the
+    /// reason would reveal the operator's network. The log always contains it.
     pub explain: bool,
-    /// What was read lately.
+    /// Recently parsed destinations.
     pub targets: Arc<Targets>,
 }
 
-/// Why a destination is refused. The text follows `invalid destination url: ` in an API answer.
+/// Why a destination is refused. In an API response the text follows `invalid destination url: `.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Neither http nor https.
     #[error("endpoint has invalid scheme, add http:// or https://")]
     Scheme,
-    /// Not a URL that could be delivered to.
+    /// Not a valid destination URL.
     #[error("{0}")]
     Malformed(String),
-    /// A port where something else than HTTP listens.
+    /// A port of a protocol other than HTTP.
     #[error("port {0} is not allowed")]
     Port(u16),
-    /// A name that only means something inside a network.
+    /// A name with a meaning only inside a network.
     #[error("{0} is a local name")]
     LocalName(String),
     /// Not a public address.
     #[error("endpoint resolves to {} {kind} address: {address}", kind.article())]
     Address {
-        /// What it is instead.
+        /// The kind of address.
         kind: AddressKind,
-        /// Which one.
+        /// The address.
         address: IpAddr,
     },
-    /// This server itself, by its public name.
+    /// This server, by its public name.
     #[error("endpoint is this server itself")]
     Own,
-    /// This server itself, by one of its addresses.
+    /// This server, by one of its addresses.
     #[error("endpoint is this server itself")]
     OwnAddress,
 }
 
-/// All that a tenant sees of a refusal that concerns the operator's network.
+/// The text for tenants about a refusal that concerns the operator's network.
 const NOT_ALLOWED: &str = "the egress policy of this server does not allow this destination";
 
 impl Refusal {
-    /// The text for tenants: the whole reason if they may see it, or if it is in the URL alone.
+    /// The text for tenants: the whole reason if they may see it, or if the URL alone reveals it.
     pub fn shown(&self, explain: bool) -> String {
         match self {
             Refusal::LocalName(_) | Refusal::Address { .. } | Refusal::OwnAddress if !explain => NOT_ALLOWED.to_owned(),
@@ -91,23 +91,23 @@ const BAD_PORTS: [u16; 91] = [
     27017,
 ];
 
-/// Names under these never lead to the public internet.
+/// Names with these suffixes never lead to the public internet.
 const LOCAL_SUFFIXES: [&str; 6] = ["localhost", "local", "internal", "home.arpa", "onion", "localdomain"];
 
 impl EgressPolicy {
-    /// Everything that can be decided without DNS.
+    /// Checks everything that needs no DNS.
     pub fn check_url(&self, url: &str) -> Result<(), Refusal> {
         self.checked_target(url).map(drop)
     }
 
-    /// The same, and the destination taken apart.
+    /// Like [`EgressPolicy::check_url`], and returns the parsed destination.
     pub fn checked_target(&self, url: &str) -> Result<Arc<Target>, Refusal> {
         let target = self.targets.parse(url)?;
         self.check_target(&target)?;
         Ok(target)
     }
 
-    /// As [`EgressPolicy::check_url`], for a destination already taken apart.
+    /// Like [`EgressPolicy::check_url`], for a parsed destination.
     fn check_target(&self, target: &Target) -> Result<(), Refusal> {
         match &target.host {
             TargetHost::Address(address) => {
@@ -128,7 +128,7 @@ impl EgressPolicy {
         }
     }
 
-    /// The answers of DNS: one refused address refuses the name.
+    /// Checks the addresses of a name. One refused address refuses the name.
     pub fn check_addresses(&self, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Refusal> {
         let trusted = self.is_allowed_host(host);
         addresses.iter().try_for_each(|address| self.check_address(*address, port, trusted))
@@ -141,7 +141,8 @@ impl EgressPolicy {
         if self.is_allowed_host(name) || (self.allow_loopback && name == "localhost") {
             return Ok(());
         }
-        // Known without DNS: the answers that it would have are checked, so that the refusal names what is missing.
+        // `localhost` is known without DNS. Its addresses are checked, so that the refusal names the missing
+        // permission.
         if name == "localhost" {
             let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return self.check_addresses(name, port, &both);
@@ -153,7 +154,7 @@ impl EgressPolicy {
         Ok(())
     }
 
-    /// `trusted` when the address was found under a name that may have private addresses.
+    /// `trusted` is set for addresses of a name that may have private addresses.
     fn check_address(&self, address: IpAddr, port: u16, trusted: bool) -> Result<(), Refusal> {
         let address = address.to_canonical();
         if self.own_addrs.iter().any(|own| is_own(own, address, port)) {
@@ -169,7 +170,7 @@ impl EgressPolicy {
         if !allowed || address::is_metadata(address) {
             return Err(Refusal::Address { kind, address });
         }
-        // An allowed translation prefix must not open what is closed behind it.
+        // An allowed translation prefix must not permit an address that is blocked by itself.
         match address::embedded_v4(address) {
             Some(behind) => self.check_address(behind.into(), port, trusted),
             None => Ok(()),
@@ -192,15 +193,15 @@ fn same_name(configured: &str, name: &str) -> bool {
     configured.strip_suffix('.').unwrap_or(configured).eq_ignore_ascii_case(name)
 }
 
-/// A listener on the unspecified address is reached through every address of this machine.
+/// Whether it is our own listener. All addresses of this machine reach a listener on the unspecified address.
 fn is_own(own: &SocketAddr, address: IpAddr, port: u16) -> bool {
     let own_ip = own.ip().to_canonical();
     own.port() == port
         && (own_ip == address || (own_ip.is_unspecified() && (address.is_loopback() || is_of_this_machine(address))))
 }
 
-/// Nothing is sent: a datagram socket only asks for the route. To its own addresses a machine speaks from the
-/// very same address.
+/// Sends nothing: a datagram socket only asks for the route. A machine uses an address itself as the source for packets
+/// to it.
 fn is_of_this_machine(address: IpAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let spoken_from = UdpSocket::bind((any, 0)).and_then(|socket| {
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_see_only_what_their_url_says_unless_they_may_see_more() {
+    fn tenants_see_only_reasons_that_their_url_reveals() {
         let policy = EgressPolicy {
             own_addrs: vec!["10.0.0.5:8080".parse().unwrap()],
             own_hosts: vec![("queue.example".into(), 443)],
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn of_loopback_only_the_socket_of_the_test_receiver_is_open() {
+    fn only_the_socket_of_the_test_receiver_is_open_on_loopback() {
         let receiver = "127.0.0.1:41234".parse().unwrap();
         let policy = EgressPolicy { receiver: Some(receiver), ..EgressPolicy::default() };
         for url in ["http://127.0.0.1:41234/x", "http://[::ffff:127.0.0.1]:41234/"] {
@@ -301,7 +302,7 @@ mod tests {
         ] {
             assert!(policy.check_url(url).is_err(), "{url}");
         }
-        // A name may lead anywhere, and elsewhere the next time.
+        // A name may lead anywhere, and to another address the next time.
         assert!(policy.check_addresses("rebound.example", 41234, &[receiver.ip()]).is_err());
     }
 
@@ -319,8 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_on_every_address_makes_all_of_this_machine_its_own() {
-        // The address towards the outside, where there is one.
+    fn a_listener_on_all_addresses_owns_every_address_of_the_machine() {
+        // The address for outgoing traffic, if there is one.
         let outward = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
             socket.connect("192.0.2.1:9")?;
             socket.local_addr()

@@ -1,4 +1,4 @@
-//! Why an attempt brought no answer, in short words for people.
+//! Errors of an attempt without a response, in short words for people.
 
 use super::egress::Refusal;
 use posthaste_engine::attempt_error::TIMED_OUT;
@@ -11,7 +11,7 @@ pub(super) fn failure(class: ErrorClass, message: impl Into<String>) -> AttemptE
     AttemptError { class, message: message.into() }
 }
 
-/// The whole attempt took too long; the words are those of the hosted service.
+/// The whole attempt took too long. The words are those of the hosted service.
 pub(super) fn timed_out() -> AttemptError {
     failure(ErrorClass::Timeout, TIMED_OUT)
 }
@@ -21,33 +21,33 @@ pub(super) fn phase_timed_out(class: ErrorClass, what: &str, limit: Duration) ->
     failure(class, format!("{what} timed out after {limit:?}"))
 }
 
-/// We failed, not the receiver.
+/// The failure is ours, not the receiver's.
 pub(super) fn no_room(limit: Duration) -> AttemptError {
     let text =
         format!("the server had no room for the response within {limit:?}, because it holds too many large responses");
     failure(ErrorClass::Closed, text)
 }
 
-/// The egress policy does not allow it; `explain` says whether the tenant may see why.
+/// The egress policy does not allow the destination. `explain` says whether the tenant may see why.
 pub(super) fn refused(refusal: &Refusal, explain: bool) -> AttemptError {
     failure(ErrorClass::Blocked, format!("destination refused: {}", refusal.shown(explain)))
 }
 
-/// All that a tenant sees of a connection into the operator's network that failed.
+/// The error that tenants see for a failed connection into the operator's network.
 pub(super) const NOT_CONNECTED: &str = "could not connect";
-/// The same, when it was not tried.
+/// The error that tenants see if such a connection was not tried.
 pub(super) const TOO_MANY_UNREACHED: &str =
     "could not connect: too many private destinations failed recently, so new ones are not tried for now";
 
-/// A port for HTTP was asked for HTTPS.
+/// The URL has the scheme https, but the port speaks plain HTTP.
 pub(super) const PLAIN_HTTP: &str = "TLS handshake failed: the port answers plain HTTP; use http://";
 
-/// No connection. The kind says enough; the operating system's own text adds only a number.
+/// No connection. The kind is enough; the text of the operating system adds only a number.
 pub(super) fn not_connected(error: &io::Error) -> AttemptError {
     failure(ErrorClass::Connect, format!("could not connect: {}", error.kind()))
 }
 
-/// A connection that broke, or an answer that is not HTTP.
+/// A broken connection, or a response that is not HTTP.
 pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
     if let Some(tls) = find::<rustls::Error>(error) {
         return failure(ErrorClass::Tls, format!("TLS failed: {tls}"));
@@ -59,7 +59,7 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
         return not_http(root(error));
     }
     if let Some(io) = find::<io::Error>(error) {
-        // What hyper says of chunks that make no sense, and `frames` of a flood.
+        // hyper reports malformed chunks like this, and `frames` reports floods.
         if matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) {
             return not_http(io);
         }
@@ -74,28 +74,28 @@ pub(super) fn exchange(error: &hyper::Error) -> AttemptError {
     not_http(root(error))
 }
 
-/// An answer that breaks the rules of HTTP, or our bounds on what comes along with it.
+/// A response that violates HTTP, or our limits on its headers and interim responses.
 pub(super) fn not_http(why: &dyn Error) -> AttemptError {
     failure(ErrorClass::Protocol, format!("the response is not valid HTTP: {why}"))
 }
 
-/// The receiver has not looked at the request for certain: it was never sent, or HTTP/2 says so.
+/// Whether the receiver certainly did not process the request: it was never sent, or HTTP/2 says so.
 pub(super) fn unprocessed(error: &hyper::Error) -> bool {
-    // h2's own error type is not among our dependencies; a test pins these words.
+    // h2's error type is not among our dependencies. A test pins this text.
     let orderly_goaway = "connection error received: not a result of an error";
     let refused_stream = "stream error received: refused stream";
     let text = root(error).to_string();
     error.is_canceled() || text.starts_with(orderly_goaway) || text.starts_with(refused_stream)
 }
 
-/// The first error of this type among the causes, also inside I/O errors.
+/// The first error of this type among the causes, including those inside I/O errors.
 fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let mut cause = Some(error);
     while let Some(current) = cause {
         if let Some(found) = current.downcast_ref::<E>() {
             return Some(found);
         }
-        // An I/O error's `source` skips the error it wraps.
+        // The `source` of an I/O error skips the error that it wraps.
         cause = match current.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(wrapped) => Some(wrapped),
             None => current.source(),
@@ -118,7 +118,7 @@ mod tests {
     use posthaste_engine::cause::error_kind;
 
     #[test]
-    fn causes_of_dead_letters_know_our_words() {
+    fn causes_of_dead_letters_recognize_our_error_texts() {
         let limit = Duration::from_secs(10);
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         for (error, expected) in [

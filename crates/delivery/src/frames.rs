@@ -1,10 +1,10 @@
-//! The frames that come in on one HTTP/2 connection, counted: a receiver that sends ever more of them and says nothing by
-//! them is left.
+//! Counts the incoming frames of an HTTP/2 connection, and closes the connection if the receiver floods it with frames
+//! that carry no content.
 //!
-//! HTTP/2 lets a receiver send frames that bring nothing (PING, SETTINGS, WINDOW_UPDATE and the like, and interim answers),
-//! each of which costs us work. h2 obeys them for as long as they come, and hyper does not tell of interim answers there, so
-//! that without this file only the timeout of an attempt would end a flood. Start at [`Framed`]. Only the heads of frames
-//! are read here; whether a frame makes sense is for h2 to say, which also bounds header blocks.
+//! HTTP/2 allows any number of frames without content (PING, SETTINGS, WINDOW_UPDATE and the like, and interim
+//! responses), and each of them costs work. h2 processes all of them, and hyper does not report interim responses on
+//! HTTP/2. Without this file only the timeout of an attempt would end a flood. Start at [`Framed`]. This file reads
+//! only the heads of frames. h2 validates the frames and limits header blocks.
 
 use posthaste_engine::limits;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// Streams whose header blocks are counted at once. Of more, the oldest is forgotten: its next ones count as control
-/// frames only.
+/// Streams whose header blocks are counted at once. Beyond that the oldest is forgotten, and its next header blocks
+/// count only as control frames.
 const HEADS_COUNTED_MAX: usize = 1_024;
 
 const HEAD_BYTES: usize = 9;
@@ -28,10 +28,10 @@ const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
 const PADDED: u8 = 8;
 
-// The longest that h2 writes because of a control frame, its answer to a PING, must not pay for the next one.
+// The longest frame that h2 sends in reply to a control frame is the reply to a PING. It must not pay for the next one.
 const _: () = assert!(PING_BYTES < limits::CONTROL_FRAME_BYTES);
 
-/// What a receiver has too much of.
+/// The kind of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flood {
     #[error("too many empty HTTP/2 frames")]
@@ -40,10 +40,10 @@ pub(super) enum Flood {
     Interim,
 }
 
-/// Why a connection was left; empty while it was not. For those who only see that it broke.
+/// Why a connection was closed; empty if it was not. Code that only sees the broken connection reads it.
 pub(super) type Flooded = Arc<OnceLock<Flood>>;
 
-/// A connection that ends when its receiver floods it.
+/// A transport that fails when its receiver floods it.
 pub(super) struct Framed<S> {
     stream: S,
     frames: Frames,
@@ -55,7 +55,7 @@ impl<S> Framed<S> {
         Framed { stream, frames: Frames::new(Instant::now()), flooded: Flooded::default() }
     }
 
-    /// Tells, also later, whether it was flooded.
+    /// The place that records a flood, also after the connection has ended.
     pub(super) fn flooded(&self) -> Flooded {
         self.flooded.clone()
     }
@@ -69,7 +69,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Framed<S> {
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        // The bytes are handed on all the same, and only the next read fails: there may be an answer before the flood.
+        // The bytes are still passed on, and only the next read fails, because a response may precede the flood.
         if let came @ [_, ..] = &buffer.filled()[before..]
             && let Err(flood) = this.frames.read(came, Instant::now())
         {
@@ -109,13 +109,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Framed<S> {
     }
 }
 
-/// What has come in so far.
+/// The state of the incoming frames.
 #[derive(Debug)]
 struct Frames {
     head: Head,
-    /// Bytes of the current frame that are still to come.
+    /// Remaining bytes of the current frame.
     rest: usize,
-    /// Header blocks that did not end their stream, by streams of which no body has come.
+    /// Header blocks that did not end their stream, for each stream without body bytes so far.
     heads: BTreeMap<u32, u32>,
     allowance: Allowance,
 }
@@ -125,7 +125,7 @@ impl Frames {
         Frames { head: Head::default(), rest: 0, heads: BTreeMap::new(), allowance: Allowance::full(now) }
     }
 
-    /// The next bytes of the receiver, cut anywhere.
+    /// Reads the next bytes of the receiver, which may be cut anywhere.
     fn read(&mut self, mut bytes: &[u8], now: Instant) -> Result<(), Flood> {
         loop {
             let skipped = self.rest.min(bytes.len());
@@ -148,7 +148,7 @@ impl Frames {
     fn count(&mut self, frame: &Frame, now: Instant) -> Result<(), Flood> {
         match frame.kind {
             HEADERS if !frame.ends_stream => self.count_head(frame.stream)?,
-            // The answer has begun, or ended. Interim ones behind that are an error to h2.
+            // The response has begun or ended. h2 treats later interim responses as an error.
             DATA | HEADERS | RST_STREAM => drop(self.heads.remove(&frame.stream)),
             _ => {}
         }
@@ -156,8 +156,8 @@ impl Frames {
         if frame.body_bytes == 0 { self.allowance.spend(now) } else { Ok(()) }
     }
 
-    /// A header block is an interim answer or the head of the real one, which only decompression could tell. So one more
-    /// than there may be interim ones is let pass.
+    /// A header block is an interim response or the head of the final one, and only decompression could tell which.
+    /// Therefore one more header block than interim responses is allowed.
     fn count_head(&mut self, stream: u32) -> Result<(), Flood> {
         let count = self.heads.entry(stream).or_default();
         *count += 1;
@@ -171,11 +171,11 @@ impl Frames {
     }
 }
 
-/// How many control frames may still come.
+/// How many more control frames are allowed.
 #[derive(Debug)]
 struct Allowance {
     left: u32,
-    /// Bytes exchanged that are not yet enough for one more.
+    /// Transferred bytes that do not yet pay for one more.
     bytes: usize,
     filled_at: Instant,
 }
@@ -185,7 +185,7 @@ impl Allowance {
         Allowance { left: limits::CONTROL_FRAMES_MAX, bytes: 0, filled_at: now }
     }
 
-    /// Something was exchanged: a busy connection has more control frames than an idle one.
+    /// Records transferred bytes: a busy connection may have more control frames than an idle one.
     fn add(&mut self, bytes: usize) {
         let bytes = self.bytes.saturating_add(bytes);
         self.bytes = bytes % limits::CONTROL_FRAME_BYTES;
@@ -203,26 +203,26 @@ impl Allowance {
     }
 }
 
-/// The head of a frame, as far as it has come, and the length of its padding behind it, if it is of a body.
+/// The received part of a frame's head, followed by the length of its padding if it is a DATA frame.
 #[derive(Debug, Default)]
 struct Head {
     bytes: [u8; HEAD_BYTES + 1],
     come: usize,
 }
 
-/// What the head of a frame says.
+/// The fields of a frame's head.
 struct Frame {
     kind: u8,
     ends_stream: bool,
     stream: u32,
-    /// Bytes of a body in it.
+    /// Bytes of body in the frame.
     body_bytes: usize,
-    /// Bytes of it that are still to come.
+    /// Remaining bytes of the frame.
     rest: usize,
 }
 
 impl Head {
-    /// One more byte; the frame, if that was the last of its head.
+    /// Adds a byte. Returns the frame if its head is complete.
     fn push(&mut self, byte: u8) -> Option<Frame> {
         self.bytes[self.come] = byte;
         self.come += 1;
@@ -240,7 +240,7 @@ impl Head {
         let padding = if is_padded { usize::from(padding) } else { 0 };
         let body_bytes = if kind == DATA { rest.saturating_sub(padding) } else { 0 };
         let ends_stream = (kind == DATA || kind == HEADERS) && flags & END_STREAM != 0;
-        // The highest bit means nothing.
+        // The highest bit is reserved.
         let stream = u32::from_be_bytes(stream) & (u32::MAX >> 1);
         Some(Frame { kind, ends_stream, stream, body_bytes, rest })
     }
@@ -262,13 +262,13 @@ mod tests {
         frame(PING, 0, 0, &[7; 8])
     }
 
-    /// How many of `bytes`, one behind the other, are let pass.
+    /// How often `bytes` can be repeated before the flood is detected.
     fn passed(frames: &mut Frames, bytes: &[u8], most: usize, now: Instant) -> usize {
         (0..most).take_while(|_| frames.read(bytes, now).is_ok()).count()
     }
 
     #[test]
-    fn frames_that_carry_nothing_are_limited_whatever_they_are() {
+    fn frames_without_content_are_limited_whatever_their_kind() {
         let max = limits::CONTROL_FRAMES_MAX as usize;
         let now = Instant::now();
         let kinds = [
@@ -301,7 +301,7 @@ mod tests {
                 let mut frames = Frames::new(now);
                 bytes.chunks(piece).filter(|bytes| frames.read(bytes, now).is_err()).count()
             };
-            // With the end of the stream there is one too many, for which four bytes of a body do not pay.
+            // The end of the stream is one frame too many, because four bytes of body do not pay for it.
             assert_eq!((floods(&all), floods(&all[..all.len() - PING_BYTES])), (1, 0), "{piece}");
         }
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alives_of_days_are_not_a_flood() {
+    fn days_of_keep_alives_are_not_a_flood() {
         let mut now = Instant::now();
         let mut frames = Frames::new(now);
         for _ in 0..3 * 86_400 {
@@ -329,12 +329,12 @@ mod tests {
         let now = Instant::now();
         let mut frames = Frames::new(now);
         let update = frame(WINDOW_UPDATE, 0, 0, &[0, 0, 64, 0]);
-        // 10 MiB that the receiver tells twice of for each KiB, all of it at the end.
+        // 10 MiB, with two window updates per KiB, all of them at the end.
         for _ in 0..640 {
             frames.wrote(&Poll::Ready(Ok(16_384)));
         }
         assert_eq!(passed(&mut frames, &update, 20_480, now), 20_480);
-        // Many small requests with a PING, two updates, a head and an end for each.
+        // Many small requests, each with a PING, two window updates, a head and an end.
         for stream in (1..200_001).step_by(2) {
             frames.wrote(&Poll::Ready(Ok(300)));
             let head = frame(HEADERS, 4, stream, &[0x88]);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_up_is_limited() {
+    fn the_saved_allowance_is_limited() {
         let now = Instant::now();
         let mut frames = Frames::new(now);
         for _ in 0..10_000 {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn our_answers_to_a_flood_do_not_pay_for_it() {
+    fn our_replies_to_a_flood_do_not_add_to_the_allowance() {
         let now = Instant::now();
         let mut frames = Frames::new(now);
         let answered = (0..).take_while(|_| {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_answers_are_counted_by_stream_until_the_body_begins() {
+    fn interim_responses_are_counted_per_stream_until_the_body_begins() {
         let now = Instant::now();
         let max = limits::RESPONSE_INTERIM_MAX as usize;
         let head = |stream| frame(HEADERS, 4, stream, &[0x88]);
@@ -375,7 +375,7 @@ mod tests {
         for stream in [1, 3, 5] {
             assert_eq!(passed(&mut frames, &head(stream), max + 1, now), max + 1, "{stream}");
         }
-        // A body, trailers or a reset: the answer of stream 1, 3 or 5 is there.
+        // A body, trailers or a reset: the response of stream 1, 3 or 5 has begun.
         frames.read(&frame(DATA, 0, 1, b"x"), now).unwrap();
         frames.read(&frame(HEADERS, 4 | END_STREAM, 3, &[0x88]), now).unwrap();
         frames.read(&frame(RST_STREAM, 0, 5, &[0; 4]), now).unwrap();

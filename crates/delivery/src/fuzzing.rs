@@ -1,4 +1,4 @@
-//! An answer of a receiver over a pipe in memory, for the targets of `fuzz/`. Nothing else calls it.
+//! Reads a receiver's response from a pipe in memory, for the targets of `fuzz/`. Not used elsewhere.
 
 use super::answer_room::{AnswerPatience, AnswerRoom};
 use super::connect::http1_builder;
@@ -20,21 +20,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
-/// How an answer is asked for.
+/// The request to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Over HTTP/2, already agreed on.
+    /// Whether to use HTTP/2, as if already negotiated.
     pub http2: bool,
-    /// The body of the answer is the point.
+    /// Whether the caller needs the whole body.
     pub needs_body: bool,
-    /// The method of the request; some answers have no body because of it.
+    /// Whether the method is GET. Some methods have responses without a body.
     pub get: bool,
-    /// How long the whole may take.
+    /// Timeout of the whole exchange.
     pub patience: Duration,
 }
 
-/// Sends one request over `stream` as an attempt does, and reads the answer. The second part says whether the
-/// connection could be used again.
+/// Sends one request over `stream` as an attempt does, and reads the response. The second value tells whether the
+/// connection is reusable.
 pub async fn exchange<S>(stream: S, asked: Asked) -> Result<(Response, bool), AttemptError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

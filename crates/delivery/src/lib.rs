@@ -1,8 +1,10 @@
-//! Sends messages to their receivers: one attempt at a time, and only where the egress policy allows. It knows no store, no
-//! API and no queue, and cannot retry: the engine decides whether there is another attempt.
+//! Sends messages to their receivers, one attempt per call, and only where the egress policy allows. This crate knows
+//! no store, no API and no queue, and it does not retry: the engine decides whether there is another attempt.
 //!
-//! Start at [`Deliverer::attempt`]: [`target`] reads the URL, [`egress`] and [`resolve`] decide which addresses may be dialled,
-//! `connect` and `pool` open and keep connections, `request` builds and signs, `response` reads what comes back within the
+//! Start at [`Deliverer::attempt`]. [`target`] parses the URL, [`egress`] and [`resolve`] decide which addresses may be
+//! dialled, `connect` and `pool` open and keep connections, `request` builds and signs the request, and `response`
+//! reads the response within the limits of `answer_room`. The egress guard has its vectors in `vectors/ssrf.json`.
+//! Modules are in reading order.
 //! bounds of `answer_room`. The egress guard has its vectors in `vectors/ssrf.json`. Modules are in reading order.
 
 pub mod target;
@@ -67,30 +69,30 @@ use target::Target;
 use tokio::time::{Instant, timeout_at};
 use upstream::Upstream;
 
-/// How deliveries are made.
+/// Options of deliveries.
 #[derive(Clone, Debug)]
 pub struct DeliveryConfig {
-    /// Where they may go.
+    /// The allowed destinations.
     pub egress: EgressPolicy,
-    /// Where all of them go, instead of the URLs of their messages.
+    /// The destination of all deliveries, instead of the URLs of their messages.
     pub upstream: Option<Upstream>,
-    /// Marks them, so that those that come back are recognised.
+    /// Marks deliveries, so that those that return to this server are recognized.
     pub loop_mark: Option<LoopMark>,
-    /// Certificate authorities to trust besides the public ones, as PEM.
+    /// Trusted certificate authorities besides the public ones, as PEM.
     pub extra_ca_pem: Option<Vec<u8>>,
     /// Value of the `Upstash-Region` header.
     pub region: String,
-    /// How long an attempt may take at most, whatever its message says.
+    /// Longest timeout of an attempt; a longer one in the message is cut to it.
     pub timeout_max: Duration,
-    /// How long looking up a name may take.
+    /// Timeout of a DNS lookup.
     pub dns_timeout: Duration,
-    /// How long connecting may take, over all addresses of a name.
+    /// Timeout of connecting, over all addresses of a name.
     pub connect_timeout: Duration,
-    /// How long a TLS handshake may take.
+    /// Timeout of a TLS handshake.
     pub tls_timeout: Duration,
-    /// How long the body of an answer is waited for when nobody needs it.
+    /// How long to wait for a body that the caller does not need.
     pub body_grace: Duration,
-    /// How long those answers are waited for that need room.
+    /// How long to wait for responses that need room.
     pub answer_patience: AnswerPatience,
     /// How long an unused connection is kept open.
     pub pool_idle_timeout: Duration,
@@ -115,7 +117,7 @@ impl Default for DeliveryConfig {
     }
 }
 
-/// Why a [`Deliverer`] cannot be made.
+/// Why a [`Deliverer`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Not PEM.
@@ -127,32 +129,32 @@ pub enum ConfigError {
     /// A certificate in it does not parse.
     #[error("the CA file contains a certificate that cannot be used: {0}")]
     CaCertificate(rustls::Error),
-    /// rustls was built without what we need.
+    /// rustls was built without a required feature.
     #[error("TLS cannot be set up: {0}")]
     Tls(rustls::Error),
-    /// Not the value of a header.
+    /// Not a valid header value.
     #[error("the region {0:?} cannot be sent in a header")]
     Region(String),
 }
 
-/// One try to deliver a message.
+/// One attempt to deliver a message.
 #[derive(Clone, Debug)]
 pub struct Attempt<'a> {
-    /// What to deliver.
+    /// The message to deliver.
     pub message: &'a Message,
     /// Retries before this attempt: 0 for the first.
     pub retried: u32,
     /// The tenant's keys; `current` signs.
     pub keys: &'a SigningKeys,
-    /// The time that the signature states.
+    /// The time of the signature.
     pub now: Timestamp,
-    /// Random bytes, new for every attempt: the id of the signature.
+    /// Random bytes, new for every attempt. They become the id of the signature.
     pub nonce: [u8; 20],
-    /// How long the whole attempt may take, but for the wait for `room`; at most [`DeliveryConfig::timeout_max`].
+    /// Timeout of the whole attempt, without the wait for `room`; at most [`DeliveryConfig::timeout_max`].
     pub timeout_ms: u64,
-    /// The answer's body is the point: a 2xx without all of it is a failure.
+    /// Whether the caller needs the whole body. A 2xx without all of it is then a failure.
     pub needs_body: bool,
-    /// What a long answer takes of RAM.
+    /// The room of a long response.
     pub room: &'a AnswerRoom,
 }
 
@@ -170,7 +172,7 @@ pub struct Deliverer {
 }
 
 impl Deliverer {
-    /// Checks the configuration; opens nothing yet.
+    /// Checks the configuration. Opens no connections yet.
     pub fn new(mut config: DeliveryConfig, resolver: Arc<dyn Resolve>) -> Result<Deliverer, ConfigError> {
         if let Some(upstream) = &config.upstream {
             config.egress = upstream.policy(&config.egress);
@@ -183,19 +185,19 @@ impl Deliverer {
         Ok(Deliverer { policy, upstream, loop_mark, region, timeout_max, body_grace, answer_patience, connector, pool })
     }
 
-    /// One attempt. A failed delivery is data, not an error.
+    /// Makes one attempt. A failed delivery is data, not an error.
     pub async fn attempt(&self, attempt: &Attempt<'_>) -> Outcome {
         let started = Instant::now();
         let timeout = Duration::from_millis(attempt.timeout_ms).min(self.timeout_max);
         let mut phases = Phases::default();
         let result = self.exchange(attempt, started + timeout, &mut phases).await;
-        // As users see it next to the timeout.
+        // The duration is comparable with the timeout that users configure.
         let duration_ms = u64::try_from(attempt.room.spent_since(started).as_millis()).unwrap_or(u64::MAX);
         let phases = (phases != Phases::default()).then(|| Box::new(phases));
         Outcome { result, duration_ms, phases }
     }
 
-    /// Notes in `phases` how far it came, also if it fails or is given up.
+    /// Records in `phases` how far the exchange came, also if it fails or times out.
     async fn exchange(
         &self,
         attempt: &Attempt<'_>,
@@ -229,8 +231,8 @@ impl Deliverer {
         Ok(response)
     }
 
-    /// Passes a request on to the upstream; the body of the answer is read by the caller as it comes. `None`
-    /// when there is no upstream.
+    /// Forwards a request to the upstream. The caller streams the body of the response. Returns `None` if there is no
+    /// upstream.
     pub async fn pass_on(
         &self,
         tenant: TenantId,
@@ -245,7 +247,7 @@ impl Deliverer {
         let exchange = async {
             let target = self.target(&upstream.url)?;
             let prepared = Prepared::PassedOn { headers, body };
-            // The connection is not given back: who reads the answer may stop in the middle.
+            // The connection is not returned to the pool, because the reader of the response may stop in the middle.
             let key = Key::new(tenant, &target);
             let (answer, _) = self.send(&key, &target, &prepared, &mut Phases::default()).await?;
             Ok(answer)
@@ -253,7 +255,7 @@ impl Deliverer {
         Some(tokio::time::timeout(patience, exchange).await.unwrap_or_else(|_| Err(failure::timed_out())))
     }
 
-    /// Where to connect, checked: the upstream if there is one, else the URL of the message.
+    /// The checked target: the upstream if there is one, else the URL of the message.
     fn target(&self, url: &str) -> Result<Arc<Target>, AttemptError> {
         let url = self.upstream.as_ref().map_or(url, |upstream| &upstream.url);
         self.policy.checked_target(url).map_err(|refusal| {
@@ -262,11 +264,11 @@ impl Deliverer {
         })
     }
 
-    /// Sends the request and waits for the head of the answer.
+    /// Sends the request and waits for the head of the response.
     ///
-    /// A receiver may close a waiting connection just as we send on it. Then, and only when it has sent
-    /// nothing back (HTTP/1) or says it did nothing (HTTP/2), the request goes out once more on a fresh
-    /// connection; it is the same attempt.
+    /// A receiver may close an idle connection just as a request is sent on it. If it has sent nothing back (HTTP/1),
+    /// or reports that it did not process the request (HTTP/2), the request is sent once more on a new connection,
+    /// within the same attempt.
     async fn send(
         &self,
         key: &Key,
@@ -274,7 +276,7 @@ impl Deliverer {
         prepared: &Prepared<'_>,
         phases: &mut Phases,
     ) -> Result<(http::Response<Incoming>, Connection), AttemptError> {
-        // What cannot be sent needs no connection.
+        // A request that cannot be built needs no connection.
         let mut request = prepared.request()?;
         if let Some(mut connection) = self.pool.take(key) {
             phases.reused = true;
@@ -286,7 +288,7 @@ impl Deliverer {
             }
             *phases = Phases::default();
         }
-        // Boxed: most attempts do not need it, and every attempt is moved.
+        // Boxed, because most attempts do not need it and every attempt is moved.
         let mut connection = Box::pin(self.connector.open(key.tenant(), target, phases)).await?;
         self.pool.share(key, &connection);
         let request = self.addressed(request, target, connection.is_http2())?;
@@ -296,7 +298,7 @@ impl Deliverer {
         }
     }
 
-    /// The request as this connection wants it, marked as ours.
+    /// The request in the form for this kind of connection, with the loop mark.
     fn addressed(
         &self,
         request: http::Request<Full<Bytes>>,
@@ -311,7 +313,7 @@ impl Deliverer {
     }
 }
 
-/// Notes how long something took that has come to its end, well or not.
+/// Records how long the work took, whether it succeeded or not.
 async fn timed<T>(spent_us: &mut Option<u64>, work: impl Future<Output = T>) -> T {
     let begun = Instant::now();
     let done = work.await;
@@ -319,7 +321,7 @@ async fn timed<T>(spent_us: &mut Option<u64>, work: impl Future<Output = T>) -> 
     done
 }
 
-/// How much of an answer is read: what a run gets of it is its result.
+/// How many bytes of a response are read. For a run, the response is its result.
 fn response_bytes_max(message: &Message) -> usize {
     match message.spec.workflow {
         Some(_) => limits::WORKFLOW_RESPONSE_BYTES_MAX,

@@ -1,10 +1,10 @@
-//! Recognises a delivery that has come back to the server that sent it.
+//! Recognizes a delivery that returns to the server that sent it.
 //!
-//! Under its own addresses and its `public_url` the server is refused as a destination. It may be reached under other names
-//! too: an alias in DNS, a load balancer, an address that a proxy shares with other sites. Which of them lead here cannot be
-//! known before, and refusing a shared address would cut off its other sites. So deliveries carry a mark that only this
-//! process knows, and the API refuses requests that have it. It is bound to the path, so that a handler that copies all
-//! headers of a delivery into a publish of its own is not taken for a loop.
+//! The egress policy refuses the server's own addresses and its `public_url` as destinations. The server may also be
+//! reachable under other names: a DNS alias, a load balancer, or an address that a proxy shares with other sites. It
+//! cannot know all of them, and refusing a shared address would block the other sites. Therefore deliveries carry a
+//! mark that only this process knows, and the API rejects requests that carry it. The mark is bound to the path, so
+//! that a handler that copies all headers of a delivery into a publish is not mistaken for a loop.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use posthaste_wire::encoding::hex;
@@ -14,7 +14,7 @@ use std::fmt;
 /// The header with the mark.
 const LOOP: HeaderName = HeaderName::from_static("posthaste-loop");
 
-/// Makes and recognises marks. Never printed.
+/// Creates and recognizes marks. Never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LoopMark([u8; 32]);
 
@@ -25,19 +25,19 @@ impl fmt::Debug for LoopMark {
 }
 
 impl LoopMark {
-    /// Marks that only who knows the secret can make.
+    /// Creates a marker. Only code that knows the secret can create its marks.
     pub fn new(secret: [u8; 32]) -> LoopMark {
         LoopMark(secret)
     }
 
-    /// Marks a request to this path.
+    /// Adds the mark for this path to the headers.
     pub(super) fn put_on(&self, headers: &mut HeaderMap, path_and_query: &str) {
         if let Ok(mark) = HeaderValue::try_from(self.of(path_and_query)) {
             headers.insert(LOOP, mark);
         }
     }
 
-    /// Whether this very request was sent by us.
+    /// Whether this process sent this request.
     pub fn is_on(&self, headers: &HeaderMap, uri: &Uri) -> bool {
         let Some(mark) = headers.get(LOOP) else { return false };
         uri.path_and_query().is_some_and(|path| mark == self.of(path.as_str()).as_str())

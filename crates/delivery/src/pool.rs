@@ -1,7 +1,7 @@
-//! Open connections, and which of them wait for the next request.
+//! Open connections, and the idle ones among them.
 //!
-//! A connection is only ever reused for the same tenant, scheme, host and port. HTTP/1 connections are
-//! taken and given back; an HTTP/2 connection is shared by everyone with its key.
+//! A connection is only ever reused for the same tenant, scheme, host and port. HTTP/1 connections are taken and given
+//! back. All attempts with the same key share one HTTP/2 connection.
 
 use super::failure;
 use super::frames::{Flood, Flooded};
@@ -20,14 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Connections that may wait per key; more are closed.
+/// Idle connections per key. Further ones are closed.
 const IDLE_PER_KEY_MAX: usize = 256;
-/// Connections that may wait in all; more are closed.
+/// Idle connections in total. Further ones are closed.
 const IDLE_MAX: usize = 1_024;
-/// How long a connection may take to become ready again after its answer was read.
+/// How long a connection may take to become ready again after its response was read.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Who may share a connection.
+/// Attempts with the same key may share a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     tenant: TenantId,
@@ -48,17 +48,18 @@ impl Key {
 
 /// A connection that one attempt uses.
 pub(super) enum Connection {
-    /// Nobody else has it meanwhile.
+    /// Used by this attempt only.
     Http1 { sender: http1::SendRequest<Full<Bytes>>, activity: Arc<Activity> },
-    /// Others may have it at the same time.
+    /// May be used by other attempts at the same time.
     Http2 { sender: http2::SendRequest<Full<Bytes>>, flooded: Flooded },
 }
 
-/// A request without an answer.
+/// A request without a response.
 pub(super) struct Unanswered {
     pub(super) error: AttemptError,
-    /// It may be sent once more. On HTTP/1 the receiver sent nothing back: most likely it closed just as we
-    /// sent. On HTTP/2 only a request that was never sent, or of which the receiver says so, counts.
+    /// Whether the request may be sent once more. On HTTP/1 the receiver sent nothing back; most likely it closed the
+    /// connection just as we sent. On HTTP/2 the request was never sent, or the receiver reports that it was not
+    /// processed.
     pub(super) untouched: bool,
 }
 
@@ -67,7 +68,7 @@ impl Connection {
         matches!(self, Connection::Http2 { .. })
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the head of its response.
     pub(super) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Unanswered> {
         let interim = Arc::new(Interim::default());
         let watching = interim.clone();
@@ -102,7 +103,8 @@ impl Connection {
                     }),
                     Err(error) => Err(unanswered(error, true)),
                 };
-                // A request that was not yet sent when we left a flood only hears that the connection is closed.
+                // If the connection was closed because of a flood before the request was sent, hyper only reports the
+                // closed connection.
                 answer.map_err(|unanswered| match flooded.get() {
                     Some(flood) => Unanswered { error: failure::not_http(flood), ..unanswered },
                     None => unanswered,
@@ -112,18 +114,18 @@ impl Connection {
     }
 }
 
-/// The connections that wait.
+/// The idle and shared connections.
 pub(super) struct Pool {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<IdleConnections>,
     idle_timeout: Duration,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct IdleConnections {
     by_key: HashMap<Key, Entry>,
     /// HTTP/1 connections in all entries.
     idle: usize,
-    /// A task is looking after them.
+    /// Whether a task sweeps them.
     swept: bool,
 }
 
@@ -151,10 +153,10 @@ impl Pool {
         Arc::new(Pool { waiting: Mutex::default(), idle_timeout })
     }
 
-    /// A connection that waits and is still open, newest first.
+    /// The newest idle connection that is still open.
     pub(super) fn take(&self, key: &Key) -> Option<Connection> {
         let mut waiting = self.lock();
-        let Waiting { by_key, idle: total, .. } = &mut *waiting;
+        let IdleConnections { by_key, idle: total, .. } = &mut *waiting;
         let entry = by_key.get_mut(key)?;
         let now = Instant::now();
         if let Some(shared) = &mut entry.shared {
@@ -173,13 +175,13 @@ impl Pool {
         None
     }
 
-    /// Gives a connection back after its answer was read to the end.
+    /// Returns a connection after its response was read completely.
     pub(super) fn give_back(self: &Arc<Self>, key: Key, connection: Connection) {
         let Connection::Http1 { mut sender, activity } = connection else { return };
         if sender.is_ready() {
             self.keep(key, sender, activity);
         } else if !sender.is_closed() {
-            // The connection's task has not caught up with us yet, or is still sending.
+            // The connection's task has not finished yet, or is still sending.
             let pool = self.clone();
             tokio::spawn(async move {
                 if let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await {
@@ -189,20 +191,20 @@ impl Pool {
         }
     }
 
-    /// Lets others use an HTTP/2 connection at the same time.
+    /// Lets other attempts use an HTTP/2 connection at the same time.
     pub(super) fn share(self: &Arc<Self>, key: &Key, connection: &Connection) {
         let Connection::Http2 { sender, flooded } = connection else { return };
         let shared = Shared { sender: sender.clone(), flooded: flooded.clone(), used: Instant::now() };
         let mut waiting = self.lock();
         let entry = waiting.by_key.entry(key.clone()).or_default();
-        // Of several opened at the same time the first stays; the others end with their request.
+        // If several were opened at the same time, the first stays. The others close after their request.
         if entry.shared.as_ref().is_none_or(|first| first.sender.is_closed()) {
             entry.shared = Some(shared);
         }
         self.ensure_swept(&mut waiting);
     }
 
-    /// Nobody else gets this HTTP/2 connection: it does not answer.
+    /// Stops sharing an HTTP/2 connection that does not respond.
     pub(super) fn retire(&self, key: &Key) {
         if let Some(entry) = self.lock().by_key.get_mut(key) {
             entry.shared = None;
@@ -211,7 +213,7 @@ impl Pool {
 
     fn keep(self: &Arc<Self>, key: Key, sender: http1::SendRequest<Full<Bytes>>, activity: Arc<Activity>) {
         let mut waiting = self.lock();
-        let Waiting { by_key, idle: total, .. } = &mut *waiting;
+        let IdleConnections { by_key, idle: total, .. } = &mut *waiting;
         let entry = by_key.entry(key).or_default();
         if entry.idle.len() < IDLE_PER_KEY_MAX && *total < IDLE_MAX {
             entry.idle.push(Idle { sender, activity, since: Instant::now() });
@@ -220,17 +222,17 @@ impl Pool {
         self.ensure_swept(&mut waiting);
     }
 
-    fn ensure_swept(self: &Arc<Self>, waiting: &mut Waiting) {
+    fn ensure_swept(self: &Arc<Self>, waiting: &mut IdleConnections) {
         if !waiting.swept {
             waiting.swept = true;
             tokio::spawn(sweep_while_used(Arc::downgrade(self), self.idle_timeout));
         }
     }
 
-    /// Closes what has waited too long. False when nothing is left to look after.
+    /// Closes connections that were idle for too long. Returns false if none remain.
     fn sweep(&self) -> bool {
         let mut waiting = self.lock();
-        let Waiting { by_key, idle: total, swept } = &mut *waiting;
+        let IdleConnections { by_key, idle: total, swept } = &mut *waiting;
         let now = Instant::now();
         by_key.retain(|_, entry| {
             let fresh = |since: Instant| now.duration_since(since) < self.idle_timeout;
@@ -243,7 +245,7 @@ impl Pool {
         *swept
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

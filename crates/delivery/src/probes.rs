@@ -1,6 +1,7 @@
-//! Bounds what a tenant can find out about the operator's network by publishing to one private address after another.
+//! Limits what a tenant can learn about the operator's network by publishing to many private addresses.
 //!
-//! Only for private addresses that the operator has allowed; the public internet can be looked at without this server.
+//! Applies only to private addresses that the operator has allowed. The public internet can be scanned without this
+//! server.
 
 use super::address;
 use posthaste_wire::id::TenantId;
@@ -12,19 +13,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Different private addresses and ports that a tenant may fail to connect to in a window; then others that it has not tried
-/// before are not dialled, and the attempt has failed.
+/// Different private addresses and ports that a tenant may fail to connect to within a window. After that, addresses
+/// that it has not tried before are not dialled, and the attempt fails.
 const UNREACHED_MAX: usize = 100;
-/// How long that window lasts.
+/// Length of that window.
 const UNREACHED_WINDOW: Duration = Duration::from_secs(3_600);
-/// Private addresses and ports that are remembered as reached, per tenant; with one more all are forgotten.
+/// Private addresses and ports that are remembered as reached, per tenant. When there are more, all are forgotten.
 const REACHED_MAX: usize = 1_024;
 
 /// The private addresses that each tenant has tried.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     tenants: Mutex<HashMap<TenantId, Tried>>,
-    /// An attempt has ended, so that another may dial.
+    /// Signals that an attempt has ended, so that another may dial.
     ended: Notify,
 }
 
@@ -37,27 +38,28 @@ struct Tried {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unreached {
-    /// An attempt may be dialling it.
+    /// An attempt may dial it.
     Reserved,
     Failed,
 }
 
-/// The addresses that an attempt may dial. When it is dropped, those that were dialled and did not answer have failed.
+/// The addresses that an attempt may dial. When it is dropped, the dialled addresses that did not accept count as
+/// failed.
 #[derive(Debug)]
 pub(super) struct Permit<'a> {
     pub(super) addresses: Vec<SocketAddr>,
-    /// How many of them were dialled, from the first one on.
+    /// How many of them were dialled, counted from the first.
     pub(super) dialled: AtomicUsize,
     probes: &'a Probes,
     tenant: TenantId,
-    /// Those that it has reserved.
+    /// The addresses that it has reserved.
     reserved: Vec<SocketAddr>,
     reached: Option<SocketAddr>,
 }
 
 impl Probes {
-    /// Those of these addresses that a tenant may dial: public ones, known ones and, up to the limit, new ones. Waits while
-    /// other attempts, which have not failed yet, use up the limit.
+    /// The addresses that a tenant may dial: public ones, known ones and, up to the limit, new ones. Waits if
+    /// reservations of other attempts, which have not failed yet, use up the limit.
     pub(super) async fn permit(&self, tenant: TenantId, addresses: &[SocketAddr]) -> Permit<'_> {
         loop {
             let ended = self.ended.notified();
@@ -98,7 +100,7 @@ impl Probes {
 }
 
 impl Permit<'_> {
-    /// One of the addresses has answered, or none has.
+    /// Records the address that accepted, if any.
     pub(super) fn end(mut self, reached: Option<SocketAddr>) {
         self.reached = reached;
     }
@@ -161,7 +163,7 @@ mod tests {
         probes.try_permit(tenant, &[at(port)], now).is_some_and(|permit| permit.addresses == [at(port)])
     }
 
-    /// Dials all of these, of which one answers or none.
+    /// Dials all of these addresses; at most one accepts.
     fn dial(probes: &Probes, tenant: TenantId, ports: &[usize], reached: Option<usize>, now: Instant) {
         let addresses: Vec<_> = ports.iter().copied().map(at).collect();
         let permit = probes.try_permit(tenant, &addresses, now).unwrap();
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_that_another_attempt_had_reserved() {
+    fn an_address_that_another_attempt_reserved_counts() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         for port in 1_000..1_000 + UNREACHED_MAX {
             let slow = probes.try_permit(tenant, &[at(port)], now).unwrap();
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_continues_when_an_attempt_ends() {
+    async fn a_waiting_attempt_continues_when_another_ends() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         let mut permits: Vec<_> =
             (0..UNREACHED_MAX).map(|n| probes.try_permit(tenant, &[at(1_000 + n)], now)).collect();
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_answers_again_does_not_count() {
+    fn an_address_that_answers_again_does_not_count() {
         let (probes, now, tenant) = (Probes::default(), Instant::now(), TenantId(1));
         fail_too_often(&probes, tenant, now);
         dial(&probes, tenant, &[1_000], Some(1_000), now);

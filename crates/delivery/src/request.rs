@@ -1,4 +1,4 @@
-//! What the receiver gets: the published bytes and headers, and ours.
+//! Builds the request: the published bytes and headers, and the server's own headers.
 
 use super::Attempt;
 use super::failure::failure;
@@ -25,39 +25,39 @@ const REGION: HeaderName = HeaderName::from_static(wire::REGION);
 const USER_AGENT: HeaderValue = HeaderValue::from_static("Upstash-QStash");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
-/// How many headers a message gets besides those of its publisher, more or less.
+/// Approximate number of headers that the server adds to a message.
 const OWN_HEADERS: usize = 12;
 
-/// Bodies over this are hashed away from the threads that serve connections.
+/// Larger bodies are hashed on a blocking thread, not on those that serve connections.
 const HASH_INLINE_MAX: usize = 256 * 1024;
 
-/// What a request is made of: all but the connection. One signature per attempt, also if the request has to be sent
-/// twice; its headers are put together for each sending, because most are sent once and hyper takes them away.
+/// The parts of a request, independent of the connection. There is one signature per attempt, even if the request is
+/// sent twice. The headers are built for each sending, because most requests are sent once and hyper consumes them.
 pub(super) enum Prepared<'a> {
     /// An attempt to deliver a message.
     Signed { attempt: &'a Attempt<'a>, signature: HeaderValue, ours: Ours<'a> },
-    /// A request of a client that is passed on to an upstream: unsigned, for it is no message.
+    /// A client's request that is forwarded to an upstream. It is not a message, so it is unsigned.
     PassedOn { headers: HeaderMap, body: Bytes },
 }
 
-/// What the server adds to every message.
+/// The headers that the server adds to every message.
 #[derive(Clone, Copy)]
 pub(super) struct Ours<'a> {
     pub(super) region: &'a HeaderValue,
-    /// Where it goes, as the signature tells: of an upstream the message knows only the name.
+    /// The destination in the signature. For an upstream, the message contains only its name.
     pub(super) url: &'a str,
-    /// Belongs to an upstream: it wins over what the publisher says.
+    /// Credentials of an upstream. They replace those of the publisher.
     pub(super) authorization: Option<&'a HeaderValue>,
 }
 
 impl<'a> Prepared<'a> {
-    /// Signs.
+    /// Signs the attempt.
     pub(super) async fn signed(attempt: &'a Attempt<'a>, ours: Ours<'a>) -> Result<Prepared<'a>, AttemptError> {
         let signature = value(sign(attempt, ours.url).await?, "signature")?;
         Ok(Prepared::Signed { attempt, signature, ours })
     }
 
-    /// The request, but for where it goes.
+    /// The request without its destination.
     pub(super) fn request(&self) -> Result<Request<Full<Bytes>>, AttemptError> {
         let (method, headers, body) = match self {
             Prepared::Signed { attempt, signature, ours } => {
@@ -80,7 +80,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The request as one kind of connection wants it: HTTP/2 carries the host in the URI.
+/// The request in the form for the kind of connection: HTTP/2 carries the host in the URI.
 pub(super) fn addressed(
     mut request: Request<Full<Bytes>>,
     target: &Target,
@@ -137,7 +137,7 @@ fn headers_of(
     Ok(headers)
 }
 
-/// Copies the publisher's headers, without those that belong to the connection or to the URL.
+/// Copies the publisher's headers, except those that belong to the connection or to the URL.
 fn forward(published: &[(String, String)], headers: &mut HeaderMap) -> Result<(), AttemptError> {
     for (name, text) in published {
         let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unsendable(&format!("header {name}")))?;

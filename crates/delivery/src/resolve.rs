@@ -1,8 +1,8 @@
-//! Names to addresses, as this machine is configured, without a thread per lookup.
+//! Resolves names as this machine is configured, without a thread per lookup.
 //!
-//! Nothing is cached: one lookup per new connection, so that what was checked is what is dialled, a name
-//! can move at any time, and no receiver's zone decides how much memory its answers take. The machine's
-//! own name server caches.
+//! Nothing is cached. Each new connection has its own lookup, so that exactly the checked addresses are dialled, a name
+//! can move at any time, and no receiver's zone decides how much memory its records take. The machine's own name server
+//! caches.
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, ResolveHosts, ResolverConfig, ResolverOpts};
@@ -22,37 +22,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Semaphore;
 
-/// A lookup under way.
+/// A lookup in progress.
 pub type Lookup = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 
-/// Looks names up. The caller bounds the time; a lookup that is dropped has ended.
+/// Resolves names. The caller sets the timeout; dropping a lookup cancels it.
 pub trait Resolve: Send + Sync {
-    /// All addresses of a name, in order of preference; an error or nothing when it has none. An error of
-    /// kind [`io::ErrorKind::NetworkDown`] says that no name can be looked up, and why.
+    /// All addresses of a name, in order of preference. Returns an error or nothing if it has none. An error of kind
+    /// [`io::ErrorKind::NetworkDown`] means that no name can be resolved, and gives the reason.
     fn resolve(&self, host: &str) -> Lookup;
 }
 
-/// Most addresses of one name. All of them are checked before some are tried, so that none is left out: a name with more is not
-/// delivered to.
+/// Most addresses of one name. All of them are checked before some are dialled, so none may be left out: a name with
+/// more addresses is refused.
 pub const ANSWERS_MAX: usize = 256;
-/// How long a name server may stay silent before it, or the next one, is asked again. With two more
-/// tries this ends within the five seconds of a lookup, so one family that is never answered does not
-/// cost the other.
+/// How long to wait for a name server before the same or the next one is queried again. With two more tries, this ends
+/// within the five seconds of a lookup, so a family that gets no reply does not block the other.
 const TRY_TIMEOUT: Duration = Duration::from_millis(1_500);
 const TRIES_AGAIN_MAX: usize = 2;
-/// Answers that do not fit into a datagram come over one connection; this many at once.
+/// Replies that do not fit into a datagram use one TCP connection; this many at once.
 const OVER_TCP_MAX: usize = 1_024;
-/// The files are looked at again when they were looked at this long ago.
+/// The configuration files are checked for changes after this time.
 const RECHECK: Duration = Duration::from_secs(1);
 /// Lookups that may always run at once. See [`lookups_max`].
 const LOOKUPS_MIN: usize = 64;
 
-/// Looks names up as `/etc/hosts` and `/etc/resolv.conf` say: name servers, search list and `ndots`. Both
-/// files are read again when they change.
+/// Resolves names according to `/etc/hosts` and `/etc/resolv.conf`: name servers, search list and `ndots`. Changed
+/// files are read again.
 ///
-/// As everywhere, a name in the hosts file is not asked for elsewhere. Unlike with the C library,
-/// `localhost` and names under it are loopback also when the hosts file does not know them, and
-/// `nsswitch.conf` (mDNS and the like) is not read.
+/// As usual, a name in the hosts file is not looked up elsewhere. Unlike in the C library, `localhost` and names under
+/// it are loopback even if the hosts file does not contain them, and `nsswitch.conf` (mDNS and the like) is ignored.
 pub struct SystemResolver {
     files: Files,
     state: Mutex<State>,
@@ -65,7 +63,7 @@ struct State {
 }
 
 impl Default for SystemResolver {
-    /// Reads the files. When there is no usable `/etc/resolv.conf`, lookups fail until there is one.
+    /// Reads the files. While there is no usable `/etc/resolv.conf`, lookups fail.
     fn default() -> Self {
         SystemResolver::new(Files { resolv: "/etc/resolv.conf".into(), hosts: "/etc/hosts".into() })
     }
@@ -77,7 +75,7 @@ impl SystemResolver {
         SystemResolver { files, state, running: Arc::new(Semaphore::new(lookups_max())) }
     }
 
-    /// What the files say now.
+    /// The current contents of the files.
     fn current(&self) -> Arc<Loaded> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.checked.elapsed() >= RECHECK {
@@ -111,7 +109,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// All addresses of a name. They are checked before some are tried, so that none may be left out.
+/// All addresses of a name. They are all checked before some are dialled, so none may be left out.
 fn all_or_none(found: impl Iterator<Item = IpAddr>) -> io::Result<Vec<IpAddr>> {
     let all: Vec<IpAddr> = found.take(ANSWERS_MAX + 1).collect();
     match all.len() > ANSWERS_MAX {
@@ -120,12 +118,12 @@ fn all_or_none(found: impl Iterator<Item = IpAddr>) -> io::Result<Vec<IpAddr>> {
     }
 }
 
-/// How many lookups may ask name servers at once.
+/// How many lookups may query name servers at once.
 ///
-/// A lookup is not only a future: while a name server is silent it holds up to eight sockets (a fresh one
-/// for each of four tries, for both families, because a random port is what keeps forged answers out). All
-/// lookups together get half of the files that this process may open. With a limit of 160,000 or more
-/// that is a lookup for every attempt there can be; with a small limit, many slow names make others wait.
+/// While a name server does not reply, a lookup holds up to eight sockets: one for each of four tries in both families,
+/// because a random port protects against forged replies. All lookups together get half of the file descriptors of this
+/// process. With a limit of 160,000 or more there is a lookup for every possible attempt. With a small limit, many slow
+/// names delay others.
 fn lookups_max() -> usize {
     let limits_of_process = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let open_files = limits_of_process.lines().find_map(|line| line.strip_prefix("Max open files"));
@@ -134,20 +132,20 @@ fn lookups_max() -> usize {
     (open_files.unwrap_or_default() / 16).clamp(LOOKUPS_MIN, attempts_max)
 }
 
-/// Where the configuration is.
+/// Paths of the configuration files.
 struct Files {
     resolv: PathBuf,
     hosts: PathBuf,
 }
 
-/// Tells two versions of a file apart.
+/// Distinguishes two versions of a file.
 type Stamp = Option<(SystemTime, u64)>;
 
-/// What the files said.
+/// The contents of the files.
 struct Loaded {
     stamps: [Stamp; 2],
     hosts: HashMap<String, Vec<IpAddr>>,
-    /// Or why nobody can be asked.
+    /// The resolver, or why no name server can be queried.
     dns: Result<TokioResolver, String>,
 }
 
@@ -180,7 +178,7 @@ fn read_config(path: &Path) -> Result<(ResolverConfig, ResolverOpts), NetError> 
     system_conf::parse_resolv_conf(fs::read(path)?)
 }
 
-/// The file only says when something has changed; what counts is kept elsewhere.
+/// The file is only used to detect changes; its contents are stored elsewhere.
 #[cfg(target_vendor = "apple")]
 fn read_config(_path: &Path) -> Result<(ResolverConfig, ResolverOpts), NetError> {
     system_conf::read_system_conf()
@@ -197,14 +195,14 @@ fn build(config: ResolverConfig, mut options: ResolverOpts) -> Result<TokioResol
     options.num_concurrent_reqs = 1;
     options.max_active_requests = OVER_TCP_MAX;
     options.preserve_intermediates = false;
-    // The size alone would let an answer live until the cache next tidies up.
+    // Without a size, records would stay until the cache is next cleaned.
     options.cache_size = 0;
     options.positive_max_ttl = Some(Duration::ZERO);
     options.negative_max_ttl = Some(Duration::ZERO);
     TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options).build()
 }
 
-/// The hosts file: an address and its names on each line.
+/// Parses the hosts file: an address and its names on each line.
 fn parse_hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
     let mut hosts: HashMap<String, Vec<IpAddr>> = HashMap::new();
     for line in text.lines() {
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn this_machine_knows_localhost_and_not_what_cannot_exist() {
+    async fn localhost_resolves_and_impossible_names_do_not() {
         let resolver = SystemResolver::default();
         let found = resolver.resolve("localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
@@ -297,7 +295,7 @@ mod tests {
         assert!(resolver.current().dns.is_ok());
     }
 
-    /// A name server on loopback: what it knows, and how often it was asked.
+    /// A name server on loopback that counts its queries.
     struct NameServer {
         resolver: SystemResolver,
         asked: Arc<AtomicUsize>,
@@ -305,7 +303,7 @@ mod tests {
     }
 
     impl NameServer {
-        /// `resolv` are more lines of the configuration. Names that begin with `slow` are never answered.
+        /// `resolv` contains further lines of the configuration. Queries for names that begin with `slow` get no reply.
         async fn start(resolv: &str) -> NameServer {
             let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             let port = socket.local_addr().unwrap().port();
@@ -363,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_families_are_asked_for_and_answers_are_bounded() {
+    async fn both_families_are_queried_and_replies_are_bounded() {
         let server = NameServer::start("").await;
         assert_eq!(server.find("both.example").await.unwrap(), ips(&["192.0.2.1", "2001:db8::1"]));
         assert_eq!(server.find("many.example").await.unwrap().len(), 20, "none is left out before they are checked");
@@ -406,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_names_do_not_hold_up_others_nor_leave_anything_behind() {
+    async fn slow_names_do_not_delay_others_and_release_their_permits() {
         let server = NameServer::start("").await;
         let slow_count = lookups_max().min(200) - 1;
         let mut slow = JoinSet::new();

@@ -1,6 +1,6 @@
-//! Reads the receiver's answer, as much of it as is kept.
+//! Reads the receiver's response and keeps a limited part of it.
 //!
-//! The status decides; the body is only waited for when someone needs it.
+//! The status decides. The body is only awaited if the caller needs it.
 
 use super::answer_room::{AnswerPatience, AnswerRoom, SHORT_BYTES};
 use super::failure::{self, failure};
@@ -18,31 +18,31 @@ use tokio::time::{Instant, timeout_at};
 /// How reading a body ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// At its end: the connection can be used again.
+    /// Complete: the connection can be reused.
     Complete,
-    /// At our limit.
+    /// Cut at our limit.
     TooLong,
-    /// Before its end.
+    /// Failed before the end.
     Failed(AttemptError),
 }
 
-/// What is wanted of an answer.
+/// The required part of a response.
 pub(super) struct Wanted<'a> {
-    /// All of its body.
+    /// Whether the whole body is needed.
     pub(super) needs_body: bool,
-    /// Of which this is the most that is read.
+    /// Most bytes that are read.
     pub(super) bytes_max: usize,
-    /// What is there of it by then is enough, unless all is needed.
+    /// When the part of the body received so far is enough, unless the whole body is needed.
     pub(super) until: Instant,
-    /// Who answers.
+    /// The receiver.
     pub(super) receiver: &'a Authority,
-    /// What a long one takes of RAM.
+    /// The room of a long response.
     pub(super) room: &'a AnswerRoom,
-    /// How long it may take then.
+    /// The time limits of a long response.
     pub(super) patience: AnswerPatience,
 }
 
-/// Reads an answer.
+/// Reads a response.
 pub(super) async fn read(
     answer: http::Response<Incoming>,
     wanted: &Wanted<'_>,
@@ -50,7 +50,8 @@ pub(super) async fn read(
     let (head, incoming) = answer.into_parts();
     check_head(&head)?;
     let (success, bytes_max) = (head.status.is_success(), wanted.bytes_max);
-    // Of a success that nobody reads, nobody is told the headers, and not much of the body.
+    // If the caller does not need a successful response, its headers are dropped and only the beginning of its body is
+    // read.
     let is_read = wanted.needs_body || !success;
     let headers = if is_read { kept_headers(&head) } else { Vec::new() };
     let mut response = Response { status: head.status.as_u16(), headers, ..Response::default() };
@@ -71,7 +72,7 @@ pub(super) async fn read(
     }
 }
 
-/// What hyper lets pass and we do not.
+/// Rejects heads that hyper accepts and we do not.
 fn check_head(head: &http::response::Parts) -> Result<(), AttemptError> {
     if head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH) {
         return Err(failure(ErrorClass::Protocol, "the response has two different lengths"));
@@ -97,7 +98,7 @@ impl Kept {
     }
 }
 
-/// A body that is being read.
+/// The state of reading a body.
 struct Reading {
     incoming: Incoming,
     bytes_max: usize,
@@ -106,7 +107,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads all of it. A long one waits for room in the middle; that is not the receiver's time, but then its time is short.
+    /// Reads the whole body. A long one waits for room in the middle. The wait does not count as the receiver's time,
+    /// but the rest must then arrive quickly.
     async fn finish(&mut self, wanted: &Wanted<'_>) -> Ending {
         let AnswerPatience { room, rest } = wanted.patience;
         let announced = self.incoming.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
@@ -131,7 +133,7 @@ impl Reading {
         }
     }
 
-    /// Reads to the end, or until more is kept than this; `None` then.
+    /// Reads to the end. Returns `None` once more than `free` bytes are kept.
     async fn read_on(&mut self, free: usize) -> Option<Ending> {
         while let Some(frame) = self.incoming.frame().await {
             let bytes = match frame.map(http_body::Frame::into_data) {

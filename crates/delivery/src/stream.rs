@@ -1,5 +1,5 @@
-//! The bytes of one connection, plain or encrypted, what was seen of them on HTTP/1, and how a receiver began that should speak
-//! TLS. What is counted on HTTP/2 is in `frames`.
+//! The bytes of one connection, plain or encrypted. Observes the activity on HTTP/1, and the first bytes of a receiver
+//! that should speak TLS. `frames` counts the frames on HTTP/2.
 
 use posthaste_engine::limits;
 use std::io;
@@ -12,26 +12,26 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::client::TlsStream;
 
-/// What was seen on an HTTP/1 connection since the current request began. It has one request at a time;
-/// on HTTP/2 bytes say nothing about any one of its requests.
+/// The activity on an HTTP/1 connection since the start of the current request. HTTP/1 has one request at a time; on
+/// HTTP/2 bytes say nothing about a particular request.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     answered: AtomicBool,
 }
 
 impl Activity {
-    /// A request is about to be sent.
+    /// Call it before a request is sent.
     pub(super) fn begin(&self) {
         self.answered.store(false, Ordering::Release);
     }
 
-    /// The receiver has sent at least one byte since [`Activity::begin`].
+    /// Whether the receiver has sent at least one byte since [`Activity::begin`].
     pub(super) fn answered(&self) -> bool {
         self.answered.load(Ordering::Acquire)
     }
 }
 
-/// The interim answers to one request. hyper tells of them on HTTP/1 only; on HTTP/2 `frames` counts them.
+/// Counts the interim responses to one request. hyper reports them on HTTP/1 only; on HTTP/2 `frames` counts them.
 #[derive(Debug, Default)]
 pub(super) struct Interim {
     count: AtomicU32,
@@ -39,7 +39,7 @@ pub(super) struct Interim {
 }
 
 impl Interim {
-    /// An interim answer came in.
+    /// Counts an interim response.
     pub(super) fn add(&self) {
         if self.count.fetch_add(1, Ordering::AcqRel) == limits::RESPONSE_INTERIM_MAX {
             self.flooded.notify_one();
@@ -108,10 +108,10 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// How every response of HTTP/1 begins.
+/// The start of every HTTP/1 response.
 const HTTP_OPENING: &[u8; 5] = b"HTTP/";
 
-/// A connection that keeps the first bytes of the receiver: they show why a handshake failed.
+/// A connection that keeps the first bytes of the receiver, because they explain a failed handshake.
 pub(super) struct Opened {
     stream: TcpStream,
     opening: [u8; HTTP_OPENING.len()],
@@ -123,8 +123,8 @@ impl Opened {
         Opened { stream, opening: Default::default(), seen: 0 }
     }
 
-    /// The receiver speaks HTTP without TLS. A handshake ends with the first segment that is no TLS, and servers send a status
-    /// line in one.
+    /// Whether the receiver speaks HTTP without TLS. A handshake fails at the first segment that is not TLS, and
+    /// servers send a status line in one segment.
     pub(super) fn is_plain_http(&self) -> bool {
         self.opening == *HTTP_OPENING
     }
@@ -168,7 +168,7 @@ impl AsyncWrite for Opened {
     }
 }
 
-/// A transport of HTTP/1 that tells its [`Activity`] about every byte received.
+/// A transport of HTTP/1 that reports every received byte to its [`Activity`].
 pub(super) struct Watched {
     pub(super) transport: Transport,
     pub(super) activity: Arc<Activity>,

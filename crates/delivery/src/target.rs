@@ -1,7 +1,6 @@
-//! A destination, taken apart once: where to connect, what to ask for.
+//! A parsed destination: where to connect, and what to request.
 //!
-//! The host is read by WHATWG rules (so no spelling of an address slips through); path and query are
-//! sent as they were written.
+//! The host follows WHATWG rules, so that no spelling of an address is missed. Path and query are sent as written.
 
 use super::egress::Refusal;
 use http::uri::{Authority, PathAndQuery};
@@ -12,41 +11,41 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use url::{Host, Url};
 
-/// A destination as the delivery client needs it.
+/// A destination in the form that the delivery client needs.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// TLS or not.
+    /// Whether to use TLS.
     pub https: bool,
     /// Name or address.
     pub host: TargetHost,
-    /// Port, also when the URL leaves it to the scheme.
+    /// The port, explicit or from the scheme.
     pub port: u16,
-    /// Host and, unless it is the scheme's own, port: the `Host` header.
+    /// The `Host` header: the host, and the port unless it is the default.
     pub authority: Authority,
-    /// What is asked for.
+    /// The requested path and query.
     pub path: PathAndQuery,
-    /// One spelling for all URLs that lead to the same server, as messages are counted by.
+    /// One spelling for all URLs of the same server. Messages are counted by it.
     pub origin: String,
 }
 
-/// Destinations that were read lately: a URL is read when a message to it is published and again at each attempt.
+/// Recently parsed destinations. A URL is parsed when a message to it is published and again at each attempt.
 #[derive(Debug, Default)]
 pub struct Targets {
     known: Mutex<HashMap<String, Arc<Target>>>,
 }
 
-/// Destinations that are remembered; when there are more, all are forgotten.
+/// Remembered destinations. When there are more, all are forgotten.
 const TARGETS_MAX: usize = 1_024;
-/// A longer URL is not remembered.
+/// Longer URLs are not remembered.
 const TARGET_BYTES_MAX: usize = 256;
 
 impl Targets {
-    /// Whether this URL was read lately.
+    /// Whether this URL was parsed recently.
     pub fn contains(&self, text: &str) -> bool {
         self.lock().contains_key(text)
     }
 
-    /// As [`Target::parse`].
+    /// Like [`Target::parse`], with the cache.
     pub fn parse(&self, text: &str) -> Result<Arc<Target>, Refusal> {
         if let Some(target) = self.lock().get(text) {
             return Ok(target.clone());
@@ -72,12 +71,12 @@ impl Targets {
 pub enum TargetHost {
     /// A name in ASCII and lower case, without a trailing dot.
     Name(String),
-    /// An address literal, in whatever spelling.
+    /// An address literal in any spelling.
     Address(IpAddr),
 }
 
 impl Target {
-    /// Reads a destination. Refuses what is not plainly one; which hosts are allowed is not decided here.
+    /// Parses a destination and rejects ambiguous forms. The egress policy decides which hosts are allowed.
     pub fn parse(text: &str) -> Result<Target, Refusal> {
         if text.len() > limits::URL_BYTES_MAX {
             return Err(Refusal::Malformed(format!("endpoint is longer than {} bytes", limits::URL_BYTES_MAX)));
@@ -113,7 +112,7 @@ fn malformed(part: &str) -> Refusal {
     Refusal::Malformed(format!("endpoint has an invalid {part}"))
 }
 
-/// Whether it is https, and what follows `://`. Forms that only a browser would understand are refused.
+/// Whether it is https, and the text after `://`. Rejects forms that only browsers accept.
 fn split_scheme(text: &str) -> Option<(bool, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     match scheme {
@@ -123,7 +122,7 @@ fn split_scheme(text: &str) -> Option<(bool, &str)> {
     }
 }
 
-/// The name without its trailing dot, if it could exist in DNS.
+/// The name without its trailing dot, if it can exist in DNS.
 fn checked_name(name: &str) -> Result<String, Refusal> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let label_fits = |label: &str| {
@@ -149,8 +148,8 @@ fn authority_of(host: &TargetHost, port: Option<u16>) -> Option<Authority> {
     Authority::try_from(text).ok()
 }
 
-/// Path and query as written, without the fragment. Only bytes that no request line may carry are
-/// percent-encoded; nothing is decoded and no dot segment is resolved.
+/// Path and query as written, without the fragment. Only bytes that are invalid in a request line are percent-encoded.
+/// Nothing is decoded, and no dot segment is resolved.
 fn path_and_query(rest: &str) -> Option<PathAndQuery> {
     let written = rest.split('#').next().unwrap_or_default();
     let mut path = String::with_capacity(written.len() + 1);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_is_the_host_in_ascii_and_a_port_that_matters() {
+    fn authority_is_the_ascii_host_and_a_non_default_port() {
         let cases = [
             ("https://EXAMPLE.com./", "example.com", 443),
             ("https://example.com:443/", "example.com", 443),
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_browser_understands_is_refused() {
+    fn forms_that_only_browsers_accept_are_refused() {
         for url in
             ["http:/example.com/", "http:example.com", "http:\\\\example.com\\", "http:///example.com", "//x.example/"]
         {

@@ -1,14 +1,14 @@
-//! A receiver that the operator chose: where messages to a built-in API go.
+//! A receiver chosen by the operator, for messages to a built-in API.
 //!
-//! Its address is not in the hands of publishers, so it may be private; and its credentials are added when a
-//! message is sent, never stored.
+//! Publishers do not control its address, so the address may be private. Its credentials are added when a message is
+//! sent, and are never stored.
 
 use super::egress::EgressPolicy;
 use super::target::{Target, TargetHost};
 use http::HeaderValue;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// Where a [`super::Deliverer`] sends everything, whatever the messages say.
+/// The destination of everything that a [`super::Deliverer`] sends, whatever the messages say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
     /// The complete URL.
@@ -17,19 +17,19 @@ pub struct Upstream {
     pub authorization: Option<HeaderValue>,
 }
 
-/// What is wrong with an upstream, for the person who configured it.
+/// The error in an upstream, for the person who configured it.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidUpstream {
-    /// Not a URL to send to.
+    /// Not a valid URL.
     #[error("{0}")]
     Url(String),
-    /// Not the value of a header.
+    /// Not a valid header value.
     #[error("the token cannot be sent in a header")]
     Token,
 }
 
 impl Upstream {
-    /// An upstream below a base URL, called with a bearer token if there is one.
+    /// Creates an upstream below a base URL, with an optional bearer token.
     pub fn new(base: &str, path: &str, token: Option<&str>) -> Result<Upstream, InvalidUpstream> {
         let url = format!("{}/{path}", base.trim_end_matches('/'));
         Target::parse(&url).map_err(|refusal| InvalidUpstream::Url(refusal.to_string()))?;
@@ -41,7 +41,7 @@ impl Upstream {
         Ok(Upstream { url, authorization: token.map(bearer).transpose()? })
     }
 
-    /// The operator's policy, opened for this receiver. This server itself and metadata services stay closed.
+    /// The operator's policy, extended to allow this receiver. This server and metadata services stay blocked.
     pub(super) fn policy(&self, policy: &EgressPolicy) -> EgressPolicy {
         let host = match Target::parse(&self.url).map(|target| target.host) {
             Ok(TargetHost::Name(name)) => Some(name),

@@ -1,35 +1,37 @@
-//! Named places at which a test can make the process die, and bugs that a test can plant.
+//! Named places where a test can kill the process, and bugs that a test can plant.
 //!
-//! Both exist only in builds with debug assertions or with the feature `crash-points`; in a release build
+//! Both exist only in builds with debug assertions or with the feature `crash-points`. In a release build
 //! [`crash_point`] is empty, [`is_planted`] is `false`, and no environment variable is read. The torture
-//! (`crates/server/tests/crash`) dies at every place of [`ALL`], and shows that every bug of [`PLANTS`] is found.
+//! (`crates/server/tests/crash`) kills the process at every place of [`ALL`], and proves that it finds every bug of
+//! [`PLANTS`].
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where to die: `name:n`, at the n-th passing of that place.
+/// Where the process dies: `name:n` stands for the n-th time it passes that place.
 pub const CRASH_AT: &str = "POSTHASTE_CRASH_AT";
-/// Where to panic instead: the same form, with a place of [`ALL`] or of [`PANIC_POINTS`].
+/// Where the process panics: the same form, with a place of [`ALL`] or of [`PANIC_POINTS`].
 pub const PANIC_AT: &str = "POSTHASTE_PANIC_AT";
-/// Which bug to have: one of [`PLANTS`].
+/// The planted bug: one of [`PLANTS`].
 pub const PLANT: &str = "POSTHASTE_PLANT";
 
 /// Whether this build has crash points.
 pub const ENABLED: bool = cfg!(any(debug_assertions, feature = "crash-points"));
 
-/// Callers are answered before what they asked for is committed: a kill loses it.
+/// Replies before the commit, so a kill loses acknowledged writes.
 pub const ANSWER_BEFORE_COMMIT: &str = "answer_before_commit";
-/// What is committed is handed to the system and not synced: a kill loses nothing, a power cut does.
+/// Replies after the commit but before the sync: a kill loses nothing, a power cut does.
 pub const ANSWER_BEFORE_SYNC: &str = "answer_before_sync";
-/// Steps of runs are sent again whose results are there: they are executed again after a kill.
+/// Sends steps again whose results are stored, so they are executed again after a kill.
 pub const SEND_DONE_STEPS: &str = "send_done_steps";
 /// The bugs that can be planted.
 pub const PLANTS: [&str; 3] = [ANSWER_BEFORE_COMMIT, ANSWER_BEFORE_SYNC, SEND_DONE_STEPS];
-/// No bug, but planted in the same way: what a server does only after minutes (retention) it does at once.
+/// Not a bug, but planted in the same way: the server does work at once that it normally does after minutes
+/// (retention).
 pub const HASTE: &str = "haste";
 
-/// Every crash point. Those that begin with `start_` and `stop_` are passed once in a life, `bulk_` in a bulk action,
-/// `schedule` when schedules fire, `run_` with runs of workflows, `retention_` when history is old.
+/// Every crash point. Names that begin with `start_` or `stop_` are passed once per process. `bulk_` belongs to bulk
+/// actions, `schedule` to schedules that fire, `run_` to workflow runs, and `retention_` to the removal of old history.
 pub const ALL: [&str; 60] = [
     "start_locked",
     "start_file_made",
@@ -93,18 +95,19 @@ pub const ALL: [&str; 60] = [
     "stop_done",
 ];
 
-/// Places at which a test can only make the process panic: in a request, in a query on a blocking thread, in an attempt.
+/// Places where a test can only make the process panic: in a request, in a query on a blocking thread, and in an
+/// attempt.
 pub const PANIC_POINTS: [&str; 3] = ["request", "query", "attempt"];
 
-/// The point at which this process is to die, or to panic.
+/// The place where this process dies or panics.
 struct Armed {
     name: String,
-    /// Passings left, this one included.
+    /// Remaining passes, including this one.
     left: AtomicU64,
 }
 
 impl Armed {
-    /// Whether this is the place and the time.
+    /// Whether this is the armed pass of the armed place.
     fn is_due(&self, name: &str) -> bool {
         self.name == name && self.left.fetch_sub(1, Ordering::Relaxed) == 1
     }
@@ -114,7 +117,7 @@ static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
 static PANICS: OnceLock<Option<Armed>> = OnceLock::new();
 static PLANTED: OnceLock<Option<String>> = OnceLock::new();
 
-/// Dies here, without any chance to tidy up, if a test has asked for it.
+/// Kills the process here if a test asked for it, without any cleanup.
 #[inline]
 pub fn crash_point(name: &'static str) {
     if ENABLED {
@@ -127,7 +130,7 @@ pub fn crash_point(name: &'static str) {
     }
 }
 
-/// Panics here, if a test has asked for it.
+/// Panics here if a test asked for it.
 #[inline]
 pub fn panic_point(name: &'static str) {
     if ENABLED {
@@ -137,13 +140,13 @@ pub fn panic_point(name: &'static str) {
     }
 }
 
-/// Whether a test has planted this bug.
+/// Whether a test planted this bug.
 #[inline]
 pub fn is_planted(name: &'static str) -> bool {
     ENABLED && PLANTED.get_or_init(|| std::env::var(PLANT).ok()).as_deref() == Some(name)
 }
 
-/// A wrong value stops the process: a test that asks for a place that is not there would prove nothing.
+/// An invalid value stops the process, because a test that names an unknown place would prove nothing.
 fn parse(variable: &str, text: &str, places: &[&str]) -> Armed {
     let parts = text.split_once(':').and_then(|(name, n)| Some((name, n.parse().ok().filter(|n| *n > 0)?)));
     match parts {
@@ -152,7 +155,7 @@ fn parse(variable: &str, text: &str, places: &[&str]) -> Armed {
     }
 }
 
-/// SIGKILL to ourselves: nothing runs after it, no handler, no destructor.
+/// Sends SIGKILL to this process: no handler and no destructor runs after it.
 fn die() -> ! {
     // Cannot fail: a process may always signal itself.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -164,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_and_a_number_are_understood_and_nothing_else_is() {
+    fn only_a_known_place_and_a_number_are_accepted() {
         let armed = parse(CRASH_AT, "after_commit:3", &ALL);
         assert_eq!((armed.name.as_str(), armed.left.into_inner()), ("after_commit", 3));
         for wrong in ["after_commit", "after_commit:0", "after_commit:x", "nowhere:1", ""] {

@@ -1,7 +1,8 @@
-//! Panics: a request or an attempt fails alone; a panic of the core, of the journal or with the store's state half
-//! changed ends the process. `docs/decisions/0015-a-panic-fails-one-request.md` says why.
+//! Panics. A panic in a request or an attempt fails only that one. A panic of the core or the journal, or one that
+//! leaves the store's state half changed, ends the process. `docs/decisions/0015-a-panic-fails-one-request.md` explains
+//! the decision.
 //!
-//! [`caught`] is around every request, every attempt and every piece of background work.
+//! [`caught`] wraps every request, every attempt and every piece of background work.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::future::poll_fn;
@@ -14,8 +15,8 @@ use std::task::Poll;
 #[error("the work panicked; the log has the details")]
 pub struct Panicked;
 
-/// Logs every panic with its thread and place, and with its message only if that is a literal: others may hold data of
-/// tenants. Call it once, at the start of a program.
+/// Logs every panic with its thread and place. It logs the message only if it is a literal, because other messages may
+/// contain tenants' data. Call it once, at the start of a program.
 pub fn install_hook() {
     std::panic::set_hook(Box::new(|info| {
         let thread = std::thread::current();
@@ -33,12 +34,12 @@ fn literal_message(info: &PanicHookInfo<'_>) -> &'static str {
     info.payload().downcast_ref::<&'static str>().copied().unwrap_or("message hidden, because it may hold data")
 }
 
-/// Runs a future to its end, or to its panic.
+/// Runs a future until it returns or panics.
 ///
-/// Everything that the future shares with others must be sound after a panic. Locks with small states of one step are;
-/// the store's are not, and [`end_process`] when they were held.
+/// All state that the future shares with others must be sound after a panic. Locks around small state that changes in
+/// one step are sound. The store's locks are not: they call [`end_process`] if they were held.
 ///
-/// Takes a reference, because attempts and requests are large futures: by value, each was copied three times.
+/// Takes a reference, because attempts and requests are large futures and passing one by value copied it three times.
 pub async fn caught<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Panicked> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(Poll::Pending) => Poll::Pending,
@@ -48,12 +49,12 @@ pub async fn caught<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Pan
     .await
 }
 
-/// Runs a function to its end, or to its panic.
+/// Runs a function until it returns or panics.
 pub fn caught_in<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked)
 }
 
-/// Ends the process at once: to continue could lose or invent messages. The next start recovers from the disk.
+/// Ends the process at once, because continuing could lose or invent messages. The next start recovers from the disk.
 pub fn end_process(reason: &'static str) -> ! {
     tracing::error!(reason, "ending the process");
     std::process::abort()

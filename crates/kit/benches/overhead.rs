@@ -1,7 +1,7 @@
-//! What the job handler costs: CPU time per delivery of 1 KiB, with a handler that does nothing and a store in memory.
+//! The cost of the job handler: CPU time per delivery of 1 KiB, with a handler that does nothing and a store in memory.
 //!
-//! `cargo bench -p posthaste-kit --features testing --bench overhead`. Ends with an error if a delivery costs more than
-//! [`BUDGET`]. Signing is not measured: the queue does that.
+//! `cargo bench -p posthaste-kit --features testing --bench overhead`. Exits with an error if a delivery costs more
+//! than [`BUDGET`]. Signing is not measured, because the queue does that.
 
 use bytes::Bytes;
 use http::Request;
@@ -29,7 +29,7 @@ struct Mail {
     lines: Vec<String>,
 }
 
-/// A mail that is [`BODY_BYTES`] long as JSON.
+/// A mail whose JSON is [`BODY_BYTES`] long.
 fn mail() -> Mail {
     let mut mail = Mail {
         to: "ada@example.com".to_owned(),

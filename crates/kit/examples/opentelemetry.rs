@@ -1,7 +1,7 @@
 //! Deliveries in the traces of their publishers, exported by OpenTelemetry.
 //!
-//! `cargo run -p posthaste-kit --features testing --example opentelemetry` delivers a message twice, prints the spans
-//! that were exported, and ends. In a service, put the exporter of your collector in the place of the one in memory.
+//! `cargo run -p posthaste-kit --features testing --example opentelemetry` delivers a message twice, prints the
+//! exported spans, and exits. In a service, replace the in-memory exporter with that of your collector.
 
 use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState, TracerProvider as _,
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-/// The first attempt is a child of the publisher's span, a retry has a link to it.
+/// The first attempt is a child of the publisher's span; a retry has a link to it.
 fn relate(span: &tracing::Span, relation: Relation) {
     match relation {
         Relation::ChildOf(context) => {
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })?
     .on_span(relate);
 
-    // In real life the queue does this; the publisher forwards its `traceparent`.
+    // In production the queue does this, and the publisher forwards its `traceparent`.
     let message = TestDelivery::to("https://app.example.com/jobs/mail")
         .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
         .json(&serde_json::json!({"to": "ada@example.com"}))?;

@@ -1,8 +1,8 @@
-//! The kit's side of the tests in `e2e/` that compare it with the official SDKs: `signatures sign` makes signatures with
-//! the kit's test helper, `signatures verify` says what the kit's receiver thinks of others'.
+//! The kit's side of the tests in `e2e/` that compare it with the official SDKs. `signatures sign` creates signatures
+//! with the kit's test helper. `signatures verify` checks signatures of others with the kit's receiver.
 //!
-//! Each reads a JSON list from standard input and writes one of the same length: signatures, or why they are refused
-//! (`null` if they are not).
+//! Each reads a JSON list from standard input and writes one of the same length: the signatures, or the reasons for
+//! their rejection (`null` if valid).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::io::{stdin, stdout};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What is to be signed.
+/// A delivery to sign.
 #[derive(Deserialize)]
 struct Unsigned {
     url: String,
@@ -26,7 +26,7 @@ struct Unsigned {
     at: u64,
 }
 
-/// What has arrived, and the keys of whom it has arrived at.
+/// A received delivery, and the keys of its receiver.
 #[derive(Deserialize)]
 struct Arrived {
     current: String,

@@ -70,7 +70,7 @@ impl BodyLimits {
                 }
                 match &mut more {
                     Some(more) => more.extend_from_slice(&data),
-                    // Most bodies come in one piece, which is not copied.
+                    // Most bodies arrive in one piece, which need not be copied.
                     None if first.is_empty() => first = data,
                     None => {
                         let mut joined = BytesMut::with_capacity(first.len() + data.len());
@@ -85,7 +85,8 @@ impl BodyLimits {
         tokio::time::timeout(self.time, whole).await.unwrap_or(Err(BodyError::TooSlow(self.time)))
     }
 
-    /// The same for those who answer: of a body that is too long the rest is thrown away, in what is left of the time.
+    /// Like [`read`](Self::read), for callers that respond: discards the rest of a body that is too long, within the
+    /// remaining time.
     pub(crate) async fn read_or_drain<B>(self, body: B) -> Result<Bytes, BodyError>
     where
         B: Body<Data = Bytes>,
@@ -95,14 +96,14 @@ impl BodyLimits {
         let mut body = pin!(body);
         let read = self.read(body.as_mut()).await;
         if matches!(read, Err(BodyError::TooLong { .. })) {
-            // Late or broken, the answer is the same.
+            // The response is the same if the rest is late or broken.
             let _ = tokio::time::timeout(self.time.saturating_sub(watch.elapsed()), drain(body)).await;
         }
         read
     }
 }
 
-/// Reads on and throws away, so that the sender is done sending and looks at the answer.
+/// Reads and discards the rest, so that the sender finishes sending and reads the response.
 async fn drain<B: Body<Data = Bytes>>(mut body: Pin<&mut B>) {
     let mut left = DRAIN_BYTES_MAX;
     while let Some(Ok(frame)) = body.frame().await {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_up_to_its_bound_and_no_further() {
+    async fn a_body_is_read_only_up_to_the_limit() {
         let limits = BodyLimits { bytes: 10, ..BodyLimits::default() };
         for sizes in [&[10][..], &[4, 6], &[3, 3, 4], &[0, 10], &[]] {
             let read = limits.read(pieces(sizes)).await.unwrap();
@@ -140,14 +141,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_given_up() {
+    async fn reading_an_endless_body_times_out() {
         let stream = tokio_stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>();
         let limits = BodyLimits::default();
         assert!(matches!(limits.read(StreamBody::new(stream)).await, Err(BodyError::TooSlow(_))));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn draining_takes_no_more_than_the_time_of_reading() {
+    async fn draining_uses_only_the_time_left_for_reading() {
         let late = StreamExt::then(tokio_stream::once(vec![0; 11]), |bytes| async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(bytes)))
@@ -157,7 +158,7 @@ mod tests {
         let watch = Stopwatch::start();
         assert!(matches!(limits.read_or_drain(stalled).await, Err(BodyError::TooLong { .. })));
         assert_eq!(watch.elapsed().as_secs(), 7);
-        // As long as it takes.
+        // No time limit.
         let limits = BodyLimits { bytes: 10, time: Duration::MAX };
         assert!(matches!(limits.read_or_drain(pieces(&[11, 11])).await, Err(BodyError::TooLong { .. })));
     }

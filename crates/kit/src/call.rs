@@ -84,24 +84,24 @@ impl fmt::Display for Class {
 /// assert!(!CallError::from_status(404, &http::HeaderMap::new()).is_retryable());
 /// ```
 pub struct CallError {
-    // One pointer, because results are passed around more often than errors happen.
+    // One pointer, because results are passed around more often than errors occur.
     inner: Box<Inner>,
 }
 
 struct Inner {
     class: Class,
     is_retryable: bool,
-    /// Whether the other side can not have acted on it.
+    /// Whether the service cannot have acted on the request.
     is_untouched: bool,
-    /// Whether what answered was not the other side as we know it.
+    /// Whether the response did not come from the service itself.
     is_foreign: bool,
     status: Option<u16>,
     retry_after: Option<Duration>,
     attempts: u32,
     operation: Option<Cow<'static, str>>,
-    /// Words for whoever reads the error.
+    /// A description for people who read the error.
     detail: Option<Cow<'static, str>>,
-    /// What the other side answered; not shown.
+    /// The response of the service. Not shown.
     body: Option<String>,
     source: Option<BoxError>,
 }
@@ -167,7 +167,7 @@ impl CallError {
         let mut error = CallError::new(Class::of_status(status));
         error.inner.status = Some(status);
         error.inner.retry_after = retry_after_ms(header, now).map(Duration::from_millis);
-        // Each of them says that the request was not looked at.
+        // Each of these statuses means that the request was not processed.
         error.inner.is_untouched = matches!(status, 408 | 425 | 429) || error.inner.class == Class::Refused;
         error
     }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_told_from_a_refusal() {
+    fn outages_and_rejections_are_distinguished() {
         for status in [408, 425, 429, 500, 501, 503, 507, 520] {
             assert!(CallError::from_status(status, &HeaderMap::new()).is_outage(), "{status}");
         }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wish_to_wait_is_read_in_seconds_and_as_a_date() {
+    fn retry_after_is_read_in_seconds_and_as_a_date() {
         let now = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         for (name, value, expected) in [
             ("retry-after", "7", Some(7)),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_happened_and_not_what_was_answered() {
+    fn errors_describe_the_failure_without_the_response_body() {
         let error = CallError::from_status(503, &HeaderMap::new()).with_body("secret-answer").because("socket");
         let error = error.after("charge", 3);
         assert_eq!(error.to_string(), "charge: temporarily unavailable (status 503) after 3 attempts");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn long_answers_are_cut_between_characters() {
+    fn long_responses_are_cut_between_characters() {
         let error = CallError::from_status(500, &HeaderMap::new()).with_body("ä".repeat(ERROR_TEXT_BYTES_MAX));
         assert_eq!(error.body().unwrap().len(), ERROR_TEXT_BYTES_MAX);
         let error = CallError::from_status(500, &HeaderMap::new()).with_body(format!("x{}", "ä".repeat(2_000)));
@@ -424,13 +424,13 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_passes_the_verdict_on_to_the_queue() {
+    fn a_handler_passes_retryability_on_to_the_queue() {
         let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, "30".parse().unwrap())]);
         let busy = CallError::from_status(429, &headers).into_failure();
         assert!(busy.is_retryable());
         assert_eq!(busy.wait(), Some(Duration::from_secs(30)));
         assert!(!CallError::from_status(422, &headers).into_failure().is_retryable());
-        // Whoever gave up early can do better the next time.
+        // A caller that gave up early may succeed the next time.
         assert!(CallError::from_status(503, &headers).give_up().into_failure().is_retryable());
         assert!(CallError::cancelled().into_failure().is_retryable());
     }

@@ -32,7 +32,7 @@ impl Clock {
     }
 }
 
-/// Whole seconds since 1970; zero for a time before.
+/// Whole seconds since 1970; zero for earlier times.
 pub(crate) fn unix_seconds(at: SystemTime) -> i64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -50,7 +50,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// How long something takes, by the clock that never jumps.
+/// Measures a duration with the clock that never jumps.
 #[derive(Clone, Copy)]
 pub(crate) struct Stopwatch(tokio::time::Instant);
 
@@ -64,7 +64,7 @@ impl Stopwatch {
     }
 }
 
-/// The clock that never jumps; tests can pause it.
+/// The clock that never jumps. Tests can pause it.
 pub(crate) fn monotonic() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }

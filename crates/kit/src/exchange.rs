@@ -1,7 +1,8 @@
-//! One HTTP request and its whole answer: the edge under [`service`](crate::service) and [`publish`](crate::publish).
+//! One HTTP request and its whole response: the transport of [`service`](crate::service) and
+//! [`publish`](crate::publish).
 //!
-//! Redirects are not followed, proxies of the environment are not used, nothing is decompressed, and an answer is read
-//! up to a bound: whom a request reaches and what comes back is decided by its URL alone.
+//! Redirects are not followed, proxy variables are ignored, nothing is decompressed, and the size of a response is
+//! limited. Only the URL of a request determines where it goes.
 
 use crate::body::{BodyError, BodyLimits};
 use crate::call::CallError;
@@ -16,9 +17,9 @@ use std::time::Duration;
 
 /// Time limit for establishing a connection; it is part of the time of an attempt.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection without requests is kept.
+/// How long an idle connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many connections without requests are kept for one host.
+/// Maximum number of idle connections per host.
 const IDLE_CONNECTIONS_MAX: usize = 32;
 
 /// Sends requests. Cheap to clone; clones share connections.
@@ -27,7 +28,7 @@ pub(crate) struct Exchange {
     client: reqwest::Client,
 }
 
-/// A complete answer.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -64,7 +65,7 @@ impl Exchange {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .referer(false)
-            // Who repeats a request decides that for its meaning, see `retry`.
+            // The code that knows the meaning of a request decides about retries, see `retry`.
             .retry(reqwest::retry::never())
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_TIMEOUT)
@@ -75,7 +76,7 @@ impl Exchange {
         Ok(Exchange { client })
     }
 
-    /// Sends a request and reads its answer, whatever its status. How long that may take is up to the caller.
+    /// Sends a request and reads its response, whatever its status. The caller sets the time limit.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -96,7 +97,7 @@ impl Exchange {
     }
 }
 
-/// TLS as the system trusts it, with the cryptography that the caller need not install for the whole program.
+/// TLS with the certificates of the system, and with cryptography that need not be installed for the whole program.
 fn tls() -> Result<rustls::ClientConfig, SetupError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -106,7 +107,7 @@ fn tls() -> Result<rustls::ClientConfig, SetupError> {
 }
 
 fn failed(error: reqwest::Error) -> CallError {
-    // A URL may carry a token.
+    // The URL may contain a token.
     let error = error.without_url();
     if error.is_builder() {
         CallError::invalid(error)
@@ -117,7 +118,7 @@ fn failed(error: reqwest::Error) -> CallError {
     }
 }
 
-/// Reads a base URL: `http` or `https`, no user, no query; without a slash at its end.
+/// Parses a base URL: `http` or `https`, without user and query. The result has no trailing slash.
 pub(crate) fn base_url(text: &str) -> Result<Url, SetupError> {
     let url = Url::parse(text.trim()).map_err(|error| SetupError::because("the base is not a URL", error))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -134,10 +135,10 @@ pub(crate) fn base_url(text: &str) -> Result<Url, SetupError> {
     Ok(url)
 }
 
-/// `Authorization: Bearer …`, which no log shows.
+/// `Authorization: Bearer …`, which never appears in logs.
 pub(crate) fn bearer(token: &Secret) -> Result<HeaderValue, SetupError> {
     let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-    // The error of the conversion could show the token.
+    // The error of the conversion could contain the token.
     let mut value = value.map_err(|_| SetupError::new("the token has characters that are not valid in a header"))?;
     value.set_sensitive(true);
     Ok(value)
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_shown_to_nobody() {
+    fn tokens_are_never_shown() {
         let value = bearer(&Secret::new("tok-123").unwrap()).unwrap();
         assert_eq!(value, "Bearer tok-123");
         assert!(!format!("{value:?}").contains("tok-123"));

@@ -64,13 +64,13 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
     }
 }
 
-/// The code of a handler panicked.
+/// The handler panicked.
 pub(crate) struct Panicked;
 
-/// Runs a future whose panics are an answer like any other.
+/// Runs a future and turns a panic into a result.
 pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let mut future = pin!(future);
-    // Nothing of the future is looked at after it panicked.
+    // The future is not used after a panic.
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll.map(Ok),
         Err(_) => Err(Panicked).into(),

@@ -32,7 +32,7 @@ pub use failure::{Failure, HandlerResult};
 pub use receiver::{InvalidSigningKey, Receiver};
 pub use secret::{EmptySecret, Secret};
 
-/// The page about handlers: its code is run as doctests.
+/// The page about handlers. Its code runs as doctests.
 #[cfg(all(doctest, feature = "client", feature = "redis", feature = "testing"))]
 #[expect(rustdoc::invalid_codeblock_attributes, reason = "blocks of other languages have words for their own runner")]
 #[doc = include_str!("../../../docs/handlers.md")]

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_problem_says_what_is_wrong_and_when_to_come_back() {
+    async fn a_problem_contains_the_detail_and_the_retry_time() {
         let problem = Problem::new(StatusCode::CONFLICT, "under way").detail("by another").instance("msg_1");
         let (status, headers, body) = answer(problem.retry_after(Duration::from_millis(1_001))).await;
         assert_eq!((status, headers["retry-after"].as_bytes()), (409, &b"2"[..]));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_final_problem_says_so_to_the_queue() {
+    async fn a_permanent_problem_asks_the_queue_not_to_retry() {
         let (status, headers, body) = answer(Problem::non_retryable("no JSON")).await;
         assert_eq!((status, &body["status"]), (489, &json!(489)));
         assert_eq!(headers[NON_RETRYABLE_HEADER], "true");

@@ -17,7 +17,7 @@ pub const TRACEPARENT_HEADER: &str = "traceparent";
 /// Header with vendor-specific trace data.
 pub const TRACESTATE_HEADER: &str = "tracestate";
 
-/// The headers that go from an incoming request to all that it leads to.
+/// The headers that are copied from an incoming request to all requests that it causes.
 pub(crate) const PROPAGATED: [&str; 3] = [TRACEPARENT_HEADER, TRACESTATE_HEADER, REQUEST_ID_HEADER];
 
 /// Adds headers to every request, such as a trace context.

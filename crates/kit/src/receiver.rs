@@ -36,7 +36,7 @@ pub const LEEWAY_MAX: Duration = Duration::from_secs(60);
 /// Minimum size of a signing key, in bytes. Keys of QStash and Posthaste have 25 to 33.
 pub const SIGNING_KEY_BYTES_MIN: usize = 24;
 
-/// Who signs: the only value of `iss` that counts.
+/// The issuer: the only accepted value of `iss`.
 const ISSUER: &str = "Upstash";
 
 /// Verifies deliveries.
@@ -60,13 +60,13 @@ pub struct Receiver {
     clock: Clock,
 }
 
-/// What `sub` has to be.
+/// The expected value of `sub`.
 #[derive(Clone, Debug)]
 enum Expected {
-    /// Nobody has said yet: everything is refused.
+    /// Not configured yet: everything is rejected.
     Undecided,
     Exactly(String),
-    /// This, and behind it the path and query of the request.
+    /// This base, followed by the path and query of the request.
     Base(String),
     Anything,
 }
@@ -299,19 +299,19 @@ impl Receiver {
         self
     }
 
-    /// How long a token can be good for after it was accepted once.
+    /// How long an accepted token can stay valid.
     pub(crate) fn valid_for(&self) -> Duration {
         self.lifetime_max.saturating_add(self.leeway.saturating_mul(2))
     }
 
-    /// The signature as something to be used once, for as long as any clock within [`LEEWAY_MAX`] would accept it.
+    /// The signature for single use, remembered for as long as any clock within [`LEEWAY_MAX`] would accept it.
     pub(crate) fn single_use(&self, verified: &Verified, now: SystemTime) -> SingleUse {
         let left = verified.expires_at.saturating_sub(unix_seconds(now)).saturating_add(seconds(self.leeway));
         let left = Duration::from_secs(u64::try_from(left).unwrap_or(0)).saturating_add(LEEWAY_MAX);
         SingleUse::new(&verified.nonce, left, verified.message_id.is_some())
     }
 
-    /// The time by the receiver's clock.
+    /// The time of the receiver's clock.
     pub(crate) fn now(&self) -> SystemTime {
         self.clock.now()
     }
@@ -387,7 +387,7 @@ impl Receiver {
         })
     }
 
-    /// Both keys are always tried, so that the time says nothing about which of them it was.
+    /// Always tries both keys, so that the time does not reveal which one matched.
     fn is_signed(&self, parts: &Parts<'_>) -> bool {
         let keys = [Some(&self.current), self.next.as_ref()];
         let made_by = |key: &Secret| Choice::from(u8::from(is_made_by(key, parts)));
@@ -440,7 +440,7 @@ impl Token<'_> {
         self.hash()[..8].to_owned()
     }
 
-    /// The same for the same token, and for no other: a token can be written in one way only.
+    /// Equal only for equal tokens, because a token has only one valid encoding.
     fn hash(self) -> String {
         hex(&Sha256::digest(self.0.as_bytes()))
     }
@@ -452,9 +452,9 @@ impl fmt::Debug for Token<'_> {
     }
 }
 
-/// A token in its parts.
+/// The parts of a token.
 struct Parts<'a> {
-    /// What is signed: header and claims as they were sent.
+    /// The signed text: header and claims as they were sent.
     signed: &'a str,
     header: &'a str,
     claims: &'a str,
@@ -464,7 +464,7 @@ struct Parts<'a> {
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    // Names of keys and options: nobody looks anything up, and nobody inflates anything.
+    // Names of keys and options: keys are not looked up, and nothing is decompressed.
     crit: Option<IgnoredAny>,
     b64: Option<IgnoredAny>,
     zip: Option<IgnoredAny>,
@@ -518,10 +518,10 @@ impl Header {
     }
 }
 
-/// One JSON object; a member that we look at and that is there twice is refused, as is anything behind the object.
+/// Parses one JSON object. Rejects a repeated known member, and anything after the object.
 fn parse<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, Reason> {
     let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| Reason::Malformed)?;
-    // An array would pass for a struct.
+    // An array would also deserialize into a struct.
     if bytes.first() != Some(&b'{') {
         return Err(Reason::Malformed);
     }
@@ -534,7 +534,7 @@ fn is_made_by(key: &Secret, parts: &Parts<'_>) -> bool {
     mac.verify_slice(&parts.mac).is_ok()
 }
 
-/// Whether the header with the id of the message says this, or is not there at all.
+/// Whether the header with the message id has this value or is absent.
 fn is_message(headers: &HeaderMap, signed: &str) -> bool {
     let mut values = headers.get_all(wire::MESSAGE_ID).iter();
     match (values.next(), values.next()) {
@@ -544,7 +544,7 @@ fn is_message(headers: &HeaderMap, signed: &str) -> bool {
     }
 }
 
-/// A key that can protect an endpoint.
+/// Checks that a key can protect an endpoint.
 fn signing_key(text: impl AsRef<str>) -> Result<Secret, InvalidSigningKey> {
     let key = Secret::new(text)?;
     weakness(&key).map_or(Ok(key), Err)

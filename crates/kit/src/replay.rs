@@ -7,13 +7,13 @@
 //!
 //! | the first use of the signature | the id of the message is signed | it is not |
 //! |---|---|---|
-//! | its work is done | 204: the sender may have missed the answer | 409 |
-//! | runs, has failed, or died | 409, which a queue retries | 409 |
+//! | its work is done | 204: the sender may have missed the response | 409 |
+//! | still running, failed, or died | 409, which a queue retries | 409 |
 //!
-//! Without a signed id a second use could name any message, so nothing is confirmed to it.
+//! Without a signed id, a second use could claim any message, so it gets no confirmation.
 //!
-//! The signature is looked up before the message is locked: a replay does not touch the lock of any message, and so
-//! cannot hold up its genuine deliveries.
+//! The signature is looked up before the message is locked. A replay therefore touches no lock, and cannot delay
+//! genuine deliveries.
 
 use crate::idempotency::{Begun, IdempotencyStore, Lease, StoreError, within};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SingleUse {
     key: String,
-    /// How long anybody could accept it still.
+    /// How long it stays valid for any clock.
     left: Duration,
     is_id_signed: bool,
 }
@@ -30,11 +30,11 @@ pub(crate) struct SingleUse {
 /// The outcome of an attempt to use a signature.
 #[derive(Debug)]
 pub(crate) enum Used {
-    /// This is the first use.
+    /// The first use.
     First(Lease),
-    /// The work that it was for is done.
+    /// The work of the first use is done.
     Done,
-    /// It was used before.
+    /// Used before.
     Before,
 }
 
@@ -43,7 +43,7 @@ impl SingleUse {
         SingleUse { key: format!("signature:{nonce}"), left, is_id_signed }
     }
 
-    /// Uses it. It stays used, whatever becomes of the work.
+    /// Uses the signature. It stays used, whatever the outcome of the work is.
     pub(crate) async fn begin(&self, store: &dyn IdempotencyStore, limit: Duration) -> Result<Used, StoreError> {
         Ok(match within(limit, store.begin(&self.key, self.left)).await? {
             Begun::Acquired(lease) => Used::First(lease),
@@ -52,8 +52,8 @@ impl SingleUse {
         })
     }
 
-    /// Notes that the work is done, so that the same attempt is confirmed if it comes again. Nothing is lost if the
-    /// store does not note it: the next attempt has another signature, and finds that the message is done.
+    /// Records that the work is done, so that the same attempt is confirmed if it arrives again. If the store fails,
+    /// nothing is lost: the next attempt has another signature and finds that the message is done.
     pub(crate) async fn complete(&self, store: &dyn IdempotencyStore, lease: &Lease, limit: Duration) {
         if !self.is_id_signed {
             return;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signature_is_remembered_for_as_long_as_it_is_good() {
+    async fn a_signature_is_remembered_for_as_long_as_it_is_valid() {
         let seconds = Arc::new(AtomicU64::new(1_000));
         let shown = Arc::clone(&seconds);
         let clock = Clock::from_fn(move || UNIX_EPOCH + Duration::from_secs(shown.load(Ordering::SeqCst)));

@@ -143,8 +143,8 @@ where
     with_retry_if(true, cancelled, operation, policy, call).await
 }
 
-/// As [`with_retry_until`]. What is not repeatable is tried again only after a failure that
-/// [left the other side untouched](CallError::is_untouched): an attempt that timed out is none.
+/// Like [`with_retry_until`]. A call that is not repeatable is retried only after a failure that [left the service
+/// untouched](CallError::is_untouched); a timeout does not.
 pub(crate) async fn with_retry_if<T, F, A>(
     is_repeatable: bool,
     cancelled: &CancellationToken,
@@ -217,7 +217,7 @@ where
     }
 }
 
-/// Without randomness those who failed together come back together, which is no reason to fail.
+/// Without randomness, calls that failed together are retried together. That is no reason to fail.
 fn random() -> u32 {
     getrandom::u32().unwrap_or(u32::MAX)
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_end_when_there_are_none_left_or_none_can_help() {
+    fn attempts_end_when_none_are_left_or_a_retry_cannot_help() {
         let policy = RetryPolicy::default();
         assert!(matches!(policy.next(2, &status(503), 0), Next::Retry(_)));
         assert_eq!(policy.next(3, &status(503), 0), Next::GiveUp);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_may_ask_for_a_longer_wait_but_not_for_any() {
+    fn retry_after_extends_the_wait_up_to_a_limit() {
         let policy = RetryPolicy::default();
         assert_eq!(policy.next(1, &busy_for(7), u32::MAX), Next::Retry(Duration::from_secs(7)));
         assert_eq!(policy.next(1, &busy_for(0), u32::MAX), Next::Retry(WAIT_BASE));
@@ -314,7 +314,7 @@ mod tests {
     async fn the_last_error_is_the_one_that_is_returned() {
         let call = |attempt: Attempt| async move { Err::<(), _>(status(500 + u16::try_from(attempt.number).unwrap())) };
         let policy = RetryPolicy { attempts: 9, ..RetryPolicy::default() };
-        // 501 is none that another attempt helps with.
+        // A retry does not help with 501.
         let error = with_retry("test", &policy, call).await.unwrap_err();
         assert_eq!((error.status(), error.attempts()), (Some(501), 1));
         let call = |attempt: Attempt| async move { Err::<(), _>(status(501 + u16::try_from(attempt.number).unwrap())) };

@@ -148,10 +148,10 @@ impl ServiceClient {
         }
     }
 
-    /// The base with the path behind it. A path cannot leave the base: not with dots, and not with a host of its own.
+    /// Appends the path to the base. A path cannot leave the base, neither with dots nor with its own host.
     fn url(&self, path: &str) -> Result<Url, CallError> {
         let base = self.base.as_str().trim_end_matches('/');
-        // As a URL has it: spaces at its end are no part of it.
+        // A URL drops spaces at its end.
         let path = path.trim_start_matches('/').trim_end_matches(' ');
         if path.contains(|letter: char| letter.is_ascii_control()) {
             return Err(CallError::invalid("the path has control characters, which URLs silently drop"));
@@ -308,7 +308,7 @@ impl ServiceResponse {
     pub fn json<T: DeserializeOwned>(self) -> Result<T, CallError> {
         let text: &[u8] = if self.text.is_empty() { b"null" } else { &self.text };
         serde_json::from_slice(text).map_err(|error| {
-            // The error of the parser quotes what it read; where it stopped is enough to find it.
+            // The error of the parser quotes the input. Its position is enough to find the mistake.
             let place =
                 format!("the response has an unexpected form at line {} column {}", error.line(), error.column());
             CallError::unreadable(place).with_body(String::from_utf8_lossy(text))

@@ -1,6 +1,6 @@
-//! Time buckets: history and dead letters are kept in pieces that end, and are dropped, together.
+//! Time buckets: history and dead letters are stored in buckets, and each bucket is dropped as a whole.
 //!
-//! The lengths are here because they are visible: a log line stays until its whole bucket may go.
+//! The lengths are defined here because users can observe them: a log line stays until its whole bucket is dropped.
 
 use posthaste_wire::time::Timestamp;
 
@@ -14,7 +14,7 @@ pub(super) fn bucket_of(at: Timestamp, length_ms: u64) -> u64 {
     at.0 / length_ms
 }
 
-/// Whether a bucket ended at least `keep_ms` ago, so that it may go.
+/// Whether the bucket ended at least `keep_ms` ago and may be dropped.
 pub(super) fn is_over(bucket: u64, length_ms: u64, keep_ms: u64, now: Timestamp) -> bool {
     let end = bucket.saturating_add(1).saturating_mul(length_ms);
     end.saturating_add(keep_ms) <= now.0

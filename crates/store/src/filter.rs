@@ -1,6 +1,6 @@
-//! Which messages, dead letters or log lines a caller means.
+//! Filters that select messages, dead letters or log lines.
 //!
-//! One meaning for every backend: [`Filter::matches`] decides, SQL only narrows what it is asked about.
+//! Filters mean the same for all backends: [`Filter::matches`] decides, and SQL only narrows the candidates.
 
 use posthaste_engine::cause::{Cause, CauseId};
 use posthaste_engine::event::{DeadLetter, Event, State};
@@ -11,7 +11,7 @@ use posthaste_wire::time::Timestamp;
 /// OR within a field, AND between fields; an empty list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// These messages.
+    /// Ids of messages.
     pub ids: Vec<MessageId>,
     /// Exact destination.
     pub urls: Vec<String>,
@@ -23,40 +23,40 @@ pub struct Filter {
     pub labels: Vec<String>,
     /// Address of the publisher.
     pub caller_ips: Vec<String>,
-    /// The URL group it was published to.
+    /// The URL group that the message was published to.
     pub topics: Vec<String>,
-    /// The queue it was put into.
+    /// The queue of the message.
     pub queues: Vec<String>,
-    /// The schedule that made it.
+    /// The schedule that created it.
     pub schedules: Vec<String>,
     /// Its flow-control key.
     pub flow_keys: Vec<String>,
-    /// The message that led to it.
+    /// The message that caused it.
     pub sources: Vec<MessageId>,
-    /// Status of the last answer; 0 when there was none. Dead letters only.
+    /// Status of the last response; 0 if there was none. Dead letters only.
     pub response_statuses: Vec<u16>,
-    /// These dead letters. Dead letters only.
+    /// Ids of dead letters. Dead letters only.
     pub dlq_ids: Vec<DlqId>,
-    /// What they died of. Dead letters only.
+    /// Causes of the failure. Dead letters only.
     pub causes: Vec<CauseId>,
     /// Not before this time.
     pub from: Option<Timestamp>,
     /// Not after this time.
     pub to: Option<Timestamp>,
-    /// Asks for ids that no message can have: nothing matches.
+    /// Matches nothing, because the caller asked for ids that no message can have.
     pub nothing: bool,
 }
 
 /// A [`Filter`] for log lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// What the message must be like; dates compare with the event time.
+    /// The filter for the message. Its dates apply to the time of the event.
     pub message: Filter,
-    /// These states.
+    /// States of the log line.
     pub states: Vec<State>,
 }
 
-/// Which end of a list comes first.
+/// The sort order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Newest entries first.
@@ -67,7 +67,7 @@ pub enum Order {
 }
 
 impl EventFilter {
-    /// Whether the log line is meant.
+    /// Whether the log line matches.
     pub fn matches(&self, event: &Event, message: &Message) -> bool {
         (self.states.is_empty() || self.states.contains(&event.state))
             && self.message.matches_time(event.at)
@@ -76,23 +76,23 @@ impl EventFilter {
 }
 
 impl Filter {
-    /// The caller named nothing at all.
+    /// Whether the filter does not restrict anything.
     pub fn is_empty(&self) -> bool {
         *self == Filter::default()
     }
 
-    /// The asked range of time, both ends included. Ids of dead letters name their times.
+    /// The date range, both ends included. Ids of dead letters contain their times, so they narrow it.
     pub(super) fn dates(&self) -> (Option<Timestamp>, Option<Timestamp>) {
         let named = || self.dlq_ids.iter().map(|dlq_id| dlq_id.at);
         (self.from.max(named().min()), [self.to, named().max()].into_iter().flatten().min())
     }
 
-    /// Whether `at`, the time that dates compare with, lies in the asked range.
+    /// Whether `at`, the time that the dates apply to, lies in the range.
     pub fn matches_time(&self, at: Timestamp) -> bool {
         self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at <= to)
     }
 
-    /// Whether the message is meant; dates and response statuses are the caller's to compare.
+    /// Whether the message matches. The caller compares dates and response statuses.
     pub fn matches(&self, message: &Message) -> bool {
         let spec = &message.spec;
         !self.nothing
@@ -108,19 +108,19 @@ impl Filter {
             && matches_location(&self.hosts, &self.paths, &spec.url)
     }
 
-    /// Whether the dead letter is meant.
+    /// Whether the dead letter matches.
     pub fn matches_dead_letter(&self, letter: &DeadLetter, message: &Message) -> bool {
         let status = letter.response.as_ref().map_or(0, |response| response.status);
         (self.response_statuses.is_empty() || self.response_statuses.contains(&status))
             && (self.dlq_ids.is_empty() || self.dlq_ids.contains(&letter.dlq_id))
             && self.matches_time(letter.dlq_id.at)
             && self.matches(message)
-            // What costs most is asked last.
+            // The most expensive check comes last.
             && (self.causes.is_empty() || self.causes.contains(&Cause::of(&message.spec.url, letter).id()))
     }
 }
 
-/// Whether a URL leads to one of these hosts, named with or without the port, and to one of these paths.
+/// Whether a URL has one of these hosts, named with or without the port, and one of these paths.
 pub(super) fn matches_location(hosts: &[String], paths: &[String], url: &str) -> bool {
     if hosts.is_empty() && paths.is_empty() {
         return true;
@@ -134,7 +134,7 @@ pub(super) fn matches_location(hosts: &[String], paths: &[String], url: &str) ->
         && (paths.is_empty() || paths.iter().any(|wanted| wanted == path))
 }
 
-/// Whether one of the wanted names is that of the message; none wanted is all wanted.
+/// Whether the message's name is among the wanted ones. An empty list matches all.
 fn names(wanted: &[String], name: Option<&String>) -> bool {
     wanted.is_empty() || name.is_some_and(|name| wanted.contains(name))
 }

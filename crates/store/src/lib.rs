@@ -1,9 +1,9 @@
-//! Durable storage: every write of the system is one [`Store::commit`]. It decides nothing about messages, has no network
-//! and no async runtime, and reads no wall clock: `now` is passed in.
+//! Durable storage: every write of the system is one [`Store::commit`]. This crate makes no decisions about messages,
+//! has no network and no async runtime, and reads no wall clock: `now` is an argument.
 //!
-//! Calls block; the core thread and `spawn_blocking` make them. Start with [`Store`], the trait. Backends: [`sqlite`] (the
-//! embedded database), [`journal`] (the default: a journal in front of it) and [`memory`] (the reference model that tests
-//! compare with). One conformance suite in `tests/store` runs on all of them and is the specification of the trait.
+//! Calls block, so they are made by the core thread and by `spawn_blocking`. Start with [`Store`], the trait. The
+//! backends are [`sqlite`] (the embedded database), [`journal`] (the default: a journal in front of it) and [`memory`]
+//! (the reference model for tests). One conformance suite in `tests/store` runs on all of them and specifies the trait.
 
 pub mod journal;
 pub mod memory;
@@ -45,54 +45,53 @@ use posthaste_wire::time::Timestamp;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Durable storage for one or more shards. Every verb is one transaction; `now` is passed in.
+/// Durable storage for one or more shards. Every method is one transaction; `now` is an argument.
 pub trait Store: Send + Sync {
-    /// Takes a shard for this process. Commits with an older epoch are refused from then on.
+    /// Takes ownership of a shard for this process. Commits with an older epoch are rejected from then on.
     fn lease(&self, shard: ShardId, now: Timestamp) -> Result<Epoch, StoreError>;
 
-    /// Writes a batch of ops, all or nothing, in order. With [`Durability::Synced`] it returns only
-    /// when the batch would survive a power cut; a lazy batch survives a crash of the process and
-    /// becomes durable with the next synced one.
+    /// Writes a batch of ops in order, all or nothing. With [`Durability::Synced`] it returns only when the batch would
+    /// survive a power cut. A lazy batch survives a crash of the process and becomes durable with the next synced one.
     fn commit(&self, shard: ShardId, epoch: Epoch, ops: &[Op], durability: Durability) -> Result<(), StoreError>;
 
-    /// Makes everything committed so far survive a power cut.
+    /// Makes all earlier commits survive a power cut.
     fn flush(&self) -> Result<(), StoreError>;
 
-    /// The live rows that the engine asks for, in the order that [`Source`] says, at most `load.max`. All rows
-    /// of an origin are in its lane, also those with a flow-control key.
+    /// The live rows for the engine, in the order that [`Source`] defines, at most `load.max`. All rows of an origin
+    /// are in its lane, including those with a flow-control key.
     ///
     /// [`Source`]: posthaste_engine::shard::Source
     fn load(&self, shard: ShardId, load: &Load) -> Result<Vec<Live>, StoreError>;
 
-    /// The messages themselves, in the order asked. A missing one means that the store is corrupt.
+    /// The messages with these ids, in the same order. A missing message means that the store is corrupt.
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError>;
 
-    /// One of them for those who show it: `None` if the tenant does not have it, or no longer.
+    /// One message for display; `None` if the tenant does not have it or no longer has it.
     fn find_message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<Arc<Message>>, StoreError>;
 
-    /// The highest position handed out so far, to a message, an entry of a run or a bulk action, so that ids never
-    /// repeat over restarts.
+    /// The highest position that was given to a message, an entry of a run or a bulk action. Ids therefore never repeat
+    /// across restarts.
     fn last_seq(&self) -> Result<Seq, StoreError>;
 
-    /// The messages that these keys stand for, in the order asked, unless their windows have
-    /// ended, or were started by a clock so far ahead that they would swallow publishes for days.
+    /// The messages of these duplicate keys, in the same order. A window does not count if it has ended, or if it was
+    /// started by a clock so far ahead that it would swallow publishes for days.
     fn find_duplicates(
         &self,
         keys: &[(TenantId, DedupKey)],
         now: Timestamp,
     ) -> Result<Vec<Option<MessageId>>, StoreError>;
 
-    /// The live rows of these messages; absent ones are skipped.
+    /// The live rows of these messages. Absent rows are skipped.
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError>;
 
-    /// Live messages created behind `after` that match, oldest first, at most `max`. Dates compare with the
-    /// creation time. The live row of a message that names a queue or a flow-control key must name it too.
+    /// Matching live messages with a position after `after`, oldest first, at most `max`. Dates apply to the creation
+    /// time. If the filter names a queue or a flow-control key, both the message and its live row must name it.
     fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError>;
 
-    /// A message, or its head, with what is known of its end, as long as its history is kept.
+    /// A message, or its head, with its live row or its end, as long as its history is kept.
     fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<MessageRecord>, StoreError>;
 
-    /// One page of log lines. Dates compare with the event time.
+    /// One page of log lines. Dates apply to the event time.
     fn list_events(
         &self,
         tenant: TenantId,
@@ -103,10 +102,10 @@ pub trait Store: Send + Sync {
     /// One dead letter.
     fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError>;
 
-    /// Which of these dead letters exist, in the order asked.
+    /// The existing ids among these dead letters, in the same order.
     fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError>;
 
-    /// One page of dead letters. Dates compare with the time of failure.
+    /// One page of dead letters. Dates apply to the time of failure.
     fn list_dead_letters(
         &self,
         tenant: TenantId,
@@ -114,9 +113,9 @@ pub trait Store: Send + Sync {
         page: &PageRequest,
     ) -> Result<Page<DeadLetterRecord>, StoreError>;
 
-    /// Shows dead letters without the bodies of their messages until `visit` breaks, in the order and behind the cursor
-    /// of `page`, whose count means nothing here. Dates compare with the time of failure; whether the rest of the filter
-    /// matches is for the visitor to ask.
+    /// Passes dead letters without the bodies of their messages to `visit` until it breaks. `page` defines the order
+    /// and the cursor; its count is ignored. Dates apply to the time of failure. The visitor must apply the rest of the
+    /// filter.
     fn visit_dead_letters(
         &self,
         tenant: TenantId,
@@ -125,10 +124,11 @@ pub trait Store: Send + Sync {
         visit: &mut VisitDeadLetter<'_>,
     ) -> Result<(), StoreError>;
 
-    /// The secret of this store, which never leaves it: `fresh` at the first call, and the same for ever.
+    /// The secret of this store, which never leaves it. The first call stores `fresh`; all calls return the stored
+    /// secret.
     fn secret(&self, fresh: &[u8; 32]) -> Result<[u8; 32], StoreError>;
 
-    /// The number that stands for a tenant name in this store, made at first use.
+    /// The number of a tenant name in this store, assigned at first use.
     fn tenant(&self, name: &str) -> Result<TenantId, StoreError>;
 
     /// The tenant's signing keys, if any were stored.
@@ -149,7 +149,7 @@ pub trait Store: Send + Sync {
     /// One URL group.
     fn url_group(&self, tenant: TenantId, name: &str) -> Result<Option<UrlGroup>, StoreError>;
 
-    /// Changes a URL group as [`UrlGroup::edited`] says, durably.
+    /// Changes a URL group with [`UrlGroup::edited`], durably.
     fn edit_url_group(
         &self,
         tenant: TenantId,
@@ -158,26 +158,26 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> Result<Result<(), Refused>, StoreError>;
 
-    /// The queues of a tenant by name, or those of all, tenant by tenant.
+    /// The queues of a tenant by name, or those of all tenants, tenant by tenant.
     fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError>;
 
-    /// One page of a tenant's queues by name, without those that were deleted.
+    /// One page of a tenant's queues by name, without deleted ones.
     fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError>;
 
     /// One queue.
     fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError>;
 
-    /// How many messages each of these queues has, callbacks that hold a slot not counted.
+    /// How many messages each of these queues has, not counting callbacks that hold a slot.
     fn queue_lags(&self, tenant: TenantId, queues: &[QueueKey]) -> Result<Vec<u64>, StoreError>;
 
     /// All flow-control keys of all tenants.
     fn flows(&self) -> Result<Vec<Flow>, StoreError>;
 
-    /// How many live messages each of these keys has that are due at `until` or before.
+    /// How many live messages of each of these keys are due at `until` or earlier.
     fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError>;
 
-    /// The same without the messages that are named beside each key: those that are under way. One look: a message that has
-    /// ended meanwhile is neither counted nor taken off.
+    /// Like [`Store::flow_loads`], but without the messages listed with each key, which are in flight. It uses one
+    /// snapshot: a message that has ended in the meantime is neither counted nor subtracted.
     fn flow_waiting(
         &self,
         tenant: TenantId,
@@ -185,26 +185,26 @@ pub trait Store: Send + Sync {
         until: Timestamp,
     ) -> Result<Vec<u64>, StoreError>;
 
-    /// One page of the schedules of a tenant, by id. A body that does not fit into what is left of
-    /// `limits::PAGE_BYTES_MAX` is not read; its schedule is on the page all the same.
+    /// One page of the schedules of a tenant, by id. A body that does not fit into the rest of `limits::PAGE_BYTES_MAX`
+    /// is not read, but its schedule is still on the page.
     fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError>;
 
     /// One schedule.
     fn schedule(&self, tenant: TenantId, id: &str, part: Part) -> Result<Option<Schedule>, StoreError>;
 
-    /// How far each schedule of each tenant has come.
+    /// The state of each schedule of all tenants.
     fn schedule_states(&self) -> Result<Vec<(TenantId, String, ScheduleState)>, StoreError>;
 
-    /// The bulk actions of a tenant begun before `before`, newest first, at most `max`.
+    /// The bulk actions of a tenant that started before `before`, newest first, at most `max`.
     fn bulk_actions(&self, tenant: TenantId, before: Option<Seq>, max: usize) -> Result<Vec<BulkAction>, StoreError>;
 
     /// One bulk action.
     fn bulk_action(&self, tenant: TenantId, id: Seq) -> Result<Option<BulkAction>, StoreError>;
 
-    /// The bulk actions of all tenants that are not finished.
+    /// The unfinished bulk actions of all tenants.
     fn unfinished_bulk_actions(&self) -> Result<Vec<UnfinishedAction>, StoreError>;
 
-    /// The newest run of this name, or the one that was created at this time. One that goes on is the newest.
+    /// The newest run of this name, or the one with this time of creation. A live run is always the newest.
     fn find_run(
         &self,
         tenant: TenantId,
@@ -213,13 +213,13 @@ pub trait Store: Send + Sync {
         pool: ReadPool,
     ) -> Result<Option<Seq>, StoreError>;
 
-    /// A run with all its entries, for its owner to decide. One without its first entry is not there.
+    /// A run with all its entries, for the engine's decisions; `None` if its first entry is missing.
     fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError>;
 
-    /// The same with everything that it keeps.
+    /// Like [`Store::workflow`], but with all notes.
     fn run_record(&self, tenant: TenantId, run: Seq, pool: ReadPool) -> Result<Option<Record>, StoreError>;
 
-    /// The entries of a run with their bytes; `None` if it is not there.
+    /// The entries of a run with their bytes; `None` if the run does not exist.
     fn run_entries(
         &self,
         tenant: TenantId,
@@ -227,29 +227,29 @@ pub trait Store: Send + Sync {
         pool: ReadPool,
     ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError>;
 
-    /// The entries of a run that are steps of this kind, with their bytes; none if it is not there. Of one that is being
-    /// dropped, some may be left.
+    /// The entries of a run that are steps of this kind, with their bytes; empty if the run does not exist. If the run
+    /// is being dropped, some entries may remain.
     fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError>;
 
-    /// The body of a note of a run, for its owner. A missing one means that the store is corrupt.
+    /// The body of a note of a run, for the shard's owner. A missing note means that the store is corrupt.
     fn note_body(&self, run: Seq, key: NoteKey) -> Result<Bytes, StoreError>;
 
-    /// The runs that wait for an event, in the order of asking.
+    /// The runs that wait for an event, in the order in which they started to wait.
     fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<Waiter>, StoreError>;
 
-    /// The waits for an event in the order of asking, behind the one with the timer `after`; at most `max`, and fewer where
-    /// they have more than `limits::PAGE_BYTES_MAX` bytes.
+    /// The waits for an event in the order in which they started, after the one with the timer `after`. Returns at most
+    /// `max`, and fewer if they exceed `limits::PAGE_BYTES_MAX` bytes.
     fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError>;
 
-    /// Runs that go on, created behind `after`, and match, oldest first, at most `max`.
+    /// Matching live runs with a position after `after`, oldest first, at most `max`.
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError>;
 
-    /// One page of runs, by creation: each has the position of its time of creation and `no`, which never change, so
-    /// that pages show every run once, whatever is created meanwhile. Dates compare with that time. A run has no bodies
-    /// if they are not asked for, or have more bytes than `limits::RUN_SHOWN_BYTES_MAX`.
+    /// One page of runs, by creation. The position of a run consists of its time of creation and `no`, which never
+    /// change, so pages show every run once even while others are created. Dates apply to that time. The bodies of a
+    /// run are left out if they were not requested or exceed `limits::RUN_SHOWN_BYTES_MAX` bytes.
     fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError>;
 
-    /// One page of the runs that are in the DLQ, by their DLQ ids. Dates compare with the time of failure.
+    /// One page of the runs in the DLQ, by their DLQ ids. Dates apply to the time of failure.
     fn list_failed_runs(
         &self,
         tenant: TenantId,
@@ -257,47 +257,49 @@ pub trait Store: Send + Sync {
         page: &PageRequest,
     ) -> Result<Page<FailedRun>, StoreError>;
 
-    /// The run with this place in the DLQ.
+    /// The run with this DLQ id.
     fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, pool: ReadPool) -> Result<Option<Seq>, StoreError>;
 
-    /// The same, as the DLQ shows it.
+    /// The run with this DLQ id, as the DLQ shows it.
     fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError>;
 
-    /// Drops whole buckets of history and dead letters that are older than the policy allows, and
-    /// moves what is still needed out of them first. A run that has ended goes with its entries, each by its own time:
-    /// like history or, while it is in the DLQ, like a dead letter. Finished bulk actions go after
-    /// `limits::BULK_ACTION_MS`. Does a bounded piece of work and says whether there is more.
+    /// Drops whole buckets of history and dead letters that are older than the policy allows, after moving the rows
+    /// that are still needed. An ended run is dropped with its entries at its own time: as history, or as a dead letter
+    /// while it is in the DLQ. Finished bulk actions are dropped after `limits::BULK_ACTION_MS`. Each call does a
+    /// bounded amount of work and returns whether more remains.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError>;
 
-    /// How many runs go on, of all tenants. Walks an index of them all: for the start of a process.
+    /// The number of live runs of all tenants. Walks an index of all of them, so call it only at start-up.
     fn live_runs(&self) -> Result<u64, StoreError>;
 
-    /// How many failed runs are in the DLQ, of all tenants. Walks an index of them all: for the start of a process.
+    /// The number of failed runs in the DLQ, of all tenants. Walks an index of all of them, so call it only at
+    /// start-up.
     fn failed_runs(&self) -> Result<u64, StoreError>;
 
-    /// How much a tenant has of what people look after, each counted up to `max`. The cost does not grow with what others
-    /// have; where others have messages for very many destinations or queues, it is told that there may be more.
+    /// Counts a tenant's objects that need attention, each up to `max`. The cost does not grow with other tenants'
+    /// data. If other tenants have messages for very many destinations or queues, the result says that there may be
+    /// more.
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError>;
 
-    /// How much is stored; cheap enough for every scrape of the metrics.
+    /// The amount of stored data. Cheap enough for every scrape of the metrics.
     fn counts(&self) -> Result<Counts, StoreError>;
 
-    /// How the room on the disk will change, as it is known at any time. Not the store itself, which must be gone when its last
-    /// owner is.
+    /// How the free space of the disk will change, readable at any time. Returns a separate object, because the store
+    /// itself must be dropped together with its last owner.
     fn disk_outlook(&self) -> Arc<DiskOutlook> {
         Arc::default()
     }
 
-    /// How many bytes a tenant has stored: bodies, settings and log lines of messages, dead letters, schedules and runs, URL
+    /// The stored bytes of a tenant: bodies, settings and log lines of messages, dead letters, schedules, runs, URL
     /// groups and bulk actions. Cheap enough for every publish.
     fn stored_bytes(&self, tenant: TenantId) -> u64;
 
-    /// An error if writing has failed behind the back of its callers: stop.
+    /// Returns an error if a background write has failed. The caller must stop.
     fn check(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Proves that a write would be accepted, without leaving anything behind.
+    /// Proves that a write would be accepted, without storing anything.
     fn probe(&self) -> Result<(), StoreError>;
 }
 
@@ -310,58 +312,58 @@ pub enum ReadPool {
     Queries,
 }
 
-/// A part of the keys and messages that one process owns at a time. The embedded store has one.
+/// A part of the keys and messages, owned by one process at a time. The embedded store has one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub u16);
 
-/// Counts the owners of a shard; a write by an earlier owner is refused.
+/// Counts the owners of a shard. Writes by an earlier owner are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u64);
 
 /// When [`Store::commit`] may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Written, but a power cut may undo it: fine for what would only be done again.
+    /// Written, but a power cut may undo it. Use it for work that would simply be repeated.
     Lazy,
     /// On disk.
     Synced,
 }
 
-/// A stored message and, when it has ended, when that was.
+/// A stored message with its live row or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRecord {
     /// The message.
     pub message: Arc<Message>,
     /// Its live row; `None` once it has ended.
     pub live: Option<Live>,
-    /// When it ended; `None` while it lives.
+    /// When it ended; `None` while it is live.
     pub ended_at: Option<Timestamp>,
     /// Its last state, once it has ended.
     pub final_state: Option<State>,
 }
 
-/// A log line with the message it belongs to.
+/// A log line with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// Where the line stands in the log; also its cursor.
+    /// The position of the line in the log, and its cursor.
     pub position: Position,
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// The message it happened to.
+    /// The message of the event.
     pub message: Arc<Message>,
 }
 
-/// How much of a message is wanted.
+/// Which part of a message to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All but the body, which may be large: an empty one is in its place.
+    /// Everything except the body, which may be large; it is replaced by an empty one.
     Head,
-    /// All of it.
+    /// The whole message.
     Whole,
 }
 
 impl Part {
-    /// This part of a message that is in memory.
+    /// The requested part of a message that is in memory.
     fn of(self, message: Arc<Message>) -> Arc<Message> {
         match self {
             Part::Head => Arc::new(Message { body: Bytes::new(), ..Message::clone(&message) }),
@@ -373,28 +375,28 @@ impl Part {
 /// A dead letter with the message that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterRecord {
-    /// Why, and the last answer.
+    /// The failure and the last response.
     pub letter: DeadLetter,
-    /// The message, as published.
+    /// The message as published.
     pub message: Arc<Message>,
 }
 
-/// Looks at a dead letter and its message without the body, and says whether to go on.
+/// Receives a dead letter and its message without the body, and returns whether to continue.
 pub type VisitDeadLetter<'a> = dyn FnMut(&DeadLetter, &Message) -> ControlFlow<()> + 'a;
 
-/// A run's wait for an event, with what is told of the run.
+/// A run's wait for an event, with the displayed details of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedWait {
-    /// Where the run's steps are executed.
+    /// The URL of the run's endpoint.
     pub url: String,
-    /// What answers about the run must hide.
+    /// The fields that API responses about the run must hide.
     pub redact: RedactFields,
     /// The wait.
     pub wait: Wait,
 }
 
 impl ListedWait {
-    /// Keeps the first waits that a page has room for, but always one.
+    /// Keeps the first waits that fit on a page, but always at least one.
     fn fit(waits: &mut Vec<ListedWait>) {
         let mut bytes = 0;
         let fits = |listed: &&ListedWait| {
@@ -406,41 +408,41 @@ impl ListedWait {
     }
 }
 
-/// A run in the DLQ, with what is shown of it there.
+/// A run in the DLQ, with its displayed details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRun {
     /// The run.
     pub run: Run,
     /// Its first entry.
     pub first: Entry,
-    /// The bytes of that: what the run was triggered with.
+    /// The bytes of the first entry: the payload of the trigger.
     pub payload: Bytes,
     /// The entry whose delivery failed.
     pub failed: Entry,
-    /// What was answered then, or what stands for an answer.
+    /// The last response of that entry, or the error in its place.
     pub answer: Option<Arc<Response>>,
-    /// What the call about the failure was answered with last.
+    /// The last response of the failure callback.
     pub told: Option<Arc<Response>>,
 }
 
-/// Which page of a list.
+/// Selects a page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Continue behind this position, as given by the page before.
+    /// Continue after this position, which the previous page returned.
     pub cursor: Option<Position>,
-    /// At most so many entries. A page may be shorter: it also ends at `limits::PAGE_BYTES_MAX`, and after
+    /// At most this many entries. A page may be shorter: it also ends at `limits::PAGE_BYTES_MAX`, and after
     /// `skips_max` entries that did not match.
     pub count: usize,
-    /// Which end first.
+    /// The order of the list.
     pub order: Order,
-    /// How many entries that do not match are passed over.
+    /// How many entries that do not match a page may skip.
     pub skips_max: usize,
-    /// Whether bodies are wanted: those of messages, or of runs.
+    /// Whether to include bodies: those of messages, or of runs.
     pub part: Part,
 }
 
 impl PageRequest {
-    /// A page that passes over as much as any page may.
+    /// A page that may skip as many entries as any page.
     pub fn new(cursor: Option<Position>, count: usize, order: Order) -> PageRequest {
         PageRequest { cursor, count, order, skips_max: limits::PAGE_SKIPS_MAX, part: Part::Whole }
     }
@@ -449,32 +451,32 @@ impl PageRequest {
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
-    /// The entries, in the order asked for.
+    /// The entries, in the requested order.
     pub entries: Vec<T>,
-    /// Where the next page starts; `None` when there is nothing more.
+    /// Where the next page starts; `None` if this is the last one.
     pub next: Option<Position>,
 }
 
-/// A tenant's two signing keys. Printing one is impossible by accident.
+/// A tenant's two signing keys. Their debug output does not show them.
 pub use posthaste_wire::signature::SigningKeys;
 
 /// How long history and dead letters are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Messages that have ended, and log lines.
+    /// Ended messages and log lines.
     pub history_ms: u64,
     /// Dead letters.
     pub dlq_ms: u64,
 }
 
-/// A bulk action that is not finished, without what it is about: a filter may be long.
+/// An unfinished bulk action without its filter, which may be long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnfinishedAction {
-    /// Whose.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Which.
+    /// Its id.
     pub id: Seq,
-    /// How many per second at most.
+    /// Most messages per second.
     pub rate: Option<u32>,
 }
 
@@ -485,18 +487,18 @@ impl From<&BulkAction> for UnfinishedAction {
     }
 }
 
-/// What one round of [`Store::retain`] did.
+/// The result of one round of [`Store::retain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// Buckets dropped.
+    /// Dropped buckets.
     pub buckets_dropped: u32,
     /// Failed runs that left the DLQ.
     pub failed_runs_dropped: u64,
-    /// More is due; call again soon.
+    /// More work is due: call again soon.
     pub more: bool,
 }
 
-/// How much is stored.
+/// The amount of stored data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages that have not ended.
@@ -505,7 +507,7 @@ pub struct Counts {
     pub dead_letters: u64,
 }
 
-/// How much a tenant has of what people look after. A count stops at the asked maximum.
+/// Counts of a tenant's objects that need attention. A count stops at the requested maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Dead letters.
@@ -516,15 +518,15 @@ pub struct Tally {
     pub failed_runs: u64,
     /// When the oldest of them failed.
     pub oldest_failed_run: Option<Timestamp>,
-    /// Runs of workflows that go on.
+    /// Live workflow runs.
     pub live_runs: u64,
-    /// Messages that have not ended, steps of runs not counted.
+    /// Live messages, without steps of runs.
     pub live_messages: u64,
-    /// Not all messages and steps were looked at, because they are many: there may be more.
+    /// Whether there may be more live messages, because there were too many messages and steps to count.
     pub more_live_messages: bool,
 }
 
-/// Why the store could not do what was asked, by what the caller must do.
+/// Why a call to the store failed. The variants differ in how the caller must react.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process owns the shard now: stop at once.
@@ -533,15 +535,15 @@ pub enum StoreError {
     /// The batch may or may not have been written: stop and recover.
     #[error("the store failed while writing")]
     Unknown(#[source] BoxError),
-    /// Nothing was changed; the same call may work later.
+    /// Nothing was changed. The same call may work later.
     #[error("the store is unavailable")]
     Unavailable(#[source] BoxError),
-    /// Bytes that were written no longer decode: stop and tell a human.
+    /// Written bytes can no longer be decoded: stop and alert a human.
     #[error("stored {what} is invalid")]
     Corrupt {
-        /// What was being read.
+        /// The object that was being read.
         what: &'static str,
-        /// How it failed.
+        /// The decoding error.
         #[source]
         source: BoxError,
     },
@@ -550,30 +552,32 @@ pub enum StoreError {
 /// Any error, kept as a cause.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Lists and pages that are read at once. Reading connections are one more, so that a look-up by key finds one.
+/// Queries for lists and pages that may run at once. There is one more reading connection, so that a look-up by key
+/// always finds one.
 pub const QUERIES_AT_ONCE_MAX: usize = 3;
 
-/// A message that must be there and is not.
+/// The error for a message that must exist but does not.
 fn absent(what: &'static str, id: MessageId) -> StoreError {
     StoreError::Corrupt { what, source: format!("{id} is missing").into() }
 }
 
-/// Locks a part of what is stored. A thread that panicked with it may have left it half changed, such as a batch that was
-/// taken out of the journal and did not reach the database: nothing may be built on that, so the process ends.
+/// Locks a part of the stored state. If a thread panicked while it held the lock, the state may be half changed: for
+/// example, a batch may have left the journal but not reached the database. Continuing would be unsafe, so the process
+/// ends.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|_| end_process("a panic may have left the store half changed"))
 }
 
-/// Locks a connection that only reads: its transaction was rolled back by the panic.
+/// Locks a connection that only reads. A panic rolls its transaction back, so the connection is still usable.
 fn lock_reader<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How far a clock that was put back may have been ahead without making duplicates of everything it saw.
+/// How far ahead a clock may have been before it was set back. Duplicate windows that end later than that are ignored.
 const DEDUP_CLOCK_TOLERANCE_MS: u64 = 3_600_000;
 
-/// Whether a duplicate window that ends at `expires` counts: it has not ended, and it was not started by a
-/// clock so far ahead that it would swallow publishes for days.
+/// Whether a duplicate window that ends at `expires` counts: it has not ended, and it was not started by a clock so far
+/// ahead that it would swallow publishes for days.
 fn duplicate_window_counts(expires: Timestamp, now: Timestamp) -> bool {
     now < expires && expires <= latest_duplicate_window(now)
 }

@@ -1,51 +1,51 @@
-//! Pages of what has a name: schedules, URL groups and queues, in the order of their names.
+//! Pages of named objects: schedules, URL groups and queues, sorted by name.
 
 use super::Part;
 use posthaste_engine::limits::{LIST_PAGE_MAX, PAGE_BYTES_MAX};
 use posthaste_engine::schedule::Schedule;
 use std::ops::ControlFlow;
 
-/// Which page of a list of names.
+/// Selects a page of a list of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePage {
-    /// Behind this name, which need not exist; from the first one if there is none.
+    /// Continue after this name, which need not exist; `None` starts at the first.
     pub after: Option<String>,
-    /// At most so many entries. A page also ends at `limits::PAGE_BYTES_MAX`, bodies not counted.
+    /// At most this many entries. A page also ends at `limits::PAGE_BYTES_MAX`, not counting bodies.
     pub count: usize,
-    /// Whether bodies are wanted.
+    /// Whether to include bodies.
     pub part: Part,
 }
 
 impl NamePage {
-    /// The first page, as long as a page may be, with bodies.
+    /// The first page, with bodies and the greatest length.
     pub const FIRST: NamePage = NamePage { after: None, count: LIST_PAGE_MAX, part: Part::Whole };
 
-    /// Where the list begins: how a name is to compare, and with what.
+    /// The start of the list: the comparison operator, and the name to compare with.
     pub(super) fn start(&self) -> (&'static str, &str) {
         self.after.as_deref().map_or((">=", ""), |after| (">", after))
     }
 }
 
-/// One page of them.
+/// One page of named objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names<T> {
     /// The entries, by name.
     pub entries: Vec<T>,
-    /// The last name on the page; `None` when there is nothing more.
+    /// The last name on the page; `None` if this is the last page.
     pub next: Option<String>,
 }
 
-/// A schedule in a list.
+/// A schedule on a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedSchedule {
-    /// The schedule; its body is empty where it was left out.
+    /// The schedule. Its body is empty if it was left out.
     pub schedule: Schedule,
-    /// How long its body is.
+    /// Length of its body in bytes.
     pub body_bytes: usize,
 }
 
 impl ListedSchedule {
-    /// Its body did not fit into the page, or was not asked for.
+    /// Whether its body was left out, because it did not fit or was not requested.
     pub fn is_without_body(&self) -> bool {
         self.schedule.body.len() < self.body_bytes
     }
@@ -61,7 +61,7 @@ pub(super) struct NamesBuilder<T> {
 }
 
 impl<T> NamesBuilder<T> {
-    /// A page of at most so many entries as asked for, but always of one.
+    /// Starts a page with the requested number of entries, but at least one.
     pub(super) fn new(page: &NamePage) -> Self {
         let bodies = if page.part == Part::Whole { PAGE_BYTES_MAX } else { 0 };
         NamesBuilder {
@@ -73,8 +73,8 @@ impl<T> NamesBuilder<T> {
         }
     }
 
-    /// Whether an entry of so many bytes, its body not counted, is on the page. Otherwise there is a next page, and this one
-    /// ends.
+    /// Whether an entry of this size, not counting its body, is on the page. If not, the page ends and there is a next
+    /// one.
     pub(super) fn admits(&mut self, bytes: usize) -> ControlFlow<()> {
         let entries = self.names.entries.len();
         self.bytes += bytes;
@@ -85,7 +85,7 @@ impl<T> NamesBuilder<T> {
         ControlFlow::Continue(())
     }
 
-    /// Whether a body of so many bytes fits into what is left of the page.
+    /// Whether a body of this size fits into the rest of the page.
     pub(super) fn takes_body(&mut self, bytes: usize) -> bool {
         let takes = bytes <= self.bodies;
         if takes {
@@ -100,7 +100,7 @@ impl<T> NamesBuilder<T> {
         self.names.entries.push(entry);
     }
 
-    /// The page.
+    /// Finishes the page.
     pub(super) fn finish(self) -> Names<T> {
         self.names
     }

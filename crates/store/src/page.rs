@@ -1,4 +1,4 @@
-//! Pages of a list, the same for every backend: where one starts, and where it ends.
+//! The start and end of pages in a list, the same for all backends.
 
 use super::{Order, Page, PageRequest};
 use posthaste_engine::limits;
@@ -6,36 +6,36 @@ use posthaste_wire::id::Position;
 use posthaste_wire::time::Timestamp;
 use std::ops::ControlFlow;
 
-/// The positions that a page may hold: `first` and all behind it, but not `end`.
+/// The positions that a page may contain: from `first` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     /// The lowest position.
     pub first: Position,
-    /// Behind the highest position.
+    /// One past the highest position.
     pub end: Position,
 }
 
 impl Bounds {
-    /// What the date range of a filter, `from` and `to`, and the cursor leave.
+    /// Combines the date range of a filter, `from` and `to`, with the cursor.
     pub(super) fn new((from, to): (Option<Timestamp>, Option<Timestamp>), page: &PageRequest) -> Bounds {
         let mut first = Position { at: from.unwrap_or(Timestamp(0)).min(Timestamp::MAX), n: 0 };
         let mut end = to.map_or(Position::MAX, |to| Position { at: to.plus_millis(1), n: 0 });
         match (page.cursor, page.order) {
             (Some(cursor), Order::LatestFirst) => end = end.min(cursor),
-            (Some(cursor), Order::EarliestFirst) => first = first.max(behind(cursor)),
+            (Some(cursor), Order::EarliestFirst) => first = first.max(successor(cursor)),
             (None, _) => {}
         }
         Bounds { first, end }
     }
 
-    /// Nothing can lie between.
+    /// Whether the range is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.first >= self.end
     }
 }
 
-/// The first position behind `position`.
-fn behind(position: Position) -> Position {
+/// The first position after `position`.
+fn successor(position: Position) -> Position {
     if position.n >= Position::MAX.n {
         Position { at: position.at.plus_millis(1), n: 0 }
     } else {
@@ -54,7 +54,7 @@ pub(super) struct PageBuilder<T> {
 }
 
 impl<T> PageBuilder<T> {
-    /// A page of at most so many entries as asked for, but always of one.
+    /// Starts a page with the requested number of entries, but at least one.
     pub(super) fn new(request: &PageRequest) -> Self {
         PageBuilder {
             page: Page { entries: Vec::new(), next: None },
@@ -66,7 +66,7 @@ impl<T> PageBuilder<T> {
         }
     }
 
-    /// Takes the next matching entry, or learns from it that there is a next page and breaks.
+    /// Adds the next matching entry. If the page is full, notes that there is a next page and breaks.
     pub(super) fn offer(&mut self, position: Position, body_bytes: usize, entry: T) -> ControlFlow<()> {
         let entries = self.page.entries.len();
         let bytes = self.bytes + body_bytes;
@@ -80,8 +80,8 @@ impl<T> PageBuilder<T> {
         ControlFlow::Continue(())
     }
 
-    /// Passes over an entry that does not match; breaks when the page has cost enough. The caller goes on
-    /// with the next page.
+    /// Skips an entry that does not match. Breaks when the page has skipped too many; the caller can continue with the
+    /// next page.
     pub(super) fn skip(&mut self, position: Position) -> ControlFlow<()> {
         self.skipped += 1;
         if self.skipped < self.skips_max {
@@ -91,7 +91,7 @@ impl<T> PageBuilder<T> {
         ControlFlow::Break(())
     }
 
-    /// The page.
+    /// Finishes the page.
     pub(super) fn finish(self) -> Page<T> {
         self.page
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_when_it_has_passed_over_too_much() {
+    fn a_page_ends_after_too_many_skipped_entries() {
         let mut builder = PageBuilder::<()>::new(&PageRequest::new(None, 10, Order::LatestFirst));
         for n in 1..limits::PAGE_SKIPS_MAX {
             assert!(builder.skip(at(1, n as u64)).is_continue());

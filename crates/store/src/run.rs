@@ -1,5 +1,5 @@
-//! What all backends agree on about runs of workflows: what belongs together, where a run stands in its lists, and when
-//! it may go.
+//! Rules about workflow runs that all backends share: the parts of a run, its positions in the lists, and when it may
+//! be dropped.
 
 use super::{BoxError, FailedRun, PageRequest, Part, Retention};
 use bytes::Bytes;
@@ -13,15 +13,15 @@ use posthaste_wire::id::{DlqId, Position};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
-/// Whether bytes that only endpoints and logs need are read as well: [`Bytes`] if they are, `()` if not.
+/// Whether to read bytes that only endpoints and logs need: [`Bytes`] reads them, `()` does not.
 pub(super) trait Body: Sized {
-    /// Where they are in a table.
+    /// Their column in a table.
     const COLUMN: &str;
 
-    /// These.
+    /// Converts bytes that are in memory.
     fn of(bytes: &Bytes) -> Self;
 
-    /// What was read from [`Body::COLUMN`].
+    /// Converts the value of [`Body::COLUMN`].
     fn read(bytes: Option<Vec<u8>>) -> Self;
 }
 
@@ -45,22 +45,22 @@ impl Body for Bytes {
     }
 }
 
-/// What is stored of one run.
+/// The stored parts of one run.
 #[derive(Debug)]
 pub(super) struct Parts<B> {
     pub(super) run: Option<Run>,
-    /// In their order.
+    /// In the order of their index.
     pub(super) entries: Vec<(Entry, B)>,
     /// In the order of their keys.
     pub(super) notes: Vec<StoredNote<B>>,
 }
 
-/// A note, perhaps without its body.
+/// A note, with or without its body.
 #[derive(Clone, Debug)]
 pub(super) struct StoredNote<B> {
     pub(super) key: NoteKey,
     pub(super) data: String,
-    /// How long its body is.
+    /// The length of its body.
     pub(super) size: u64,
     pub(super) body: B,
 }
@@ -73,7 +73,7 @@ impl<B: Body> StoredNote<B> {
 }
 
 impl StoredNote<()> {
-    /// The note, if it holds an answer: without the body of that.
+    /// The note without the body of its response, if it contains one.
     pub(super) fn answer(&self) -> Option<Note> {
         let is_answer = matches!(self.key.kind, NoteKind::Answer | NoteKind::Told);
         is_answer.then(|| Note { key: self.key, data: self.data.clone(), body: Bytes::new() })
@@ -81,7 +81,7 @@ impl StoredNote<()> {
 }
 
 impl Parts<()> {
-    /// Bytes of what the run returned and was answered with.
+    /// Bytes of the run's result and its response.
     pub(super) fn result_bytes(&self) -> u64 {
         let is_one = |kind| matches!(kind, NoteKind::Result | NoteKind::Answer | NoteKind::Told);
         self.notes.iter().filter(|note| is_one(note.key.kind)).map(|note| note.size).sum()
@@ -95,8 +95,8 @@ impl<B> Default for Parts<B> {
 }
 
 impl<B> Parts<B> {
-    /// The run, if it is there with its first entry. Without that it is being dropped, or something was written about it
-    /// when it was gone. An error if the list has a gap.
+    /// The run, if it and its first entry exist. Otherwise it is being dropped, or a write came after it was dropped.
+    /// Returns an error if an entry is missing in between.
     fn run(&mut self) -> Result<Option<Run>, BoxError> {
         let Some(run) = self.run.take() else { return Ok(None) };
         if self.entries.first().is_none_or(|(first, _)| first.index > 0) {
@@ -110,7 +110,7 @@ impl<B> Parts<B> {
 }
 
 impl Parts<()> {
-    /// What decisions are made with.
+    /// The parts that the engine needs to decide.
     pub(super) fn workflow(mut self) -> Result<Option<Workflow>, BoxError> {
         let Some(run) = self.run()? else { return Ok(None) };
         let entries = self.entries.into_iter().map(|(entry, ())| entry).collect();
@@ -120,27 +120,27 @@ impl Parts<()> {
 }
 
 impl Parts<Bytes> {
-    /// All of it.
+    /// All parts.
     pub(super) fn record(mut self) -> Result<Option<Record>, BoxError> {
         let Some(run) = self.run()? else { return Ok(None) };
         let notes = self.notes.into_iter().map(|StoredNote { key, data, body, .. }| Note { key, data, body });
         Ok(Some(Record::restored(run, self.entries, notes.collect())?))
     }
 
-    /// Those entries that are steps of this kind; none without the run.
+    /// The entries that are steps of this kind; empty without the run.
     pub(super) fn steps(self, kind: &str) -> Vec<(Entry, Bytes)> {
         let is_there = self.run.is_some();
         self.entries.into_iter().filter(|(entry, _)| is_there && entry.gist.info.kind == kind).collect()
     }
 
-    /// The entries of a run that is there.
+    /// The entries of a run that exists.
     pub(super) fn list(mut self) -> Result<Option<Vec<(Entry, Bytes)>>, BoxError> {
         Ok(self.run()?.map(|_| self.entries))
     }
 }
 
 impl FailedRun {
-    /// A run as the DLQ shows it; `None` if it has not failed. Of the notes only answers are looked at.
+    /// A run as the DLQ shows it; `None` if it has not failed. Reads only the responses among the notes.
     pub(super) fn restored(
         run: Run,
         (first, payload): (Entry, Bytes),
@@ -155,29 +155,29 @@ impl FailedRun {
         Ok(FailedRun { run, first, payload, failed, answer, told })
     }
 
-    /// Bytes of the bodies that a page gets by it.
+    /// Bytes of the bodies that it adds to a page.
     pub fn bytes(&self) -> usize {
         let answers = self.answer.iter().chain(&self.told).map(of_answer).sum::<usize>();
         self.payload.len() + answers
     }
 }
 
-/// Whether these are states of one run. What it was named by never changes.
+/// Whether these are states of the same run. The name of a run and its time of creation never change.
 pub(super) fn is_same_run(one: &Run, other: &Run) -> bool {
     (one.no, one.tenant, &one.id, one.created_at) == (other.no, other.tenant, &other.id, other.created_at)
 }
 
-/// Its place in the list of all runs.
+/// The position in the list of all runs.
 pub(super) fn place_of(run: &Run) -> Position {
     Position { at: run.created_at, n: run.no.0 }
 }
 
-/// Its place in the DLQ, if it is there.
+/// The position in the DLQ, if the run is there.
 pub(super) fn dlq_place_of(run: &Run) -> Option<DlqId> {
     run.failure.as_ref().filter(|failure| failure.is_in_dlq).map(|failure| failure.dlq_id)
 }
 
-/// Whether a run was kept long enough; one that goes on never was.
+/// Whether a run has been kept long enough. A live run never has.
 pub(super) fn is_expired(run: &Run, policy: &Retention, now: Timestamp) -> bool {
     run.ended_at.is_some_and(|ended_at| match dlq_place_of(run) {
         Some(place) => place.at < now.minus_millis(policy.dlq_ms),
@@ -185,12 +185,12 @@ pub(super) fn is_expired(run: &Run, policy: &Retention, now: Timestamp) -> bool 
     })
 }
 
-/// Whether a page shows the bodies of a run.
+/// Whether a page includes the bodies of a run.
 pub(super) fn shows_bodies(page: &PageRequest, record: &Record) -> bool {
     page.part == Part::Whole && record.bytes() <= RUN_SHOWN_BYTES_MAX as u64
 }
 
-/// Bytes of the bodies that a page gets by a run: of its entries, notes and answers.
+/// Bytes of the bodies that a run adds to a page: those of its entries, notes and responses.
 pub(super) fn page_bytes(record: &Record) -> usize {
     let of_errors =
         |errors: &[StepError]| -> usize { errors.iter().filter_map(|e| e.response.as_ref()).map(of_answer).sum() };

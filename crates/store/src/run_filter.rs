@@ -1,6 +1,6 @@
-//! Which runs of workflows a caller means.
+//! Filters that select workflow runs.
 //!
-//! One meaning for every backend, as for messages: [`RunFilter::matches`] decides, SQL only narrows.
+//! Filters mean the same for all backends: [`RunFilter::matches`] decides, and SQL only narrows the candidates.
 
 use super::filter::matches_location;
 use posthaste_engine::workflow::Workflow;
@@ -11,46 +11,46 @@ use posthaste_wire::time::Timestamp;
 /// OR within a field, AND between fields; an empty list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunFilter {
-    /// Runs of these names.
+    /// Names of runs.
     pub ids: Vec<String>,
-    /// These instances: name and time of creation.
+    /// Instances: name and time of creation.
     pub instances: Vec<(String, Timestamp)>,
-    /// Instances of this time of creation.
+    /// Time of creation.
     pub created_at: Option<Timestamp>,
-    /// Runs that have one of these messages.
+    /// Ids of messages of the run.
     pub messages: Vec<MessageId>,
-    /// Where its steps are executed.
+    /// URL of its endpoint.
     pub urls: Vec<UrlFilter>,
-    /// Host of that, with or without its port.
+    /// Host of that URL, with or without its port.
     pub hosts: Vec<String>,
-    /// Path of that, without its query.
+    /// Path of that URL, without its query.
     pub paths: Vec<String>,
-    /// How it stands.
+    /// State of the run.
     pub states: Vec<RunState>,
     /// Any label of the run.
     pub labels: Vec<String>,
     /// Its flow-control key.
     pub flow_keys: Vec<String>,
-    /// Address of whoever triggered it.
+    /// Address of the caller that triggered it.
     pub caller_ips: Vec<String>,
-    /// Status of the answer that made it fail; 0 when there was none. Failed runs only.
+    /// Address of the caller that triggered it.
     pub response_statuses: Vec<u16>,
-    /// How telling of its failure stands. Failed runs only.
+    /// Status of the response that made the run fail; 0 if there was none. Failed runs only.
     pub failure_calls: Vec<FailureCallState>,
-    /// Not before this time: of creation, or in the DLQ of failure.
+    /// State of the failure callback. Failed runs only.
     pub from: Option<Timestamp>,
     /// Not after this time.
     pub to: Option<Timestamp>,
-    /// Asks for what no run can have: nothing matches.
+    /// Matches nothing, because the caller asked for something that no run can have.
     pub nothing: bool,
 }
 
-/// A URL, compared as text.
+/// A URL filter that compares text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UrlFilter {
-    /// This one.
+    /// This URL.
     Exact(String),
-    /// Those that begin like this.
+    /// URLs with this prefix.
     Prefix(String),
 }
 
@@ -64,17 +64,17 @@ impl UrlFilter {
 }
 
 impl RunFilter {
-    /// The asked range of time, both ends included.
+    /// The date range, both ends included.
     pub(super) fn dates(&self) -> (Option<Timestamp>, Option<Timestamp>) {
         (self.from, self.to)
     }
 
-    /// Whether `at`, the time that dates compare with, lies in the asked range.
+    /// Whether `at`, the time that the dates apply to, lies in the range.
     pub fn matches_time(&self, at: Timestamp) -> bool {
         self.from.is_none_or(|from| from <= at) && self.to.is_none_or(|to| at <= to)
     }
 
-    /// Whether the run is meant, but for dates and messages.
+    /// Whether the run matches, apart from dates and messages.
     pub fn matches(&self, run: &Run) -> bool {
         let any = |wanted: &[String], found: &dyn Fn(&str) -> bool| {
             wanted.is_empty() || wanted.iter().any(|wanted| found(wanted))
@@ -98,14 +98,14 @@ impl RunFilter {
             && (self.failure_calls.is_empty() || call.is_some_and(|call| self.failure_calls.contains(&call)))
     }
 
-    /// Whether the run has one of the messages asked for.
+    /// Whether the run has one of the requested messages.
     pub fn matches_messages(&self, workflow: &Workflow) -> bool {
         self.messages.is_empty()
             || workflow.entries.iter().any(|entry| self.messages.contains(&entry.id))
             || self.matches_messages_of(&workflow.run, &workflow.waits, &workflow.invokes)
     }
 
-    /// The same for those that are no entries: of waits and invokes, and of the call about its failure.
+    /// Whether one of the requested messages belongs to a wait, an invoke or the failure callback of the run.
     pub(super) fn matches_messages_of(&self, run: &Run, waits: &[Wait], invokes: &[Invoke]) -> bool {
         let waits = waits.iter().map(|wait| wait.timer);
         let invokes = invokes.iter().filter_map(|invoke| invoke.id);

@@ -1,4 +1,4 @@
-//! How many bytes each tenant has stored, as the quota of a tenant counts them, and what that means for the disk.
+//! The stored bytes of each tenant, as its quota counts them, and their effect on the disk.
 
 use super::lock;
 use posthaste_wire::id::TenantId;
@@ -7,25 +7,27 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Bytes that a row counts for besides its texts and bodies: keys, indexes and the live row, more or less.
+/// Approximate bytes of a row besides its texts and bodies: keys, indexes and the live row.
 pub(super) const ROW_BYTES: u64 = 100;
 
-/// Bytes that a row counts for which holds this as JSON: a URL group, a bulk action, a run. A value that has no JSON is never
-/// stored.
+/// The counted bytes of a row that contains this value as JSON: a URL group, a bulk action or a run. Only values with a
+/// JSON form are stored.
 pub fn json_row_bytes(value: &impl Serialize) -> u64 {
     serde_json::to_vec(value).map_or(0, |json| ROW_BYTES + json.len() as u64)
 }
 
-/// How the room on the disk will change.
+/// How the free space of the disk will change.
 #[derive(Debug, Default)]
 pub struct DiskOutlook {
-    /// Bytes that are accepted and still have to be written elsewhere: they will take room on the disk.
+    /// Accepted bytes that still have to be written elsewhere and will need space on the disk.
     pub backlog: AtomicU64,
-    /// Bytes of the journal that the database does not have yet: a read of them has to wait until it has.
+    /// Bytes of the journal that the database does not have yet. A read that depends on them must wait until they are
+    /// applied.
     pub pending: AtomicU64,
-    /// Bytes of free pages inside the files: what is written next takes their room before a file grows.
+    /// Bytes of free pages inside the files. The next writes use them before a file grows.
     pub reusable: AtomicU64,
-    /// Whether the disk has little room: then the store keeps its own files short. Whoever watches the disk sets it.
+    /// Whether the disk is nearly full. The code that watches the disk sets it, and the store then keeps its own files
+    /// short.
     pub is_tight: AtomicBool,
 }
 
@@ -33,7 +35,7 @@ pub struct DiskOutlook {
 #[derive(Debug, Default)]
 pub(super) struct Usage(Mutex<HashMap<TenantId, i64>>);
 
-/// What some changes add to each tenant, or take away.
+/// Changes of the stored bytes of each tenant; may be negative.
 pub(super) type UsageChange = HashMap<TenantId, i64>;
 
 impl Usage {
@@ -41,7 +43,7 @@ impl Usage {
         Usage(Mutex::new(bytes))
     }
 
-    /// Never negative.
+    /// The stored bytes of a tenant, never negative.
     pub(super) fn of(&self, tenant: TenantId) -> u64 {
         let bytes = lock(&self.0).get(&tenant).copied().unwrap_or(0);
         u64::try_from(bytes).unwrap_or(0)

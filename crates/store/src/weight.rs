@@ -1,4 +1,4 @@
-//! How many bytes a page gets by an entry, the same for every backend: its body and everything else of any length.
+//! How many bytes an entry adds to a page, the same for all backends: its body and all other parts of variable length.
 
 use posthaste_engine::event::{DeadLetter, Event, Response};
 use posthaste_engine::message::{CallbackSpec, Message, MessageSpec};
@@ -6,10 +6,10 @@ use posthaste_engine::schedule::{Schedule, ScheduleTarget};
 use posthaste_engine::url_group::UrlGroup;
 use posthaste_engine::workflow::run::Wait;
 
-/// What the state of one message of a schedule's last firing counts: the message is looked up.
+/// Counted bytes of one message's state in a schedule's last firing, because the message is looked up.
 const LAST_MESSAGE_BYTES: usize = 1_024;
 
-/// A log line: it is shown with its message.
+/// A log line, which is shown with its message.
 pub fn of_event(event: &Event, message: &Message) -> usize {
     let error = event.detail.error.as_ref().map_or(0, String::len);
     of_message(message) + error + event.detail.response.as_deref().map_or(0, of_response)
@@ -21,7 +21,7 @@ pub(super) fn of_dead_letter(letter: &DeadLetter, message: &Message) -> usize {
     of_message(message) + error + letter.response.as_deref().map_or(0, of_response)
 }
 
-/// A message with as much of its body as was read.
+/// A message with the part of its body that was read.
 fn of_message(message: &Message) -> usize {
     message.body.len() + of_spec(&message.spec)
 }
@@ -41,7 +41,7 @@ pub(super) fn of_url_group(group: &UrlGroup) -> usize {
     group.name.len() + endpoints.sum::<usize>() + of_headers(&group.headers)
 }
 
-/// A wait for an event: its headers are shown twice.
+/// A wait for an event. Its headers are shown twice.
 pub(super) fn of_wait(wait: &Wait) -> usize {
     let values = |values: &[String]| values.iter().map(String::len).sum::<usize>();
     2 * wait.headers.iter().map(|(name, list)| name.len() + values(list)).sum::<usize>()

@@ -1,9 +1,9 @@
 //! Cron expressions of schedules: five fields in a time zone, `@daily` and its kin, `@every 5m`.
 //!
-//! The dialect is `vectors/cron.json`. Start at [`Cron::parse`]; then [`Cron::next_after`], which is a pure
-//! function of the time it is given. `parser` reads the text, `calendar` finds matching local minutes and
-//! `zone` turns them into points in time, clock changes included; `forecast` tells people of them. Remembering what fired is
-//! for the caller.
+//! The dialect is `vectors/cron.json`. Start at [`Cron::parse`], then read [`Cron::next_after`], a pure function of the
+//! given time. `parser` reads the text, `calendar` finds matching local minutes, and `zone` turns them into points in
+//! time, including clock changes. `forecast` describes the next fire times for people. The caller remembers which runs
+//! have fired.
 
 mod calendar;
 mod forecast;
@@ -24,23 +24,23 @@ use calendar::Fields;
 use jiff::tz::TimeZone;
 use std::fmt;
 
-/// Longest expression, zone included; longer ones are refused.
+/// Longest expression in bytes, including the zone. Longer ones are rejected.
 const TEXT_BYTES_MAX: usize = 512;
-/// Shortest `@every`, and what it must be a multiple of: schedules have a resolution of one minute.
+/// Shortest `@every`; every interval is a multiple of it, because schedules have a resolution of one minute.
 const EVERY_MS_UNIT: u64 = 60_000;
-/// Longest `@every`; longer ones are refused.
+/// Longest `@every`. Longer ones are rejected.
 const EVERY_MS_MAX: u64 = 365 * 86_400_000;
-/// Largest step, larger ones are refused; those beyond the field leave its first value only.
+/// Largest step. Larger ones are rejected. A step beyond the field's range matches only its first value.
 const STEP_MAX: u16 = 9_999;
-/// How far ahead a fire time is looked for. Calendar, weekdays and clock changes repeat after 400 years, so
-/// what does not fire within them never does.
+/// How far ahead a search for a fire time looks. Calendar, weekdays and clock changes repeat after 400 years, so an
+/// expression that does not match within them never fires.
 const SEARCH_YEARS_MAX: i16 = 400;
 
 /// A parsed cron expression.
 ///
-/// A clock change neither loses nor repeats a run: a fixed time that the clock skips fires at the end of the
-/// gap, one that comes twice fires the first time only. Expressions whose minute or hour begins with `*` or
-/// `?` follow elapsed time instead: they fire in every minute whose local time matches.
+/// A clock change neither loses nor repeats a run. A fixed time that the clock skips fires at the end of the gap, and a
+/// fixed time that occurs twice fires the first time only. Expressions whose minute or hour begins with `*` or `?`
+/// follow elapsed time instead: they fire in every minute whose local time matches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cron {
     text: String,
@@ -50,25 +50,25 @@ pub struct Cron {
 /// When to fire.
 #[derive(Clone, Debug, PartialEq)]
 enum Plan {
-    /// At the multiples of an interval since the Unix epoch, so that every node and every restart agrees.
+    /// At the multiples of an interval since the Unix epoch, so that all nodes agree, also after a restart.
     Every { interval_ms: u64 },
-    /// At the local times that match.
+    /// At the matching local times.
     Fields { fields: Fields, zone: TimeZone, pace: Pace },
 }
 
-/// What a clock change does to local times.
+/// The effect of a clock change on local times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// Every local time happens once: at the end of the gap it fell into, at the first of two passes.
+    /// Every local time happens once: at the end of the gap that contains it, or in the first of two passes.
     Once,
-    /// Local times happen as the clock shows them: not at all in a gap, twice in an overlap.
+    /// Local times happen as the clock shows them: never in a gap, twice in an overlap.
     WallClock,
 }
 
 impl Cron {
     /// Reads an expression: `[CRON_TZ=<zone> | TZ=<zone>]`, then five fields, a descriptor or `@every`.
     ///
-    /// Without a zone it is UTC. Expressions that never fire, such as 30 February, are refused.
+    /// The zone defaults to UTC. Expressions that never fire, such as 30 February, are rejected.
     pub fn parse(text: &str) -> Result<Cron, InvalidCron> {
         let text = text.trim_ascii();
         if text.len() > TEXT_BYTES_MAX {
@@ -77,13 +77,13 @@ impl Cron {
         Ok(Cron { text: text.to_owned(), plan: parser::parse(text)? })
     }
 
-    /// The expression as it was given, without white space around it.
+    /// The expression as given, without outer white space.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The same expression, but following the wall clock literally, as robfig/cron does: a fixed time that the
-    /// clock skips does not fire that day, one that comes twice fires twice.
+    /// The same expression, but following the wall clock literally, as robfig/cron does: a fixed time that the clock
+    /// skips does not fire that day, and one that occurs twice fires twice.
     pub fn by_wall_clock(mut self) -> Cron {
         if let Plan::Fields { pace, .. } = &mut self.plan {
             *pace = Pace::WallClock;
@@ -93,7 +93,8 @@ impl Cron {
 
     /// The first fire time after `time`, never `time` itself.
     ///
-    /// `None` when it never fires again: nothing within `SEARCH_YEARS_MAX`, or the calendar ends (year 9999).
+    /// Returns `None` if it never fires again: nothing matches within `SEARCH_YEARS_MAX`, or the calendar ends (year
+    /// 9999).
     pub fn next_after(&self, time: Timestamp) -> Option<Timestamp> {
         match &self.plan {
             Plan::Every { interval_ms } => {
@@ -111,9 +112,10 @@ impl Cron {
         }
     }
 
-    /// The last fire time after `after` and not after `until`: the one to catch up with when some were missed.
+    /// The last fire time after `after` and not after `until`. A schedule that missed several runs catches up with this
+    /// one.
     ///
-    /// Takes about forty times as long as [`Cron::next_after`], however many were missed.
+    /// Takes about forty times as long as [`Cron::next_after`], no matter how many runs were missed.
     pub fn latest_between(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let mut latest = self.next_after(after).filter(|fire| *fire <= until)?;
         let mut end = until;
@@ -133,34 +135,34 @@ impl Cron {
 pub enum InvalidCron {
     /// Over 512 bytes.
     TooLong,
-    /// A line break, another control character, or something outside ASCII.
+    /// A line break, another control character, or a character outside ASCII.
     Character,
     /// Not the name of a time zone.
     UnknownZone(String),
     /// A second zone after the first.
     SecondZone,
-    /// `@` and something that is no descriptor.
+    /// `@` followed by an unknown descriptor.
     UnknownDescriptor(String),
-    /// `@every` with something that is not a usable interval.
+    /// `@every` with an unusable interval.
     Interval(String),
-    /// This many fields, not five.
+    /// The number of fields, which is not five.
     FieldCount(usize),
-    /// One entry of a field cannot be read.
+    /// An invalid entry of a field.
     Field {
-        /// Which field.
+        /// The name of the field.
         field: &'static str,
         /// The entry, as written.
         entry: String,
-        /// What the field accepts.
+        /// The values that the field accepts.
         accepts: &'static str,
-        /// What is wrong with the entry.
+        /// The problem with the entry.
         problem: FieldProblem,
     },
     /// No calendar has such a day.
     NeverFires,
 }
 
-/// What is wrong with an entry of a field.
+/// The problem with an entry of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldProblem {
     /// Not a value of the field.

@@ -1,8 +1,8 @@
-//! Where a message goes: reads the rest of a publish path and its query, as the publisher wrote them.
+//! The destination of a message: reads the rest of a publish path and its query exactly as the publisher wrote them.
 //!
-//! The URL is kept verbatim, because receivers compare it with the signature as text; it is parsed only to
-//! check it. Which addresses may be reached is the server's egress policy, not decided here.
-//! Start at [`split_query`], then [`Destination::parse`].
+//! The URL is kept verbatim, because receivers compare it with the signature as text. It is parsed only to check it.
+//! The server's egress policy decides which addresses may be reached. Start at [`split_query`], then read
+//! [`Destination::parse`].
 
 use crate::echo::{echo_url, is_scheme};
 use std::borrow::Cow;
@@ -15,10 +15,10 @@ const API_PREFIX: &str = "api/";
 /// Longest scheme that an error names.
 const SCHEME_BYTES_MAX: usize = 16;
 
-/// The query of a publish request, sorted by whom its parts are for.
+/// The query of a publish request, split by recipient.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryParts {
-    /// The destination's own query, in the order and encoding received; `None` when it has none.
+    /// The destination's own query, in the order and encoding received; `None` if it has none.
     pub destination: Option<String>,
     /// Settings given as query keys: names in lower case, values decoded.
     pub config: Vec<(String, String)>,
@@ -50,7 +50,7 @@ pub fn split_query(raw_query: Option<&str>) -> QueryParts {
     parts
 }
 
-/// Whom a message is for.
+/// The destination of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// An `http` or `https` URL, verbatim, query included, without fragment.
@@ -61,7 +61,8 @@ pub enum Destination {
     Api(String),
 }
 
-/// The text names no destination; the message is for the publisher. It repeats the text without user, password and query.
+/// The text names no destination. The message is for the publisher and repeats the text without user, password and
+/// query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidDestination(String);
 
@@ -77,7 +78,7 @@ fn invalid<T>(url: &str, problem: impl fmt::Display) -> Result<T, InvalidDestina
     Err(InvalidDestination(format!("invalid destination url: {problem}; received {}", echo_url(url))))
 }
 
-/// The text of the hosted service about a URL that is not http or https, and which scheme it has instead.
+/// The hosted service's error text for a URL whose scheme is not http or https. It names the scheme.
 fn invalid_scheme<T>(url: &str) -> Result<T, InvalidDestination> {
     const HOSTED: &str = "endpoint has invalid scheme, add http:// or https://";
     match scheme(url) {
@@ -86,7 +87,7 @@ fn invalid_scheme<T>(url: &str) -> Result<T, InvalidDestination> {
     }
 }
 
-/// The scheme of a URL that is not http or https. `localhost:3000` has none.
+/// The scheme of a URL that is not http or https. `localhost:3000` has no scheme.
 fn scheme(url: &str) -> Option<&str> {
     let (scheme, rest) = url.split_once(':')?;
     let is_host = scheme.contains('.') || rest.starts_with(|c: char| c.is_ascii_digit()) || rest.contains('@');
@@ -94,9 +95,9 @@ fn scheme(url: &str) -> Option<&str> {
 }
 
 impl Destination {
-    /// Reads the raw rest of a publish path and the destination's own query (see [`split_query`]).
+    /// Reads the raw rest of a publish path, and the destination's own query (see [`split_query`]).
     ///
-    /// The query of a group or an API is dropped: they have none.
+    /// Drops the query of a group or an API, because they do not have one.
     pub fn parse(
         remainder: &str,
         query: Option<&str>,
@@ -105,7 +106,7 @@ impl Destination {
         Destination::parse_unless_known(remainder, query, url_bytes_max, |_| false)
     }
 
-    /// The same; a URL that is known to be right is not checked again.
+    /// Like [`Destination::parse`], but does not check a URL again that is known to be valid.
     pub fn parse_unless_known(
         remainder: &str,
         query: Option<&str>,
@@ -164,7 +165,7 @@ pub fn check_url(url: &str, url_bytes_max: usize) -> Result<(), InvalidDestinati
     }
     let (before_query, _) = after_slashes.split_once(['?', '#']).unwrap_or((after_slashes, ""));
     if before_query.contains('\\') {
-        // URL parsers disagree on whether it ends the host.
+        // URL parsers disagree on whether a backslash ends the host.
         return invalid(url, "a backslash must be percent-encoded");
     }
     let (authority, _) = before_query.split_once('/').unwrap_or((before_query, ""));
@@ -184,7 +185,7 @@ pub fn check_url(url: &str, url_bytes_max: usize) -> Result<(), InvalidDestinati
     Ok(())
 }
 
-/// `scheme://host:port` in one spelling for all URLs that lead to the same server; `None` when it is no URL.
+/// `scheme://host:port` in one spelling for all URLs of the same server; `None` if the text is not a URL.
 pub fn origin(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let host = url.host_str()?;
@@ -238,7 +239,7 @@ fn has_prefix(text: &str, prefix: &str) -> bool {
     text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-/// Puts the URL together again: restores a slash that a proxy folded, adds the query, drops a fragment.
+/// Reassembles the URL: restores a slash that a proxy folded, adds the query and drops the fragment.
 fn assemble(scheme: &str, rest: &str, query: Option<&str>) -> Result<String, InvalidDestination> {
     if !rest.starts_with('/') {
         return invalid(&format!("{scheme}{rest}"), "the scheme must be followed by //");
@@ -249,17 +250,17 @@ fn assemble(scheme: &str, rest: &str, query: Option<&str>) -> Result<String, Inv
         url.push(if url.contains('?') { '&' } else { '?' });
         url.push_str(query);
     }
-    // Clients never send fragments; one can only come from a batch item or an encoded URL.
+    // Clients never send fragments. A fragment can only come from a batch item or an encoded URL.
     url.truncate(without_fragment(&url).len());
     Ok(url)
 }
 
-/// A URL up to its fragment, which is never sent.
+/// A URL without its fragment, which is never sent.
 pub fn without_fragment(url: &str) -> &str {
     url.split('#').next().unwrap_or(url)
 }
 
-/// Whether the text can name a URL group, a queue or a schedule; such a name needs no encoding in a path.
+/// Whether the text is a valid name of a URL group, a queue or a schedule. Such a name needs no encoding in a path.
 pub fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.bytes().all(is_plain) && text != "." && text != ".."

@@ -1,7 +1,7 @@
 //! Durations as publishers write them: `50s`, `1d10h30m`, `1.5h`, or a bare number of seconds.
 //!
-//! Workflows also have weeks, months and years, and results of divisions, see [`Units`]. [`parse_duration`] knows the grammar
-//! only; what is too short or too long depends on the setting and is checked by [`DurationRange`].
+//! Workflows also have weeks, months and years, and results of divisions; see [`Units`]. [`parse_duration`] knows only
+//! the grammar. The limits depend on the setting, and [`DurationRange`] checks them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,11 +10,11 @@ use std::fmt;
 const TEXT_BYTES_MAX: usize = 32;
 /// Most digits of one number, leading zeros included.
 const DIGITS_MAX: usize = 15;
-/// Most decimals of the last number: with them every result is a whole number of milliseconds.
+/// Most decimals of the last number, so that every result is a whole number of milliseconds.
 const DECIMALS_MAX: usize = 3;
 /// One day in milliseconds.
 const DAY_MS: u64 = 86_400_000;
-/// The units in the order in which they may follow each other, in milliseconds.
+/// The units with their milliseconds, in the order in which they may follow each other.
 const UNITS: [(&str, u64); 7] = [
     ("y", 365 * DAY_MS),
     ("mo", 30 * DAY_MS),
@@ -25,14 +25,14 @@ const UNITS: [(&str, u64); 7] = [
     ("s", 1_000),
 ];
 
-/// The units that a duration may have.
+/// The units that a duration may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Units {
     /// `d`, `h`, `m` and `s`.
     #[default]
     Short,
-    /// Also `y` (365 days), `mo` (30 days) and `w`, and any number of decimals, also without a unit: programs compute such
-    /// durations, and `10 / 3` is `3.3333333333333335`. What is shorter than a thousandth of the unit is cut off.
+    /// Also `y` (365 days), `mo` (30 days) and `w`, and any number of decimals, also without a unit. Programs compute
+    /// such durations, and `10 / 3` is `3.3333333333333335`. Decimals beyond a thousandth of the unit are cut off.
     Long,
 }
 
@@ -45,22 +45,22 @@ impl Units {
     }
 }
 
-/// Units that people write and no duration has, unless [`Units`] has them.
+/// Units that people write but durations do not have, except where [`Units`] adds them.
 const NO_UNITS: [&str; 14] =
     ["ms", "us", "µs", "ns", "sec", "min", "hour", "day", "w", "week", "mo", "month", "y", "year"];
 
-/// Why a text is not a duration. The texts follow the value: `"500ms" is not a duration: …`.
+/// Why a text is not a duration. The error texts follow the value: `"500ms" is not a duration: …`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidDuration {
-    /// Not numbers with units.
+    /// The text is not a sequence of numbers with units.
     Grammar,
     /// A unit that is not supported here.
     Unit(&'static str),
-    /// A unit came twice or after a smaller one.
+    /// A unit is repeated or follows a smaller one.
     UnitOrder,
-    /// More text than any sensible duration needs.
+    /// The text is longer than any valid duration.
     TooLong,
-    /// A number that no clock can count.
+    /// The number is too large.
     TooBig,
 }
 
@@ -83,13 +83,13 @@ impl std::error::Error for InvalidDuration {}
 
 /// Reads a duration and returns it in milliseconds.
 ///
-/// One or more `<digits><unit>`, units `d h m s` in descending order, each at most once; the last number may
-/// carry up to three decimals; a bare integer means seconds.
+/// Accepts one or more `<digits><unit>`, with the units `d h m s` in descending order, each at most once. The last
+/// number may have up to three decimals. A bare integer means seconds.
 pub fn parse_duration(text: &str) -> Result<u64, InvalidDuration> {
     parse_duration_in(Units::Short, text)
 }
 
-/// The same with these units.
+/// Like [`parse_duration`], with these units.
 pub fn parse_duration_in(known: Units, text: &str) -> Result<u64, InvalidDuration> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(InvalidDuration::TooLong);
@@ -121,7 +121,7 @@ pub fn parse_duration_in(known: Units, text: &str) -> Result<u64, InvalidDuratio
     Ok(total)
 }
 
-/// One `<digits>[.<decimals>]<unit>` and what follows it.
+/// One `<digits>[.<decimals>]<unit>` and the rest of the text.
 struct Part<'a> {
     whole: u64,
     thousandths: Option<u64>,
@@ -160,7 +160,7 @@ fn unknown_unit(word: &[u8]) -> InvalidDuration {
     unit.map_or(InvalidDuration::Grammar, InvalidDuration::Unit)
 }
 
-/// A duration in the units of [`parse_duration`], which reads the same: `365d`, `1h30m`, `1.5s`.
+/// Formats a duration in the units of [`parse_duration`], which reads it back: `365d`, `1h30m`, `1.5s`.
 pub fn in_units(ms: u64) -> String {
     let (mut rest, mut text) = (ms, String::new());
     for (unit, unit_ms) in &UNITS[3..] {
@@ -191,7 +191,7 @@ fn number(digits: &[u8]) -> Result<u64, InvalidDuration> {
     }
 }
 
-/// How short and how long a duration may be in one place, ends included.
+/// The shortest and longest duration that one setting accepts, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurationRange {
     /// Shortest accepted, in milliseconds.
@@ -200,17 +200,17 @@ pub struct DurationRange {
     pub max_ms: u64,
 }
 
-/// On which side of a [`DurationRange`] a duration lies.
+/// Whether a duration is below or above a [`DurationRange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfRange {
-    /// Makes no sense: the API answers 400.
+    /// Invalid: the API responds with 400.
     UnderMinimum,
-    /// A quota: the API answers 412.
+    /// Over a quota: the API responds with 412.
     OverMaximum,
 }
 
 impl DurationRange {
-    /// Hands the duration back when it lies within the range.
+    /// Returns the duration if it lies within the range.
     pub fn check(self, ms: u64) -> Result<u64, OutOfRange> {
         if ms < self.min_ms {
             Err(OutOfRange::UnderMinimum)
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_named() {
+    fn errors_name_the_reason() {
         for (text, reason) in [
             ("500ms", InvalidDuration::Unit("ms")),
             ("1h500ms", InvalidDuration::Unit("ms")),

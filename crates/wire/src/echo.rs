@@ -1,14 +1,14 @@
-//! Rejected values as errors repeat them: in quotes, cut, and without characters that a terminal would obey.
+//! How errors repeat a rejected value: in quotes, cut, and without characters that a terminal would interpret.
 //!
-//! Secrets are not repeated: values of headers to send on, tokens, keys and deduplication ids never get here, and
+//! Secrets are not repeated. Values of forwarded headers, tokens, keys and deduplication ids never get here, and
 //! [`echo_url`] leaves out the parts of a URL that may hold them.
 
-/// Most characters of a rejected value that an error repeats; the rest is cut.
+/// Most characters of a rejected value that an error repeats. The rest is cut.
 pub const ECHO_CHARS_MAX: usize = 64;
-/// Stands for the part that is cut or left out.
+/// Stands for a part that is cut or left out.
 const LEFT_OUT: char = '…';
 
-/// The value in quotes, cut to [`ECHO_CHARS_MAX`] characters; control characters and the like are escaped.
+/// The value in quotes, cut to [`ECHO_CHARS_MAX`] characters, with control characters and the like escaped.
 pub fn echo(value: &str) -> String {
     let end = value.char_indices().nth(ECHO_CHARS_MAX).map(|(end, _)| end);
     match end {
@@ -17,7 +17,7 @@ pub fn echo(value: &str) -> String {
     }
 }
 
-/// The part of a value around a byte, in the same form.
+/// The part of a value around a byte, in the form of [`echo`].
 pub fn echo_around(value: &str, at: usize) -> String {
     let before = value.char_indices().take_while(|(start, _)| *start < at).count();
     let skipped = before.saturating_sub(ECHO_CHARS_MAX / 2);
@@ -28,13 +28,13 @@ pub fn echo_around(value: &str, at: usize) -> String {
     echo(&format!("{LEFT_OUT}{part}"))
 }
 
-/// A URL, or a text that should be one, in the same form: without user, password, query and fragment.
+/// A URL, or a text that should be one, in the form of [`echo`]: without user, password, query and fragment.
 pub fn echo_url(url: &str) -> String {
     let end = places_of(url, b"?#").next().map_or(url.len(), |(at, _)| at);
     let (shown, hidden) = url.split_at(end);
     let scheme = shown.split_once("://").map_or("", |(scheme, _)| scheme);
     let (scheme, shown) = if is_scheme(scheme) { shown.split_at(scheme.len() + "://".len()) } else { ("", shown) };
-    // A password that is not encoded may hold slashes and question marks.
+    // A password that is not encoded may contain slashes and question marks.
     let user_end = places_of(shown, b"@").last().map(|(_, after)| after);
     let is_query_of_user = user_end.is_none() && places_of(hidden, b"@").next().is_some();
     let password = places_of(shown, b":").next().filter(|_| is_query_of_user);
@@ -43,7 +43,7 @@ pub fn echo_url(url: &str) -> String {
         (None, Some((_, start))) => format!("{}{LEFT_OUT}", &shown[..start]),
         (None, None) => shown.to_owned(),
     };
-    // Their marks stay, so that readers see that there was something.
+    // The `?` or `#` stays, so that readers see that a part is missing.
     match hidden.chars().next() {
         None => echo(&format!("{scheme}{shown}")),
         Some('#') => echo(&format!("{scheme}{shown}#{LEFT_OUT}")),
@@ -57,7 +57,7 @@ pub(crate) fn is_scheme(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(is_rest)
 }
 
-/// Where one of these characters begins and ends, as it is or percent-encoded, also more than once.
+/// The positions of these characters, verbatim or percent-encoded one or more times.
 fn places_of<'a>(text: &'a str, wanted: &'a [u8]) -> impl Iterator<Item = (usize, usize)> + 'a {
     let bytes = text.as_bytes();
     (0..bytes.len()).filter_map(move |at| match bytes[at] {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_long_value_is_around_the_mistake() {
+    fn the_excerpt_of_a_long_value_is_around_the_mistake() {
         let long = format!("{}^{}", "1+".repeat(60), "2+".repeat(60));
         assert_eq!(echo_around("2^3", 1), "\"2^3\"");
         assert_eq!(echo_around(&"a".repeat(ECHO_CHARS_MAX), 60), echo(&"a".repeat(ECHO_CHARS_MAX)));
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_bounded_and_printable(
+        fn any_value_is_echoed_bounded_and_printable(
             value in "[a-z@%?#:/4 0\u{0}-\u{9f}\u{2000}-\u{2100}]{0,200}",
             at in 0..210usize,
         ) {

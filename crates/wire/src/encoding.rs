@@ -1,5 +1,5 @@
-//! Bytes as text: base64 in the two alphabets the protocol uses, values of headers that are not UTF-8, and what is wrong with
-//! a JSON text.
+//! Bytes as text: base64 in the two alphabets of the protocol, header values that are not UTF-8, and errors in a JSON
+//! text.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -11,7 +11,7 @@ pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Reverses [`base64()`]; `None` when the text is not base64.
+/// Reverses [`base64()`]; `None` if the text is not base64.
 pub fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
@@ -26,7 +26,7 @@ pub fn push_base64url(bytes: &[u8], out: &mut String) {
     URL_SAFE_NO_PAD.encode_string(bytes, out);
 }
 
-/// Reverses [`push_base64url`]; `None` when the text is not of that alphabet.
+/// Reverses [`push_base64url`]; `None` if the text is not in that alphabet.
 pub fn from_base64url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
@@ -45,8 +45,8 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The private-use character of a byte `b` from 0x80 on is `ESCAPES + b`: U+F780 to U+F7FF.
 const ESCAPES: u32 = 0xf700;
 
-/// The value of a header as text to store: as it is if it is UTF-8; otherwise each byte from 0x80 on is a private-use
-/// character, as Python does it with surrogates. [`header_bytes`] gives back exactly the same bytes.
+/// A header value as text to store. UTF-8 stays as it is. Otherwise each byte from 0x80 on becomes a private-use
+/// character, as Python does with surrogates. [`header_bytes`] returns exactly the same bytes.
 pub fn header_text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(|c| escaped(c).is_some()) => Cow::Borrowed(text),
@@ -54,7 +54,7 @@ pub fn header_text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The bytes of a header whose value is stored as [`header_text`].
+/// The bytes of a header value that is stored as [`header_text`].
 pub fn header_bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(|c| escaped(c).is_some()) {
         return Cow::Borrowed(text.as_bytes());
@@ -69,7 +69,7 @@ pub fn header_bytes(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// What people are shown of such a value.
+/// The stored header value as people see it.
 pub fn header_shown(text: &str) -> Cow<'_, str> {
     match header_bytes(text) {
         Cow::Borrowed(_) => Cow::Borrowed(text),
@@ -77,7 +77,7 @@ pub fn header_shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Text in UTF-8, or in Latin-1, in which JavaScript's `fetch` sends headers.
+/// Decodes text in UTF-8 or in Latin-1, which JavaScript's `fetch` uses for headers.
 pub fn utf8_or_latin1(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
@@ -97,14 +97,14 @@ fn escaped(c: char) -> Option<u8> {
     u32::from(c).checked_sub(ESCAPES).and_then(|byte| u8::try_from(byte).ok()).filter(|byte| !byte.is_ascii())
 }
 
-/// What is wrong with a JSON text, without what stands there: that may be a secret, and errors are logged and sent.
+/// The error in a JSON text, without the text itself: it may hold a secret, and errors are logged and sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError(String);
 
 impl From<serde_json::Error> for JsonError {
     fn from(error: serde_json::Error) -> JsonError {
         let text = error.to_string();
-        // The library quotes the value that it found: `invalid type: string "…", expected a map at line 1 column 9`.
+        // The library quotes the value: `invalid type: string "…", expected a map at line 1 column 9`.
         let quoting = ["invalid type", "invalid value"].into_iter().find(|kind| text.starts_with(kind));
         JsonError(match (quoting, text.rfind(", expected ")) {
             (Some(kind), Some(expected)) => format!("{kind}{}", &text[expected..]),
@@ -138,7 +138,7 @@ mod tests {
             (r#"{"a":4711}"#, "invalid value, expected u8 at line 1 column "),
             ("{", "EOF while parsing an object at line 1 column "),
         ] {
-            // The column depends on features of the library, which other crates may turn on.
+            // The column depends on features of the library that other crates may enable.
             assert_eq!(error(text).trim_end_matches(|c: char| c.is_ascii_digit()), expected, "{text}");
         }
     }

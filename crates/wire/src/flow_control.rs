@@ -5,13 +5,13 @@ use std::fmt;
 
 /// Accepted periods: one second to seven days.
 const PERIOD: DurationRange = DurationRange { min_ms: 1_000, max_ms: 7 * 86_400_000 };
-/// Largest rate or parallelism; far beyond what a server can do.
+/// Largest rate or parallelism, far beyond the capacity of a server.
 const COUNT_MAX: u32 = 1_000_000_000;
 
 /// The limits of a flow-control key; at least one of `parallelism` and `rate` is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowControl {
-    /// Most deliveries under way at once.
+    /// Most deliveries in flight at once.
     pub parallelism: Option<u32>,
     /// Most deliveries started within a period.
     pub rate: Option<u32>,
@@ -22,15 +22,15 @@ pub struct FlowControl {
 /// Why a text is not a flow-control value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidFlowControl {
-    /// Not `name=value` parts, or a name that does not exist.
+    /// Not a list of `name=value` parts, or an unknown name.
     Grammar,
     /// A name came twice.
     Repeated,
-    /// A count that is no number from 1 on.
+    /// A count that is not a number from 1 on.
     Count,
-    /// A period that is no duration from one second to seven days.
+    /// A period that is not a duration from one second to seven days.
     Period,
-    /// Neither parallelism nor rate.
+    /// Neither parallelism nor rate is set.
     NothingLimited,
 }
 

@@ -1,4 +1,4 @@
-//! Which headers of a publish travel on to the destination, and under which bounds.
+//! Decides which headers of a publish are forwarded to the destination, and within which limits.
 
 use crate::encoding::{header_text, utf8_or_latin1};
 use crate::header;
@@ -9,15 +9,15 @@ use std::borrow::Cow;
 /// Most characters of a received name that a message repeats.
 const SHOWN_NAME_CHARS_MAX: usize = 100;
 
-/// One header line of a request.
+/// One header of a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct HeaderPair<'a> {
     /// The name as received, in any case.
     pub(crate) name: &'a str,
     pub(crate) value: &'a [u8],
 }
 
-impl<'a> Line<'a> {
+impl<'a> HeaderPair<'a> {
     /// The value without outer white space.
     pub(crate) fn trimmed(self) -> &'a [u8] {
         let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
@@ -31,7 +31,7 @@ impl<'a> Line<'a> {
         self.without_controls(utf8_or_latin1(self.trimmed()))
     }
 
-    /// The trimmed value as it is stored to be sent on, byte for byte.
+    /// The trimmed value as it is stored to be forwarded, byte for byte.
     fn forwarded(self) -> Result<Cow<'a, str>, Rejection> {
         self.without_controls(header_text(self.trimmed()))
     }
@@ -44,19 +44,19 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A refusal that names this header.
+    /// A rejection that names this header.
     pub(crate) fn refused(self, reason: impl std::fmt::Display) -> Rejection {
         Rejection::invalid(format!("{}: {reason}", self.display_name()))
     }
 
-    /// The name as messages show it; names in batch items can be of any length.
+    /// The name for error messages. Names in batch items can be of any length.
     pub(crate) fn display_name(self) -> String {
         let end = self.name.char_indices().nth(SHOWN_NAME_CHARS_MAX).map_or(self.name.len(), |(end, _)| end);
         header::canonical(&self.name[..end])
     }
 }
 
-/// The headers to send on, collected in the order received.
+/// The headers to forward, in the order received.
 #[derive(Default)]
 pub(crate) struct Forwarded {
     headers: Vec<(String, String)>,
@@ -65,17 +65,17 @@ pub(crate) struct Forwarded {
 }
 
 impl Forwarded {
-    /// Adds `Upstash-Forward-<name>`, refusing names that a publisher may not set.
+    /// Adds `Upstash-Forward-<name>` and rejects names that a publisher may not set.
     pub(crate) fn push_explicit(
         &mut self,
         name: &str,
-        line: Line<'_>,
+        line: HeaderPair<'_>,
         limits: &PublishLimits,
     ) -> Result<(), Rejection> {
         if !header::is_valid_name(name) {
             return Err(line.refused("the name after Upstash-Forward- must be a header name"));
         }
-        // Whoever hands on the headers of a delivery sends this one too, and no other server knows it.
+        // A client that forwards all headers of a delivery also sends this one. No other server knows it.
         if name.eq_ignore_ascii_case(header::HOPS) {
             return Ok(());
         }
@@ -93,12 +93,12 @@ impl Forwarded {
         Ok(())
     }
 
-    /// Adds headers that came without prefix, unless the same name was given with it.
+    /// Adds headers that came without the prefix, unless the same name was given with it.
     ///
-    /// `all` says whether every plain header travels on or `Content-Type` only.
+    /// `all` says whether all plain headers are forwarded or only `Content-Type`.
     pub(crate) fn push_plain<'a>(
         &mut self,
-        lines: impl Iterator<Item = Line<'a>>,
+        lines: impl Iterator<Item = HeaderPair<'a>>,
         all: bool,
         limits: &PublishLimits,
     ) -> Result<(), Rejection> {
@@ -118,12 +118,12 @@ impl Forwarded {
         Ok(())
     }
 
-    /// How many were named with the prefix; they come first.
+    /// How many headers were named with the prefix. They come first.
     pub(crate) fn explicit(&self) -> usize {
         self.explicit
     }
 
-    /// What was collected.
+    /// Returns the collected headers.
     pub(crate) fn into_headers(self) -> Vec<(String, String)> {
         self.headers
     }
@@ -132,7 +132,7 @@ impl Forwarded {
         has_name(&self.headers, name)
     }
 
-    fn push(&mut self, name: &str, line: Line<'_>, limits: &PublishLimits) -> Result<(), Rejection> {
+    fn push(&mut self, name: &str, line: HeaderPair<'_>, limits: &PublishLimits) -> Result<(), Rejection> {
         let value = line.forwarded()?;
         if self.headers.len() == limits.forward_headers_max {
             let reason = format!("at most {} headers are forwarded", limits.forward_headers_max);
@@ -148,8 +148,9 @@ impl Forwarded {
     }
 }
 
-/// Whether `Upstash-Header-Forward` sends this header on: not the API token, nor what belongs to one hop, nor
-/// settings, nor what the server sets itself. `Accept-Encoding` says what the publisher can decode, not what this server can.
+/// Whether `Upstash-Header-Forward` forwards this header. It leaves out the API token, hop-by-hop headers, settings,
+/// and headers that the server sets. It also leaves out `Accept-Encoding`, which describes the publisher's decoder and
+/// not this server's.
 fn is_forwardable_plain(name: &str) -> bool {
     let is_setting = name.get(..header::PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(header::PREFIX));
     header::is_valid_name(name)

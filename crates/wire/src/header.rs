@@ -1,23 +1,23 @@
-//! Header names: the ones the protocol knows, their canonical spelling, and which of them may not be forwarded.
+//! Header names: those of the protocol, their canonical spelling, and which of them may not be forwarded.
 
 /// The publisher's API token.
 pub const AUTHORIZATION: &str = "authorization";
-/// MIME type of a body; stored and sent on.
+/// MIME type of a body; stored and forwarded.
 pub const CONTENT_TYPE: &str = "content-type";
-/// What the receiver's answer may be compressed with; belongs to one hop.
+/// Compressions that the sender of a request can decode; hop-by-hop.
 pub const ACCEPT_ENCODING: &str = "accept-encoding";
-/// Who sends a delivery.
+/// The sender of a delivery.
 pub const USER_AGENT: &str = "user-agent";
 
-/// Starts every header of the protocol.
+/// The prefix of every header of the protocol.
 pub const PREFIX: &str = "upstash-";
-/// Starts a header to send on: `Upstash-Forward-<Name>`.
+/// The prefix of a header to forward: `Upstash-Forward-<Name>`.
 pub const FORWARD_PREFIX: &str = "upstash-forward-";
-/// Starts a setting of the callback.
+/// The prefix of a setting of the callback.
 pub const CALLBACK_PREFIX: &str = "upstash-callback-";
-/// Starts a setting of the failure callback.
+/// The prefix of a setting of the failure callback.
 pub const FAILURE_CALLBACK_PREFIX: &str = "upstash-failure-callback-";
-/// Starts what SDKs tell about themselves; never stored.
+/// The prefix of telemetry that SDKs send; never stored.
 pub const TELEMETRY_PREFIX: &str = "upstash-telemetry-";
 
 /// Method of the delivery.
@@ -26,17 +26,17 @@ pub const METHOD: &str = "upstash-method";
 pub const DELAY: &str = "upstash-delay";
 /// Absolute earliest time of the first attempt, Unix seconds.
 pub const NOT_BEFORE: &str = "upstash-not-before";
-/// How long one attempt may take.
+/// Longest duration of one attempt.
 pub const TIMEOUT: &str = "upstash-timeout";
-/// How many attempts may follow the first.
+/// Number of retries after the first attempt.
 pub const RETRIES: &str = "upstash-retries";
 /// Expression for the wait before each retry.
 pub const RETRY_DELAY: &str = "upstash-retry-delay";
-/// Whether to send on all plain headers of the publish.
+/// Whether to forward all plain headers of the publish.
 pub const HEADER_FORWARD: &str = "upstash-header-forward";
-/// URL to call after every attempt.
+/// URL that is called after every attempt.
 pub const CALLBACK: &str = "upstash-callback";
-/// URL to call when the message has failed for good.
+/// URL that is called when the message has failed for good.
 pub const FAILURE_CALLBACK: &str = "upstash-failure-callback";
 /// Explicit deduplication id.
 pub const DEDUPLICATION_ID: &str = "upstash-deduplication-id";
@@ -44,76 +44,78 @@ pub const DEDUPLICATION_ID: &str = "upstash-deduplication-id";
 pub const CONTENT_BASED_DEDUPLICATION: &str = "upstash-content-based-deduplication";
 /// Labels for filtering.
 pub const LABEL: &str = "upstash-label";
-/// Which rate and parallelism a message shares.
+/// Flow-control key: messages with the same key share its rate and parallelism.
 pub const FLOW_CONTROL_KEY: &str = "upstash-flow-control-key";
 /// The limits of that key.
 pub const FLOW_CONTROL_VALUE: &str = "upstash-flow-control-value";
-/// What API answers must hide.
+/// Fields that API responses must hide.
 pub const REDACT_FIELDS: &str = "upstash-redact-fields";
-/// Makes a publish a schedule.
+/// Turns a publish into a schedule.
 pub const CRON: &str = "upstash-cron";
-/// Makes a publish an enqueue.
+/// Turns a publish into an enqueue.
 pub const QUEUE_NAME: &str = "upstash-queue-name";
 
-/// Starts every header about a run of a workflow.
+/// The prefix of every header about a workflow run.
 pub const WORKFLOW_PREFIX: &str = "upstash-workflow-";
-/// Whether a publish starts a run, or appends to one.
+/// Whether a publish starts a run or appends to one.
 pub const WORKFLOW_INIT: &str = "upstash-workflow-init";
-/// Which run a publish or a delivery is about.
+/// The run of a publish or a delivery.
 pub const WORKFLOW_RUN_ID: &str = "upstash-workflow-runid";
-/// Which instance of that run: when it was created, Unix milliseconds.
+/// The instance of that run: its creation time in Unix milliseconds.
 pub const WORKFLOW_CREATED_AT: &str = "upstash-workflow-createdat";
-/// What kind of entry a publish appends.
+/// The kind of entry that a publish appends.
 pub const WORKFLOW_CALL_TYPE: &str = "upstash-workflow-calltype";
 /// Whether a step of another run starts this one.
 pub const WORKFLOW_INVOKE: &str = "upstash-workflow-invoke";
-/// How many runs led to this one, one invoking the next.
+/// The depth of invocations that led to this run.
 pub const WORKFLOW_INVOKE_COUNT: &str = "upstash-workflow-invoke-count";
-/// Nobody knows which client the endpoint has: it shall trigger the run once more, its own way.
+/// The client of the endpoint is unknown: the endpoint must trigger the run again with its own client.
 pub const WORKFLOW_UNKNOWN_SDK: &str = "upstash-workflow-unknown-sdk";
-/// The endpoint does so.
+/// Set by an endpoint that triggers the run with its own client; see [`WORKFLOW_UNKNOWN_SDK`].
 pub const WORKFLOW_TRIGGER_BY_SDK: &str = "upstash-workflow-trigger-by-sdk";
-/// Says to an endpoint that the body is a list of entries.
+/// Set on a delivery: the body is a list of entries.
 pub const WORKFLOW_SDK_VERSION: &str = "upstash-workflow-sdk-version";
-/// Which step a call is made for.
+/// The step that makes a call.
 pub const WORKFLOW_STEP_ID: &str = "upstash-workflow-stepid";
-/// Says to an endpoint that the run has failed.
+/// Set on a delivery: the run has failed.
 pub const WORKFLOW_IS_FAILURE: &str = "upstash-workflow-is-failure";
-/// The same, to newer clients.
+/// Set on a delivery: the run has failed, for newer clients.
 pub const WORKFLOW_FAILURE_CALLBACK: &str = "upstash-workflow-failure-callback";
-/// What the client of a run can do.
+/// Features that the client of a run supports.
 pub const FEATURE_SET: &str = "upstash-feature-set";
 
 /// Set on a delivery: the signature.
 pub const SIGNATURE: &str = "upstash-signature";
 /// Set on a delivery: the message.
 pub const MESSAGE_ID: &str = "upstash-message-id";
-/// Set on a delivery: retries before this attempt.
+/// Set on a delivery: the number of retries before this attempt.
 pub const RETRIED: &str = "upstash-retried";
 /// Set on a delivery: the schedule that produced the message.
 pub const SCHEDULE_ID: &str = "upstash-schedule-id";
-/// Set on a delivery: the URL group the message was published to.
+/// Set on a delivery: the URL group that the message was published to.
 pub const TOPIC_NAME: &str = "upstash-topic-name";
-/// Set on a delivery: address of the publisher.
+/// Set on a delivery: the address of the publisher.
 pub const CALLER_IP: &str = "upstash-caller-ip";
-/// Set on a delivery: where the server runs.
+/// Set on a delivery: the region of the server.
 pub const REGION: &str = "upstash-region";
 
-/// Set on a delivery: how many deliveries led here, this one included, so one more than the hops of its message.
+/// Set on a delivery: how many deliveries led to it, including this one. This is the number of hops of its message plus
+/// one.
 ///
-/// A publish that repeats it, as a proxy or another server that forwards headers does, continues the count: its
-/// message has as many hops as the header says. Always sent, because a count that nobody begins ends no loop.
+/// A publish that repeats the header continues the count. A proxy or another server that forwards headers does so. The
+/// new message has as many hops as the header says. Every delivery carries the header, because a loop can only be
+/// detected if its first delivery starts the count.
 pub const HOPS: &str = "posthaste-hops";
 
-/// In an answer with status 489: do not retry.
+/// In a response with status 489: do not retry.
 pub const NON_RETRYABLE_ERROR: &str = "upstash-nonretryable-error";
-/// In an answer: when to try again.
+/// In a response: when to try again.
 pub const RETRY_AFTER: &str = "retry-after";
-/// In an answer: when the rate limit resets.
+/// In a response: when the rate limit resets.
 pub const RATE_LIMIT_RESET: &str = "x-ratelimit-reset";
-/// In an answer: when the limit on requests resets.
+/// In a response: when the limit on requests resets.
 pub const RATE_LIMIT_RESET_REQUESTS: &str = "x-ratelimit-reset-requests";
-/// In an answer: when the limit on tokens resets.
+/// In a response: when the limit on tokens resets.
 pub const RATE_LIMIT_RESET_TOKENS: &str = "x-ratelimit-reset-tokens";
 
 const HOP_BY_HOP_OR_FRAMING: [&str; 12] = [
@@ -133,9 +135,9 @@ const HOP_BY_HOP_OR_FRAMING: [&str; 12] = [
 
 const SET_BY_SERVER: [&str; 8] = [SIGNATURE, MESSAGE_ID, RETRIED, SCHEDULE_ID, TOPIC_NAME, CALLER_IP, REGION, HOPS];
 
-/// The spelling Go uses, and thus the hosted service: `x-api-KEY` becomes `X-Api-Key`.
+/// The spelling that Go and thus the hosted service use: `x-api-KEY` becomes `X-Api-Key`.
 ///
-/// A text that is no header name stays as it is.
+/// A text that is not a header name stays as it is.
 pub fn canonical(name: &str) -> String {
     if !is_valid_name(name) {
         return name.to_owned();
@@ -154,12 +156,12 @@ pub fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// Whether the header belongs to one connection or to the framing of one request, so nobody may forward it.
+/// Whether the header belongs to one connection or to the framing of one request, and therefore must not be forwarded.
 pub fn is_hop_by_hop_or_framing(name: &str) -> bool {
     HOP_BY_HOP_OR_FRAMING.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether the server sets this header on deliveries, so no publisher may forge it.
+/// Whether the server sets this header on deliveries. Publishers may not set it.
 pub fn is_set_by_server(name: &str) -> bool {
     SET_BY_SERVER.iter().any(|known| known.eq_ignore_ascii_case(name))
 }

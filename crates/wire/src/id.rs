@@ -1,34 +1,34 @@
-//! Ids: how a message, a dead letter, a log position and a tenant are named, inside and outside.
+//! Ids: the internal and public names of messages, dead letters, log positions and tenants.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How many low bits of a [`Seq`] count messages made in the same millisecond.
+/// How many low bits of a [`Seq`] count messages created in the same millisecond.
 const SEQ_COUNTER_BITS: u32 = 20;
 
-/// Position of a message in the order of creation: creation time in ms, then a counter.
+/// Position of a message in the order of creation: its creation time in milliseconds, then a counter.
 ///
-/// Strictly increasing within a store, also over restarts and clock jumps (see [`Seq::next`]), so it
-/// is the primary key of everything that belongs to a message.
+/// Positions strictly increase within a store, also across restarts and clock jumps (see [`Seq::next`]). The position
+/// is therefore the primary key of all data of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// Before every message.
+    /// Before all messages.
     pub const MIN: Seq = Seq(0);
-    /// After every message; fits SQLite's signed integers.
+    /// After all messages; fits SQLite's signed integers.
     pub const MAX: Seq = Seq(i64::MAX as u64);
 
-    /// The first position at or after `now` that lies behind `last`.
+    /// The first position at or after `now` that is greater than `last`.
     pub fn next(last: Seq, now: Timestamp) -> Seq {
         let earliest = Self::first_at(now);
         if earliest > last { earliest } else { Seq(last.0 + 1) }
     }
 
-    /// The lowest position a message created at `time` can have.
+    /// The lowest position that a message created at `time` can have.
     pub fn first_at(time: Timestamp) -> Seq {
         Seq((time.0 << SEQ_COUNTER_BITS).min(Self::MAX.0))
     }
@@ -41,13 +41,13 @@ impl Seq {
 
 /// Public id of a message: `msg_` and the base58 form of its position and a random tag.
 ///
-/// The tag makes ids unguessable and lets a lookup by position refuse a forged id.
+/// The tag makes ids unguessable, and a lookup by position rejects a forged id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MessageId {
-    /// Where the message stands in the order of creation.
+    /// The position of the message in the order of creation.
     pub seq: Seq,
-    /// Random bits, chosen when the id was made.
+    /// Random bits, chosen when the id is created.
     pub tag: u64,
 }
 
@@ -62,8 +62,8 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// The digits of 16 bytes in base58, and where they start. As `bs58` would write them, but in a tenth of the time:
-/// every message has its id written several times.
+/// The base58 digits of 16 bytes, and the index of the first one. The result equals that of `bs58` but takes a tenth of
+/// the time: the id of every message is written several times.
 fn base58(mut number: u128) -> ([u8; BASE58_DIGITS_MAX], usize) {
     const ALPHABET: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     const TEN_DIGITS: u128 = 58_u128.pow(10);
@@ -72,7 +72,7 @@ fn base58(mut number: u128) -> ([u8; BASE58_DIGITS_MAX], usize) {
     let mut start = digits.len();
     let mut end = digits.len();
     while number > 0 {
-        // Ten digits fit into 64 bits, which are divided faster.
+        // Ten digits fit into 64 bits, which divide faster.
         let mut ten = (number % TEN_DIGITS) as u64;
         number /= TEN_DIGITS;
         start = end;
@@ -83,11 +83,11 @@ fn base58(mut number: u128) -> ([u8; BASE58_DIGITS_MAX], usize) {
         }
         end = end.saturating_sub(10);
     }
-    // Every byte of zeros at the front is one digit.
+    // Every leading zero byte is one digit.
     (digits, start - zero_bytes)
 }
 
-/// 22 digits hold 16 bytes, and as many zero bytes are never in front of them.
+/// 22 digits hold 16 bytes. Leading zero bytes never need more.
 const BASE58_DIGITS_MAX: usize = 22;
 
 impl fmt::Debug for MessageId {
@@ -96,7 +96,7 @@ impl fmt::Debug for MessageId {
     }
 }
 
-/// The text is not an id that this server could have made.
+/// The text is not an id that this server could have created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidId;
 
@@ -169,22 +169,22 @@ impl FromStr for BulkActionId {
     }
 }
 
-/// A time and a number that orders what happened in the same millisecond: `<ms>-<n>`.
+/// A time, and a number that orders events of the same millisecond: `<ms>-<n>`.
 ///
-/// Dead letters are named by it, and it is the cursor of every list.
+/// It is the id of a dead letter and the cursor of every list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// When it happened.
+    /// The time of the event.
     pub at: Timestamp,
     /// Order within that millisecond.
     pub n: u64,
 }
 
-/// Id of a dead letter: when the message failed, and the message's [`Seq`].
+/// Id of a dead letter: the time of the message's failure, and its [`Seq`].
 pub type DlqId = Position;
 
 impl Position {
-    /// After every position.
+    /// After all positions.
     pub const MAX: Position = Position { at: Timestamp::MAX, n: i64::MAX as u64 };
 }
 
@@ -214,7 +214,7 @@ fn parse_i63(text: &str) -> Result<u64, InvalidId> {
     }
 }
 
-/// A tenant's number in one store. Every key, query and limit is scoped by it.
+/// A tenant's number in one store. All keys, queries and limits are scoped by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TenantId(pub u32);
@@ -233,7 +233,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn our_base58_is_that_of_everybody(high: u64, low: u64, zeros in 0..128_u32) {
+        fn our_base58_matches_the_bs58_crate(high: u64, low: u64, zeros in 0..128_u32) {
             let number = (u128::from(high) << 64 | u128::from(low)).checked_shr(zeros).unwrap_or(0);
             let (digits, start) = base58(number);
             let expected = bs58::encode(number.to_be_bytes()).into_vec();

@@ -1,6 +1,6 @@
-//! What crosses the network, as types: parse once here, carry the type everywhere else.
+//! Types for everything that crosses the network. Parse once here, then pass the types around.
 //!
-//! No I/O, no clock, no randomness: times and random bytes are arguments. Modules in reading order.
+//! No I/O, no clock, no randomness: times and random bytes are arguments. The modules are in reading order.
 
 pub mod time;
 

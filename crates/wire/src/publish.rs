@@ -1,14 +1,13 @@
-//! What a publisher says about a message besides its destination and body: reads the headers of a publish.
+//! Settings of a publish: reads its headers, that is everything but destination and body.
 //!
-//! Unknown `Upstash-*` names are ignored, because SDKs send some; what the protocol knows but makes no sense here is
-//! refused, never dropped. Start at [`parse`]. Single values are read in `setting`, headers to send on
-//! are collected in `forward`.
+//! Unknown `Upstash-*` names are ignored, because SDKs send some. Known names that are not valid here are rejected,
+//! never dropped. Start at [`parse`]. `setting` reads single values, and `forward` collects the headers to forward.
 
 use crate::cron::Cron;
 use crate::duration::Units;
 use crate::echo::echo;
 use crate::flow_control::FlowControl;
-use crate::forward::{Forwarded, Line};
+use crate::forward::{Forwarded, HeaderPair};
 use crate::header;
 use crate::redact::RedactFields;
 use crate::rejection::{Rejection, RejectionKind};
@@ -16,66 +15,67 @@ use crate::retry_delay::RetryDelayChecks;
 use crate::setting;
 use crate::time::Timestamp;
 
-/// Settings of a publish that have no meaning for a callback: it is one message, made by the server, with a body of
-/// its own.
+/// Settings of a publish that a callback does not have: the server creates a callback as a single message with its own
+/// body.
 const IGNORED_FOR_CALLBACKS: [&str; 6] =
     ["cron", "schedule-id", "queue-name", "deduplication-id", "content-based-deduplication", "header-forward"];
 
-/// What the publisher said; `None` means nothing was said, so that a replay overrides only what is present.
+/// The settings of a publish. `None` means that the publisher did not set it, so that a replay overrides only settings
+/// that are present.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PublishOptions {
     /// Upper-case method of the delivery.
     pub method: Option<&'static str>,
     /// Delay of the first attempt.
     pub delay_ms: Option<u64>,
-    /// Earliest time of the first attempt; wins over the delay.
+    /// Earliest time of the first attempt; takes precedence over the delay.
     pub not_before: Option<Timestamp>,
-    /// How long one attempt may take.
+    /// Longest duration of one attempt.
     pub timeout_ms: Option<u64>,
-    /// How many attempts may follow the first.
+    /// Number of retries after the first attempt.
     pub retries: Option<u32>,
-    /// Retry-delay expression as given. Its syntax is right; [`PublishOptions::check_retry_delay`] does the rest.
+    /// Retry-delay expression as given. Its syntax is valid; [`PublishOptions::check_retry_delay`] checks its values.
     pub retry_delay: Option<String>,
-    /// Headers to send on, names in canonical form, one entry per received line.
+    /// Headers to forward, with names in canonical form, one entry per received line.
     pub headers: Vec<(String, String)>,
-    /// How many of them, from the first on, were named with `Upstash-Forward-`.
+    /// How many of the headers, counted from the first, were named with `Upstash-Forward-`.
     pub headers_explicit: usize,
-    /// What makes another publish a duplicate of this one.
+    /// How to recognize a duplicate of this publish.
     pub dedup: Option<Dedup>,
     /// Labels for filtering, in the order given.
     pub labels: Option<Vec<String>>,
-    /// What API answers must hide.
+    /// Fields that API responses must hide.
     pub redact: Option<RedactFields>,
     /// The flow-control key, never empty.
     pub flow_control_key: Option<String>,
-    /// The limits of that key; only beside a key.
+    /// The limits of that key; present only with a key.
     pub flow_control: Option<FlowControl>,
-    /// Who hears of every attempt.
+    /// The callback after every attempt.
     pub callback: Option<CallbackOptions>,
-    /// Who hears of the final failure.
+    /// The callback after the final failure.
     pub failure_callback: Option<CallbackOptions>,
-    /// When to publish again and again: makes it a schedule.
+    /// When to publish repeatedly: turns the publish into a schedule.
     pub cron: Option<Cron>,
     /// The id of that schedule.
     pub schedule_id: Option<String>,
-    /// The queue to put it into.
+    /// The queue of the message.
     pub queue: Option<String>,
-    /// How many deliveries led to this publish, one causing the next; see [`hops`].
+    /// How many deliveries led to this publish; see [`hops`].
     pub hops: u32,
 }
 
-/// A callback: its URL, and what `Upstash-Callback-*` or `Upstash-Failure-Callback-*` says about it.
+/// A callback: its URL, and the settings from `Upstash-Callback-*` or `Upstash-Failure-Callback-*`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallbackOptions {
-    /// Where it goes; a complete URL without fragment.
+    /// Its destination: a complete URL without fragment.
     pub url: String,
-    /// Everything else. It has no callbacks, schedule, queue, duplicate key or hops of its own, and its headers
-    /// are only those named for it: who makes the callback adds `Content-Type: application/json` if it is not
-    /// among them.
+    /// All other settings. A callback has no callbacks, schedule, queue, deduplication id or hops of its own. Its
+    /// headers are only those named for it, so the code that creates the callback adds `Content-Type: application/json`
+    /// if it is missing.
     pub options: Box<PublishOptions>,
 }
 
-/// What makes two publishes the same one.
+/// How a duplicate is recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dedup {
     /// The publisher's id.
@@ -84,10 +84,10 @@ pub enum Dedup {
     Content,
 }
 
-/// The bounds a publish must keep.
+/// The limits of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishLimits {
-    /// Longest delay; also how far ahead `Upstash-Not-Before` may lie.
+    /// Longest delay, and how far ahead `Upstash-Not-Before` may be.
     pub delay_ms_max: u64,
     /// The units of delays and timeouts.
     pub delay_units: Units,
@@ -97,7 +97,7 @@ pub struct PublishLimits {
     pub timeout_ms_max: u64,
     /// Most retries.
     pub retries_max: u32,
-    /// Most headers to send on.
+    /// Most headers to forward.
     pub forward_headers_max: usize,
     /// Most bytes of their names and values.
     pub forward_header_bytes_max: usize,
@@ -114,8 +114,8 @@ pub struct PublishLimits {
 }
 
 impl PublishOptions {
-    /// The headers that belong to the content: those named explicitly, and its type. What
-    /// `Upstash-Header-Forward` adds differs from request to request.
+    /// The headers that belong to the content: those named explicitly, and the content type. Headers that
+    /// `Upstash-Header-Forward` adds differ from request to request.
     pub fn content_headers(&self) -> Vec<(String, String)> {
         let is_content = |(index, (name, _)): &(usize, &(String, String))| {
             *index < self.headers_explicit || name.eq_ignore_ascii_case(header::CONTENT_TYPE)
@@ -123,14 +123,14 @@ impl PublishOptions {
         self.headers.iter().enumerate().filter(is_content).map(|(_, header)| header.clone()).collect()
     }
 
-    /// Refuses a retry-delay expression that is not a number for some retry, of the message or of a callback.
-    /// `retries` is what applies to the message in the end, default included; callbacks have as many unless they
-    /// say otherwise.
+    /// Rejects a retry-delay expression that does not yield a number for some retry of the message or of a callback.
+    /// `retries` is the final number for the message, after defaults. Callbacks have the same number unless they set
+    /// their own.
     pub fn check_retry_delay(&self, retries: u32) -> Result<(), Rejection> {
         self.check_retry_delay_by(&RetryDelayChecks::new(u64::MAX), retries)
     }
 
-    /// The same, as one of many of a request.
+    /// Like [`PublishOptions::check_retry_delay`], as one of several checks of a request.
     pub fn check_retry_delay_by(&self, checks: &RetryDelayChecks, retries: u32) -> Result<(), Rejection> {
         self.check_own_retry_delay(checks, Subject::Message, retries)?;
         self.callbacks().try_for_each(|(subject, callback)| {
@@ -138,8 +138,8 @@ impl PublishOptions {
         })
     }
 
-    /// Refuses what a message in a queue cannot have. [`parse`] asks when a header names the queue; who takes the
-    /// queue from elsewhere has to ask.
+    /// Rejects settings that a message in a queue cannot have. [`parse`] calls it if a header names the queue. Callers
+    /// that take the queue from elsewhere must call it.
     pub fn check_queued(&self) -> Result<(), Rejection> {
         let delayed = self.callbacks().find(|(_, callback)| callback.options.delay_ms.is_some_and(|ms| ms > 0));
         delayed.map_or(Ok(()), |(subject, _)| {
@@ -171,7 +171,7 @@ impl PublishOptions {
     }
 }
 
-/// What a setting is about.
+/// The publish or the callback that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Message,
@@ -180,8 +180,8 @@ enum Subject {
 }
 
 impl Subject {
-    /// What the names of its settings start with, in lower case. None is the start of another but the first, which
-    /// knows no setting that begins with `callback-` or `failure-callback-`.
+    /// The prefix of its settings, in lower case. Only the first prefix is the start of the others, and it has no
+    /// setting that begins with `callback-` or `failure-callback-`.
     fn prefix(self) -> &'static str {
         match self {
             Subject::Message => header::PREFIX,
@@ -190,21 +190,21 @@ impl Subject {
         }
     }
 
-    /// The header that makes this setting.
+    /// The header that carries this setting.
     fn header(self, setting: &str) -> String {
         header::canonical(&format!("{}{setting}", self.prefix()))
     }
 }
 
-/// Reads the headers of a publish, an enqueue, a batch item or a replay. Names may come in any case.
+/// Reads the headers of a publish, an enqueue, a batch item or a replay. Names may be in any case.
 ///
-/// Settings from the query are headers like others: see [`merge_query`].
+/// Settings from the query are treated like headers: see [`merge_query`].
 pub fn parse<'a>(
     headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
     limits: &PublishLimits,
     now: Timestamp,
 ) -> Result<PublishOptions, Rejection> {
-    let lines = headers.clone().map(|(name, value)| Line { name, value });
+    let lines = headers.clone().map(|(name, value)| HeaderPair { name, value });
     let mut draft = Draft::new(Subject::Message, limits, now);
     draft.read(lines.clone())?;
     // `Upstash-Callback-X` configures the callback exactly as `Upstash-X` configures a publish.
@@ -220,14 +220,14 @@ pub fn parse<'a>(
     Ok(draft.finish())
 }
 
-/// How many deliveries led to a request, as its [`header::HOPS`] says; the largest if it came several times.
-/// What is not a number counts as none.
+/// How many deliveries led to a request, according to its [`header::HOPS`]. If the header is repeated, the largest
+/// value counts. A value that is not a number counts as zero.
 pub fn hops<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> u32 {
     let values = headers.filter(|(name, _)| name.eq_ignore_ascii_case(header::HOPS)).map(|(_, value)| value);
     values.filter_map(setting::hops).max().unwrap_or(0)
 }
 
-/// Appends settings from the query to the headers; a header of the same name wins.
+/// Appends settings from the query to the headers. A header of the same name takes precedence.
 pub fn merge_query<'a>(
     headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
     config: &'a [(String, String)],
@@ -238,7 +238,7 @@ pub fn merge_query<'a>(
     headers.chain(added.map(|(name, value)| (name.as_str(), value.as_bytes())))
 }
 
-/// What was read so far.
+/// The settings read so far.
 struct Draft<'l> {
     subject: Subject,
     limits: &'l PublishLimits,
@@ -250,7 +250,7 @@ struct Draft<'l> {
     content_dedup: Option<bool>,
     callback_url: Option<String>,
     failure_callback_url: Option<String>,
-    /// Limits of a flow-control key were named, if only by an empty value.
+    /// Whether the limits of a flow-control key were named, even by an empty value.
     flow_control_named: bool,
 }
 
@@ -271,8 +271,8 @@ impl<'l> Draft<'l> {
         }
     }
 
-    /// Reads every line that is about the subject.
-    fn read<'a>(&mut self, lines: impl Iterator<Item = Line<'a>>) -> Result<(), Rejection> {
+    /// Reads all headers of the subject.
+    fn read<'a>(&mut self, lines: impl Iterator<Item = HeaderPair<'a>>) -> Result<(), Rejection> {
         let prefix = self.subject.prefix();
         for line in lines {
             let start = line.name.get(..prefix.len());
@@ -287,12 +287,12 @@ impl<'l> Draft<'l> {
         Ok(())
     }
 
-    /// Reads what is about a callback, if there is one; its settings alone make none.
+    /// Reads the settings of a callback. Without a URL they do not create one.
     fn read_callback<'a>(
         &mut self,
         subject: Subject,
         url: Option<String>,
-        lines: impl Iterator<Item = Line<'a>>,
+        lines: impl Iterator<Item = HeaderPair<'a>>,
     ) -> Result<Option<CallbackOptions>, Rejection> {
         let Some(url) = url else {
             return Ok(None);
@@ -302,8 +302,8 @@ impl<'l> Draft<'l> {
         Ok(Some(CallbackOptions { url, options: Box::new(draft.finish()) }))
     }
 
-    /// Reads one setting, `name` being what follows the prefix, in lower case.
-    fn set(&mut self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+    /// Reads one setting. `name` is the part after the prefix, in lower case.
+    fn set(&mut self, name: &str, line: HeaderPair<'_>) -> Result<(), Rejection> {
         if self.subject != Subject::Message && IGNORED_FOR_CALLBACKS.contains(&name) {
             return Ok(());
         }
@@ -349,8 +349,8 @@ impl<'l> Draft<'l> {
         }
     }
 
-    /// Refuses what cannot be; other names are unknown and mean nothing.
-    fn refuse(&self, name: &str, line: Line<'_>) -> Result<(), Rejection> {
+    /// Rejects names that are known but not valid here. Unknown names are ignored.
+    fn refuse(&self, name: &str, line: HeaderPair<'_>) -> Result<(), Rejection> {
         match name {
             "callback-callback"
             | "callback-failure-callback"
@@ -377,10 +377,10 @@ impl<'l> Draft<'l> {
     }
 }
 
-/// Fills a slot once. Errors of `read` name the header; those about quotas begin with the words of the hosted service.
+/// Fills a slot once. Errors of `read` name the header. Errors about quotas start with the words of the hosted service.
 fn put<T>(
     slot: &mut Option<T>,
-    line: Line<'_>,
+    line: HeaderPair<'_>,
     read: impl FnOnce(&str) -> Result<T, Rejection>,
 ) -> Result<(), Rejection> {
     if slot.is_some() {

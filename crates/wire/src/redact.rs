@@ -1,8 +1,8 @@
-//! `Upstash-Redact-Fields`: which parts of a message API answers must hide.
+//! `Upstash-Redact-Fields`: the parts of a message that API responses must hide.
 //!
-//! What is hidden shows as `REDACTED:` and 64 hex digits, the same for the same value of one tenant, so that two values can
-//! still be compared. The digits are keyed: whoever sees a mark cannot guess a short value by trying. Deliveries and replays
-//! always use the originals.
+//! A hidden value shows as `REDACTED:` and 64 hex digits. They are the same for the same value of one tenant, so that
+//! two values can still be compared. The digits are keyed, so a reader cannot find a short value by trying candidates.
+//! Deliveries and replays always use the originals.
 
 use crate::encoding::hex;
 use crate::header;
@@ -15,7 +15,7 @@ use std::fmt;
 /// Most header names in one list.
 const NAMES_MAX: usize = 100;
 
-/// Which parts of a message are hidden.
+/// The parts of a message that are hidden.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedactFields {
     /// The body.
@@ -24,15 +24,16 @@ pub struct RedactFields {
     /// Every header value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_headers: bool,
-    /// The values of these headers, names in canonical form.
+    /// The values of these headers, with names in canonical form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<String>,
 }
 
-/// The text is not a list of fields that can be hidden. Errors do not repeat it: it may hold what should be hidden.
+/// The text is not a list of fields that can be hidden. Errors do not repeat it, because it may contain the value to
+/// hide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidRedactFields {
-    /// The item with this number, from 1 on, is not a field.
+    /// The item with this number, counted from 1, is not a field.
     Item(usize),
     /// Too many headers.
     TooMany,
@@ -51,7 +52,7 @@ impl fmt::Display for InvalidRedactFields {
 impl std::error::Error for InvalidRedactFields {}
 
 impl RedactFields {
-    /// What either of two hides.
+    /// The fields that either of the two hides.
     pub fn union(&self, other: &RedactFields) -> RedactFields {
         let mut headers = self.headers.clone();
         headers.extend(other.headers.iter().filter(|name| !self.headers.contains(name)).cloned());
@@ -60,7 +61,7 @@ impl RedactFields {
 
     /// Reads a list such as `body, header[Authorization]`.
     ///
-    /// What cannot be understood is refused, never skipped: somebody meant to hide it.
+    /// Unknown fields are rejected, never skipped, because the publisher wants to hide them.
     pub fn parse(text: &str) -> Result<RedactFields, InvalidRedactFields> {
         let mut fields = RedactFields::default();
         for (item, nth) in text.split(',').zip(1..) {
@@ -92,7 +93,7 @@ impl RedactFields {
     }
 }
 
-/// As [`RedactFields::parse`] reads it; nothing if nothing is hidden.
+/// The list as [`RedactFields::parse`] reads it; empty if nothing is hidden.
 impl fmt::Display for RedactFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [(self.body, "body"), (self.all_headers, "header")].into_iter().filter(|(is_hidden, _)| *is_hidden);
@@ -109,11 +110,12 @@ fn bracketed_name(item: &str) -> Option<String> {
     header::is_valid_name(name).then(|| header::canonical(name))
 }
 
-/// Headers whose values open doors: whoever may only read does not see them, also if nobody asked to hide them.
+/// Headers whose values are credentials. Read-only callers do not see them, even if the publisher did not ask to hide
+/// them.
 pub const CREDENTIAL_HEADERS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "x-auth-token"];
 
-/// Whether a header carries a credential, by its own name or by the name under which it is to be sent on.
+/// Whether a header carries a credential, by its own name or by the name under which it is forwarded.
 pub fn is_credential(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_setting = name.starts_with(header::PREFIX);
@@ -121,7 +123,7 @@ pub fn is_credential(name: &str) -> bool {
     CREDENTIAL_HEADERS.contains(&sent_as)
 }
 
-/// Makes what stands in the place of a tenant's hidden values. Printing one shows no key.
+/// Makes the marks that replace a tenant's hidden values. Its debug output shows no key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Marks {
     key: [u8; 32],
@@ -134,7 +136,7 @@ impl fmt::Debug for Marks {
 }
 
 impl Marks {
-    /// Those of a tenant, from the secret of the server's store.
+    /// The marks of a tenant, derived from the secret of the server's store.
     pub fn of(secret: &[u8; 32], tenant: TenantId) -> Marks {
         let mut mac = keyed(secret);
         mac.update(b"redaction marks of tenant ");
@@ -142,14 +144,14 @@ impl Marks {
         Marks { key: mac.finalize().into_bytes().into() }
     }
 
-    /// What stands in the place of this value.
+    /// The mark that replaces this value.
     pub fn mark(&self, original: &[u8]) -> String {
         let mut mark = self.begin();
         mark.update(original);
         mark.finish()
     }
 
-    /// The mark of a value that arrives in pieces.
+    /// Starts the mark of a value that arrives in pieces.
     pub fn begin(&self) -> Mark {
         Mark(keyed(&self.key))
     }
@@ -159,12 +161,12 @@ impl Marks {
 pub struct Mark(Hmac<Sha256>);
 
 impl Mark {
-    /// The next piece of the value.
+    /// Adds the next piece of the value.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// What stands in the place of all pieces.
+    /// The mark that replaces all pieces together.
     pub fn finish(self) -> String {
         format!("REDACTED:{}", hex(&self.0.finalize().into_bytes()))
     }
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_understood_is_rejected_with_the_place() {
+    fn an_invalid_list_is_rejected_with_the_position() {
         for (text, nth) in [
             ("", 1),
             (",", 1),
@@ -254,13 +256,13 @@ mod tests {
         pieces.update(b"12");
         pieces.update(b"34");
         assert_eq!(pieces.finish(), mark);
-        // What anybody could compute.
+        // The plain hash, which anyone could compute.
         assert_ne!(mark, "REDACTED:03ac674216f3e15c761ee1a5e255f067953623c8b388b4459e13f978d7c846f4");
         assert_eq!(format!("{one:?}"), "Marks");
     }
 
     #[test]
-    fn credentials_are_known_by_the_name_under_which_they_are_sent() {
+    fn credentials_are_recognized_by_the_name_they_are_forwarded_under() {
         for name in [
             "Authorization",
             "COOKIE",

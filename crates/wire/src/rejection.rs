@@ -1,33 +1,33 @@
-//! Why a request is refused, in words for the publisher.
+//! Why a request is rejected, in words for the publisher.
 
 use crate::duration::in_units;
 use std::fmt;
 
-/// Quotas whose limit is a time, and how many milliseconds one of its units has.
+/// Quotas whose limit is a duration, with the milliseconds of one of its units.
 const TIMES: [(&str, u64); 3] = [("maxDelay", 1_000), ("timeout", 1_000), ("maxWorkflowDuration", 1)];
 /// Quotas whose limit is a number of bytes.
 const SIZES: [&str; 4] = ["maxMessageSize", "maxStoredBytes", "maxWorkflowBytes", "maxNotifiedBytes"];
 
-/// A refusal: nothing was stored.
+/// A rejection: nothing was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// Which class of refusal, and thus which status.
+    /// The class of the rejection, which determines the status.
     pub status: RejectionKind,
-    /// What is wrong and what would be accepted.
+    /// The problem and the accepted values.
     pub message: String,
 }
 
-/// Classes of refusal.
+/// Classes of rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionKind {
-    /// The request makes no sense as it is.
+    /// The request is invalid.
     Invalid,
-    /// It makes sense but asks for more than the server allows.
+    /// The request is valid but exceeds a limit of the server.
     Quota,
 }
 
 impl RejectionKind {
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub fn code(self) -> u16 {
         match self {
             RejectionKind::Invalid => 400,
@@ -37,19 +37,19 @@ impl RejectionKind {
 }
 
 impl Rejection {
-    /// A request that makes no sense.
+    /// Rejects an invalid request.
     pub fn invalid(message: impl Into<String>) -> Rejection {
         Rejection { status: RejectionKind::Invalid, message: message.into() }
     }
 
-    /// A request over a limit, in the words of the hosted service.
+    /// Rejects a request over a limit, in the words of the hosted service.
     pub fn quota(name: &str, limit: u64) -> Rejection {
         Rejection { status: RejectionKind::Quota, message: quota_exceeded(name, limit) }
     }
 }
 
-/// The text of the hosted service about a quota, and after it the limit in units that people use:
-/// `quota maxDelay exceeded, current limit: 31536000 (365d)`.
+/// The hosted service's text for an exceeded quota, followed by the limit in readable units: `quota maxDelay exceeded,
+/// current limit: 31536000 (365d)`.
 pub fn quota_exceeded(name: &str, limit: u64) -> String {
     let time = TIMES.iter().find(|(quota, _)| *quota == name).map(|(_, ms)| in_units(limit.saturating_mul(*ms)));
     let size = SIZES.contains(&name).then(|| size_in_units(limit)).flatten();
@@ -57,7 +57,7 @@ pub fn quota_exceeded(name: &str, limit: u64) -> String {
     format!("quota {name} exceeded, current limit: {limit}{for_people}")
 }
 
-/// `10 MiB`, `97.7 KiB`; `None` for less than a KiB, which needs no other unit.
+/// `10 MiB`, `97.7 KiB`; `None` for less than 1 KiB, where bytes are readable.
 fn size_in_units(bytes: u64) -> Option<String> {
     let (shift, unit) = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(shift, _)| bytes >> shift > 0)?;
     let tenths = (u128::from(bytes) * 10) >> shift;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_also_come_in_units_that_people_use() {
+    fn limits_are_also_shown_in_readable_units() {
         for (name, limit, expected) in [
             ("maxDelay", 31_536_000, "31536000 (365d)"),
             ("maxDelay", 604_800, "604800 (7d)"),

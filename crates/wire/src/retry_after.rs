@@ -1,18 +1,17 @@
-//! The receiver's own word on when to try again: `Retry-After` and the `X-RateLimit-Reset` family.
+//! When the receiver wants the next attempt: `Retry-After` and the `X-RateLimit-Reset` family.
 //!
-//! A value that cannot be read, or is over one day, never fails a message: the caller then falls back to the
-//! publisher's expression or the default back-off. Endpoints of workflows are taken more literally, see
-//! [`step_retry_after_ms`].
+//! A value that is invalid or longer than one day never fails a message: the caller then falls back to the publisher's
+//! expression or the default back-off. Workflow endpoints are taken more literally; see [`step_retry_after_ms`].
 
 use crate::header;
 use crate::retry_delay::DELAY_MS_MAX;
 use crate::time::Timestamp;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Longest value that is read at all.
+/// Longest value that is parsed.
 const TEXT_BYTES_MAX: usize = 64;
-/// Go's duration units in nanoseconds, behind one that only clients of workflows know. Longer names first: `ms` must not be
-/// read as `m`.
+/// Go's duration units in nanoseconds, after one that only workflow clients know. Longer names come first, so that `ms`
+/// is not read as `m`.
 const UNITS: [(&str, f64); 9] = [
     ("d", 86_400e9),
     ("ns", 1.0),
@@ -25,16 +24,16 @@ const UNITS: [(&str, f64); 9] = [
     ("h", 3_600e9),
 ];
 
-/// How long the answer asks to wait, in milliseconds; `None` when it does not say so in a usable way.
+/// The wait that the response asks for, in milliseconds; `None` if it does not contain a usable one.
 ///
-/// `header` looks up a response header by its lower-case name. `Retry-After` is asked first, then
-/// `X-RateLimit-Reset`; of `-Requests` and `-Tokens` the longer wait counts, because both must have reset.
+/// `header` looks up a response header by its lower-case name. `Retry-After` takes precedence over `X-RateLimit-Reset`.
+/// Of `-Requests` and `-Tokens` the longer wait counts, because both must have reset.
 pub fn retry_after_ms<'a>(header: impl Fn(&str) -> Option<&'a str>, now: Timestamp) -> Option<u64> {
     asked_ms(header, now, &UNITS[1..]).filter(|ms| *ms <= DELAY_MS_MAX)
 }
 
-/// The same for a message of a workflow run. Its program names the time itself, in days if it likes: what is longer than the
-/// longest wait means that one, because an attempt after the shortest would be the opposite of what it asked for.
+/// Like [`retry_after_ms`], for a message of a workflow run. The workflow program chooses the time itself, and may use
+/// days. A wait over the maximum is cut to the maximum: ignoring it would retry soon, the opposite of the request.
 pub fn step_retry_after_ms<'a>(header: impl Fn(&str) -> Option<&'a str>, now: Timestamp) -> Option<u64> {
     asked_ms(header, now, &UNITS).map(|ms| ms.min(DELAY_MS_MAX))
 }
@@ -62,7 +61,8 @@ fn wait_ms(value: &str, now: Timestamp, units: &[(&str, f64)]) -> Option<u64> {
 
 fn date_ms(value: &str, now: Timestamp) -> Option<u64> {
     let date = httpdate::parse_http_date(value).ok()?;
-    // The parser takes 31 February for 3 March, and two older formats: only what reads back the same counts.
+    // The parser turns 31 February into 3 March and accepts two older formats. Only a date that formats back to the
+    // same text counts.
     if httpdate::fmt_http_date(date) != value {
         return None;
     }
@@ -83,7 +83,7 @@ fn duration_ms(value: &str, units: &[(&str, f64)]) -> Option<u64> {
         nanos += (number * unit_nanos).round();
         rest = &rest[end + unit.len()..];
     }
-    // A conversion from a float saturates, and what is over a day is ignored or cut by the caller.
+    // The float conversion saturates, and the caller ignores or cuts values over a day.
     Some((nanos / 1e6) as u64)
 }
 
@@ -109,7 +109,7 @@ mod tests {
         let mut asked = 0;
         for case in cases {
             if case["status"] == 200 {
-                continue; // A success is not asked when to try again.
+                continue; // Successful responses are not retried.
             }
             let headers: Vec<(&str, &str)> = match case["headers"].as_object() {
                 Some(headers) => headers.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect(),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_header_present_speaks() {
+    fn the_first_header_present_wins() {
         assert_eq!(ask(&[]), None);
         assert_eq!(ask(&[("X-RateLimit-Reset", "30"), ("X-RateLimit-Reset-Tokens", "40")]), Some(30_000));
         assert_eq!(ask(&[("Retry-After", "2h"), ("X-RateLimit-Reset", "30")]), Some(7_200_000));

@@ -1,8 +1,8 @@
 //! `Upstash-Retry-Delay`: the publisher's own formula for the wait before each retry, in milliseconds.
 //!
-//! Decimal numbers, `retried`, `+ - * / %`, unary minus, parentheses and the functions of `Function`. The
-//! parser (in `parser`) writes a postfix program, so evaluation needs neither recursion nor more steps than
-//! nodes. `hint` knows what people write instead. Start at [`RetryDelay::parse`].
+//! Decimal numbers, `retried`, `+ - * / %`, unary minus, parentheses and the functions of `Function`. The parser (in
+//! `parser`) writes a postfix program, so evaluation needs no recursion and at most one step per node. `hint`
+//! recognizes common mistakes. Start at [`RetryDelay::parse`].
 
 mod checks;
 mod hint;
@@ -19,9 +19,9 @@ const TEXT_BYTES_MAX: usize = 256;
 const NODES_MAX: usize = 64;
 /// Deepest nesting of parentheses, calls and unary minus; also bounds the parser's recursion.
 const DEPTH_MAX: u32 = 16;
-/// Retries beyond this are not checked in advance; no limit allows more.
+/// Retries beyond this number are not checked in advance. No limit allows more.
 const CHECKED_RETRIES_MAX: u32 = 1_000;
-/// Longest wait between two attempts: more, or infinity, becomes this.
+/// Longest wait between two attempts. Longer waits, and infinity, are cut to it.
 pub const DELAY_MS_MAX: u64 = 86_400_000;
 
 /// A parsed retry-delay expression.
@@ -79,18 +79,18 @@ pub enum InvalidExpression {
     Syntax(SyntaxError),
     /// The result is not a number for this value of `retried`.
     NotANumber(u32),
-    /// The expressions of one request take more steps to check than this.
+    /// Checking the expressions of one request would take more steps than this.
     TooManySteps(u64),
 }
 
-/// A place at which a text stops being an expression.
+/// The place of a syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// The byte, from 0 on.
+    /// The offset in bytes, from 0 on.
     pub at: usize,
     /// The text around it, in quotes.
     excerpt: String,
-    /// The form that would be right, if it can be guessed.
+    /// The correct form, if it can be guessed.
     hint: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for InvalidExpression {
 impl std::error::Error for InvalidExpression {}
 
 impl RetryDelay {
-    /// Reads an expression. Whether it yields a number for every retry is up to [`RetryDelay::check`].
+    /// Reads an expression. [`RetryDelay::check`] checks whether it yields a number for every retry.
     pub fn parse(text: &str) -> Result<RetryDelay, InvalidExpression> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(InvalidExpression::TooLong);
@@ -142,24 +142,25 @@ impl RetryDelay {
         Ok(RetryDelay { program: parser::parse(text)? })
     }
 
-    /// The wait before the next attempt when `retried` retries were made; `None` when it is not a number.
+    /// The wait before the next attempt after `retried` retries; `None` if the result is not a number.
     ///
-    /// Zero or less becomes 0, more than [`DELAY_MS_MAX`] becomes that, the rest is rounded to whole ms.
+    /// Results below zero become 0, results over [`DELAY_MS_MAX`] become that, and others are rounded to whole
+    /// milliseconds.
     pub fn delay_ms(&self, retried: u32) -> Option<u64> {
         let result = self.evaluate(f64::from(retried));
         if result.is_nan() {
             return None;
         }
-        // In range after the clamp, so the conversion is exact.
+        // The value is in range after the clamp, so the conversion is exact.
         Some(result.clamp(0.0, DELAY_MS_MAX as f64).round() as u64)
     }
 
-    /// Refuses an expression that is not a number for some retry of a message with `max_retries`.
+    /// Rejects an expression that does not yield a number for some retry of a message with `max_retries`.
     pub fn check(&self, max_retries: u32) -> Result<(), InvalidExpression> {
         self.check_from(0, max_retries)
     }
 
-    /// The same, of which the first retries are known to be right.
+    /// Like [`RetryDelay::check`], for an expression whose first `known` retries were already checked.
     fn check_from(&self, known: u32, max_retries: u32) -> Result<(), InvalidExpression> {
         match (known..max_retries.min(CHECKED_RETRIES_MAX)).find(|retried| self.delay_ms(*retried).is_none()) {
             None => Ok(()),
@@ -186,8 +187,8 @@ impl RetryDelay {
     }
 }
 
-/// Operands of the running program. The parser emits operands before what takes them, so it never runs dry,
-/// and no program has more nodes than the stack has room.
+/// Operands of the running program. The parser emits operands before the operation that takes them, so the stack never
+/// runs empty. No program has more nodes than the stack has slots.
 struct Stack {
     values: [f64; NODES_MAX],
     len: usize,
@@ -256,7 +257,7 @@ impl Function {
         }
     }
 
-    /// `arguments` is what [`Function::takes`] allows.
+    /// `arguments` has a length that [`Function::takes`] allows.
     fn apply(self, arguments: &[f64]) -> f64 {
         let first = arguments[0];
         match self {
@@ -273,7 +274,7 @@ impl Function {
     }
 }
 
-/// The best of the values; unlike `f64::min`, one that is not a number wins, so that it is noticed.
+/// The best of the values. Unlike `f64::min`, a value that is not a number wins, so that it is detected.
 fn select(values: &[f64], better: impl Fn(f64, f64) -> bool) -> f64 {
     let pick = |best: f64, value: &f64| if value.is_nan() || better(*value, best) { *value } else { best };
     values[1..].iter().fold(values[0], pick)

@@ -1,6 +1,6 @@
-//! One setting of a publish at a time: from the text of its header to its value, within the limits.
+//! Single settings of a publish: turns the text of a header into its value, within the limits.
 //!
-//! Refusals here do not name the header; `publish` knows under which name the value came.
+//! Rejections here do not name the header, because `publish` knows which header carried the value.
 
 use crate::boolean;
 use crate::cron::Cron;
@@ -17,7 +17,7 @@ use std::fmt::Display;
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-/// The value is not of the kind that the setting takes; the problem continues `"500ms" is`.
+/// A rejection of a value of the wrong kind. `problem` continues `"500ms" is`.
 fn not(text: &str, problem: impl Display) -> Rejection {
     Rejection::invalid(format!("{} is {problem}", echo(text)))
 }
@@ -47,7 +47,7 @@ fn duration(text: &str, units: Units, range: DurationRange, quota: &str) -> Resu
     })
 }
 
-/// A time in Unix seconds, past or not further ahead than a delay may be long.
+/// A time in Unix seconds: in the past, or at most the longest delay ahead.
 pub(crate) fn not_before(text: &str, limits: &PublishLimits, now: Timestamp) -> Result<Timestamp, Rejection> {
     let refused = || not(text, "not a time; accepted are Unix seconds, such as 1767225600 or 1767225600.5");
     let time = unix_seconds(text).ok_or_else(refused)?;
@@ -58,7 +58,7 @@ pub(crate) fn not_before(text: &str, limits: &PublishLimits, now: Timestamp) -> 
     Ok(time)
 }
 
-/// Seconds with or without a fraction. What is finer than a millisecond is rounded up, so that nothing is early.
+/// Seconds, with an optional fraction. Anything finer than a millisecond is rounded up, so that nothing is early.
 fn unix_seconds(text: &str) -> Option<Timestamp> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if !is_digits(whole) || !is_digits(fraction) {
@@ -83,7 +83,7 @@ pub(crate) fn retries(text: &str, limits: &PublishLimits) -> Result<u32, Rejecti
     }
 }
 
-/// A retry-delay expression, as given; its values are checked when the number of retries is known.
+/// A retry-delay expression, as given. Its values are checked when the number of retries is known.
 pub(crate) fn retry_delay(text: &str) -> Result<String, Rejection> {
     match RetryDelay::parse(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -96,7 +96,7 @@ pub(crate) fn flag(text: &str) -> Result<bool, Rejection> {
     boolean::parse_bool(text).ok_or_else(|| not(text, "not a boolean; accepted are true and false"))
 }
 
-/// A deduplication id. Errors do not repeat it: programs make ids of what they must not show.
+/// A deduplication id. Errors do not repeat it, because programs may derive ids from secrets.
 pub(crate) fn dedup_id(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
     if text.is_empty() || text.len() > limits.dedup_id_bytes_max {
         let (max, bytes) = (limits.dedup_id_bytes_max, text.len());
@@ -105,7 +105,7 @@ pub(crate) fn dedup_id(text: &str, limits: &PublishLimits) -> Result<String, Rej
     Ok(text.to_owned())
 }
 
-/// Labels, separated by commas, added to those of earlier lines; empty ones are dropped.
+/// Labels, separated by commas, appended to those of earlier headers. Empty labels are dropped.
 pub(crate) fn labels(before: Vec<String>, text: &str, limits: &PublishLimits) -> Result<Vec<String>, Rejection> {
     let mut labels = before;
     for label in text.split(',').map(str::trim).filter(|label| !label.is_empty()) {
@@ -122,7 +122,7 @@ pub(crate) fn labels(before: Vec<String>, text: &str, limits: &PublishLimits) ->
     Ok(labels)
 }
 
-/// What API answers must hide.
+/// The fields that API responses must hide.
 pub(crate) fn redact_fields(text: &str) -> Result<RedactFields, Rejection> {
     RedactFields::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
 }
@@ -133,7 +133,7 @@ pub(crate) fn callback_url(text: &str, limits: &PublishLimits) -> Result<String,
     Ok(without_fragment(text).to_owned())
 }
 
-/// A flow-control key: any text, as long as it can be shown.
+/// A flow-control key: any printable text.
 pub(crate) fn flow_control_key(text: &str, limits: &PublishLimits) -> Result<String, Rejection> {
     if text.is_empty() || text.len() > limits.key_bytes_max || text.contains(char::is_control) {
         let max = limits.key_bytes_max;
@@ -147,7 +147,7 @@ pub(crate) fn flow_control(text: &str) -> Result<FlowControl, Rejection> {
     FlowControl::parse(text).map_err(|error| Rejection::invalid(format!("{}: {error}", echo(text))))
 }
 
-/// When a schedule fires.
+/// The cron expression of a schedule.
 pub(crate) fn cron(text: &str) -> Result<Cron, Rejection> {
     Cron::parse(text).map_err(|error| Rejection::invalid(error.to_string()))
 }
@@ -164,8 +164,8 @@ pub(crate) fn name(text: &str, limits: &PublishLimits) -> Result<String, Rejecti
     Ok(text.to_owned())
 }
 
-/// A number of hops; `None` when it is no number. One that is too big to be held is the biggest that can be, so
-/// that no count starts again.
+/// A number of hops; `None` if it is not a number. A number that does not fit becomes the largest one, so that the
+/// count never starts again.
 pub(crate) fn hops(value: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(value.trim_ascii()).ok().filter(|text| is_digits(text))?;
     Some(text.parse().unwrap_or(u32::MAX))

@@ -1,6 +1,6 @@
-//! Signing keys, and the signature that every delivery carries: a JWT with the hash of the body.
+//! Signing keys, and the signature of every delivery: a JWT with the hash of the body.
 //!
-//! Start at [`sign`]. Receivers verify with the QStash SDKs, so the claims are exactly theirs; only `messageId` and
+//! Start at [`sign`]. Receivers verify it with the QStash SDKs, so the claims are exactly theirs. Only `messageId` and
 //! `hops` are ours, and the SDKs ignore them.
 
 use crate::encoding::{base64url_padded, from_base64url, push_base64url};
@@ -21,8 +21,8 @@ const MAC_BYTES: usize = 1 + 43;
 /// Room for the fixed parts of the payload: names, punctuation, two times and the body hash.
 const PAYLOAD_BYTES: usize = 192;
 
-/// The signing keys of the four users that the official development server publishes, and `posthaste dev` with it.
-/// Anybody can sign with them.
+/// The signing keys of the four users that the official development server publishes; `posthaste dev` uses the same.
+/// Anyone can sign with them.
 pub const PUBLISHED_KEYS: [&str; 8] = [
     "sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r",
     "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs",
@@ -34,23 +34,23 @@ pub const PUBLISHED_KEYS: [&str; 8] = [
     "sig_7GFR4YaDshFcqsxWRZpRB161jguD",
 ];
 
-/// A signing key such as `sig_…`: the secret is the text itself. Never printed, not even by `Debug`.
+/// A signing key such as `sig_…`. The secret is the text itself. It is never printed, not even by `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SigningKey(String);
 
 impl SigningKey {
-    /// Takes a key as configured or stored.
+    /// Creates a key from its configured or stored text.
     pub fn new(text: impl Into<String>) -> Self {
         SigningKey(text.into())
     }
 
-    /// A fresh key from random bytes.
+    /// Creates a new key from random bytes.
     pub fn from_random(bytes: [u8; 21]) -> Self {
         SigningKey(format!("sig_{}", bs58::encode(bytes).into_string()))
     }
 
-    /// The secret. Only for signing and for the one endpoint that shows keys to their owner.
+    /// The secret. Use it only to sign, and in the one endpoint that shows keys to their owner.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -62,7 +62,7 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// A tenant's two keys: deliveries are signed with `current`, receivers also accept `next`.
+/// A tenant's two keys. Deliveries are signed with `current`; receivers also accept `next`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SigningKeys {
     /// Signs every delivery.
@@ -71,32 +71,32 @@ pub struct SigningKeys {
     pub next: SigningKey,
 }
 
-/// What one signature says. The rest (`iss`, `nbf`) is always the same.
+/// The claims of one signature. The others (`iss`, `nbf`) are always the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims<'a> {
     /// The destination exactly as published: receivers compare it as text.
     pub url: &'a str,
-    /// When the attempt starts; rounded down to the second, because receivers refuse a time in their future.
+    /// The start of the attempt, rounded down to the second, because receivers reject a time in the future.
     pub issued_at: Timestamp,
-    /// Until when receivers accept it, usually [`LIFETIME_SECONDS`] later.
+    /// When the signature expires, usually [`LIFETIME_SECONDS`] later.
     pub expires_at: Timestamp,
     /// Unique name of this signature.
     pub jwt_id: &'a str,
-    /// The [`body_hash`] of what is sent.
+    /// The [`body_hash`] of the sent body.
     pub body_hash: &'a str,
-    /// The message that is delivered, so that a receiver need not trust `Upstash-Message-Id`. Hosted QStash leaves it
+    /// The id of the delivered message, so that a receiver need not trust `Upstash-Message-Id`. Hosted QStash leaves it
     /// out.
     pub message_id: Option<&'a str>,
-    /// How many deliveries led to the message, so that a receiver can trust it; left out when there were none.
+    /// How many deliveries led to the message, signed so that a receiver can trust the number. Left out if zero.
     pub hops: u32,
 }
 
-/// The `body` claim: SHA-256 of the body in padded base64url. The same for every attempt of a message.
+/// The `body` claim: the SHA-256 of the body in padded base64url. It is the same for all attempts of a message.
 pub fn body_hash(body: &[u8]) -> String {
     body_hash_of(&Sha256::digest(body))
 }
 
-/// The same, of a body whose SHA-256 is known.
+/// Like [`body_hash`], for a body whose SHA-256 is known.
 pub fn body_hash_of(sha256: &[u8]) -> String {
     base64url_padded(sha256)
 }
@@ -111,7 +111,7 @@ pub fn sign(key: &SigningKey, claims: &Claims<'_>) -> String {
     token
 }
 
-/// The payload of a token that this key has signed; what it says is still to be checked.
+/// The payload of a token that this key signed. The caller must still check the claims.
 pub fn opened(key: &SigningKey, token: &str) -> Option<Vec<u8>> {
     let (signed, mac) = token.rsplit_once('.')?;
     let payload = token.strip_prefix(HEADER)?.split('.').next()?;
@@ -141,7 +141,7 @@ fn payload(claims: &Claims<'_>) -> String {
     json
 }
 
-/// How long a usual payload is at most.
+/// Upper bound for the length of a usual payload.
 fn payload_bytes(claims: &Claims<'_>) -> usize {
     PAYLOAD_BYTES + claims.url.len() + claims.jwt_id.len() + claims.message_id.map_or(0, str::len)
 }
@@ -154,7 +154,7 @@ fn push_mac(key: &SigningKey, token: &mut String) {
     push_base64url(&mac.finalize().into_bytes(), token);
 }
 
-/// Appends the text as a JSON string; only what JSON demands is escaped.
+/// Appends the text as a JSON string. Escapes only the characters that JSON requires.
 fn push_json_string(text: &str, json: &mut String) {
     json.push('"');
     let mut copied = 0;
@@ -205,7 +205,7 @@ mod tests {
         );
     }
 
-    /// Its `nbf` is not 0, so the payload cannot be rebuilt; header, MAC and body hash can.
+    /// Its `nbf` is not 0, so the payload cannot be rebuilt. Header, MAC and body hash can.
     #[test]
     fn an_accepted_token_has_our_header_and_mac() {
         let vectors: Value = serde_json::from_str(include_str!("../../../vectors/signature.json")).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_claims_come_last_and_only_if_they_say_something() {
+    fn our_own_claims_come_last_and_only_when_set() {
         let cases = [
             (None, 0, r#""body":"h"}"#),
             (None, 1, r#""body":"h","hops":1}"#),

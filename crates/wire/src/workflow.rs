@@ -1,28 +1,28 @@
-//! What a client of the workflow protocol says in headers and steps, as far as the server must understand it.
+//! The headers and steps of a workflow client, as far as the server must understand them.
 //!
-//! The server never changes a step and reads little of it: who it is about, for decisions and logs.
+//! The server never changes a step and reads only its metadata, for decisions and logs.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What the client of a run can do, by `Upstash-Feature-Set`. Unknown names are ignored.
+/// Features that the client of a run supports, from `Upstash-Feature-Set`. Unknown names are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Features {
-    /// It fetches the steps itself when a delivery has no body.
+    /// The client fetches the steps itself if a delivery has no body.
     pub lazy_fetch: bool,
-    /// A failure callback shows the payload of the trigger, not the body of the failed delivery.
+    /// A failure callback contains the payload of the trigger, not the body of the failed delivery.
     pub initial_body: bool,
-    /// A first answer that no workflow would give ends the run.
+    /// A first response that no workflow would give ends the run.
     pub detect_trigger: bool,
-    /// What the trigger chose holds for all entries.
+    /// The settings of the trigger apply to all entries.
     pub trigger_on_config: bool,
-    /// The failure of this call is a result, and ends nothing.
+    /// A failed call is a result and does not end the run.
     pub no_delete: bool,
 }
 
 impl Features {
-    /// What the newest client says at a trigger; the server says it for those who trigger without a client.
+    /// The features that the newest client sends with a trigger. The server uses them for triggers without a client.
     pub const OF_TRIGGER: Features = Features {
         lazy_fetch: true,
         initial_body: true,
@@ -31,7 +31,7 @@ impl Features {
         no_delete: false,
     };
 
-    /// Reads the values of the header: names separated by commas, over any number of lines.
+    /// Reads the values of the header: names separated by commas, in any number of header lines.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>) -> Features {
         let mut features = Features::default();
         for name in values.into_iter().flat_map(|value| value.split(',')) {
@@ -48,17 +48,17 @@ impl Features {
     }
 }
 
-/// What an entry of a run is, by `Upstash-Workflow-CallType`.
+/// The kind of a run's entry, from `Upstash-Workflow-CallType`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum CallType {
     /// A step, or the trigger.
     Step,
-    /// A call of somebody else.
+    /// A call to another service.
     ToCallback,
-    /// What came of such a call.
+    /// The result of such a call.
     FromCallback,
-    /// Whatever later clients invent: stored and passed on, as it was written.
+    /// A kind that a later client may add; stored and forwarded unchanged.
     Other(String),
 }
 
@@ -91,10 +91,10 @@ impl From<CallType> for String {
     }
 }
 
-/// The longest name of a kind of steps; one that is longer is none.
+/// Longest name of a step's kind. A longer name is ignored.
 pub const KIND_BYTES_MAX: usize = 64;
 
-/// What a step says about itself. What it leaves out, or says in a way of its own, is as if it said nothing.
+/// The metadata of a step. Fields that are missing or malformed count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepInfo {
@@ -103,9 +103,9 @@ pub struct StepInfo {
     /// `Run`, `SleepFor`, `Call` and so on.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// How many steps its group has.
+    /// The number of steps in its group.
     pub concurrent: u32,
-    /// The number that the announced branch will have.
+    /// The number of the announced branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<u32>,
 }
@@ -132,13 +132,13 @@ impl StepInfo {
         }
     }
 
-    /// It announces a branch and holds no result.
+    /// Whether it announces a branch and holds no result.
     pub fn is_plan(&self) -> bool {
         self.target.is_some()
     }
 }
 
-/// The time that a `SleepUntil` step carries, in Unix seconds with a fraction. Clients round the header beside it.
+/// The time of a `SleepUntil` step, in Unix seconds with a fraction. Clients round the time in the header.
 pub fn sleep_until(step: &[u8]) -> Option<Timestamp> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -147,9 +147,10 @@ pub fn sleep_until(step: &[u8]) -> Option<Timestamp> {
         sleep_until: f64,
     }
     let raw: Raw = serde_json::from_slice(step).ok().filter(|raw: &Raw| raw.step_type == "SleepUntil")?;
-    // To the microsecond first: a fraction of a second is seldom exact. Then up, so that nothing wakes early.
+    // First rounds to the microsecond, because fractions of a second are seldom exact. Then rounds up, so that no run
+    // resumes early.
     let millis = ((raw.sleep_until * 1e6).round() / 1e3).ceil();
-    // A number that is none, negative or too large becomes the nearest time there is.
+    // Values that are not a number, negative or too large become the nearest valid time.
     (millis > 0.0).then_some(Timestamp(millis as u64))
 }
 
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_says_exactly_when_it_ends() {
+    fn sleep_until_is_exact() {
         let step = |kind: &str, until: &str| format!(r#"{{"stepId":1,"stepType":"{kind}","sleepUntil":{until}}}"#);
         for (until, expected) in [
             ("1767225600", Some(1_767_225_600_000)),
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_has_a_bounded_name() {
+    fn names_of_kinds_are_bounded() {
         let step = |kind: &str| StepInfo::parse(format!(r#"{{"stepId":1,"stepType":"{kind}"}}"#).as_bytes()).kind;
         assert_eq!(step(&"k".repeat(KIND_BYTES_MAX)).len(), KIND_BYTES_MAX);
         assert_eq!(step(&"k".repeat(KIND_BYTES_MAX + 1)), "", "it is kept in RAM with every step");

@@ -1,20 +1,20 @@
-//! The catalogue of misbehaving receivers, `receivers.json`, for those that need neither TLS nor time: how each
-//! behaves, and what exactly comes out of an attempt with it. How that counts is said in the file.
+//! The catalogue of misbehaving receivers, `receivers.json`, for those that need neither TLS nor time: how each one
+//! behaves, and the exact outcome of an attempt. The file states how the outcome counts.
 //!
-//! TLS and HTTP/2 are in `secure_cases`. Shared with the tests in `receivers`.
+//! TLS and HTTP/2 are in `secure_cases`. The tests in `receivers` use this file too.
 
 use crate::script::{OK, Step, answer, send};
 use posthaste_engine::outcome::ErrorClass;
 use serde_json::Value;
 
-/// What comes out of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// A whole answer with this status.
+    /// A complete response with this status.
     Answer(u16),
-    /// An answer with this status and only a part of its body.
+    /// A response with this status and a truncated body.
     Truncated(u16),
-    /// No answer.
+    /// No response.
     Fails(ErrorClass),
 }
 pub(crate) use Expect::{Answer, Fails, Truncated};
@@ -38,7 +38,7 @@ pub(crate) fn then_hangs(text: &str) -> Vec<Step> {
     vec![Step::Read, send(text), Step::Hang]
 }
 
-/// Sends a text and then one byte after the other without end.
+/// Sends a text, then single bytes without end.
 fn then_drips(text: &str) -> Vec<Step> {
     vec![Step::Read, send(text), Step::Drip(b"x".to_vec())]
 }
@@ -63,7 +63,7 @@ fn noise(count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// 512 KiB that expand to [`GZIP_BOMB_BYTES`] zeros: one after the other the two bits that mean "258 of them again".
+/// 512 KiB that expand to [`GZIP_BOMB_BYTES`] zeros: a repetition of the two bits that mean "258 of them again".
 pub(crate) fn gzip_bomb() -> Vec<u8> {
     let start = b"\x1f\x8b\x08\0\0\0\0\0\0\xff\xed\xc0\x81\0\0\0\0\x80\xa0\xfd\xa9\x17\xa9\0";
     // The end of the block, the checksum and the length.
@@ -71,7 +71,7 @@ pub(crate) fn gzip_bomb() -> Vec<u8> {
     [&start[..], &[0; 512 * 1024], end].concat()
 }
 
-/// More than the server may take for all bad receivers together, see `isolation` in the tests of `receivers`.
+/// More than all bad receivers together may make the server use; see `isolation` in the tests of `receivers`.
 pub(crate) const GZIP_BOMB_BYTES: u32 = 541_066_249;
 
 pub(crate) fn sends_a_gzip_bomb() -> Vec<Step> {
@@ -133,7 +133,7 @@ pub(crate) fn body_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
         ("chunk-overflow", answer(&format!("{chunked}FFFFFFFFFFFFFFFFF\r\nhello\r\n")), Truncated(200)),
         ("trailer-flood", floods(&format!("{chunked}0\r\n"), b"X-Trailer: 1\r\n".repeat(1_000)), Truncated(200)),
         ("no-last-chunk", answer(&format!("{chunked}5\r\nhello\r\n")), Truncated(200)),
-        // Longer than what the log keeps of it.
+        // Longer than the part that the log keeps.
         ("gzip-bomb", sends_a_gzip_bomb(), Truncated(200)),
         ("invalid-utf8", bytes(&[head("Content-Length: 3\r\n").as_bytes(), b"\xff\xfe\xfd"].concat()), Answer(200)),
         ("nul-body", bytes(&[head("Content-Length: 3\r\n").as_bytes(), b"\0\0\0"].concat()), Answer(200)),
@@ -159,7 +159,7 @@ pub(crate) fn marker_cases() -> Vec<(&'static str, Vec<Step>, Expect)> {
     ]
 }
 
-/// All receivers that only answer with a status, by the names they have in the file.
+/// All receivers that only respond with a status, by their names in the file.
 pub(crate) fn status_cases() -> Vec<(String, Vec<Step>, Expect)> {
     let case = |id: String| {
         let status: u16 = id.strip_prefix("st-")?.parse().expect("a status");

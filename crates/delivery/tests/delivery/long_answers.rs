@@ -1,5 +1,5 @@
-//! Answers to what runs of workflows call, of which only so many are held at once: who waits for room, for how long, and at
-//! whose cost.
+//! Long responses to calls of workflow runs, of which a limited number is held at once: which ones wait for room, for
+//! how long, and at whose cost.
 
 use crate::script::{OK, Receiver, Step, answer};
 use crate::secure_cases::Authority;
@@ -26,10 +26,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 const LONG: usize = 2 * RESPONSE_BYTES_MAX;
-/// Longer than anything takes that need not wait.
+/// Longer than any operation that need not wait.
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
 
-/// Those who make attempts, with room that they share.
+/// Makes attempts that share room.
 #[derive(Clone)]
 struct Senders {
     deliverer: Arc<Deliverer>,
@@ -46,7 +46,7 @@ impl Senders {
         Senders::new(Deliverer::new(config, Arc::new(ScriptedDns::default())).expect("deliverer"))
     }
 
-    /// Makes an attempt for a run. The answer has its room until what comes with the outcome is dropped.
+    /// Makes an attempt for a run. The response keeps its room until the returned [`AnswerRoom`] is dropped.
     fn attempt(&self, url: &str, timeout_ms: u64) -> JoinHandle<(Outcome, AnswerRoom)> {
         let Senders { deliverer, budget } = self.clone();
         let mut message = message(url);
@@ -57,7 +57,8 @@ impl Senders {
         })
     }
 
-    /// Long answers of two receivers that take the room of the tenant, each as much as one of unknown length may need.
+    /// Long responses of two receivers that take all room of the tenant. Each takes as much as a response of unknown
+    /// length may need.
     async fn take_all_room(&self) -> Vec<AnswerRoom> {
         let mut taken = Vec::new();
         for _ in 0..2 {
@@ -72,7 +73,7 @@ impl Senders {
     }
 }
 
-/// An answer of unknown length, with its end or without.
+/// A response of unknown length, with or without its end.
 fn in_chunks(size: usize, is_whole: bool) -> String {
     let end = if is_whole { "0\r\n\r\n" } else { "" };
     format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n{}\r\n{end}", "x".repeat(size))
@@ -88,7 +89,7 @@ async fn the_wait_for_room_is_not_the_receivers_time() {
     let mut waiting = senders.attempt(&receiver.url("/"), timeout_ms);
     let ended = timeout(TIMEOUT + Duration::from_millis(500), &mut waiting).await;
     assert!(ended.is_err(), "it waits beyond its timeout: {ended:?}");
-    // What is short needs none.
+    // A short response needs no room.
     let short = Receiver::start(vec![answer(OK)]).await;
     let (outcome, _) = senders.attempt(&short.url("/"), timeout_ms).await.expect("an attempt");
     assert_eq!(outcome.verdict(), Verdict::Success, "{outcome:?}");
@@ -99,7 +100,7 @@ async fn the_wait_for_room_is_not_the_receivers_time() {
 }
 
 #[tokio::test]
-async fn who_gets_no_room_fails_by_our_fault_and_may_come_again() {
+async fn an_attempt_without_room_fails_as_our_error_and_may_retry() {
     let senders =
         Senders::patient_for(AnswerPatience { room: Duration::from_millis(300), ..AnswerPatience::default() });
     let taken = senders.take_all_room().await;
@@ -115,7 +116,7 @@ async fn who_gets_no_room_fails_by_our_fault_and_may_come_again() {
 }
 
 #[tokio::test]
-async fn who_has_room_must_not_keep_it_for_long() {
+async fn room_is_taken_back_from_slow_receivers() {
     let senders =
         Senders::patient_for(AnswerPatience { rest: Duration::from_millis(300), ..AnswerPatience::default() });
     let script = [answer(&in_chunks(LONG, false)), vec![Step::Hang]].concat();
@@ -126,7 +127,7 @@ async fn who_has_room_must_not_keep_it_for_long() {
     let error = outcome.result.expect_err("not all of it");
     let text = "reading the rest of a large response timed out after 300ms";
     assert_eq!((error.class, error.message.as_str()), (ErrorClass::Timeout, text));
-    // A timeout of its own that comes before is told as such.
+    // An earlier timeout of the attempt itself is reported as such.
     let senders = Senders::patient_for(AnswerPatience::default());
     let (outcome, _) = senders.attempt(&sick.url("/"), 300).await.expect("an attempt");
     assert_eq!(outcome.result.expect_err("not all of it").message, "context deadline exceeded");
@@ -157,16 +158,16 @@ async fn one_receiver_leaves_room_for_the_others() {
     }
 }
 
-/// The body of a long answer, sent as fast as the other side reads it.
+/// The body of a long response, sent as fast as the client reads it.
 struct LongBody {
     sent: usize,
-    /// Is told when more is on its way than the other side reads without room.
+    /// Gets a permit when more bytes are in transit than the client reads without room.
     stuck: Arc<Semaphore>,
 }
 
 impl LongBody {
     const FRAME: usize = 16 * 1024;
-    /// A client tells of what it has read when it is half of what may be on its way, 128 KiB.
+    /// A client acknowledges the bytes it has read once they are half of the window of 128 KiB.
     const STUCK: usize = RESPONSE_BYTES_MAX + 48 * 1024;
 }
 
@@ -186,7 +187,7 @@ impl Body for LongBody {
     }
 }
 
-/// A receiver that speaks HTTP/2: long answers at `/long`, short ones elsewhere.
+/// A receiver that speaks HTTP/2, with long responses at `/long` and short ones elsewhere.
 async fn start_http2(ours: &Authority, stuck: Arc<Semaphore>) -> (u16, Arc<AtomicUsize>) {
     let acceptor = ours.acceptor(&["hook.example"], &["h2"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -213,8 +214,8 @@ async fn start_http2(ours: &Authority, stuck: Arc<Semaphore>) -> (u16, Arc<Atomi
 }
 
 #[tokio::test]
-async fn answers_that_wait_for_room_do_not_hold_up_others_on_their_connection() {
-    // Together they have more on its way than a window of 1 MiB.
+async fn responses_that_wait_for_room_do_not_block_others_on_their_connection() {
+    // Together they have more bytes in transit than a window of 1 MiB.
     const WAITING: u32 = 24;
     let ours = Authority::new();
     let stuck = Arc::new(Semaphore::new(0));

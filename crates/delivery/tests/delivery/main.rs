@@ -1,7 +1,7 @@
-//! The outbound side against real sockets: where it refuses to connect, what receivers get, and what
-//! becomes of every way in which they can misbehave.
+//! Outgoing requests against real sockets: refused destinations, the requests that receivers get, and the outcome of
+//! every kind of misbehaviour.
 //!
-//! Receivers are scripts on loopback (see `support`); nothing sleeps, slow receivers meet short timeouts.
+//! Receivers are scripts on loopback (see `support`). Nothing sleeps; slow receivers are tested with short timeouts.
 
 mod cases;
 mod long_answers;

@@ -1,6 +1,6 @@
-//! What becomes of one attempt with each receiver of the catalogue (`cases`), and what lies at its edges.
+//! The outcome of one attempt with each receiver of the catalogue (`cases`), and edge cases.
 //!
-//! What becomes of the message is tested in `receivers`, the test beside this one.
+//! The test `receivers` of the server checks the effect on the message.
 
 use crate::cases::{
     Answer, Expect, Fails, GZIP_BOMB_BYTES, Truncated, body_cases, bytes, connection_and_header_cases, entry, floods,
@@ -14,10 +14,10 @@ use posthaste_engine::outcome::{ErrorClass, Outcome, Verdict};
 use std::net::TcpListener as StdListener;
 use std::time::Duration;
 
-/// How long an attempt may take at most: longer than any timeout in these tests.
+/// Longest duration of an attempt, longer than any timeout in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What came out of an attempt.
+/// The outcome of an attempt in the form of the catalogue.
 pub(crate) fn expect_of(outcome: &Outcome) -> Expect {
     match &outcome.result {
         Ok(response) if response.truncated => Truncated(response.status),
@@ -37,7 +37,7 @@ pub(crate) fn assert_counts(id: &str, outcome: &Outcome) {
     assert_eq!(outcome.verdict(), expected, "{id}: {outcome:?}");
 }
 
-/// Long enough for anything but a receiver that hangs, which is given time to send its head if it has one.
+/// Long enough for all receivers except those that hang, which get time to send their head if they have one.
 fn timeout_for(script: &[Step], expected: Expect) -> u64 {
     match (script.iter().any(Step::hangs), expected) {
         (false, _) => 10_000,
@@ -46,7 +46,7 @@ fn timeout_for(script: &[Step], expected: Expect) -> u64 {
     }
 }
 
-/// An attempt that ends whatever the receiver does. Without its own timeout it would wait here, not for ever.
+/// An attempt that ends whatever the receiver does. If it ignored its own timeout, this one would end it.
 async fn attempt_in_time(id: &str, receiver: &Receiver, timeout_ms: u64, needs_body: bool) -> Outcome {
     let (deliverer, message) = (deliverer(), message(&receiver.url("/")));
     let attempt = attempt_within(&deliverer, &message, timeout_ms, needs_body);
@@ -99,7 +99,7 @@ async fn every_status_of_the_catalogue_counts_as_it_says() {
 }
 
 #[tokio::test]
-async fn nothing_listens_and_nothing_resolves() {
+async fn closed_ports_and_unresolvable_names_fail() {
     let free = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let outcome = attempt(&deliverer(), &message(&format!("http://{free}/"))).await;
     assert_counts("conn-refused", &outcome);
@@ -123,7 +123,7 @@ async fn nothing_listens_and_nothing_resolves() {
 }
 
 #[tokio::test]
-async fn many_and_changing_addresses_are_coped_with() {
+async fn many_and_changing_addresses_are_handled() {
     let port = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let many: Vec<String> = (0..4_000).map(|n| format!("127.1.{}.{}", n / 250, n % 250)).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -132,7 +132,7 @@ async fn many_and_changing_addresses_are_coped_with() {
     assert_counts("conn-dns-many", &outcome);
     assert_eq!(expect_of(&outcome), Fails(ErrorClass::Connect));
 
-    // A dead address costs nothing but a moment; here ::1 and 127.0.0.2 have no listener.
+    // A dead address costs only a moment; here ::1 and 127.0.0.2 have no listener.
     let receiver = Receiver::start(vec![answer(OK)]).await;
     let dns = ScriptedDns::of("flap.example", [&["127.0.0.1"], &["::1", "127.0.0.2", "127.0.0.1"]]);
     let deliverer = Deliverer::new(config(), dns).unwrap();
@@ -154,7 +154,7 @@ async fn a_timeout_has_the_words_of_the_hosted_service() {
 }
 
 #[tokio::test]
-async fn interim_answers_are_limited() {
+async fn interim_responses_are_limited() {
     let interim = "HTTP/1.1 103 Early Hints\r\n\r\n";
     for (count, expected) in [(16, Answer(200)), (17, Fails(ErrorClass::Protocol))] {
         let last = if count == 16 { send(OK) } else { Step::Hang };
@@ -190,7 +190,7 @@ async fn heads_are_limited_in_lines_and_bytes() {
 }
 
 #[tokio::test]
-async fn answers_are_kept_up_to_the_limit() {
+async fn responses_are_kept_up_to_the_limit() {
     let kept = |status: u16, size: usize, needs_body: bool| async move {
         let text = format!("HTTP/1.1 {status} X\r\nContent-Length: {size}\r\n\r\n{}", "x".repeat(size));
         let receiver = Receiver::start(vec![answer(&text)]).await;
@@ -208,10 +208,10 @@ async fn answers_are_kept_up_to_the_limit() {
     assert_eq!(kept(200, max + 1, true).await, Err(ErrorClass::Protocol));
 }
 
-/// `gzip-bomb` of the catalogue, when its body is the point. That the server's memory stays small is measured in `isolation`
-/// of the tests of `receivers`.
+/// `gzip-bomb` of the catalogue, if the whole body is needed. The test `isolation` of `receivers` measures that the
+/// server's memory stays small.
 #[tokio::test]
-async fn a_compressed_answer_is_kept_as_it_came() {
+async fn a_compressed_response_is_kept_unchanged() {
     let bomb = gzip_bomb();
     assert_eq!(bomb.last_chunk(), Some(&GZIP_BOMB_BYTES.to_le_bytes()), "what it says to expand to");
     let receiver = Receiver::start(vec![sends_a_gzip_bomb()]).await;
@@ -222,7 +222,7 @@ async fn a_compressed_answer_is_kept_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_failed_answer_that_never_ends_does_not_hold_the_attempt() {
+async fn an_endless_error_response_does_not_delay_the_attempt() {
     let receiver = Receiver::start(vec![then_hangs("HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\npart")]).await;
     let outcome = attempt(&deliverer(), &message(&receiver.url("/"))).await;
     assert!(Duration::from_millis(outcome.duration_ms) < Duration::from_secs(5), "{outcome:?}");
@@ -244,9 +244,9 @@ async fn headers_are_kept_with_canonical_names_and_readable_values() {
     assert_eq!(kept(false).await, [], "nobody is told those of a success");
 }
 
-/// `header-ansi` of the catalogue, which wants such an answer to count. hyper does not take control
-/// characters in a value (nor does HTTP), so the attempt fails and nothing of the answer is kept. Codes in
-/// their 8-bit form come through, as a character that no terminal obeys.
+/// `header-ansi` of the catalogue, which wants such a response to count. hyper rejects control characters in a value
+/// (as HTTP does), so the attempt fails and nothing of the response is kept. Codes in their 8-bit form are kept as a
+/// character that no terminal interprets.
 #[tokio::test]
 async fn terminal_codes_in_a_header_never_reach_a_log() {
     let of_value = |value: &[u8]| {

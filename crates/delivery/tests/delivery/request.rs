@@ -1,4 +1,4 @@
-//! What the receiver gets: URL, method, headers, body and signature.
+//! The request that the receiver gets: URL, method, headers, body and signature.
 
 use crate::script::{OK, Receiver, answer};
 use crate::support::{NOW, attempt, deliverer, message};
@@ -34,7 +34,7 @@ async fn a_delivery_looks_like_one_of_the_hosted_service() {
     for (name, value) in &expected {
         assert_eq!(request.value(name), value);
     }
-    // These and the signature; nothing else, in particular neither Expect nor Connection.
+    // These and the signature, and no other headers, in particular neither Expect nor Connection.
     let lines = request.head.lines().skip(1).filter(|line| !line.is_empty()).count();
     assert_eq!(lines, expected.len() + 1, "{}", request.head);
 }
@@ -63,7 +63,7 @@ async fn path_and_query_arrive_as_written() {
 }
 
 #[tokio::test]
-async fn what_no_request_line_may_carry_is_percent_encoded_and_signed_as_published() {
+async fn bytes_invalid_in_a_request_line_are_percent_encoded_and_signed_as_published() {
     let receiver = Receiver::start(vec![answer(OK)]).await;
     let url = receiver.url("/grün?q=<ü>#fragment");
     attempt(&deliverer(), &message(&url)).await.result.unwrap();
@@ -141,7 +141,7 @@ async fn forwarded_headers_are_sent_but_cannot_forge_ours() {
 }
 
 #[tokio::test]
-async fn what_http_cannot_carry_fails_without_a_connection() {
+async fn messages_that_http_cannot_carry_fail_without_a_connection() {
     let receiver = Receiver::start(vec![answer(OK)]).await;
     let deliverer = deliverer();
     let mut with_newline = message(&receiver.url("/"));
@@ -158,7 +158,7 @@ async fn what_http_cannot_carry_fails_without_a_connection() {
 }
 
 #[tokio::test]
-async fn a_delivery_counts_itself_among_those_that_led_to_it() {
+async fn the_hops_of_a_delivery_include_itself() {
     let receiver = Receiver::start(vec![answer(OK)]).await;
     let mut message = message(&receiver.url("/"));
     message.spec.hops = 4;
@@ -175,7 +175,7 @@ fn claims(token: &str) -> Value {
 }
 
 #[tokio::test]
-async fn every_attempt_is_signed_afresh_over_the_bytes_sent() {
+async fn every_attempt_has_a_new_signature_over_the_sent_bytes() {
     let receiver = Receiver::start(vec![answer(OK)]).await;
     let deliverer = deliverer();
     let url = receiver.url("/hook?a=b&c");

@@ -1,4 +1,4 @@
-//! Connections that are used again: by whom, when, and what happens when they break.
+//! Reuse of connections: by which attempts, when, and how broken connections are handled.
 
 use crate::script::{OK, Receiver, Step, answer, send};
 use crate::support::{ScriptedDns, attempt, config, deliverer, message};
@@ -8,7 +8,7 @@ use posthaste_wire::id::TenantId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answers as often as it is asked (up to eight times) on one connection.
+/// Answers up to eight requests on one connection.
 fn keeps_answering() -> Vec<Step> {
     [Step::Read, send(OK)].into_iter().cycle().take(16).collect()
 }
@@ -99,7 +99,7 @@ async fn a_reset_as_we_send_counts_as_closing() {
 }
 
 #[tokio::test]
-async fn a_request_is_sent_twice_at_most() {
+async fn a_request_is_sent_at_most_twice() {
     let closes_on_the_second = vec![Step::Read, send(OK), Step::Read];
     let receiver = Receiver::start(vec![closes_on_the_second, vec![Step::Read]]).await;
     let deliverer = deliverer();
@@ -110,7 +110,7 @@ async fn a_request_is_sent_twice_at_most() {
 }
 
 #[tokio::test]
-async fn a_request_that_got_half_an_answer_is_not_sent_again() {
+async fn a_request_with_a_partial_response_is_not_resent() {
     let breaks_off = vec![Step::Read, send(OK), Step::Read, send("HTTP/1.1 20")];
     let receiver = Receiver::start(vec![breaks_off, answer(OK)]).await;
     let deliverer = deliverer();
@@ -122,7 +122,7 @@ async fn a_request_that_got_half_an_answer_is_not_sent_again() {
 
 /// `ka-unsolicited` of the catalogue.
 #[tokio::test]
-async fn an_unasked_answer_is_never_given_to_the_next_message() {
+async fn an_unsolicited_response_never_reaches_the_next_message() {
     let stray = "HTTP/1.1 200 OK\r\nX-Stray: yes\r\nContent-Length: 0\r\n\r\n";
     let unasked = vec![Step::Read, send(&format!("{OK}{stray}")), Step::Hang];
     let receiver = Receiver::start(vec![unasked, answer(OK)]).await;
@@ -147,7 +147,7 @@ async fn an_ambiguous_length_closes_the_connection() {
 
 /// `cookie-set and auth-challenge` of the catalogue.
 #[tokio::test]
-async fn cookies_and_challenges_are_never_answered() {
+async fn cookies_and_auth_challenges_are_ignored() {
     let cookie = "HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n";
     let challenge = "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: NTLM\r\nContent-Length: 0\r\n\r\n";
     let receiver = Receiver::start(vec![[answer(cookie), answer(challenge), answer(OK)].concat()]).await;

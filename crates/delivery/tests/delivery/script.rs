@@ -1,4 +1,4 @@
-//! Scripted receivers. Shared with the tests in `receivers`.
+//! Scripted receivers. The tests in `receivers` use this file too.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,35 +11,35 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Often enough that a limit which starts anew with each byte never ends an attempt of these tests.
+/// Short enough that a timeout which restarted with each byte would never end an attempt of these tests.
 const DRIP_EVERY: Duration = Duration::from_millis(20);
 
 /// What a receiver does on one connection, in order. At the end it closes the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Waits until something has arrived, without reading it.
+    /// Waits until bytes have arrived, without reading them.
     Peek,
     /// Reads one request with its body.
     Read,
     /// Reads this many bytes.
     ReadBytes(usize),
-    /// Reads until these bytes were seen.
+    /// Reads up to and including these bytes.
     ReadUntil(&'static [u8]),
     /// Sends these bytes.
     Send(Vec<u8>),
-    /// Lets the test go on.
+    /// Notifies the test.
     Tell(Arc<Notify>),
-    /// Sends these bytes again and again until the other side goes away.
+    /// Sends these bytes repeatedly until the other side closes.
     Flood(Vec<u8>),
-    /// Sends these bytes one at a time, [`DRIP_EVERY`], the last one again and again until the other side goes away.
+    /// Sends these bytes one at a time, one per [`DRIP_EVERY`], and repeats the last one until the other side closes.
     Drip(Vec<u8>),
     /// Closes with RST.
     Reset,
-    /// Sends a fatal alert of TLS past the encryption.
+    /// Sends a fatal TLS alert outside the encryption.
     Alert,
-    /// Closes with FIN, but without the goodbye of TLS.
+    /// Closes with FIN, but without the closing alert of TLS.
     Vanish,
-    /// Reads and drops until the other side closes.
+    /// Reads and discards until the other side closes.
     Hang,
 }
 
@@ -48,20 +48,20 @@ pub(crate) fn send(text: &str) -> Step {
 }
 
 impl Step {
-    /// It ends only when the other side goes away.
+    /// Whether it ends only when the other side closes.
     pub(crate) fn hangs(&self) -> bool {
         matches!(self, Step::Hang | Step::Drip(_))
     }
 }
 
-/// Reads a request and answers with this text.
+/// Reads a request and responds with this text.
 pub(crate) fn answer(text: &str) -> Vec<Step> {
     vec![Step::Read, send(text)]
 }
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) head: String,
@@ -73,7 +73,7 @@ impl Received {
         self.head.lines().next().expect("a request line")
     }
 
-    /// All values of a header; the name must be spelled exactly so.
+    /// All values of a header. The name must match exactly.
     pub(crate) fn values(&self, name: &str) -> Vec<&str> {
         let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
         lines.filter(|(known, _)| *known == name).map(|(_, value)| value).collect()
@@ -86,7 +86,7 @@ impl Received {
     }
 }
 
-/// A receiver on loopback. The n-th connection follows the n-th script, later ones the last.
+/// A receiver on loopback. The n-th connection uses the n-th script; later connections use the last one.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -135,7 +135,7 @@ impl Receiver {
 
 /// A connection, encrypted or not.
 trait Wire: AsyncRead + AsyncWrite + Unpin {
-    /// What lies under the encryption.
+    /// The stream below the encryption.
     fn bare(&mut self) -> &mut TcpStream;
 }
 
@@ -156,7 +156,7 @@ async fn play(stream: TcpStream, tls: Option<TlsAcceptor>, script: Vec<Step>, re
     if script.iter().any(|step| matches!(step, Step::Reset)) {
         stream.set_zero_linger().expect("linger");
     }
-    // A receiver that fails here has a client that went away, which the test sees on the other side.
+    // A receiver fails only if its client closes the connection, which the test sees on the other side.
     let _ = match tls {
         Some(tls) => match tls.accept(stream).await {
             Ok(stream) => follow(stream, script, &received).await,
@@ -191,7 +191,7 @@ async fn follow<S: Wire>(mut stream: S, script: Vec<Step>, received: &Mutex<Vec<
             Step::Tell(reached) => reached.notify_one(),
             Step::Flood(bytes) => while stream.write_all(&bytes).await.is_ok() {},
             Step::Drip(bytes) => drip(&mut stream, &bytes).await,
-            // Dropping the stream closes it; with a linger time of zero, by a reset.
+            // Dropping the stream closes it. With a linger time of zero this sends a reset.
             Step::Reset | Step::Vanish => return Ok(()),
             Step::Hang => {
                 tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;

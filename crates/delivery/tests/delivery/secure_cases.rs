@@ -1,5 +1,5 @@
-//! Receivers of the catalogue that speak TLS and HTTP/2, each with a certificate and a script. Shared with the
-//! tests in `receivers`.
+//! Receivers of the catalogue that speak TLS and HTTP/2, each with a certificate and a script. The tests in `receivers`
+//! use this file too.
 
 use crate::cases::{Answer, Expect, Fails};
 use crate::script::{OK, Step, answer, send};
@@ -13,17 +13,17 @@ use rustls::{RootCertStore, ServerConfig};
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
-/// The name that receivers with a certificate have.
+/// The name in the receivers' certificates.
 pub(crate) const HOST: &str = "hook.example";
 
 /// A receiver with a certificate, or with bytes instead of a handshake.
 pub(crate) struct SecureCase {
     pub(crate) id: &'static str,
-    /// `None`: the script plays on the bare connection.
+    /// `None` plays the script on the bare connection.
     pub(crate) acceptor: Option<TlsAcceptor>,
     pub(crate) script: Vec<Step>,
     pub(crate) expect: Expect,
-    /// Asked for by its address instead of [`HOST`].
+    /// Whether the URL has the receiver's address instead of [`HOST`].
     pub(crate) by_address: bool,
 }
 
@@ -32,7 +32,7 @@ impl SecureCase {
         SecureCase { id, acceptor: Some(acceptor), script, expect, by_address: false }
     }
 
-    /// Nothing but this on the connection; the handshake fails.
+    /// Sends only these bytes, so the handshake fails.
     fn bare(id: &'static str, script: Vec<Step>) -> SecureCase {
         SecureCase { id, acceptor: None, script, expect: Fails(ErrorClass::Tls), by_address: false }
     }
@@ -51,14 +51,14 @@ impl Authority {
         Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("authority") }
     }
 
-    /// A server for these names that speaks the first of these protocols the client knows.
+    /// A server for these names that speaks the first of these protocols that the client offers.
     pub(crate) fn acceptor(&self, names: &[&str], protocols: &[&str]) -> TlsAcceptor {
         let key = KeyPair::generate().expect("key");
         let certificate = params(names).signed_by(&key, &self.issuer).expect("certificate");
         acceptor(&certificate, &key, WebPkiClientVerifier::no_client_auth(), protocols)
     }
 
-    /// A server that wants a certificate of this authority from its clients.
+    /// A server that requires a client certificate of this authority.
     fn acceptor_for_known_clients(&self) -> TlsAcceptor {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("authority");
@@ -69,7 +69,7 @@ impl Authority {
         acceptor(&certificate, &key, known_only, &[])
     }
 
-    /// As a file of trusted authorities.
+    /// The certificate as a PEM file of trusted authorities.
     pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
@@ -97,7 +97,7 @@ pub(crate) fn acceptor(
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// Whom a client that trusts `ours` does not believe, or who does not believe it.
+/// Servers that a client which trusts `ours` must reject, or that reject the client.
 pub(crate) fn certificate_cases(ours: &Authority) -> Vec<SecureCase> {
     let failing = |id, acceptor| SecureCase::new(id, acceptor, answer(OK), Fails(ErrorClass::Tls));
     let key = KeyPair::generate().expect("key");
@@ -117,7 +117,7 @@ pub(crate) fn certificate_cases(ours: &Authority) -> Vec<SecureCase> {
     ]
 }
 
-/// An authority with a key of 1,024 bits and a signature by SHA-1, which no builder of certificates makes any more.
+/// An authority with a key of 1,024 bits and a SHA-1 signature. No library creates such certificates any more.
 pub(crate) const WEAK_AUTHORITY: &str = include_str!("weak/authority.pem");
 
 fn weak_acceptor() -> TlsAcceptor {
@@ -132,10 +132,10 @@ fn weak_acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// Handshakes that never come to an end, or to a bad one.
+/// Handshakes that never finish or that fail.
 pub(crate) fn handshake_cases() -> Vec<SecureCase> {
     let alert = |description: u8| vec![Step::ReadBytes(5), Step::Send(vec![0x15, 3, 3, 0, 2, 2, description])];
-    // A handshake message that claims 10 MiB.
+    // A handshake message with a declared length of 10 MiB.
     let huge = [&[0x16, 3, 3, 0x40, 0, 11, 0xa0, 0, 0][..], &[0; 0x4000 - 4]].concat();
     // The beginning of a ServerHello in a record of 16 KiB.
     let hello = vec![0x16, 3, 3, 0x40, 0, 2, 0, 0x3f, 0xfc, 3, 3, 0];
@@ -161,7 +161,7 @@ pub(crate) fn early_hints(stream: u8) -> Vec<u8> {
     frame(1, 4, stream, &[0x08, 3, b'1', b'0', b'3'])
 }
 
-/// Receivers that speak HTTP/2, most of them badly.
+/// Receivers that speak HTTP/2, most of them incorrectly.
 pub(crate) fn http2_cases(ours: &Authority) -> Vec<SecureCase> {
     let settings = frame(4, 0, 0, &[]);
     let no_window = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
@@ -175,14 +175,14 @@ pub(crate) fn http2_cases(ours: &Authority) -> Vec<SecureCase> {
             Step::Flood(again.repeat(100)),
         ]
     };
-    // ":status: 200", a header of 4,000 bytes that goes into the table, and 200 times one byte for it.
+    // ":status: 200", a header of 4,000 bytes that is added to the table, and 200 references to it of one byte each.
     let bomb = [&[0x88, 0x40, 1, b'a', 0x7f, 0xa1, 0x1e][..], &[b'x'; 4_000], &[0xbe; 200]].concat();
     let answers =
         |bytes: Vec<u8>| vec![Step::ReadUntil(b"hello"), Step::Send([settings.clone(), bytes].concat()), Step::Hang];
     let ok = frame(1, 5, 1, &[0x88]);
-    // GET https /: what stream 2 would be about.
+    // GET https /: the request that stream 2 would answer.
     let push = frame(5, 4, 1, &[0, 0, 0, 2, 0x82, 0x87, 0x84]);
-    // The request must be there: answers to what was not asked are another error.
+    // The request must have arrived first: a response without a request is another error.
     let interim =
         vec![Step::ReadUntil(b"hello"), Step::Send(settings.clone()), Step::Flood(early_hints(1).repeat(100))];
     let cases = vec![

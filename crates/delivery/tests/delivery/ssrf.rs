@@ -1,4 +1,5 @@
-//! Where a delivery may not go: the vectors of `ssrf.json`, and proof that nothing is ever dialled there.
+//! Destinations that deliveries must not reach: the vectors of `ssrf.json`, and proof that these addresses are never
+//! dialled.
 
 use crate::script::{OK, Receiver, Step, answer};
 use crate::support::{ScriptedDns, attempt, config, message};
@@ -17,7 +18,7 @@ fn strings(value: &Value) -> Vec<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// URL rules, then the address rules on what the vector's DNS answers.
+/// Applies the URL rules, then the address rules to the addresses of the vector's DNS.
 fn check(policy: &EgressPolicy, url: &str, answers: &[IpAddr]) -> Result<(), Refusal> {
     policy.check_url(url)?;
     let target = Target::parse(url)?;
@@ -28,7 +29,7 @@ fn check(policy: &EgressPolicy, url: &str, answers: &[IpAddr]) -> Result<(), Ref
 }
 
 #[test]
-fn every_vector_is_allowed_or_refused_as_written() {
+fn every_vector_is_allowed_or_refused_as_listed() {
     let file: Value = serde_json::from_str(include_str!("../../../../vectors/ssrf.json")).unwrap();
     let vectors = file["vectors"].as_array().unwrap();
     assert!(vectors.len() >= 133);
@@ -43,7 +44,7 @@ fn every_vector_is_allowed_or_refused_as_written() {
                 .collect(),
             ..EgressPolicy::default()
         };
-        // A name without answers passes every rule and then does not resolve: see `receivers`.
+        // A name without addresses passes every rule, and then fails to resolve: see `receivers`.
         let unresolved = vector["dns"].as_array().is_some_and(Vec::is_empty);
         let allowed = vector["expect"] == "allow" || unresolved;
         let result = check(&policy, url, &answers);
@@ -51,13 +52,13 @@ fn every_vector_is_allowed_or_refused_as_written() {
     }
 }
 
-/// Only 127.0.0.2 plays the public internet; 127.0.0.1 is what must never be reached.
+/// Only 127.0.0.2 stands for the public internet. 127.0.0.1 must never be reached.
 fn outside_is_127_0_0_2() -> DeliveryConfig {
     let allow_cidrs = vec!["127.0.0.2/32".parse().expect("network")];
     DeliveryConfig { egress: EgressPolicy { allow_cidrs, explain: true, ..EgressPolicy::default() }, ..config() }
 }
 
-/// A receiver on 127.0.0.2 and a listener on the same port of 127.0.0.1 that must stay untouched.
+/// A receiver on 127.0.0.2, and a listener on the same port of 127.0.0.1 that must not be reached.
 async fn outside_and_inside(scripts: Vec<Vec<Step>>) -> (Receiver, StdListener) {
     loop {
         let outside = TcpListener::bind("127.0.0.2:0").await.expect("bind");
@@ -89,7 +90,7 @@ async fn a_name_is_looked_up_once_per_connection_and_never_rebound() {
     assert_eq!(first.result.unwrap().status, 200);
     assert_eq!(dns.lookups(), 1, "no lookup between check and connect");
 
-    // The receiver has closed the connection, so the next attempt needs a new one and a new lookup.
+    // The receiver has closed the connection, so the next attempt needs a new connection and a new lookup.
     let second = attempt(&deliverer, &message).await;
     assert!(blocked(&second), "{second:?}");
     assert_eq!(
@@ -114,7 +115,7 @@ async fn one_refused_answer_refuses_the_name() {
 }
 
 #[tokio::test]
-async fn an_address_behind_those_that_would_be_tried_refuses_the_name_too() {
+async fn a_refused_address_beyond_the_dialled_ones_refuses_the_name() {
     for (count, last) in [(17, "127.0.0.1"), (200, "::ffff:127.0.0.1")] {
         let (outside, inside) = outside_and_inside(vec![answer(OK)]).await;
         let answers = [vec!["127.0.0.2"; count - 1], vec![last]].concat();
@@ -143,7 +144,7 @@ async fn refused_literals_are_never_dialled() {
 }
 
 #[tokio::test]
-async fn answers_never_send_us_anywhere() {
+async fn responses_never_redirect_us() {
     let inside = StdListener::bind("127.0.0.1:0").unwrap();
     inside.set_nonblocking(true).unwrap();
     let there = inside.local_addr().unwrap();
@@ -191,7 +192,7 @@ async fn an_allowed_name_may_be_private_but_not_loopback() {
     assert!(blocked(&attempt(&deliverer, &message(&url)).await));
     assert_untouched(&inside);
 
-    // Nobody is there, but it was tried.
+    // There is no such host, but it was dialled.
     let deliverer = Deliverer::new(config, ScriptedDns::of("app", [&["10.255.255.1"]])).unwrap();
     assert!(!blocked(&attempt(&deliverer, &message(&url)).await));
 }
@@ -215,13 +216,13 @@ async fn development_delivers_to_localhost_but_not_to_itself() {
     assert_untouched(&own);
 }
 
-/// As in production: tenants do not see why.
+/// As in production: tenants do not see the reasons.
 fn unexplained() -> DeliveryConfig {
     let outside = outside_is_127_0_0_2();
     DeliveryConfig { egress: EgressPolicy { explain: false, ..outside.egress }, ..outside }
 }
 
-/// A port of 127.0.0.2 that is taken, and on which nothing listens.
+/// A port of 127.0.0.2 that is in use but not listening.
 fn closed_port() -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("socket");
     socket.bind("127.0.0.2:0".parse().expect("address")).expect("bind");

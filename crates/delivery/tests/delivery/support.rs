@@ -1,4 +1,4 @@
-//! A scripted resolver, and a short way to make one attempt.
+//! A scripted resolver, and helpers to make one attempt.
 
 use bytes::Bytes;
 use posthaste_delivery::egress::EgressPolicy;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub(crate) const NOW: Timestamp = Timestamp(1_780_315_200_999);
 
-/// Answers with the next entry of a name's list; the last one stays. Unknown names do not exist.
+/// Returns the next entry of a name's list; the last one repeats. Unknown names do not exist.
 #[derive(Default)]
 pub(crate) struct ScriptedDns {
     answers: Mutex<HashMap<String, VecDeque<Vec<IpAddr>>>>,
@@ -34,7 +34,7 @@ impl ScriptedDns {
         Arc::new(ScriptedDns { answers: Mutex::new(answers), ..ScriptedDns::default() })
     }
 
-    /// Never answers.
+    /// Never resolves.
     pub(crate) fn hanging() -> Arc<ScriptedDns> {
         Arc::new(ScriptedDns { hangs: true, ..ScriptedDns::default() })
     }
@@ -60,7 +60,7 @@ impl Resolve for ScriptedDns {
     }
 }
 
-/// Phases that are short, and long enough for a machine that stands still for a moment; loopback allowed.
+/// Timeouts that are short but long enough for a machine that stalls for a moment. Loopback is allowed.
 pub(crate) fn config() -> DeliveryConfig {
     DeliveryConfig {
         egress: EgressPolicy { allow_loopback: true, explain: true, ..EgressPolicy::default() },
@@ -102,7 +102,7 @@ pub(crate) fn keys() -> SigningKeys {
     SigningKeys { current: SigningKey::new("sig_current"), next: SigningKey::new("sig_next") }
 }
 
-/// One attempt with a generous timeout.
+/// Makes one attempt with a generous timeout.
 pub(crate) async fn attempt(deliverer: &Deliverer, message: &Message) -> Outcome {
     attempt_within(deliverer, message, 10_000, false).await
 }
@@ -117,7 +117,7 @@ pub(crate) async fn attempt_within(
     attempt_in(deliverer, message, timeout_ms, needs_body, &room).await
 }
 
-/// The same, with room of a budget that others use too.
+/// Makes an attempt with room of a shared budget.
 pub(crate) async fn attempt_in(
     deliverer: &Deliverer,
     message: &Message,
@@ -130,7 +130,7 @@ pub(crate) async fn attempt_in(
     let keys = keys();
     let attempt = Attempt { message, retried: 0, keys: &keys, now: NOW, nonce, timeout_ms, needs_body, room };
     let outcome = deliverer.attempt(&attempt).await;
-    // Lets the connection's own task see the end of the answer, so that the next attempt can reuse it.
+    // Lets the connection's task see the end of the response, so that the next attempt can reuse the connection.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }

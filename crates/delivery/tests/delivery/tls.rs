@@ -1,4 +1,4 @@
-//! TLS and HTTP/2: who is trusted, and what receivers do to us once they are.
+//! TLS and HTTP/2: which certificates are trusted, and misbehaviour of trusted receivers.
 
 use crate::cases::Expect;
 use crate::receivers::{PATIENCE, assert_counts, expect_of};
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// A client that trusts this authority, and the weak one, and finds `hook.example` on loopback.
+/// A client that trusts this authority and the weak one, and resolves `hook.example` to loopback.
 pub(crate) fn trusting(authority: &Authority) -> Deliverer {
     let pem = authority.pem() + WEAK_AUTHORITY;
     deliverer(DeliveryConfig { extra_ca_pem: Some(pem.into_bytes()), ..config() })
@@ -61,7 +61,7 @@ async fn every_phase_that_was_reached_is_timed() {
         [phases.dns_us, phases.connect_us, phases.tls_us, phases.first_byte_us].into_iter().flatten().sum::<u64>();
     assert!(sum / 1_000 <= outcome.duration_ms, "{sum} µs of {} ms", outcome.duration_ms);
 
-    // A handshake that fails, and a timeout while the answer is waited for.
+    // A failed handshake, and a timeout while waiting for the response.
     let receiver = Receiver::start_tls(vec![answer(OK)], ours.acceptor(&["other.example"], &[])).await;
     let phases = attempt(&trusting(&ours), &message(&url(&receiver))).await.phases.expect("a failure has phases");
     assert_eq!(reached(&phases), [true, true, true, false]);
@@ -125,7 +125,7 @@ async fn a_web_server_without_tls_is_named_as_one() {
     let serving = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("a connection");
         let answer = service_fn(async |_| Ok::<_, Infallible>(hyper::Response::new(String::new())));
-        // It answers the handshake with 400 and ends the connection.
+        // It answers the handshake with 400 and closes the connection.
         let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
     });
     let outcome = attempt(&trusting(&Authority::new()), &message(&format!("https://hook.example:{port}/"))).await;
@@ -135,7 +135,7 @@ async fn a_web_server_without_tls_is_named_as_one() {
     serving.await.expect("the web server ends");
 }
 
-/// One attempt with a receiver; its outcome is exactly what the case expects.
+/// Makes one attempt with a receiver and checks that the outcome is exactly the expected one.
 async fn attempt_secure(ours: &Authority, case: SecureCase) -> (Receiver, Outcome) {
     let SecureCase { id, acceptor, script, expect, by_address } = case;
     let receiver = match acceptor {
@@ -152,7 +152,7 @@ async fn attempt_secure(ours: &Authority, case: SecureCase) -> (Receiver, Outcom
 }
 
 #[tokio::test]
-async fn an_answer_counts_also_without_a_polite_goodbye() {
+async fn a_response_counts_without_a_clean_close() {
     let ours = Authority::new();
     let answers = [
         ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", Expect::Answer(200)),
@@ -214,7 +214,7 @@ async fn http2_receivers_count_as_the_catalogue_says_in_bounded_time() {
     }
 }
 
-/// Begins an answer on stream 1, sends this without end, and tells when it was left.
+/// Starts a response on stream 1, repeats these bytes without end, and notifies when the client closes the connection.
 fn floods_after(start: Vec<u8>, again: &[u8]) -> (Vec<Step>, Arc<Notify>) {
     let left = Arc::new(Notify::new());
     let script = vec![
@@ -227,9 +227,9 @@ fn floods_after(start: Vec<u8>, again: &[u8]) -> (Vec<Step>, Arc<Notify>) {
 }
 
 #[tokio::test]
-async fn http2_receivers_that_send_frames_without_end_are_left_at_once() {
+async fn connections_with_endless_http2_frames_are_closed_at_once() {
     let ours = Authority::new();
-    // An answer that has begun, and whose body is never there.
+    // A response that has started but has no body.
     let begun = frame(1, 4, 1, &[0x88]);
     let floods = [
         ("PING", Vec::new(), frame(6, 0, 0, &[7; 8])),
@@ -258,7 +258,7 @@ async fn http2_receivers_that_send_frames_without_end_are_left_at_once() {
 }
 
 #[tokio::test]
-async fn an_answer_before_a_flood_counts_and_the_next_request_gets_a_connection_of_its_own() {
+async fn a_response_before_a_flood_counts_and_the_next_request_uses_a_new_connection() {
     let ours = Authority::new();
     let (script, left) = floods_after(frame(1, 5, 1, &[0x88]), &frame(6, 0, 0, &[7; 8]));
     let scripts = vec![script, after_one_answer(vec![Step::Hang])];
@@ -271,7 +271,7 @@ async fn an_answer_before_a_flood_counts_and_the_next_request_gets_a_connection_
 }
 
 #[tokio::test]
-async fn a_talkative_http2_receiver_is_heard_to_the_end() {
+async fn a_chatty_http2_receiver_can_finish_its_response() {
     let ours = Authority::new();
     let ping = frame(6, 0, 0, &[7; 8]);
     let (hints, head) = (early_hints(1).repeat(16), frame(1, 4, 1, &[0x88]));
@@ -285,7 +285,7 @@ async fn a_talkative_http2_receiver_is_heard_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_request_that_http2_says_was_not_processed_is_sent_once_more() {
+async fn a_request_that_http2_reports_as_unprocessed_is_resent_once() {
     let ours = Authority::new();
     let opens = |stream: u8| [frame(4, 0, 0, &[]), frame(1, 5, stream, &[0x88])].concat();
     let goaway = frame(7, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
@@ -310,21 +310,21 @@ async fn a_request_that_http2_says_was_not_processed_is_sent_once_more() {
     }
 }
 
-/// Answers one request on stream 1, then goes on with these steps.
+/// Answers one request on stream 1, then continues with these steps.
 fn after_one_answer(steps: Vec<Step>) -> Vec<Step> {
     let first = [frame(4, 0, 0, &[]), frame(1, 5, 1, &[0x88])].concat();
     [vec![Step::ReadUntil(b"hello"), Step::Send(first)], steps].concat()
 }
 
 #[tokio::test]
-async fn a_request_that_http2_answered_in_part_is_not_sent_again_because_of_another() {
+async fn a_request_with_a_partial_http2_response_is_not_resent_because_of_another() {
     let ours = Authority::new();
     let answered_in_part = Arc::new(Notify::new());
     let ping = frame(6, 0, 0, b"pingpong");
     let script = after_one_answer(vec![
         Step::ReadUntil(b"hello"),
         Step::Send([early_hints(3), ping].concat()),
-        // The client's echo: it has read all of the above.
+        // The client's reply to the PING: it has read everything above.
         Step::ReadUntil(b"pingpong"),
         Step::Tell(answered_in_part.clone()),
         Step::ReadUntil(b"hello"),
@@ -344,9 +344,9 @@ async fn a_request_that_http2_answered_in_part_is_not_sent_again_because_of_anot
 }
 
 #[tokio::test]
-async fn a_goodbye_of_http2_that_includes_the_request_does_not_send_it_again() {
+async fn a_goaway_that_covers_the_request_does_not_resend_it() {
     let ours = Authority::new();
-    // Up to stream 3, which is the request's.
+    // Up to stream 3, which carries the request.
     let goaway = frame(7, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]);
     let script = after_one_answer(vec![Step::ReadUntil(b"hello"), Step::Send(goaway)]);
     let receiver = Receiver::start_tls(vec![script], ours.acceptor(&["hook.example"], &["h2"])).await;

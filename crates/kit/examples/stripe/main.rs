@@ -1,4 +1,5 @@
-//! An invoice is paid at Stripe: one row in PostgreSQL and one mail, whatever is repeated and whatever dies.
+//! An invoice is paid at Stripe. The result is one row in PostgreSQL and one mail, no matter what is repeated or
+//! killed.
 //!
 //! ```text
 //! Stripe ─► /hooks/stripe ─► queue ─► /jobs/payment ─► row and mark, one transaction
@@ -6,19 +7,19 @@
 //!                              └─ publishes ┘ ─► /jobs/receipt ─► mail, with an idempotency key
 //! ```
 //!
-//! Needs a PostgreSQL, in which it makes tables if they are missing, and a Posthaste (`cargo run -- dev` in another
-//! terminal; any other queue by the four variables that `dev` prints, and `DEVELOPMENT=false`). Then
+//! Needs a PostgreSQL, in which it creates missing tables, and a Posthaste (`cargo run -- dev` in another terminal; for
+//! another queue, set the four variables that `dev` prints, and `DEVELOPMENT=false`). Then
 //!
 //! ```text
 //! DATABASE_URL=postgres://postgres@localhost/postgres \
 //!     cargo run -p posthaste-kit --example stripe --features axum,client,postgres,testing
 //! ```
 //!
-//! starts the service as a process of its own, tells it of a payment four times, kills it with SIGKILL just when the
-//! mail is out and nobody has written that down, starts it again, and counts: one row, one mail. With `serve` behind
-//! `--` it is the service alone. What is promised, and what is not, is in `docs/handlers.md`.
+//! starts the service in its own process, sends it the event of a payment four times, and kills it with SIGKILL right
+//! after the mail was sent but not yet recorded. It then starts the service again and counts: one row, one mail. With
+//! `serve` after `--` it runs only the service. `docs/handlers.md` explains what is guaranteed and what is not.
 //!
-//! `service` is what to copy. `provider` is a mail provider for the show, and `show` is the show.
+//! `service` is the code to copy. `provider` is a mail provider for the demo, and `show` is the demo.
 
 pub(crate) mod provider;
 pub(crate) mod service;

@@ -1,4 +1,4 @@
-//! A mail provider, for the show and for the test: it keeps the mails instead of sending them.
+//! A mail provider for the demo and the test. It records mails instead of sending them.
 
 use axum::extract::State;
 use axum::routing::post;
@@ -10,22 +10,22 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// What a provider does with an `Idempotency-Key` that it has seen.
+/// How the provider handles a repeated `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// It says that all is well, and sends nothing.
+    /// It responds with success and sends nothing.
     Honoured,
     /// It sends another mail.
     Ignored,
 }
 
-/// One call that wanted a mail to be sent.
+/// A request to send a mail.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     key: String,
-    /// What the mail is about.
+    /// The invoice of the mail.
     pub(crate) invoice: String,
-    /// Whether a mail left the house for it.
+    /// Whether the provider sent a mail for it.
     pub(crate) is_sent: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Provider {
 
 struct Shared {
     keys: Keys,
-    /// Whether it answers; until then it keeps everybody waiting.
+    /// Whether it responds. While it is false, all callers wait.
     answers: watch::Sender<bool>,
     calls: watch::Sender<Vec<Call>>,
 }
@@ -52,24 +52,24 @@ impl Provider {
         Ok(Provider { address, shared })
     }
 
-    /// From now on mails are sent as ever, and nobody hears of it until it answers again.
+    /// Stops responding. Mails are still sent, but callers wait for the response until `answer` is called.
     pub(crate) fn keep_silent(&self) {
         self.shared.answers.send_replace(false);
     }
 
-    /// Answers all who wait, and all who come.
+    /// Responds to all waiting and future callers.
     pub(crate) fn answer(&self) {
         self.shared.answers.send_replace(true);
     }
 
-    /// Returns when somebody has asked for a mail about this invoice.
+    /// Returns when a mail about this invoice was requested.
     pub(crate) async fn called(&self, invoice: &str) {
         let mut calls = self.shared.calls.subscribe();
-        // The sender is in `shared`, so that it does not go away.
+        // The sender is in `shared`, so the channel stays open.
         drop(calls.wait_for(|calls| calls.iter().any(|call| call.invoice == invoice)).await);
     }
 
-    /// How often it was asked for a mail about this invoice, and how many it has sent.
+    /// How many mails about this invoice were requested, and how many were sent.
     pub(crate) fn calls_and_mails(&self, invoice: &str) -> (usize, usize) {
         let calls = self.shared.calls.borrow();
         let about = || calls.iter().filter(|call| call.invoice == invoice);
@@ -85,7 +85,7 @@ async fn take(State(shared): State<Arc<Shared>>, headers: HeaderMap, Json(mail):
         let is_sent = !is_known || shared.keys == Keys::Ignored;
         calls.push(Call { key: key.to_owned(), invoice: invoice.to_owned(), is_sent });
     });
-    // The sender is in `shared`, so that it does not go away.
+    // The sender is in `shared`, so the channel stays open.
     drop(shared.answers.subscribe().wait_for(|answers| *answers).await);
     StatusCode::OK
 }

@@ -1,4 +1,4 @@
-//! The service: a webhook that hands on to a queue, and two jobs.
+//! The service: a webhook that publishes to a queue, and two jobs.
 
 use axum::Router;
 use posthaste_kit::idempotency::LOCK_DEFAULT;
@@ -20,26 +20,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Yours has a unique key on the invoice as well. Here nothing but the kit keeps a second row away.
+/// In your service, add a unique key on the invoice. Here only the kit prevents a second row.
 const PAYMENTS: &str =
     "CREATE TABLE IF NOT EXISTS payments (invoice text NOT NULL, customer text NOT NULL, cents bigint NOT NULL)";
 
-/// For how long a payment is known. Stripe comes again for three days, and people send dead letters again later.
+/// How long a payment is remembered. Stripe retries for three days, and people retry dead letters even later.
 const KEEP: Duration = Duration::from_secs(30 * 86_400);
 
-/// Where everything is. The queue and its keys are those of the four `QSTASH_` variables.
+/// The settings of the service. The four `QSTASH_` variables set the queue and its keys.
 pub(crate) struct Settings {
     database_url: String,
     listen: SocketAddr,
-    /// Where the queue reaches the service.
+    /// The URL under which the queue reaches the service.
     base_url: String,
     stripe_secret: String,
     mail_url: String,
-    /// How long a message and a mail are held if the service dies: so long the next attempt has to wait.
+    /// How long a message and a mail stay locked if the service dies. The next attempt has to wait that long.
     lock: Duration,
-    /// The wait before a retry in milliseconds.
+    /// The delay before a retry in milliseconds.
     retry_delay: String,
-    /// Whether the queue is `posthaste dev` on this machine, whose signing keys everybody knows.
+    /// Whether the queue is `posthaste dev` on this machine, whose signing keys are public.
     is_development: bool,
 }
 
@@ -111,7 +111,7 @@ fn routes(settings: &Settings, pool: PgPool) -> Result<Router, Box<dyn Error>> {
         .route("/jobs/receipt", receipts.lock(settings.lock).route()))
 }
 
-/// What the shop needs of an invoice of Stripe's.
+/// The fields of a Stripe invoice that the shop needs.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Invoice {
     pub(crate) id: String,
@@ -121,7 +121,8 @@ pub(crate) struct Invoice {
 }
 
 impl Invoice {
-    /// Names what is done with it. Not by the event: Stripe may make two of one payment.
+    /// The key of an operation on the invoice. It does not contain the event, because Stripe may create two events for
+    /// one payment.
     fn key(&self, domain: &str, operation: &str) -> Result<BusinessKey, InvalidKey> {
         BusinessKey::new(domain, &self.customer, &self.id, operation, "v1")
     }
@@ -136,8 +137,8 @@ struct Shop {
 }
 
 impl Shop {
-    /// Writes the row, then orders the mail. Whoever dies in between is repeated by the queue, finds the row, and
-    /// orders the mail.
+    /// Writes the row, then publishes the order of the mail. If the service dies in between, the queue retries, the
+    /// handler finds the row, and publishes the order.
     async fn record_payment(&self, job: Job<StripeEvent<Invoice>>) -> HandlerResult {
         let invoice = job.payload.data.object;
         let key = invoice.key("billing", "record").map_err(Failure::permanent)?;
@@ -153,7 +154,7 @@ impl Shop {
                 claim.complete(&mut transaction, b"").await?;
                 transaction.commit().await?;
             }
-            Entry::Completed(_) => {} // The row is there. Perhaps nobody has ordered the mail.
+            Entry::Completed(_) => {} // The row exists. The mail may not be ordered yet.
             entry => return Err(not_now(&entry)),
         }
         let mail = invoice.key("mail", "receipt").map_err(Failure::permanent)?;
@@ -162,8 +163,8 @@ impl Shop {
         Ok(())
     }
 
-    /// Sends the mail. It is not in this database, so that it cannot be committed with its mark: whoever dies in between
-    /// is repeated, and sends it again with the same key.
+    /// Sends the mail. The mail provider is not in this database, so the mail cannot be committed together with its
+    /// mark. If the service dies in between, the queue retries, and the mail is sent again with the same key.
     async fn send_receipt(&self, job: Job<Invoice>) -> HandlerResult {
         let invoice = job.payload;
         let key = invoice.key("mail", "receipt").map_err(Failure::permanent)?;
@@ -187,7 +188,7 @@ impl Shop {
     }
 }
 
-/// What the queue hears of work that is neither ours to do nor done.
+/// The failure for the queue if this handler neither owns the work nor finds it done.
 fn not_now(entry: &Entry) -> Failure {
     match entry {
         Entry::UnderWay { retry_after } => Failure::retryable("somebody else is at it").after(*retry_after),

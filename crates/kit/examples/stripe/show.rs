@@ -1,4 +1,4 @@
-//! The show: Stripe, a provider of mails, and a service that is killed at the worst moment.
+//! The demo: Stripe, a mail provider, and a service that is killed at the worst moment.
 
 use super::provider::{Keys, Provider};
 use super::service::Invoice;
@@ -16,12 +16,12 @@ use tokio::time::{sleep, timeout};
 /// The secret of the webhook, which only Stripe and the service know.
 pub(crate) const STRIPE_SECRET: &str = "whsec_of_the_show";
 
-/// How long anything may take.
+/// Longest duration of any step.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait before asking again somebody who does not tell by himself.
+/// Interval of polling where there is no notification.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Runs it. `program` is the command that starts the service.
+/// Runs the demo. `program` is the command that starts the service.
 pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Result<(), Box<dyn Error>> {
     let provider = Provider::start(Keys::Honoured).await?;
     provider.keep_silent();
@@ -40,7 +40,7 @@ pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Re
     let mut service = start()?;
     println!("Stripe says three times that {invoice} is paid");
     for _ in 0..3 {
-        within("Stripe's event was taken", tell_until_heard(&base_url, &event("first", &invoice))).await?;
+        within("Stripe's event was taken", send_until_accepted(&base_url, &event("first", &invoice))).await?;
     }
     within("a mail left", provider.called(&invoice)).await?;
     println!("the mail is out; the service is killed before it hears of that");
@@ -48,7 +48,7 @@ pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Re
     provider.answer();
     service = start()?;
     println!("another one takes over, and Stripe comes again with an event of another name");
-    within("Stripe's event was taken", tell_until_heard(&base_url, &event("second", &invoice))).await?;
+    within("Stripe's event was taken", send_until_accepted(&base_url, &event("second", &invoice))).await?;
     let pool = PgPool::connect(database_url).await?;
     within("the mail was marked as sent", is_marked(&pool, &invoice)).await??;
     service.kill()?;
@@ -60,7 +60,7 @@ pub(crate) async fn run(database_url: &str, program: impl Fn() -> Command) -> Re
     if (rows, mails) == (1, 1) && calls > 1 { Ok(()) } else { Err("that is not what was promised".into()) }
 }
 
-/// An event as Stripe sends it; each name is another event of the same payment.
+/// An event as Stripe sends it. Each name is a different event of the same payment.
 pub(crate) fn event(name: &str, invoice: &str) -> Value {
     let id = format!("evt_{name}_{invoice}");
     let object = Invoice {
@@ -72,8 +72,8 @@ pub(crate) fn event(name: &str, invoice: &str) -> Value {
     json!({ "id": id, "type": "invoice.paid", "created": 1_780_315_200, "livemode": false, "data": { "object": object } })
 }
 
-/// Sends an event once, signed now.
-pub(crate) async fn tell(base_url: &str, event: &Value) -> Result<(), CallError> {
+/// Sends an event once, signed with the current time.
+pub(crate) async fn send_event(base_url: &str, event: &Value) -> Result<(), CallError> {
     let signed = webhook::stripe(STRIPE_SECRET, event.to_string().as_bytes(), SystemTime::now());
     let service = ServiceClient::new(base_url).map_err(CallError::invalid)?;
     let mut request = service.post("/hooks/stripe").json(event);
@@ -83,9 +83,9 @@ pub(crate) async fn tell(base_url: &str, event: &Value) -> Result<(), CallError>
     request.send().await.map(drop)
 }
 
-/// Sends an event until somebody has taken it, as Stripe does.
-pub(crate) async fn tell_until_heard(base_url: &str, event: &Value) {
-    while tell(base_url, event).await.is_err() {
+/// Sends an event until it is accepted, as Stripe does.
+pub(crate) async fn send_until_accepted(base_url: &str, event: &Value) {
+    while send_event(base_url, event).await.is_err() {
         sleep(ASK_AGAIN).await;
     }
 }
@@ -103,11 +103,11 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Str
     timeout(PATIENCE, future).await.map_err(|_| format!("it did not happen in time that {what}"))
 }
 
-/// The service, as a process. It ends with this value.
+/// The service as a process, which is killed when this value is dropped.
 struct Service(Child);
 
 impl Service {
-    /// SIGKILL: it has no time to tidy up.
+    /// Sends SIGKILL: the service has no time to clean up.
     fn kill(&mut self) -> std::io::Result<()> {
         self.0.kill()?;
         self.0.wait().map(drop)
@@ -116,7 +116,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         drop(self.kill());
     }
 }

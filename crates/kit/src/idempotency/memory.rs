@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Maximum number of keys in the store. At the limit no new key can begin until some have expired.
 pub const KEYS_MAX: usize = 1 << 20;
 
-/// From how many keys on those that are over are looked for.
+/// Below this number of keys, expired keys are not searched for.
 const SWEEP_MIN: usize = 1_024;
 
 /// An idempotency store in memory.
@@ -38,9 +38,9 @@ pub struct MemoryStore {
 
 struct Keys {
     states: HashMap<String, State>,
-    /// The last fence that was given away, of all keys.
+    /// The last fence that was handed out, across all keys.
     fence: u64,
-    /// How many keys make it worth looking for those that are over.
+    /// The number of keys at which expired ones are searched for.
     sweep_at: usize,
     /// [`KEYS_MAX`], or fewer in tests.
     max: usize,
@@ -58,7 +58,7 @@ impl MemoryStore {
         MemoryStore { clock, keys: Mutex::new(keys) }
     }
 
-    /// Every step leaves the keys whole, so a panic elsewhere cannot have spoiled them.
+    /// Every step leaves the keys in a valid state, so a panic elsewhere cannot have corrupted them.
     fn keys(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl MemoryStore {
         }
     }
 
-    /// Changes the state of a key that somebody holds or held; false if the rules say no.
+    /// Changes the state of a key for its current or former holder. Returns false if the rules do not allow it.
     fn change(&self, lease: &Lease, next: impl FnOnce(Option<State>, Timestamp) -> Option<State>) -> bool {
         let (key, now) = (storable(&lease.key), self.now());
         let mut keys = self.keys();
@@ -106,11 +106,11 @@ impl MemoryStore {
 }
 
 impl Keys {
-    /// Keeps a key that was begun; returns its fence.
+    /// Stores a key that was begun, and returns its fence.
     fn insert(&mut self, key: String, state: State, now: Timestamp) -> Result<u64, StoreError> {
         if self.states.len() >= self.sweep_at {
             self.states.retain(|_, state| now < state.until());
-            // Looking again pays only when as many have come again.
+            // The next search pays off only after the number of keys has doubled.
             self.sweep_at = (self.states.len() * 2).clamp(SWEEP_MIN, self.max);
         }
         if self.states.len() >= self.max && !self.states.contains_key(&key) {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_over_are_forgotten() {
+    fn expired_keys_are_forgotten() {
         let (store, time) = store();
         for n in 0..20_000 {
             time.fetch_add(1, Ordering::Relaxed);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_lets_nobody_begin_until_something_is_over() {
+    fn a_full_store_rejects_new_keys_until_some_expire() {
         let (store, time) = store();
         store.keys().max = 3_000;
         for n in 0..3_000 {

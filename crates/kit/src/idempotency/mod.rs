@@ -190,8 +190,8 @@ impl StoreError {
         self.kind == Kind::TimedOut
     }
 
-    /// Whether the response was invalid: another program writes to its keys, or it is not such a store.
-    pub fn is_rubbish(&self) -> bool {
+    /// Whether the response was invalid: another program writes to the keys, or the server is not a supported store.
+    pub fn is_malformed(&self) -> bool {
         self.kind == Kind::Rubbish
     }
 }
@@ -199,8 +199,8 @@ impl StoreError {
 /// Marks a key that stands for a longer one.
 const HASHED_PREFIX: &str = "sha256:";
 
-/// The key as stores have it: itself, or its hash if it is longer than [`KEY_BYTES_MAX`] or has a zero byte, which
-/// PostgreSQL cannot keep. What looks like a hash is hashed, so that two keys never meet.
+/// The key as stores keep it: itself, or its hash if it is longer than [`KEY_BYTES_MAX`] or contains a zero byte, which
+/// PostgreSQL cannot store. A key that looks like a hash is hashed too, so that two keys never collide.
 pub(crate) fn storable(key: &str) -> Cow<'_, str> {
     let is_plain = key.len() <= KEY_BYTES_MAX && !key.contains('\0') && !key.starts_with(HASHED_PREFIX);
     if is_plain { Cow::Borrowed(key) } else { Cow::Owned(format!("{HASHED_PREFIX}{}", hex(&Sha256::digest(key)))) }
@@ -213,13 +213,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// A length of time as stores count it: whole milliseconds, at least one, at most [`TTL_MAX`].
+/// A duration in whole milliseconds: at least one, at most [`TTL_MAX`].
 pub(crate) fn millis(time: Duration) -> u64 {
     let millis = time.min(TTL_MAX).as_nanos().div_ceil(1_000_000).max(1);
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
 
-/// What a store answers within this time; no answer is a bad one.
+/// The result of the store if it comes within this time; otherwise an error.
 pub(crate) async fn within<T>(
     limit: Duration,
     step: impl Future<Output = Result<T, StoreError>>,
@@ -227,7 +227,7 @@ pub(crate) async fn within<T>(
     tokio::time::timeout(limit, step).await.unwrap_or_else(|_| Err(StoreError::timed_out()))
 }
 
-/// A fresh token.
+/// A new random token.
 pub(crate) fn token() -> Result<[u8; 16], StoreError> {
     let mut token = [0; 16];
     getrandom::fill(&mut token).map_err(|error| StoreError::unavailable(error.to_string()))?;
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_and_odd_keys_are_hashed_and_never_meet_others() {
+    fn long_and_odd_keys_are_hashed_without_collisions() {
         assert_eq!(storable("msg_1"), "msg_1");
         let at_limit = "k".repeat(KEY_BYTES_MAX);
         assert_eq!(storable(&at_limit), at_limit);
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn errors_say_what_is_wrong_and_leases_hide_their_token() {
         let error = StoreError::unavailable("connection refused");
-        assert!(error.is_unavailable() && !error.is_timed_out() && !error.is_rubbish());
+        assert!(error.is_unavailable() && !error.is_timed_out() && !error.is_malformed());
         assert_eq!(error.to_string(), "the idempotency store is not available");
         assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "connection refused");
         let lease = Lease { key: "k".into(), token: [0xAB; 16], fence: 7 };

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_holder_until_its_time_is_over() {
+    fn a_key_has_one_holder_until_its_lock_expires() {
         let cases = [
             (None, Taken::Acquired(under_way(A, 10).unwrap())),
             (under_way(B, 1), Taken::UnderWay { left_ms: 1 }),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_is_marked_unless_somebody_else_has_the_key() {
+    fn late_completions_count_unless_another_holder_has_the_key() {
         let cases = [
             (None, true),
             (under_way(A, 1), true),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of events, nobody acquires a key before the time of the last holder is over.
+        /// Whatever the order of events, a key is never acquired before the lock of the last holder expires.
         #[test]
         fn holders_never_overlap(steps in prop::collection::vec((0_u8..4, 0_u8..3, 0_u64..30, 1_u64..20), 1..60)) {
             let (mut state, mut now, mut holder) = (None, T, None::<([u8; 16], Timestamp)>);

@@ -20,14 +20,14 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 /// The SQL that creates the objects for the store and the table, for your own migrations.
 pub const SCHEMA: &str = include_str!("schema.sql");
 
-/// A row is pruned when its time is over for so long. Not at once: an insert that waits has drawn its fence already.
+/// Rows are pruned this long after they expire. Not immediately, because a waiting insert has already drawn its fence.
 const PRUNE_AFTER_S: i32 = 3_600;
 
-/// Names the lock under which the tables are created, so that services that start together do not disturb each other.
+/// The advisory lock under which the tables are created, so that services that start together do not conflict.
 const CREATE_LOCK: i64 = 0x706f_7374_6861_7374;
 
-/// `statement_timestamp()` is the same all over a statement, and never later than the truth: who waited for a row takes
-/// nothing that was extended meanwhile.
+/// `statement_timestamp()` is constant within a statement and never later than the current time. A statement that
+/// waited for a row therefore takes nothing that was extended in the meantime.
 const BEGIN: &str = "
 INSERT INTO idempotency_locks AS held (key, token, fence, is_done, until)
 VALUES ($1, $2, nextval('idempotency_fence'), false, statement_timestamp() + $3 * interval '1 millisecond')
@@ -124,14 +124,14 @@ impl PostgresStore {
         let begun = match sqlx::query(LOOK).bind(stored.as_ref()).fetch_optional(&mut *step.connection).await? {
             Some(row) if row.try_get("is_done")? => Begun::Done,
             Some(row) => under_way(unsigned(row.try_get("left_ms")?)?),
-            // Somebody had it a moment ago.
+            // It was held a moment ago.
             None => under_way(0),
         };
         step.commit().await?;
         Ok(begun)
     }
 
-    /// Runs a statement; returns how many rows it changed.
+    /// Runs a statement and returns the number of changed rows.
     async fn run(&self, query: Statement) -> Result<u64, sqlx::Error> {
         let mut step = Step::open(&self.pool).await?;
         let rows = query.execute(&mut *step.connection).await?.rows_affected();
@@ -139,15 +139,15 @@ impl PostgresStore {
         Ok(rows)
     }
 
-    /// Whether the statement changed the row of the holder.
+    /// Whether the statement changed the holder's row.
     async fn changes(&self, query: Statement) -> Result<bool, StoreError> {
         Ok(self.within(self.run(query)).await? > 0)
     }
 }
 
-/// A transaction for one step. Without one, a step could be part of another that never commits: if somebody drops
-/// `Pool::begin` of sqlx 0.9 while it waits, say with the request it was for, the connection goes back to the pool and
-/// the server has begun. What begins and commits itself is not hurt by that.
+/// A transaction for one step. Without one, a step could become part of another transaction that never commits. If
+/// `Pool::begin` of sqlx 0.9 is dropped while it waits, for example with its request, the connection returns to the
+/// pool although the server has begun a transaction. A step with its own begin and commit is not affected.
 struct Step {
     connection: PoolConnection<Postgres>,
     is_committed: bool,
@@ -168,7 +168,7 @@ impl Step {
 }
 
 impl Drop for Step {
-    /// A step that did not come to its end takes its connection with it.
+    /// An unfinished step closes its connection.
     fn drop(&mut self) {
         if !self.is_committed {
             self.connection.close_on_drop();
@@ -205,7 +205,7 @@ fn under_way(left_ms: u64) -> Begun {
     Begun::UnderWay { retry_after: Duration::from_millis(left_ms) }
 }
 
-/// A length of time as the statements take it.
+/// A duration in the form that the statements take.
 pub(super) fn length(time: Duration) -> i64 {
     signed(millis(time))
 }
@@ -214,7 +214,7 @@ pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Fences and times are never negative; what is was not written by us.
+/// Fences and times are never negative. A negative one was not written by the kit.
 pub(super) fn unsigned(number: i64) -> Result<u64, sqlx::Error> {
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -28,12 +28,13 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 /// Default prefix of all keys.
 pub const PREFIX_DEFAULT: &str = "posthaste:idempotency:";
 
-/// A key that is under way has this and the token of its holder as value; one that is done the other.
+/// The value of a key that is in progress is this character and the token of its holder. A key that is done has the
+/// other one.
 const UNDER_WAY: char = 'u';
 const DONE: char = 'd';
 const VALUE_BYTES: usize = 33;
 
-/// Answers `{'', 0}` if the key was taken, and what it is and for how many milliseconds if it was not.
+/// Returns `{'', 0}` if the key was taken. Otherwise returns its value and its remaining milliseconds.
 const BEGIN: &str = "
 local value = redis.call('GET', KEYS[1])
 if not value then
@@ -134,7 +135,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisStore<C> {
         within(limit, answer).await
     }
 
-    /// Runs a script that answers with one or zero.
+    /// Runs a script that returns one or zero.
     async fn decide(&self, script: &str, key: &str, arguments: &[&str]) -> Result<bool, StoreError> {
         match self.run(script, key, arguments).await? {
             Value::Int(1) => Ok(true),
@@ -196,8 +197,8 @@ fn value(state: char, token: [u8; 16]) -> String {
     format!("{state}{}", hex(&token))
 }
 
-/// What the answer to [`BEGIN`] says; `None` if the key was taken. Everything that no holder can have written is
-/// malformed: it may stand for something that we do not understand, so nobody may go on.
+/// Interprets the response to [`BEGIN`]; `None` if the key was taken. A value that no holder can have written is
+/// malformed. Its meaning is unknown, so the work must not continue.
 fn begun(answer: &Value) -> Result<Option<Begun>, StoreError> {
     let Value::Array(parts) = answer else { return Err(StoreError::malformed("not a list")) };
     let [Value::BulkString(value), Value::Int(left_ms)] = &parts[..] else {
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_holder_can_have_written_counts() {
+    fn only_values_that_a_holder_wrote_are_accepted() {
         let (under_way, done) = (value(UNDER_WAY, [0xA5; 16]), value(DONE, [0xA5; 16]));
         assert_eq!(under_way, format!("u{}", "a5".repeat(16)));
         assert!(matches!(begun(&answer("", 0)), Ok(None)));
@@ -265,12 +266,12 @@ mod tests {
             Value::Array(vec![Value::BulkString(vec![]), Value::Int(0), Value::Int(0)]),
         ];
         for answer in malformed {
-            assert!(begun(&answer).unwrap_err().is_rubbish(), "{answer:?}");
+            assert!(begun(&answer).unwrap_err().is_malformed(), "{answer:?}");
         }
     }
 
     #[test]
-    fn what_is_no_url_is_refused_and_not_repeated() {
+    fn invalid_urls_are_rejected_and_not_repeated() {
         let error = RedisStore::connect("sesame").unwrap_err();
         assert!(!format!("{error:?}").contains("sesame"));
     }

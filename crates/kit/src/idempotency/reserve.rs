@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Default time for which work is reserved.
 pub const RESERVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Keeps the names of work and those of messages apart.
+/// Separates the names of work from those of messages.
 const PREFIX: &str = "work:";
 
 /// Reserves a piece of work, named `<job>:<resource>` or by a [`BusinessKey`](super::BusinessKey), for `ttl`
@@ -22,10 +22,10 @@ const PREFIX: &str = "work:";
 /// let store = MemoryStore::new();
 /// match reserve(&store, "report:org_1", RESERVE_DEFAULT).await? {
 ///     Reserved::Yours(work) => match make_report("org_1") {
-///         Ok(()) => {} // Keep it: nobody needs another one for a while.
+///         Ok(()) => {} // Keep the reservation: the report is fresh for a while.
 ///         Err(error) => { work.cancel().await?; return Err(error); }
 ///     },
-///     Reserved::Taken { .. } => {} // Somebody makes it, or has just made it.
+///     Reserved::Taken { .. } => {} // The report is being made, or was just made.
 /// }
 /// assert!(matches!(reserve(&store, "report:org_1", RESERVE_DEFAULT).await?, Reserved::Taken { .. }));
 /// # Ok(()) }
@@ -98,7 +98,7 @@ mod tests {
     const KEEP: Duration = Duration::from_secs(3_600);
 
     #[tokio::test]
-    async fn work_is_reserved_once_and_can_be_given_back() {
+    async fn work_is_reserved_once_and_can_be_cancelled() {
         let store = MemoryStore::new();
         let key = BusinessKey::new("billing", "user_7", "invoice_42", "send", "v1").unwrap();
         let Reserved::Yours(work) = reserve(&store, &key, RESERVE_DEFAULT).await.unwrap() else { panic!("free") };
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_and_messages_have_keys_of_their_own() {
+    async fn work_and_messages_have_separate_keys() {
         let store = MemoryStore::new();
         assert!(matches!(store.begin("report:org_1", KEEP).await.unwrap(), Begun::Acquired(_)));
         assert!(matches!(reserve(&store, "report:org_1", KEEP).await.unwrap(), Reserved::Yours(_)));
     }
 
     #[tokio::test]
-    async fn a_store_behind_a_pointer_will_do() {
+    async fn a_store_can_be_a_trait_object() {
         let store: std::sync::Arc<dyn IdempotencyStore> = std::sync::Arc::new(MemoryStore::new());
         assert!(matches!(reserve(&*store, "job:1", KEEP).await.unwrap(), Reserved::Yours(_)));
         assert!(matches!(reserve(&store, "job:1", KEEP).await.unwrap(), Reserved::Taken { .. }));

@@ -33,11 +33,11 @@ pub const ERROR_BYTES_MAX: usize = 4_096;
 /// When to retry if another transaction works on the request; it is not known how long that takes.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Rows are pruned when their time is over for so long. Not at once: an insert that waits has drawn its fence already.
+/// Rows are pruned this long after they expire. Not immediately, because a waiting insert has already drawn its fence.
 const PRUNE_AFTER_S: i32 = 3_600;
 
-/// Answers at once where an insert would wait for the end of another transaction. Only that: what is true is decided by
-/// the row.
+/// Returns immediately where an insert would wait for the end of another transaction. It is only an optimization: the
+/// row decides.
 const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock($1)";
 
 const BEGIN: &str = "
@@ -144,7 +144,7 @@ impl IdempotencyTable {
         if !is_alone {
             return Ok(Entry::UnderWay { retry_after: RETRY_AFTER });
         }
-        // It must not be forgotten while it is held.
+        // It must be remembered at least as long as it is locked.
         let remembered = self.keep.max(self.lock);
         let query = sqlx::query(BEGIN).bind(&key.domain).bind(&key.user).bind(&key.key).bind(&request.0[..]);
         let query = query.bind(length(self.lock)).bind(length(remembered));
@@ -155,7 +155,7 @@ impl IdempotencyTable {
         let query = sqlx::query(LOOK).bind(&key.domain).bind(&key.user).bind(&key.key);
         match query.fetch_optional(&mut *connection).await? {
             Some(row) => Ok(Known::read(&row)?.entry(request)),
-            // Somebody had it a moment ago.
+            // It was held a moment ago.
             None => Ok(Entry::UnderWay { retry_after: RETRY_AFTER }),
         }
     }
@@ -189,7 +189,7 @@ impl TableKey {
         TableKey { domain, user, key }
     }
 
-    /// Names the advisory lock. If two keys share one, one of them comes back later.
+    /// The number of the advisory lock. If two keys share a number, one of them is asked to retry later.
     fn lock_number(&self) -> i64 {
         let parts = [b"idempotency_keys", self.domain.as_bytes(), self.user.as_bytes(), self.key.as_bytes()];
         let [a, b, c, d, e, f, g, h, ..] = digest(&parts);
@@ -340,18 +340,18 @@ impl Claim {
     }
 }
 
-/// Fails if the claim is over, so that the transaction does.
+/// Fails if the claim was lost, so that the transaction fails too.
 fn changed_one(rows: u64) -> Result<(), TableError> {
     if rows == 1 { Ok(()) } else { Err(TableError(Cause::Lost)) }
 }
 
-/// The error as the database can keep it: no zero bytes, and no more than [`ERROR_BYTES_MAX`].
+/// The error in a form that the database can store: without zero bytes, and at most [`ERROR_BYTES_MAX`] long.
 fn storable_error(error: &str) -> String {
     let end = error.floor_char_boundary(ERROR_BYTES_MAX);
     error[..end].replace('\0', " ")
 }
 
-/// A row of somebody else.
+/// A row of another holder.
 struct Known {
     status: Status,
     request: Vec<u8>,
@@ -376,7 +376,7 @@ impl Known {
         Ok(Known { status, request: row.try_get("request_hash")?, left })
     }
 
-    /// What it means for this request. The other one comes first: its response is nobody else's business.
+    /// The entry for this request. If the row belongs to another request, its response must not be revealed.
     fn entry(self, request: RequestHash) -> Entry {
         if self.request != request.0 {
             return Entry::OtherRequest;
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_requests_hear_nothing_of_the_first() {
+    fn other_requests_do_not_see_the_first_response() {
         let (request, other) = (RequestHash::of(b"a"), RequestHash::of(b"b"));
         let known = |status| Known { status, request: request.0.to_vec(), left: RETRY_AFTER };
         let statuses =
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_know_the_borders_of_parts() {
+    fn hashes_depend_on_the_boundaries_of_parts() {
         assert_eq!(RequestHash::of(b"ab"), RequestHash::of_parts(&[b"ab"]));
         assert_ne!(RequestHash::of_parts(&[b"a", b"b"]), RequestHash::of_parts(&[b"ab", b""]));
         assert_eq!(RequestHash::of_json(&[1, 2]).unwrap(), RequestHash::of(b"[1,2]"));

@@ -27,21 +27,21 @@ pub struct Delivery {
     headers: HeaderMap,
 }
 
-/// A signed delivery that does not say which message it is, or says it in two ways.
+/// A signed delivery without a message id, or with contradictory ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMessageId;
 
 impl Delivery {
-    /// Reads the headers. `max_retries` counts unless the publisher sent its own number.
+    /// Reads the headers. `max_retries` applies unless the publisher sent its own number.
     pub(super) fn read(
         mut headers: HeaderMap,
         request_id: String,
         max_retries: u32,
         verified: Verified,
     ) -> Result<Delivery, NoMessageId> {
-        // Nobody needs it any more, and what is not there cannot be logged.
+        // The signature is no longer needed, and a removed header cannot be logged.
         headers.remove(SIGNATURE_HEADER);
-        // The signed one counts; the header says the same or nothing, or the signature would have been refused.
+        // The signed id counts. The header is the same or absent, otherwise the signature would have been rejected.
         let message_id = match &verified.message_id {
             Some(signed) => signed.clone(),
             None => id_from(&headers, MESSAGE_ID_HEADER).ok_or(NoMessageId)?.to_owned(),
@@ -117,7 +117,7 @@ impl Delivery {
     }
 }
 
-/// Without the headers: they may hold what the publisher wants nobody to see.
+/// Without the headers, because they may contain secrets of the publisher.
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_count_as_absent() {
+    fn invalid_numbers_count_as_absent() {
         for value in ["-1", "x", "", "4294967296"] {
             let delivery = read(&[(wire::MESSAGE_ID, "msg_1"), (wire::RETRIED, value)]).unwrap();
             assert_eq!(delivery.attempt(), 1, "{value}");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_without_exactly_one_id_is_none() {
+    fn a_delivery_needs_exactly_one_id() {
         assert_eq!(read(&[]).unwrap_err(), NoMessageId);
         assert_eq!(read(&[(wire::MESSAGE_ID, "")]).unwrap_err(), NoMessageId);
         assert_eq!(read(&[(wire::MESSAGE_ID, "a"), (wire::MESSAGE_ID, "a")]).unwrap_err(), NoMessageId);

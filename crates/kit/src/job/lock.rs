@@ -1,7 +1,7 @@
-//! Holding the lock of a message while its handler runs, and letting go of it as the outcome asks.
+//! Holds the lock of a message while its handler runs, and releases or completes it afterwards.
 //!
-//! Every question to the store has a time limit, and no answer counts as a bad one: [`begin`] then fails, so the
-//! handler does not run; [`hold`] keeps asking until the lock must have ended, and then the handler is dropped.
+//! Every step of the store has a time limit, and a missing response counts as a failure. If [`begin`] fails, the
+//! handler does not run. [`hold`] retries until the lock must have expired, and then the handler is dropped.
 
 use super::outcome::Outcome;
 use crate::clock::monotonic;
@@ -11,33 +11,33 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// Minimum duration of a lock: there must be time for heartbeats.
 pub const LOCK_MIN: Duration = Duration::from_secs(1);
-/// The lock is extended when this part of it has passed, so that two heartbeats may fail.
+/// The lock is extended after this fraction of it has passed, so that two heartbeats may fail.
 const HEARTBEATS_PER_LOCK: u32 = 3;
-/// How long to wait before asking a store again that did not answer, at most.
+/// Maximum delay before a step of a store that did not respond is repeated.
 const RETRY_EVERY_MAX: Duration = Duration::from_secs(1);
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// How long the lock lasts without a heartbeat.
+    /// Duration of the lock without a heartbeat.
     pub(super) lock: Duration,
-    /// How long it is remembered that the message was handled.
+    /// How long a handled message is remembered.
     pub(super) keep: Duration,
-    /// How long the store may take to answer.
+    /// Time limit for a response of the store.
     pub(super) store: Duration,
-    /// How long the handler may run.
+    /// Time limit of the handler.
     pub(super) run: Duration,
 }
 
-/// The lock of a message, and when it ends unless it is extended.
+/// The lock of a message, and when it expires unless it is extended.
 pub(super) struct Held {
     pub(super) lease: Lease,
     until: Instant,
 }
 
-/// Takes the lock, or says why the handler must not run.
+/// Takes the lock. If the handler must not run, returns the outcome.
 pub(super) async fn begin(store: &dyn IdempotencyStore, key: &str, times: Times) -> Result<Held, Outcome> {
-    // The lock began at the latest when the store answered, and at the earliest when it was asked.
+    // The lock began between the request and the response of the store.
     let until = monotonic() + times.lock;
     match within(times.store, store.begin(key, times.lock)).await {
         Ok(Begun::Acquired(lease)) => Ok(Held { lease, until }),
@@ -59,7 +59,7 @@ pub(super) async fn hold(store: &dyn IdempotencyStore, held: &Held, times: Times
     }
 }
 
-/// Asks until the store answers: until when the lock is ours, or `None` if it is not.
+/// Repeats the step until the store responds. Returns the new expiry, or `None` if the lock was lost.
 async fn extended(store: &dyn IdempotencyStore, lease: &Lease, times: Times) -> Option<Instant> {
     loop {
         let until = monotonic() + times.lock;
@@ -74,16 +74,16 @@ async fn extended(store: &dyn IdempotencyStore, lease: &Lease, times: Times) -> 
     }
 }
 
-/// Lets go of the lock: done for good after a success, free for the next attempt after a failure.
+/// Ends the lock: marks the message as done after a success, and releases it for the next attempt after a failure.
 ///
-/// The work of a success is done whatever the store says now, so the queue hears of a success. Saying anything else
-/// would make it deliver again what was done already.
+/// After a success the work is done even if the store fails now, so the queue gets a success. Any other response would
+/// make it deliver completed work again.
 pub(super) async fn settle(store: &dyn IdempotencyStore, held: &Held, outcome: &Outcome, times: Times) {
     let settled = match outcome {
-        // It is somebody else's.
+        // Another holder has the lock.
         Outcome::LockLost => return,
         Outcome::Succeeded => match within(times.store, store.complete(&held.lease, times.keep)).await {
-            // What is not marked as done may be done again: that is worth a second try.
+            // Work that is not marked as done may be repeated, so a second try is worth it.
             Err(_) => within(times.store, store.complete(&held.lease, times.keep)).await,
             settled => settled,
         },

@@ -241,7 +241,7 @@ impl<T: Send + 'static> JobHandler<T> {
     /// Waits until no delivery is being handled; new ones are asked to retry later. Call it before the process ends: a
     /// graceful shutdown of the server does not wait for handlers whose connection the queue has closed.
     pub async fn idle(&self) {
-        // The room is never closed, so all of it is free in the end, and given back at once.
+        // The semaphore is never closed, so all permits are eventually free. They are returned immediately.
         drop(self.room.acquire_many(self.running_max).await);
     }
 
@@ -287,7 +287,7 @@ impl<T> fmt::Debug for JobHandler<T> {
     }
 }
 
-/// Room for so many, or for as many as can be counted.
+/// A semaphore with this number of permits, or the maximum.
 pub(crate) fn room_for(running: u32) -> (Arc<Semaphore>, u32) {
     let running = running.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
     (Arc::new(Semaphore::new(running as usize)), running)
@@ -300,13 +300,13 @@ fn from_json<T: DeserializeOwned>(body: Bytes) -> Result<T, Invalid> {
     })
 }
 
-/// The URI as the client sent it, where a router has shortened it for the handlers below.
+/// The URI as the client sent it, if a router has shortened it for nested handlers.
 #[cfg(feature = "axum")]
 pub(crate) fn original_uri(parts: &http::request::Parts) -> Option<&http::Uri> {
     parts.extensions.get::<axum::extract::OriginalUri>().map(|original| &original.0)
 }
 
-/// No router that is known here shortens URIs.
+/// Without axum, no known router shortens URIs.
 #[cfg(not(feature = "axum"))]
 pub(crate) fn original_uri(_: &http::request::Parts) -> Option<&http::Uri> {
     None

@@ -1,4 +1,4 @@
-//! What becomes of a delivery, and what the queue is told. Pure: everything that happened is in the value.
+//! The outcome of a delivery, and the response for the queue. Pure: the value contains everything that happened.
 
 use crate::body::BodyError;
 use crate::failure::Failure;
@@ -16,56 +16,56 @@ pub const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Maximum retry time that is requested from the queue, which ignores longer ones.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What became of a delivery.
+/// The outcome of a delivery.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The handler did its work.
+    /// The handler succeeded.
     Succeeded,
-    /// It was done before.
+    /// The message was already handled.
     Duplicate,
-    /// The same delivery, with the same signature, has arrived before.
+    /// A delivery with the same signature has arrived before.
     Replayed,
     /// Another delivery of the message is being handled.
     UnderWay { retry_after: Duration },
     /// The body was not read.
     Unread(BodyError),
-    /// The signature is not good.
+    /// The signature is invalid.
     Rejected {
         why: Rejected,
         /// Of the token, if there is one.
         fingerprint: Option<String>,
     },
-    /// It does not say which message it is.
+    /// The delivery has no unambiguous message id.
     NoMessageId,
     /// Too many deliveries are being handled.
     Busy,
-    /// Nobody knows whether it was done before.
+    /// It is not known whether the message was already handled.
     StoreFailed(StoreError),
-    /// The body is not what the job takes.
+    /// The body is not a valid payload of the job.
     Invalid(Invalid),
-    /// The handler says that it failed.
+    /// The handler returned a failure.
     Failed(Failure),
     /// The handler took too long and was dropped.
     TimedOut(Duration),
-    /// Somebody else may have begun: the handler was dropped.
+    /// Another holder may have begun, so the handler was dropped.
     LockLost,
     /// The handler panicked.
     Panicked,
-    /// The process ends.
+    /// The process is shutting down.
     Stopped,
 }
 
-/// A body that is not what the job takes.
+/// A body that is not a valid payload of the job.
 #[derive(Debug)]
 pub(super) struct Invalid {
-    /// For the queue, which has the body anyway.
+    /// The error for the queue, which has the body anyway.
     pub(super) detail: String,
-    /// For logs, which must not: where, not what.
+    /// The place of the error for logs, which must not contain the body.
     pub(super) place: String,
 }
 
 impl Outcome {
-    /// The outcome in a word, for logs and metrics.
+    /// The outcome as one word, for logs and metrics.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Outcome::Succeeded => "succeeded",
@@ -89,12 +89,12 @@ impl Outcome {
         }
     }
 
-    /// Whether the message is done with.
+    /// Whether the message needs no further attempt.
     pub(super) fn is_success(&self) -> bool {
         matches!(self, Outcome::Succeeded | Outcome::Duplicate)
     }
 
-    /// Whether another attempt may help.
+    /// Whether a retry may succeed.
     pub(super) fn is_retryable(&self) -> bool {
         match self {
             Outcome::Succeeded | Outcome::Duplicate | Outcome::Invalid(_) => false,
@@ -104,7 +104,7 @@ impl Outcome {
         }
     }
 
-    /// Whether no attempt follows. A replay says nothing about that: it is none of the queue's attempts.
+    /// Whether no attempt follows. A replay is not an attempt of the queue, so it is never the last one.
     pub(super) fn is_last(&self, is_final_attempt: bool) -> bool {
         match self {
             Outcome::Replayed => false,
@@ -112,7 +112,7 @@ impl Outcome {
         }
     }
 
-    /// Why, for logs: never the body, never a signature.
+    /// The cause for logs. It contains neither the body nor a signature.
     pub(super) fn cause(&self) -> Option<String> {
         match self {
             Outcome::Rejected { why, fingerprint } => {
@@ -128,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// What is wrong, in words that the queue may keep; `None` if nothing is.
+    /// The error response for the queue; `None` for a success.
     pub(super) fn problem(&self) -> Option<Problem> {
         let problem = match self {
             Outcome::Succeeded | Outcome::Duplicate => return None,
@@ -168,7 +168,7 @@ impl Outcome {
         Some(problem)
     }
 
-    /// The answer, but for the headers that all answers have.
+    /// The response, without the headers that all responses have.
     pub(super) fn response(&self, request_id: &str) -> Response<ResponseBody> {
         match self.problem() {
             Some(problem) => problem.instance(request_id).into_response(),
@@ -185,7 +185,7 @@ fn unavailable(title: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, title)
 }
 
-/// An error and what led to it.
+/// An error and its causes.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_retries_what_may_help_and_nothing_else() {
+    fn only_failures_that_a_retry_may_fix_are_retried() {
         let minute = Duration::from_secs(60);
         let broken = || Outcome::Unread(BodyError::Broken("cut".into()));
         let cases = [
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_failure_of_a_message_is_known_and_a_replay_is_none() {
+    fn the_last_failure_of_a_message_is_known_and_a_replay_is_not_one() {
         let failed = || Outcome::Failed(Failure::retryable("later"));
         assert_eq!([failed().is_last(false), failed().is_last(true)], [false, true]);
         assert!(Outcome::Failed(Failure::permanent("never")).is_last(false));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_does_not_hear_what_went_wrong_inside() {
+    fn internal_errors_are_hidden_from_the_caller() {
         for failure in [Failure::retryable("password=hunter2"), Failure::permanent("password=hunter2")] {
             let problem = serde_json::to_string(&Outcome::Failed(failure).problem().unwrap()).unwrap();
             assert!(!problem.contains("hunter2"), "{problem}");

@@ -1,4 +1,4 @@
-//! One delivery from its first byte to its answer. Start at [`JobHandler::handle`].
+//! One delivery from its first byte to its response. Start at [`JobHandler::handle`].
 
 use super::delivery::{Delivery, MESSAGE_ID_HEADER, NoMessageId};
 use super::lock::{self, Held};
@@ -18,7 +18,7 @@ use std::error::Error;
 use std::sync::Arc;
 use tracing::{Instrument as _, Span};
 
-/// A delivery that may have an effect: verified, and small enough to be in memory.
+/// A delivery that may have an effect: verified, and completely in memory.
 struct Accepted {
     delivery: Arc<Delivery>,
     signature: SingleUse,
@@ -38,14 +38,14 @@ impl<T: Send + 'static> JobHandler<T> {
         let span = telemetry::job_span(&self.job_type);
         span.record(field::REQUEST_ID, &request_id);
         let uri = super::original_uri(&parts).unwrap_or(&parts.uri).clone();
-        // Outside of the span: its trace is not known yet, and cannot be changed once it has been entered.
+        // Outside the span, because its trace is not known yet and cannot be changed once the span was entered.
         match self.accept(parts.headers, &uri, &request_id, body).await {
             Ok(accepted) => self.start(accepted, request_id, span, watch).await,
             Err(outcome) => self.answer(&outcome, None, &request_id, &span, watch),
         }
     }
 
-    /// Everything before the first effect.
+    /// All steps before the first effect.
     async fn accept<B>(&self, headers: HeaderMap, uri: &Uri, request_id: &str, body: B) -> Result<Accepted, Outcome>
     where
         B: Body<Data = Bytes>,
@@ -64,7 +64,7 @@ impl<T: Send + 'static> JobHandler<T> {
         Ok(Accepted { delivery: Arc::new(delivery), signature, body: bytes })
     }
 
-    /// Runs the rest as a task, which comes to its end even if nobody waits for it any more.
+    /// Runs the other steps in a task, which finishes even if the caller stops waiting.
     async fn start(
         &self,
         accepted: Accepted,
@@ -85,7 +85,7 @@ impl<T: Send + 'static> JobHandler<T> {
         };
         match tokio::spawn(work.instrument(span.clone())).await {
             Ok(response) => response,
-            // Not the handler, whose panics are caught: the store, or the process ends.
+            // Not the handler, whose panics are caught: the store panicked, or the process is shutting down.
             Err(error) => {
                 let outcome = if error.is_panic() { Outcome::Panicked } else { Outcome::Stopped };
                 self.answer(&outcome, Some(&delivery), &request_id, &span, watch)
@@ -117,7 +117,7 @@ impl<T: Send + 'static> JobHandler<T> {
         outcome
     }
 
-    /// Lock and handler; with the lock that is to be settled, if there is one.
+    /// Takes the lock and runs the handler. Also returns the lock, if it must be ended.
     async fn locked(&self, delivery: Arc<Delivery>, body: Bytes) -> (Outcome, Option<Held>) {
         let key = key_of(&delivery);
         Span::current().record(field::IDEMPOTENCY_KEY, &key);
@@ -127,7 +127,7 @@ impl<T: Send + 'static> JobHandler<T> {
         };
         let work = tokio::time::timeout(self.times.run, caught(self.work(delivery, body, held.lease.clone())));
         let outcome = tokio::select! {
-            // A handler that is ready is not dropped for a lock that is lost at the same moment.
+            // A handler that is ready is not dropped because the lock is lost at the same moment.
             biased;
             done = work => match done {
                 Ok(Ok(outcome)) => outcome,
@@ -139,7 +139,7 @@ impl<T: Send + 'static> JobHandler<T> {
         (outcome, Some(held))
     }
 
-    /// Payload, validation, and the caller's function: all that is the caller's code, and may panic.
+    /// Parses and validates the payload, and calls the handler. All of this is the caller's code and may panic.
     async fn work(&self, delivery: Arc<Delivery>, body: Bytes, lease: Lease) -> Outcome {
         let payload = match (self.decode)(body) {
             Ok(payload) => payload,
@@ -154,7 +154,7 @@ impl<T: Send + 'static> JobHandler<T> {
         }
     }
 
-    /// Tells the queue, the span and the log what became of a delivery.
+    /// Reports the outcome of a delivery to the queue, the span and the log.
     fn answer(
         &self,
         outcome: &Outcome,
@@ -181,7 +181,7 @@ impl<T: Send + 'static> JobHandler<T> {
         response
     }
 
-    /// Fills in what the delivery says about itself.
+    /// Records the fields of the delivery in the span.
     fn describe(&self, delivery: &Delivery, span: &Span) {
         if let Some(hook) = &self.on_span {
             hook(span, delivery.relation());
@@ -202,12 +202,12 @@ impl<T: Send + 'static> JobHandler<T> {
     }
 }
 
-/// What the store remembers the message by.
+/// The key of the message in the store.
 fn key_of(delivery: &Delivery) -> String {
     format!("delivery:{}", delivery.message_id())
 }
 
-/// One line per failure. The last one of a message says all by itself: people look for it without its span.
+/// Logs one line per failure. The last line of a message contains all details, because people find it without its span.
 fn log(
     job_type: &str,
     outcome: &Outcome,
@@ -242,7 +242,7 @@ fn log(
     }
 }
 
-/// The ids by which the answer can be found again.
+/// Adds the ids that identify the response.
 fn correlate(headers: &mut HeaderMap, delivery: Option<&Delivery>, request_id: &str) {
     let message_id = delivery.map(Delivery::message_id);
     let event_id = delivery.and_then(Delivery::event_id);

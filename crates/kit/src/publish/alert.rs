@@ -53,7 +53,7 @@ impl AlertHook {
             }
         }
         if let Some(hook) = &self.0 {
-            // Messages are in the middle of their way: nothing that it does may cost one.
+            // A panic of the hook must not lose a message.
             if catch_unwind(AssertUnwindSafe(|| hook(alert))).is_err() {
                 tracing::error!("the hook for alerts panicked");
             }

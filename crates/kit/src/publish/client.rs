@@ -51,7 +51,7 @@ pub const LIST_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Clone)]
 pub struct QueueClient {
     exchange: Exchange,
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     base: String,
     token: HeaderValue,
     policy: PublishPolicy,
@@ -79,7 +79,7 @@ impl QueueClient {
     pub fn from_env() -> Result<QueueClient, SetupError> {
         let url = std::env::var("QSTASH_URL").unwrap_or_else(|_| HOSTED_URL.to_owned());
         let token = std::env::var("QSTASH_TOKEN");
-        // The error of the lookup could show the token.
+        // The error of the lookup could contain the token.
         QueueClient::new(url, token.map_err(|_| SetupError::new("QSTASH_TOKEN is not set, or is not text"))?)
     }
 
@@ -186,13 +186,13 @@ impl QueueClient {
         }
     }
 
-    /// The headers of a schedule's messages, as of any message.
+    /// The headers of a schedule's messages, the same as for a single message.
     pub(super) fn headers_of(&self, message: &Message) -> Result<HeaderMap, CallError> {
         check_verbatim(message.destination())?;
         message.headers(&self.policy)
     }
 
-    /// Sends a request, again if need be, and reads the answer. No body at all reads as `null`.
+    /// Sends a request, with retries if allowed, and parses the response. An empty body reads as `null`.
     pub(super) async fn call<T: DeserializeOwned>(&self, operation: &str, request: Request) -> Result<T, CallError> {
         let Request { method, path, mut headers, body, is_repeatable } = request;
         let url = Url::parse(&format!("{}{path}", self.base)).map_err(CallError::invalid)?;
@@ -245,16 +245,16 @@ impl fmt::Debug for QueueClient {
 /// One request to the API.
 pub(super) struct Request {
     pub(super) method: Method,
-    /// Behind the base; with the query.
+    /// Path after the base, with the query.
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Whether doing it twice is as good as doing it once.
+    /// Whether the request can safely be repeated.
     pub(super) is_repeatable: bool,
 }
 
 impl Request {
-    /// A request about something below `/v2/`; the parts are names and ids.
+    /// A request to a path below `/v2/`. The parts are names and ids.
     pub(super) fn new(method: Method, parts: &[&str]) -> Result<Request, CallError> {
         if let Some(part) = parts.iter().find(|part| !is_name(part)) {
             return Err(CallError::invalid(format!(
@@ -265,26 +265,26 @@ impl Request {
         Ok(Request { method, path, headers: HeaderMap::new(), body: Bytes::new(), is_repeatable: true })
     }
 
-    /// With this JSON.
+    /// Sets the JSON body.
     pub(super) fn with_body(mut self, json: Vec<u8>) -> Request {
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         self.body = Bytes::from(json);
         self
     }
 
-    /// With this as JSON.
+    /// Sets the body to this value as JSON.
     pub(super) fn with_json(self, body: &impl Serialize) -> Result<Request, CallError> {
         Ok(self.with_body(serde_json::to_vec(body).map_err(CallError::invalid)?))
     }
 
-    /// Not to be done twice.
+    /// Marks the request as not repeatable.
     pub(super) fn once(mut self) -> Request {
         self.is_repeatable = false;
         self
     }
 }
 
-/// An answer that nobody reads.
+/// A response whose body is ignored.
 #[derive(Debug)]
 pub(super) struct Ignored;
 
@@ -294,7 +294,7 @@ impl<'de> Deserialize<'de> for Ignored {
     }
 }
 
-/// What is not there is no error, if it is the queue that says so.
+/// Turns a 404 of the queue into `None`.
 pub(super) fn found<T>(result: Result<T, CallError>) -> Result<Option<T>, CallError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -318,13 +318,14 @@ fn success(answer: Answer) -> Result<Answer, CallError> {
     let error = error.with_body(text);
     Err(match words {
         Some(words) => error.with_detail(words),
-        // The queue always says what is wrong. This is a proxy, or nobody's answer to a wrong address.
+        // The queue always sends an error message. Without one, the response is from a proxy or another server.
         None => error.unexpected_responder(),
     })
 }
 
-/// A destination is part of the path of a publish. What clients would change in a path, or the server would read as a
-/// setting, cannot be sent so, and is refused rather than sent elsewhere.
+/// A destination is part of the path of a publish. Characters that clients would change in a path, or that the server
+/// would read as a setting, cannot be sent unchanged. Such a destination is rejected, so that the message does not go
+/// elsewhere.
 fn check_verbatim(destination: &str) -> Result<(), CallError> {
     const FRONT: &str = "http://queue/v2/publish/";
     let whole = format!("{FRONT}{destination}");
@@ -344,7 +345,7 @@ fn check_verbatim(destination: &str) -> Result<(), CallError> {
     Ok(())
 }
 
-/// The values of a header. The API has a text for one, and Go's clients a list for several.
+/// The values of a header. The API takes a string for one, and a list, as Go clients send it, for several.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Values {
@@ -380,7 +381,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The answer to a publish: to a URL, or to a group.
+/// The response to a publish: to a URL, or to a group.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMany {
@@ -389,7 +390,7 @@ enum OneOrMany {
 }
 
 impl OneOrMany {
-    /// An answer without a single message is no answer: a group without endpoints is refused.
+    /// A response without any message is invalid: the server rejects a group without endpoints.
     fn published(self, operation: &str) -> Result<Published, CallError> {
         let receipts = match self {
             OneOrMany::One(receipt) => vec![receipt],
@@ -402,7 +403,7 @@ impl OneOrMany {
     }
 }
 
-/// The answer to one message of a batch.
+/// The response to one message of a batch.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ItemAnswer {

@@ -107,9 +107,9 @@ fn hashed(text: &str) -> DedupId {
 mod tests {
     use super::*;
 
-    /// Other versions and other programs must make the same ids: they would publish twice otherwise.
+    /// Other versions and other programs must create the same ids, otherwise they would publish twice.
     #[test]
-    fn ids_are_the_same_for_ever() {
+    fn ids_never_change_between_versions() {
         let key = DedupId::of_key("billing:u_7:invoice_9:charge:v1");
         assert_eq!(key.as_str(), "k_9GpCV-9nTUauQGt65_MQCQ-yrN2WWcymtaswKB2m-IM");
         let (hour, time) = (Duration::from_secs(3_600), UNIX_EPOCH + Duration::from_secs(7_201));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_server_can_take_every_id() {
+    fn every_id_is_valid_for_every_server() {
         let long = "x".repeat(DEDUP_ID_BYTES_MAX + 1);
         for id in ["", " ", "a b", "a:b", "ä", "a\nb", &long] {
             let taken = DedupId::verbatim(id);
@@ -129,7 +129,7 @@ mod tests {
         }
         let longest = "x".repeat(DEDUP_ID_BYTES_MAX);
         assert_eq!(DedupId::verbatim(&longest).as_str(), longest);
-        // What is a key and what is a period is never mixed up.
+        // A key and a period can never be confused.
         let (hour, time) = (Duration::from_secs(3_600), UNIX_EPOCH + Duration::from_secs(7_201));
         assert_ne!(DedupId::of_key_in("k", hour, time), DedupId::of_key("period\n3600000000000\n2\nk"));
         assert_ne!(DedupId::of_key("k"), DedupId::verbatim("key\nk"));

@@ -118,13 +118,13 @@ impl FallbackQueue {
                 if !message.is_repeatable_after(&error) {
                     return Err(error);
                 }
-                // What led here would be lost if the second fails as well.
+                // If the second one fails as well, the error of the first would be lost.
                 self.second.service().publish(message).await.inspect_err(|_| {
                     tracing::error!(error = %error.chain(), "the queue is unavailable, and the fallback failed too");
                 })
             }
             outcome => {
-                // A message that was refused before it was sent says nothing about the queue.
+                // A message that was rejected before it was sent says nothing about the queue.
                 if outcome.as_ref().map_or_else(|error| error.status().is_some(), |_| true) {
                     self.note_answer();
                 }
@@ -174,7 +174,7 @@ impl FallbackQueue {
         Some(message)
     }
 
-    /// Whether the first is not even asked.
+    /// Whether the message goes to the fallback without trying the first.
     fn goes_second(&self, message: &Message) -> bool {
         let is_left_alone = self.outage().is_some_and(|until| Instant::now() < until);
         let would_overtake =

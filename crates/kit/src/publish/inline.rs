@@ -66,13 +66,13 @@ impl InlineQueue {
     async fn run(&self, message: Message) -> Result<Published, CallError> {
         message.check(&self.policy)?;
         if message.is_delayed() {
-            // It is a good message, so that a queue may take it that is away now.
+            // The message is valid, so another queue may accept it although this one cannot.
             let error = CallError::network("a delayed message cannot be delivered inline");
             return Err(error.before_anything_was_sent().give_up());
         }
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|error| CallError::network(error.to_string()))?;
-        // A task of its own: it goes on if the publisher is gone, and a panic of it is not one of the publisher.
+        // In its own task: it continues if the publisher stops waiting, and its panic does not reach the publisher.
         let handler = self.handler.clone();
         let task = tokio::spawn(async move { handler(message).await });
         let stop = task.abort_handle();
@@ -88,7 +88,7 @@ impl InlineQueue {
     }
 }
 
-/// As if a server had answered: a failure that may pass is an outage, any other is not.
+/// Like a server's response: a temporary failure is an outage, any other failure is not.
 fn refused(failure: &Failure) -> CallError {
     let error = status(if failure.is_retryable() { 503 } else { 489 });
     error.with_detail("the handler failed").because(failure.to_string())
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_goes_wrong_in_the_handler_is_told() {
+    async fn failures_of_the_handler_are_returned() {
         let passing = InlineQueue::new(|_| async { Err(Failure::retryable("mail server is away")) });
         let error = passing.publish(&message()).await.unwrap_err();
         assert!(error.is_outage(), "{error}");
@@ -145,7 +145,7 @@ mod tests {
         assert!(error.chain().to_string().ends_with("no such user"), "{}", error.chain());
         let panicking = InlineQueue::new(|_| async { panic!("on purpose") });
         assert!(panicking.publish(&message()).await.unwrap_err().is_outage());
-        // Before it has even made a future.
+        // It panics before it even returns a future.
         let panicking = InlineQueue::new(|_| -> std::future::Ready<HandlerResult> { panic!("on purpose") });
         assert!(panicking.publish(&message()).await.unwrap_err().is_outage());
         let (held, mut ended) = tokio::sync::mpsc::channel::<()>(1);
@@ -158,7 +158,7 @@ mod tests {
             }
         });
         assert!(hanging.publish(&message()).await.unwrap_err().is_timeout());
-        // It does not hang on for ever: what it holds is given back.
+        // It does not hang forever: its resources are released.
         drop(hanging);
         assert!(tokio::time::timeout(INLINE_TIMEOUT, ended.recv()).await.is_ok());
     }

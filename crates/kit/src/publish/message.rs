@@ -64,7 +64,7 @@ pub struct Message {
     flow_control: Option<FlowControl>,
     /// Headers of the delivery: lower-case names.
     forwarded: Vec<(String, String)>,
-    /// Settings that have no setter of their own: names without `Upstash-`.
+    /// Settings without a setter: names without `Upstash-`.
     settings: Vec<(String, String)>,
 }
 
@@ -232,7 +232,7 @@ impl Message {
         self.header(name, value)
     }
 
-    /// Fills in the trace context and the request id, where it has none.
+    /// Fills in the trace context and the request id if they are missing.
     pub(crate) fn propagate(&mut self, headers: &HeaderMap) {
         for name in PROPAGATED {
             let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
@@ -242,7 +242,7 @@ impl Message {
         }
     }
 
-    /// Counts a delay from now on, whenever the message is published.
+    /// Turns a delay into a fixed time, counted from now, whenever the message is published.
     pub(crate) fn fix_delay(&mut self, now: SystemTime) {
         if let (Some(delay), None) = (self.delay_seconds.take(), self.not_before) {
             let now = seconds_up(now.duration_since(UNIX_EPOCH).unwrap_or_default());
@@ -283,8 +283,8 @@ impl Message {
         self.dedup != Dedup::Off
     }
 
-    /// Whether somebody may be asked to take it after this failure: it makes no second message of one that was taken
-    /// in spite of it.
+    /// Whether another service may get the message after this failure without creating a second message if the first
+    /// service has accepted it after all.
     pub(super) fn is_repeatable_after(&self, error: &CallError) -> bool {
         error.is_untouched() || self.is_deduplicated()
     }
@@ -300,12 +300,13 @@ impl Message {
         line.map(|(_, value)| value.as_str())
     }
 
-    /// Whether any server could take it.
+    /// Checks whether the message is valid for any server.
     pub(crate) fn check(&self, policy: &PublishPolicy) -> Result<(), CallError> {
         self.headers(policy).map(drop)
     }
 
-    /// The headers of the publish: settings, the policy's where the message has none, and what is forwarded.
+    /// The headers of the publish: the message's settings, the policy where the message has none, and the forwarded
+    /// headers.
     pub(crate) fn headers(&self, policy: &PublishPolicy) -> Result<HeaderMap, CallError> {
         self.check_parts()?;
         let mut lines = Lines::default();
@@ -342,7 +343,7 @@ impl Message {
         for (name, value) in &self.forwarded {
             lines.add(&format!("{}{name}", header::FORWARD_PREFIX), Some(value))?;
         }
-        // A delivery does not say it, and its handler wants to know.
+        // A delivery does not contain these values, but its handler needs them.
         for (name, value) in [(MAX_RETRIES_HEADER, Some(&*retries)), (DEDUPLICATION_ID_HEADER, self.dedup_id())] {
             if self.forwarded_header(name).is_none() {
                 lines.add(&format!("{}{name}", header::FORWARD_PREFIX), value)?;
@@ -389,7 +390,7 @@ impl Message {
     }
 }
 
-/// Shows where it goes and what tells its duplicates; neither its body nor its headers, which may be secret.
+/// Shows the destination and the deduplication, but neither the body nor the headers, which may be secret.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Message");
@@ -410,7 +411,7 @@ impl FlowControl {
     }
 }
 
-/// Header lines, each checked when it is added.
+/// Headers, each checked when it is added.
 #[derive(Default)]
 struct Lines(HeaderMap);
 
@@ -420,7 +421,7 @@ impl Lines {
         let shown: String = name.chars().take(100).collect();
         let name = HeaderName::try_from(name)
             .map_err(|_| CallError::invalid(format!("{shown:?} is not a valid header name")))?;
-        // What it says is left out: it may be secret.
+        // The error leaves out the value, because it may be secret.
         let value = HeaderValue::try_from(value)
             .map_err(|_| CallError::invalid(format!("the value of {shown} is not a valid header value")))?;
         self.0.append(name, value);

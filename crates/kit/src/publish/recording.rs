@@ -35,7 +35,7 @@ pub struct RecordingQueue {
 #[derive(Debug, Default)]
 struct State {
     messages: Vec<Message>,
-    /// What the next publishes end with; `None` takes one.
+    /// The results of the next publishes; `None` accepts the message.
     script: VecDeque<Option<CallError>>,
 }
 

@@ -354,7 +354,7 @@ impl DeadLetterFilter {
             ("count", self.count.map(|count| count.to_string())),
         ];
         let given = parts.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        // Any URL does: only its query is wanted.
+        // The URL is arbitrary, because only its query is used.
         let url = reqwest::Url::parse_with_params("http://queue/", given);
         let query = url.ok().and_then(|url| url.query().map(str::to_owned)).filter(|query| !query.is_empty());
         query.map(|query| format!("?{query}")).unwrap_or_default()
@@ -414,14 +414,14 @@ impl<'a> DeadLetters<'a> {
         struct Answer {
             deleted: u64,
         }
-        // Repeated, it would be another page.
+        // A repeated request would delete another page.
         let mut request = Request::new(Method::DELETE, &["dlq"])?.once();
         request.path.push_str(&filter.query());
         Ok(self.0.call::<Answer>("delete dead letters", request).await?.deleted)
     }
 }
 
-/// Hosted QStash says `""` where it means none.
+/// Hosted QStash sends `""` for none.
 fn not_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(deserializer)?.filter(|cursor| !cursor.is_empty()))
 }

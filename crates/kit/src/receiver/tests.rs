@@ -1,4 +1,4 @@
-//! The vectors, the rules of the transport that need no connection, and forgeries of our own.
+//! The vectors, the transport rules that need no connection, and further forgeries.
 
 use super::*;
 use crate::body::{BodyError, BodyLimits};
@@ -38,12 +38,12 @@ fn receiver() -> Receiver {
     Receiver::new(CURRENT, NEXT).unwrap().at_url(URL).clock(at(NOW))
 }
 
-/// A token as the server makes it.
+/// A token as the server creates it.
 fn token(key: &str, url: &str, body: &[u8]) -> String {
     token_of(key, url, body, None)
 }
 
-/// The same for a message whose id is signed.
+/// Like [`token`], for a message whose id is signed.
 fn token_of(key: &str, url: &str, body: &[u8], message_id: Option<&str>) -> String {
     let (issued_at, hash) = (Timestamp(NOW * 1_000), body_hash(body));
     let expires_at = issued_at.plus_millis(300_000);
@@ -60,7 +60,7 @@ fn reason(receiver: &Receiver, token: &str, body: &[u8]) -> Option<Reason> {
 }
 
 #[test]
-fn every_vector_is_judged_as_it_should_be() {
+fn every_vector_has_the_expected_verdict() {
     let vectors = vectors();
     let cases = vectors["jwt"].as_array().unwrap();
     assert_eq!(cases.len(), 117);
@@ -68,7 +68,7 @@ fn every_vector_is_judged_as_it_should_be() {
     for case in cases {
         let id = case["id"].as_str().unwrap();
         let body = STANDARD.decode(case["body_b64"].as_str().unwrap_or_default()).unwrap();
-        // A body over the limit is refused by whoever reads it: below.
+        // The reader of the body enforces its limit: see below.
         if case.get("body_limit").is_some() {
             continue;
         }
@@ -90,13 +90,13 @@ fn every_vector_is_judged_as_it_should_be() {
     assert_eq!((judged, surprising), (115, Vec::new()));
 }
 
-/// Why a vector is refused. The order of the checks is part of the promise.
+/// Why a vector is rejected. The order of the checks is part of the contract.
 fn reason_of(id: &str) -> Reason {
     use Reason::*;
     match id {
         "st-empty" => Missing,
         "st-huge" | "st-huge-header" => TooLong,
-        // The claims are not looked at before the MAC is.
+        // The MAC is checked before the claims.
         "st-bad-b64" => Signature,
         "exp-now" | "exp-negative" => Expired,
         "exp-too-far" => LifetimeTooLong,
@@ -119,7 +119,7 @@ fn reason_of(id: &str) -> Reason {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_not_even_read() {
+async fn a_body_over_the_limit_is_not_read() {
     let vectors = vectors();
     let cases = vectors["jwt"].as_array().unwrap().iter();
     let cases: Vec<&Value> = cases.filter(|case| case.get("body_limit").is_some()).collect();
@@ -134,7 +134,7 @@ async fn a_body_over_the_limit_is_not_even_read() {
 }
 
 #[test]
-fn both_keys_are_good_and_what_they_say_is_told() {
+fn both_keys_are_accepted_and_the_claims_are_returned() {
     for key in [CURRENT, NEXT] {
         let verified = receiver().verify(&headers(&token(key, URL, b"{}")), &Uri::default(), b"{}").unwrap();
         assert_eq!((verified.url.as_str(), verified.jwt_id.as_deref()), (URL, Some("jwt_1")));
@@ -148,7 +148,7 @@ fn both_keys_are_good_and_what_they_say_is_told() {
 }
 
 #[test]
-fn a_token_with_another_character_anywhere_is_refused() {
+fn a_token_with_any_character_changed_is_rejected() {
     let (receiver, good) = (receiver(), token(CURRENT, URL, b"{}"));
     assert_eq!(reason(&receiver, &good, b"{}"), None);
     for at in 0..good.len() {
@@ -164,7 +164,7 @@ fn a_token_with_another_character_anywhere_is_refused() {
 
 /// `tr-empty`, `tr-two-headers`, `tr-two-same`, `tr-case`, `tr-obs-text`.
 #[test]
-fn there_is_one_token_in_one_header() {
+fn exactly_one_token_in_one_header_is_accepted() {
     let good = token(CURRENT, URL, b"");
     let verify = |values: &[&[u8]]| {
         let mut headers = HeaderMap::new();
@@ -185,7 +185,7 @@ fn there_is_one_token_in_one_header() {
 
 /// `tr-get`, `tr-get-with-body`, `order-of-work`: bodies are bytes.
 #[test]
-fn the_body_is_taken_as_it_is() {
+fn the_body_is_verified_byte_for_byte() {
     let empty = token(CURRENT, URL, b"");
     assert_eq!(reason(&receiver(), &empty, b""), None);
     assert_eq!(reason(&receiver(), &empty, b"x"), Some(Reason::Body));
@@ -194,7 +194,7 @@ fn the_body_is_taken_as_it_is() {
     assert_eq!(reason(&receiver(), &token("sig_other", URL, hostile), b"other"), Some(Reason::Signature));
 }
 
-/// `tr-forwarded-host`, `replay-other-endpoint`: what the request says about its host counts for nothing.
+/// `tr-forwarded-host`, `replay-other-endpoint`: the host of the request is ignored.
 #[test]
 fn the_url_is_the_configured_one() {
     let cases = [
@@ -219,7 +219,7 @@ fn the_url_is_the_configured_one() {
         let verified = receiver.verify(&headers, &path.parse().unwrap(), b"");
         let expected = if is_ours { Ok(()) } else { Err(Reason::Url) };
         assert_eq!(verified.map(drop).map_err(Rejected::reason), expected, "{base} {path} {url}");
-        // Requests of a proxy and of HTTP/2 name the host as well.
+        // Requests of a proxy and of HTTP/2 also contain the host.
         let absolute = format!("http://evil.example{path}").parse().unwrap();
         assert_eq!(receiver.verify(&headers, &absolute, b"").is_ok(), is_ours, "{base} {path} {url}");
     }
@@ -231,7 +231,7 @@ fn the_url_is_the_configured_one() {
 }
 
 #[test]
-fn the_time_of_a_token_ends_and_clocks_may_differ_by_the_leeway() {
+fn tokens_expire_and_clocks_may_differ_by_the_leeway() {
     let good = token(CURRENT, URL, b"");
     let at_time = |seconds: u64, leeway: u64| {
         let receiver = receiver().clock(at(seconds)).leeway(Duration::from_secs(leeway));
@@ -242,7 +242,7 @@ fn the_time_of_a_token_ends_and_clocks_may_differ_by_the_leeway() {
     assert_eq!(at_time(NOW + 304, 5), None);
     assert_eq!(at_time(NOW + 305, 5), Some(Reason::Expired));
     assert_eq!(at_time(0, 0), Some(Reason::LifetimeTooLong));
-    // A leeway without end is cut: a signature does not become good for ever.
+    // An excessive leeway is reduced, so that a signature does not stay valid forever.
     let most = LEEWAY_MAX.as_secs();
     for leeway in [most, most + 1, u64::MAX] {
         assert_eq!(at_time(NOW + 299 + most, leeway), None);
@@ -257,7 +257,7 @@ fn the_time_of_a_token_ends_and_clocks_may_differ_by_the_leeway() {
 
 /// `config-empty-key`, `config-one-key`, `config-same-keys`.
 #[test]
-fn keys_are_there_and_a_rotation_that_cannot_work_is_told() {
+fn missing_keys_are_rejected_and_a_rotation_that_cannot_work_is_logged() {
     assert!(
         ["", " \n\t"].iter().all(|none| Receiver::new(CURRENT, none).is_err() && Receiver::new(none, NEXT).is_err())
     );
@@ -271,7 +271,7 @@ fn keys_are_there_and_a_rotation_that_cannot_work_is_told() {
 }
 
 #[test]
-fn keys_that_protect_nothing_are_refused_unless_they_are_for_development() {
+fn keys_that_protect_nothing_are_rejected_except_for_development() {
     let shortest = "k".repeat(SIGNING_KEY_BYTES_MIN);
     assert!(Receiver::new(&shortest, NEXT).is_ok());
     let short = &shortest[1..];
@@ -293,7 +293,7 @@ fn keys_that_protect_nothing_are_refused_unless_they_are_for_development() {
 }
 
 #[test]
-fn a_signed_message_id_is_the_id_and_no_header_says_otherwise() {
+fn a_signed_message_id_must_match_its_header() {
     let signed = token_of(CURRENT, URL, b"{}", Some("msg_1"));
     let verify = |token: &str, ids: &[&str]| {
         let mut headers = headers(token);
@@ -311,19 +311,19 @@ fn a_signed_message_id_is_the_id_and_no_header_says_otherwise() {
     for ids in [&["msg_2"][..], &[""], &["MSG_1"], &["msg_1", "msg_1"], &["msg_1", "msg_2"]] {
         assert_eq!(verify(&signed, ids), Err(Reason::MessageId), "{ids:?}");
     }
-    // Hosted QStash signs none, and so the header may say anything.
+    // Hosted QStash signs no id, so the header may have any value.
     for ids in [&[][..], &["msg_1"], &["msg_1", "msg_2"]] {
         assert_eq!(verify(&token(CURRENT, URL, b"{}"), ids), Ok(None), "{ids:?}");
     }
     let mut headers = headers(&signed);
     headers.insert(wire::MESSAGE_ID, "msg_2".parse().unwrap());
-    // Without the headers there is nothing to compare with; what is signed still counts.
+    // Without the headers there is nothing to compare; the signed id still counts.
     let verified = receiver().verify_token(receiver().token(&headers).unwrap(), &Uri::default(), b"{}");
     assert_eq!(verified.unwrap().message_id.as_deref(), Some("msg_1"));
 }
 
 #[test]
-fn a_signature_is_to_be_remembered_for_as_long_as_anybody_would_take_it() {
+fn a_signature_is_remembered_for_as_long_as_any_clock_accepts_it() {
     let at_time = |seconds: u64, leeway: u64| {
         let now = UNIX_EPOCH + Duration::from_secs(seconds);
         let receiver = receiver().leeway(Duration::from_secs(leeway));
@@ -377,7 +377,8 @@ impl tracing::Subscriber for Warnings {
 
 fn warnings(run: impl FnOnce()) -> usize {
     let count = Arc::new(AtomicUsize::new(0));
-    // With one subscriber alone, a warning that a thread without one comes to first would be off for all.
+    // With a single subscriber, a warning that is first reached on a thread without one would be disabled for all
+    // threads.
     let _second = tracing::Dispatch::new(Warnings(Arc::default()));
     tracing::subscriber::with_default(Warnings(Arc::clone(&count)), run);
     count.load(Ordering::Relaxed)

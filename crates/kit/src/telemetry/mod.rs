@@ -105,7 +105,7 @@ pub fn id_from<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     is_id(value).then_some(value)
 }
 
-/// Whether a text can be an id: visible ASCII, and not longer than [`ID_BYTES_MAX`].
+/// Whether a text is a valid id: visible ASCII, and at most [`ID_BYTES_MAX`] long.
 pub(crate) fn is_id(text: &str) -> bool {
     !text.is_empty() && text.len() <= ID_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -123,7 +123,7 @@ pub fn fresh_request_id() -> String {
 /// The prefix and 128 random bits.
 pub(crate) fn fresh_id(prefix: &str) -> String {
     let mut random = [0; 16];
-    // Without randomness from the system the id is of no use, but the request is not worse for it.
+    // Without randomness the id is useless, but the request is still processed.
     let number = getrandom::fill(&mut random).map_or(0, |()| u128::from_be_bytes(random));
     format!("{prefix}{number:032x}")
 }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_taken_over_only_if_it_can_be_one() {
+    fn only_valid_ids_are_taken_over() {
         let longest = "x".repeat(ID_BYTES_MAX);
         assert_eq!(id_from(&headers(&["req-1"]), REQUEST_ID_HEADER), Some("req-1"));
         assert_eq!(id_from(&headers(&[&longest]), REQUEST_ID_HEADER), Some(longest.as_str()));

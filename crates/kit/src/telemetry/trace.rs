@@ -9,7 +9,7 @@ pub const TRACE_STATE_BYTES_MAX: usize = 512;
 
 /// `00-<32 digits>-<16 digits>-<2 digits>`.
 const TRACEPARENT_BYTES: usize = 55;
-/// The flags that we know: sampled, random id. Others are not carried on.
+/// The known flags: sampled, random id. Others are dropped.
 const KNOWN_FLAGS: u8 = 0b11;
 
 /// A position in a trace: the trace and one of its spans.
@@ -129,7 +129,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// All `tracestate` headers as one, unless they are too long or hold what no header may.
+/// All `tracestate` headers as one, unless they are too long or contain invalid characters.
 fn state_of(headers: &HeaderMap) -> Option<String> {
     let mut state = String::new();
     for value in headers.get_all(TRACESTATE_HEADER) {
@@ -148,7 +148,7 @@ fn state_of(headers: &HeaderMap) -> Option<String> {
     (!state.is_empty()).then_some(state)
 }
 
-/// Lower-case digits only, as the specification has it.
+/// Only lower-case digits, as the specification requires.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, digit| {
         let value = match digit {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_nobody_knows_are_not_carried_on() {
+    fn unknown_flags_are_dropped() {
         let context = TraceContext::parse(&PARENT.replace("-01", "-ff")).unwrap();
         assert!(context.is_sampled());
         assert_eq!(context.to_string(), PARENT.replace("-01", "-03"));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parents_are_none_and_a_state_that_is_too_long_is_dropped() {
+    fn several_parents_are_ignored_and_a_long_state_is_dropped() {
         let twice = headers(&[(TRACEPARENT_HEADER, PARENT), (TRACEPARENT_HEADER, PARENT)]);
         assert_eq!(TraceContext::from_headers(&twice), None);
         for (bytes, is_kept) in [(TRACE_STATE_BYTES_MAX, true), (TRACE_STATE_BYTES_MAX + 1, false)] {
@@ -244,14 +244,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_arrives_is_read_or_refused(text in "\\PC{0,80}") {
+        fn any_traceparent_is_read_or_rejected(text in "\\PC{0,80}") {
             if let Some(context) = TraceContext::parse(&text) {
                 prop_assert_eq!(TraceContext::parse(&context.to_string()), Some(context));
             }
         }
 
         #[test]
-        fn every_context_is_read_back(trace_id in 1_u128.., span_id in 1_u64.., is_sampled: bool) {
+        fn every_context_round_trips(trace_id in 1_u128.., span_id in 1_u64.., is_sampled: bool) {
             let context = TraceContext::new(trace_id, span_id, is_sampled).unwrap();
             prop_assert_eq!(TraceContext::parse(&context.to_string()), Some(context));
         }

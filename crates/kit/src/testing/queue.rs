@@ -14,11 +14,11 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How many retries a message has, as the kit's own publisher asks for.
+/// Number of retries of a message, as the kit's publisher requests.
 const RETRIES: u32 = crate::job::MAX_RETRIES;
-/// How long the queue waits before the first retry; each further wait is twice as long.
+/// The wait before the first retry. Each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
-/// How often waits double.
+/// How often the wait doubles at most.
 const DOUBLINGS_MAX: u32 = 12;
 
 /// The fate of one attempt.
@@ -164,7 +164,7 @@ impl ScriptedQueue {
     }
 }
 
-/// What the queue makes of an answer.
+/// How the queue interprets a response.
 #[derive(Clone, Copy)]
 enum Verdict {
     Delivered,
@@ -182,13 +182,13 @@ impl Verdict {
     }
 }
 
-/// All answers, and the one that the queue heard.
+/// All responses, and the one that the queue received.
 struct Answers {
     statuses: Vec<u16>,
     heard: Option<Heard>,
 }
 
-/// An answer without its body.
+/// A response without its body.
 struct Heard {
     parts: http::response::Parts,
 }
@@ -228,13 +228,13 @@ where
     let answered = running.join_all().await.into_iter().map(|response| response.into_parts().0);
     let mut all: Vec<_> = answered.map(|parts| Heard { parts }).collect();
     let statuses = all.iter().map(|heard| heard.parts.status.as_u16()).collect();
-    // The successes first, the others as they came.
+    // Successes first, otherwise in order.
     all.sort_by_key(|heard| !heard.parts.status.is_success());
     let heard = if step == Step::LoseAnswer { None } else { all.into_iter().next() };
     Answers { statuses, heard }
 }
 
-/// Lets the handler run until it first waits, and no further.
+/// Polls the handler until it first waits, and then drops it.
 fn hang_up<B>(sent: impl Future<Output = Response<B>>) -> Answers {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let statuses = match pin!(sent).poll(&mut context) {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_are_retried_as_the_policy_or_the_answer_says() {
+    async fn failures_are_retried_as_the_policy_or_the_response_says() {
         let clock = ManualClock::new();
         let start = clock.now();
         let report = report(ScriptedQueue::new("sig_1", clock.clone()), &[bad, bad, later, good]).await;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_dies_when_the_handler_says_so_or_nothing_is_left() {
+    async fn a_message_fails_when_it_is_rejected_or_out_of_retries() {
         let refused = report(queue(), &[bad, never, good]).await;
         assert_eq!((refused.ended, refused.statuses()), (Ended::Refused, vec![503, 489]));
         let exhausted = report(queue().retries(2), &[bad]).await;
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_script_decides_what_the_queue_hears() {
+    async fn the_script_decides_which_response_the_queue_gets() {
         let script = [Step::Unreachable, Step::LoseAnswer, Step::HangUp, Step::AtOnce(3)];
         let report = report(queue().script(script), &[good, good, bad, good, bad]).await;
         assert!(report.is_delivered());
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hang_up_drops_the_request_at_its_first_wait() {
+    async fn closing_the_connection_drops_the_request_at_its_first_wait() {
         let dropped = Mutex::new(Vec::new());
         let message = TestDelivery::to("https://app.example.com/jobs");
         let handler = |request: Request<_>| {

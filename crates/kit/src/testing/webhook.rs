@@ -82,7 +82,7 @@ mod tests {
     use serde_json::Value;
     use std::time::{Duration, UNIX_EPOCH};
 
-    /// The headers of the good case of a scheme in the vectors, and the body that they go with.
+    /// The headers and the body of the valid case of a scheme in the vectors.
     fn good(vectors: &Value, scheme: &str) -> (HeaderMap, Vec<u8>) {
         let cases = vectors["webhooks"].as_array().unwrap();
         let case = cases.iter().find(|case| case["scheme"] == scheme && case["id"] == "ok").unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_are_those_of_the_vectors() {
+    fn signatures_match_the_vectors() {
         let vectors: Value = serde_json::from_str(include_str!("../../../../vectors/signature.json")).unwrap();
         let now = UNIX_EPOCH + Duration::from_secs(vectors["now"].as_u64().unwrap());
         let secret = |scheme: &str| vectors["schemes"][scheme]["secret"].as_str().unwrap();
@@ -116,9 +116,9 @@ mod tests {
         assert_eq!(shared_secret("x-webhook-secret", "static-secret-123"), expected);
     }
 
-    /// The example of Slack's documentation.
+    /// The example in Slack's documentation.
     #[test]
-    fn slack_signs_as_it_says() {
+    fn slack_signatures_match_the_documented_example() {
         let body = b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&\
 channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&\
 response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&\

@@ -11,7 +11,7 @@ use std::fmt;
 /// Maximum size of an id that is kept unchanged, in bytes. A longer one is replaced by its hash.
 pub const EVENT_ID_BYTES_MAX: usize = 128;
 
-/// The longest kind or table that is looked at; a longer one counts as none.
+/// Longest kind or table that is used. A longer one is ignored.
 const LABEL_BYTES_MAX: usize = 256;
 
 /// The id of an event: the same each time the sender sends it, and different for each event. It is ASCII without white
@@ -66,7 +66,7 @@ pub struct Authentic {
     pub kind: Option<String>,
     /// The table that changed, for database webhooks.
     pub table: Option<String>,
-    /// The signature, if it may be used once only.
+    /// The signature, if it may be used only once.
     pub(crate) single_use: Option<SingleUse>,
 }
 
@@ -76,13 +76,13 @@ impl Authentic {
         Authentic { id, kind: None, table: None, single_use: None }
     }
 
-    /// Whether a body can say what it is. One that cannot may be anything, also what is wanted.
+    /// Whether the kind of the event can be read from the body. If not, it may be any kind, including a selected one.
     pub(crate) fn is_legible(body: &[u8]) -> bool {
         serde_json::from_slice::<Peek<'_>>(body).is_ok()
     }
 
-    /// What a JSON body says about itself: `type` and `table`, and an id in one of `id_members`. If it has no such
-    /// member, or is no JSON, the body names the event. Only for bodies that are verified.
+    /// The event of a JSON body: its `type` and `table`, and an id from one of `id_members`. If there is no such
+    /// member, or the body is not JSON, the hash of the body identifies the event. Only for verified bodies.
     pub(crate) fn from_body(body: &[u8], id_members: &[IdMember]) -> Authentic {
         let peek: Peek<'_> = serde_json::from_slice(body).unwrap_or_default();
         let id = id_members.iter().find_map(|member| match member {
@@ -99,7 +99,7 @@ impl Authentic {
     }
 }
 
-/// A member of a body that may hold the id of an event.
+/// A member of a body that may contain the id of the event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum IdMember {
     /// `id`
@@ -108,7 +108,7 @@ pub(crate) enum IdMember {
     EventId,
 }
 
-/// The members that we look at, whatever they are.
+/// The members that are read, with values of any type.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Peek<'a> {
@@ -155,7 +155,7 @@ pub struct Event<P> {
     pub fence: u64,
 }
 
-/// Shows neither headers, which have secrets, nor what the sender wrote.
+/// Shows neither the headers, which contain secrets, nor the content from the sender.
 impl<P> fmt::Debug for Event<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_says_what_it_is_or_is_named_by_itself() {
+    fn events_are_identified_by_a_member_or_by_the_hash_of_the_body() {
         let both = [IdMember::EventId, IdMember::Id];
         let of = |body: &str| Authentic::from_body(body.as_bytes(), &both);
         let named = of(r#"{"id":"evt_1","type":"invoice.paid","table":"orders","data":{"id":7,"type":[]}}"#);

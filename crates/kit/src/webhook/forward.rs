@@ -36,7 +36,7 @@ impl Webhook {
             let message = message(&destination, event);
             let queue = Arc::clone(&queue);
             async move {
-                // Whatever is wrong with the queue is not the sender's fault: it should come again.
+                // Problems with the queue are not the sender's fault, so it should retry.
                 queue.publish(&message).await.map(drop).map_err(Failure::retryable)
             }
         })
@@ -45,7 +45,7 @@ impl Webhook {
 
 fn message(destination: &str, event: Event<()>) -> Message {
     let id = event.id.as_str();
-    // Deduplication ids count for all messages of a tenant: the same event may be for two routes or destinations.
+    // Deduplication ids apply to all messages of a tenant, and the same event may go to two routes or destinations.
     let key = format!("webhook\n{}\n{destination}\n{id}", event.route);
     let mut message =
         Message::bytes(destination, key, event.body.clone()).header(EVENT_ID_HEADER, id).request_id(&event.request_id);
@@ -53,7 +53,7 @@ fn message(destination: &str, event: Event<()>) -> Message {
     if let Some(content_type) = content_type {
         message = message.content_type(content_type);
     }
-    // A kind from a body may have what no header can.
+    // A kind from the body may contain characters that are invalid in a header.
     if let Some(kind) = event.kind.filter(|kind| kind.bytes().all(|byte| byte.is_ascii_graphic())) {
         message = message.header(EVENT_TYPE_HEADER, kind);
     }

@@ -10,8 +10,8 @@ const SIGNATURE: &str = "x-hub-signature-256";
 const PREFIX: &str = "sha256=";
 const DELIVERY: &str = "x-github-delivery";
 const EVENT: &str = "x-github-event";
-/// GitHub retries nothing. People redeliver what is up to three days old, on Enterprise Server up to seven; one more
-/// for deliveries that are late.
+/// GitHub does not retry. People can redeliver events that are up to three days old, on Enterprise Server up to seven.
+/// One more day covers late deliveries.
 const RETRY_WINDOW: Duration = Duration::from_secs(8 * DAY_SECONDS);
 
 /// Verifies webhooks of GitHub. The kind of an event is `X-GitHub-Event`, such as `pull_request`.

@@ -43,10 +43,10 @@ pub const LOGGED_PER_SECOND: u32 = 10;
 pub const AT_ONCE_MAX: u32 = 256;
 /// Retry time for a sender whose event is still being handled.
 pub const LATE_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// When a sender should come back if the store failed, or too much was going on.
+/// Retry time for a sender if the store failed or the route is too busy.
 const BUSY_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Reads what an event carries, and makes the work of it.
+/// Parses the payload of an event and creates the work.
 type Prepare = Arc<dyn Fn(Event<()>) -> Result<Work, serde_json::Error> + Send + Sync>;
 
 /// A route for webhooks: call [`answer`](Self::answer) with `http` types, or use it as a service with the feature
@@ -109,7 +109,7 @@ struct Inner {
     kinds: Option<Vec<String>>,
     tables: Option<Vec<String>>,
     lock: Duration,
-    /// Chosen by the caller; otherwise the sender's retry window counts.
+    /// Set by the caller. The default is the sender's retry window.
     keep: Option<Duration>,
     answer_within: Duration,
     slots: Arc<Semaphore>,
@@ -254,7 +254,7 @@ impl Webhook {
     /// Waits until no event is being handled; new ones are asked to retry later. Call it before the process ends: a
     /// graceful shutdown of the server does not wait for handlers whose sender has closed the connection.
     pub async fn idle(&self) {
-        // The slots are never closed, so all of them are free in the end, and given back at once.
+        // The semaphore is never closed, so all permits are eventually free. They are returned immediately.
         drop(self.0.slots.acquire_many(self.0.at_once).await);
     }
 
@@ -318,7 +318,7 @@ impl fmt::Debug for Webhook {
 }
 
 impl<P> Event<P> {
-    /// The same event with what it carries.
+    /// The same event with this payload.
     fn with<Q>(self, payload: Q) -> Event<Q> {
         let Event { id, route, kind, table, payload: _, body, headers, request_id, fence } = self;
         Event { id, route, kind, table, payload, body, headers, request_id, fence }
@@ -337,13 +337,13 @@ where
     })
 }
 
-/// An answer, and the event that it is about as far as that is known.
+/// A response, and the event that it belongs to, as far as it is known.
 struct Answered {
     event_id: Option<EventId>,
     verdict: Verdict,
 }
 
-/// What became of a request in a word, for the span; and what the sender hears if it is not 204.
+/// The outcome of a request as one word, for the span; or the response if it is not 204.
 type Verdict = Result<&'static str, Refused>;
 
 struct Refused {
@@ -363,7 +363,7 @@ impl Inner {
         self.name.as_deref().unwrap_or_else(|| self.scheme.name())
     }
 
-    /// The name for keys, which no other route has.
+    /// The name for keys, which is unique to the route.
     fn route(&self, parts: &Parts) -> String {
         let of_path = || format!("{}:{}", self.scheme.name(), original_uri(parts).unwrap_or(&parts.uri).path());
         self.name.clone().unwrap_or_else(of_path)
@@ -401,7 +401,7 @@ impl Inner {
         Answered { event_id, verdict: self.handle(event, single_use, deadline).await }
     }
 
-    /// Everything that is done for a stranger.
+    /// All steps for unverified requests.
     async fn admit<B>(&self, parts: &Parts, body: B, deadline: Instant) -> Result<(Authentic, Bytes), Refused>
     where
         B: Body<Data = Bytes>,
@@ -430,14 +430,14 @@ impl Inner {
         let body = limits.read_or_drain(body).await.map_err(|error| self.unread(&error))?;
         let uri = original_uri(parts).unwrap_or(&parts.uri);
         let incoming = Incoming { headers: &parts.headers, uri, body: &body };
-        // A body may take its time: the signature has to be good now.
+        // The body may arrive slowly, and the signature must be valid now.
         let authentic = self.scheme.verify(&incoming, self.clock.now()).map_err(|why| self.rejected(why))?;
         Ok((authentic, body))
     }
 
     fn rejected(&self, why: Rejected) -> Refused {
         let reason = why.reason();
-        // A flood of them must not become a flood of warnings.
+        // A flood of rejected requests must not become a flood of warnings.
         if self.logged.take_one(self.clock.now()).is_ok() {
             tracing::warn!(%reason, "webhook rejected");
         } else {
@@ -450,7 +450,7 @@ impl Inner {
         let key = Key { event: format!("webhook:{}:{}", event.route, event.id), single_use };
         Span::current().record(field::IDEMPOTENCY_KEY, &key.event);
         let work = (self.prepare)(event).map_err(|error| {
-            // Where, and not what: the message of the error may repeat the payload.
+            // Logs only the position, because the message of the error may contain the payload.
             tracing::warn!(
                 line = error.line(),
                 column = error.column(),
@@ -461,7 +461,7 @@ impl Inner {
         self.run(key, work, deadline).await
     }
 
-    /// Whether the event is to be handled; `None` if it does not say what that depends on.
+    /// Whether the event is selected; `None` if it lacks the members that decide this.
     fn wants(&self, event: &Authentic) -> Option<bool> {
         let is_in = |wanted: &Option<Vec<String>>, value: &Option<String>| match wanted {
             None => Some(true),
@@ -479,7 +479,7 @@ impl Inner {
         Times { lock: self.lock, keep: keep.max(self.scheme.valid_for()).min(TTL_MAX) }
     }
 
-    /// In a task of its own, so that neither a sender that hangs up nor the deadline stops it half way.
+    /// Runs in its own task, so that neither a closed connection nor the deadline stops it halfway.
     async fn run(&self, key: Key, work: Work, deadline: Instant) -> Verdict {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             tracing::warn!("webhook rejected: too many handlers are running");
@@ -591,7 +591,7 @@ fn no_content() -> Response<ResponseBody> {
     response
 }
 
-/// Whether the sender does well to come again.
+/// Whether the sender should retry.
 fn is_retryable(status: StatusCode) -> bool {
     status.is_server_error() || [408, 409, 429].contains(&status.as_u16())
 }

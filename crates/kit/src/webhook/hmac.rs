@@ -127,7 +127,7 @@ impl Scheme for Hmac {
             None => self.keys.made(&[request.body], &[mac]),
             Some((name, separator)) => {
                 let at = header(request.headers, name.as_str())?;
-                // Before the MAC: only digits cannot run over into the body.
+                // Checked before the MAC, because only digits cannot extend into the body.
                 let at_seconds = time(at)?;
                 let is_signed = self.keys.made(&[at.as_bytes(), separator.as_bytes(), request.body], &[mac]);
                 if is_signed {

@@ -1,4 +1,4 @@
-//! What the schemes share: reading headers strictly, the age of a request, and MACs compared in constant time.
+//! Shared parts of the schemes: strict reading of headers, the age of a request, and MACs compared in constant time.
 
 use crate::clock::unix_seconds;
 use crate::receiver::{Reason, Rejected};
@@ -29,7 +29,7 @@ pub(crate) const DAY_SECONDS: u64 = 86_400;
 /// Digits of a time in seconds: enough for all times, too few to overflow.
 const TIME_DIGITS_MAX: usize = 18;
 
-/// A MAC. Its length is part of its type: a part of one is none.
+/// A MAC. Its type fixes its length, so a partial one is invalid.
 pub(crate) type MacBytes = [u8; 32];
 
 /// An invalid scheme: its secret is empty or malformed, or the header name is invalid. No route starts with it, so it
@@ -59,7 +59,7 @@ impl From<EmptySecret> for InvalidScheme {
     }
 }
 
-/// The keys that a sender may use: one, or two while it changes.
+/// The keys of a sender: one, or two during a rotation.
 #[derive(Clone)]
 pub(crate) struct Keys(Vec<Box<[u8]>>);
 
@@ -73,14 +73,14 @@ impl Keys {
         Keys(vec![key.into()])
     }
 
-    /// These and others.
+    /// Adds other keys.
     pub(crate) fn and(mut self, others: Keys) -> Keys {
         self.0.extend(others.0);
         self
     }
 
-    /// Whether one of the keys made one of the MACs of these pieces in a row. All of them are tried, so that the time
-    /// says nothing about which it was.
+    /// Whether one of the keys created one of the MACs of the concatenated pieces. All are tried, so that the time does
+    /// not reveal which one matched.
     pub(crate) fn made(&self, pieces: &[&[u8]], macs: &[MacBytes]) -> bool {
         let mut found = Choice::from(0);
         for key in &self.0 {
@@ -107,12 +107,12 @@ fn mac(key: &[u8], pieces: &[&[u8]]) -> MacBytes {
     mac.finalize().into_bytes().into()
 }
 
-/// The value of a header that is there once, not too long, and plain text.
+/// The value of a header that appears once, is not too long, and is plain text.
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Rejected> {
     optional_header(headers, name)?.ok_or(Reason::Missing.into())
 }
 
-/// The same, if it is there at all. An empty one is not.
+/// Like [`header`], for an optional header. An empty one is invalid.
 pub(crate) fn optional_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Rejected> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -126,7 +126,7 @@ pub(crate) fn optional_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<
     }
 }
 
-/// 64 hexadecimal digits in lower case.
+/// 64 lower-case hexadecimal digits.
 pub(crate) fn from_hex(text: &str) -> Option<MacBytes> {
     let mut mac = [0; 32];
     if text.len() != 2 * mac.len() {
@@ -146,14 +146,14 @@ fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// Seconds since 1970, in digits and nothing else.
+/// Seconds since 1970, as digits only.
 pub(crate) fn time(text: &str) -> Result<u64, Rejected> {
     let is_number = (1..=TIME_DIGITS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     let time = if is_number { text.parse().ok() } else { None };
     time.ok_or(Reason::Malformed.into())
 }
 
-/// Whether a request was made about now.
+/// Checks that a request is recent.
 pub(crate) fn check_age(made_at: u64, now: SystemTime, tolerance: Duration) -> Result<(), Rejected> {
     let now = u64::try_from(unix_seconds(now)).unwrap_or(0);
     if now.saturating_sub(made_at) > tolerance.as_secs() {
@@ -165,8 +165,8 @@ pub(crate) fn check_age(made_at: u64, now: SystemTime, tolerance: Duration) -> R
     Ok(())
 }
 
-/// How long a request that was accepted is accepted again: it may have been as far ahead as it may then be old, and
-/// the times are whole seconds.
+/// How long an accepted request would be accepted again. Its time may have been in the future by the whole tolerance,
+/// and it may then be old by the whole tolerance. Times are whole seconds.
 pub(crate) fn valid_for(tolerance: Duration) -> Duration {
     tolerance.saturating_mul(2).saturating_add(Duration::from_secs(1))
 }
@@ -177,7 +177,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     #[test]
-    fn a_mac_is_all_of_its_digits() {
+    fn a_mac_needs_all_of_its_digits() {
         let digits = "00ff".repeat(16);
         assert_eq!(from_hex(&digits).unwrap()[..3], [0, 255, 0]);
         for wrong in ["", "00", &digits[1..], &format!("{digits}00"), &digits.to_uppercase(), &digits.replace('f', "g")]
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_digits_and_near() {
+    fn a_time_must_be_digits_and_recent() {
         for wrong in ["", "+5", "-5", " 5", "5 ", "5.0", "٣", "1780315200000000000"] {
             assert_eq!(time(wrong).unwrap_err().reason(), Reason::Malformed, "{wrong:?}");
         }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_is_accepted_for_so_long_and_no_longer() {
+    fn accepted_requests_stay_valid_for_exactly_the_stated_time() {
         let (now, made_at) = (UNIX_EPOCH + Duration::from_secs(1_000), 1_300);
         let again = |after| check_age(made_at, now + after, TOLERANCE);
         assert!(
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_there_once_and_plain() {
+    fn a_header_must_appear_once_as_plain_text() {
         let long = "x".repeat(HEADER_BYTES_MAX + 1);
         let map = |values: &[&str]| {
             let mut headers = HeaderMap::new();

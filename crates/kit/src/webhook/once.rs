@@ -1,5 +1,5 @@
-//! Runs the handler of an event, unless somebody does or did. A panic is a failure, and a handler that outlives its
-//! lock is stopped: the next one may have begun.
+//! Runs the handler of an event once. A panic is a failure. A handler that runs longer than its lock is stopped,
+//! because another one may have begun.
 
 use crate::clock::monotonic;
 use crate::failure::{Failure, HandlerResult, Panicked, caught};
@@ -13,15 +13,15 @@ use tokio::time::{Instant, timeout_at};
 /// Time limit for a response of the store. Without a response the handler does not run.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The work that is to be done once; gets the fence of its lease.
+/// The work to do once. It gets the fence of its lease.
 pub(crate) type Work = Box<dyn FnOnce(u64) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>> + Send>;
 
-/// What became of it.
+/// The outcome of the work.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Done,
     DoneBefore,
-    /// The signature was used before.
+    /// The signature was already used.
     Replayed,
     UnderWay {
         retry_after: Duration,
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     StoreFailed(StoreError),
 }
 
-/// How long a key is held while the work is done, and how long it is remembered after.
+/// How long a key is locked during the work, and how long it is remembered afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) lock: Duration,
@@ -43,11 +43,11 @@ pub(crate) struct Times {
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) event: String,
-    /// The signature, if it may be used once only.
+    /// The signature, if it may be used only once.
     pub(crate) single_use: Option<SingleUse>,
 }
 
-/// Does the work, unless the store knows of it. Without a store it is always done.
+/// Does the work, unless the store has the event already. Without a store it always does the work.
 pub(crate) async fn once(store: Option<&dyn IdempotencyStore>, key: &Key, times: Times, work: Work) -> Outcome {
     let Some(store) = store else { return done(monotonic() + times.lock, work, 0).await };
     let Some(single_use) = &key.single_use else { return locked(store, &key.event, times, work).await };
@@ -66,7 +66,7 @@ pub(crate) async fn once(store: Option<&dyn IdempotencyStore>, key: &Key, times:
 
 /// Does the work under the lock of the event.
 async fn locked(store: &dyn IdempotencyStore, key: &str, times: Times, work: Work) -> Outcome {
-    // Counted from before the store is asked, so that the work ends before the lock does.
+    // Measured from before the step of the store, so that the work ends before the lock expires.
     let ends_at = monotonic() + times.lock;
     let lease = match within(STORE_TIMEOUT, store.begin(key, times.lock)).await {
         Ok(Begun::Acquired(lease)) => lease,
@@ -80,7 +80,7 @@ async fn locked(store: &dyn IdempotencyStore, key: &str, times: Times, work: Wor
 }
 
 async fn done(ends_at: Instant, work: Work, fence: u64) -> Outcome {
-    // Inside of the future, so that a panic before its first await is caught too.
+    // Called inside the future, so that a panic before its first await is caught too.
     match timeout_at(ends_at, caught(async move { work(fence).await })).await {
         Ok(Ok(Ok(()))) => Outcome::Done,
         Ok(Ok(Err(failure))) => Outcome::Failed(failure),
@@ -89,7 +89,7 @@ async fn done(ends_at: Instant, work: Work, fence: u64) -> Outcome {
     }
 }
 
-/// Tells the store how it ended. If it does not hear it, the lock ends by itself; what was done stays done.
+/// Reports the result to the store. If that fails, the lock expires on its own, and the completed work stays done.
 async fn settle(store: &dyn IdempotencyStore, lease: &Lease, outcome: &Outcome, keep: Duration) {
     let is_done = matches!(outcome, Outcome::Done);
     let step = if is_done { store.complete(lease, keep) } else { store.release(lease) };

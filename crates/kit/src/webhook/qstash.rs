@@ -1,4 +1,4 @@
-//! QStash and Posthaste as senders of webhooks: the same check as for deliveries.
+//! QStash and Posthaste as senders of webhooks, with the same checks as for deliveries.
 
 use super::mac::optional_header;
 use super::{Authentic, EventId, Incoming, Scheme};
@@ -9,8 +9,8 @@ use http::HeaderMap;
 use posthaste_wire::header::MESSAGE_ID;
 use std::time::{Duration, SystemTime};
 
-/// A queue may send events as well: the message id names them. Posthaste signs it. Hosted QStash does not: there whoever
-/// can hold back a delivery on its way can give it another name. A route with a store takes each signature once.
+/// A queue can send events too; the message id identifies them. Posthaste signs the id. Hosted QStash does not, so an
+/// attacker who can hold back a delivery can change its id. A route with a store accepts each signature once.
 impl Scheme for Receiver {
     fn name(&self) -> &'static str {
         "qstash"

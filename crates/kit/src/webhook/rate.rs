@@ -20,10 +20,10 @@ pub const UNVERIFIED_BURST: u32 = 50;
 /// idle long enough to be forgotten.
 pub const RATE_KEYS_MAX: usize = 16 * 1024;
 
-/// Callers that can be forgotten are looked for this often at most.
+/// Minimum interval between searches for callers that can be forgotten.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Who is counted together.
+/// Returns the key of requests that are counted together.
 type KeyOf = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 /// A maximum number of requests per second, with a burst after a pause. Each process counts separately.
@@ -80,31 +80,31 @@ impl RateLimit {
         self.by(|request| Some(network(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip())))
     }
 
-    /// How long a caller has to wait that has used up its count. `None` for one that has not, or that is not known:
-    /// then it must not be refused for the requests of others.
+    /// How long a caller that has used up its count must wait. `None` if it has not, or if the caller is unknown: it
+    /// must not be rejected because of other callers.
     pub(crate) fn wait(&self, request: &Parts, now: SystemTime) -> Option<Duration> {
         let key = self.key(request)?;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).wait(key, self.pace(), since_1970(now))
     }
 
-    /// Counts one request, whether or not there were too many.
+    /// Counts one request, even if there were too many.
     pub(crate) fn count(&self, request: &Parts, now: SystemTime) {
-        // Too many is what `wait` says.
+        // `wait` reports whether there were too many.
         let _ = self.take(request, now);
     }
 
-    /// Takes one request; says how long to wait if there were too many.
+    /// Counts one request. If there were too many, returns how long to wait.
     pub(crate) fn take(&self, request: &Parts, now: SystemTime) -> Result<(), Duration> {
         self.take_of(self.key(request), now)
     }
 
-    /// The same for all requests together.
+    /// Counts one request for all callers together.
     pub(crate) fn take_one(&self, now: SystemTime) -> Result<(), Duration> {
         self.take_of(None, now)
     }
 
     fn take_of(&self, key: Option<u64>, now: SystemTime) -> Result<(), Duration> {
-        // A count that a panic interrupted is still a count.
+        // A panic cannot leave a count in an invalid state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner).take(key, self.pace(), since_1970(now))
     }
 
@@ -122,7 +122,7 @@ fn since_1970(now: SystemTime) -> Duration {
     now.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The addresses that are counted together: a client with one IPv6 address has 2^64 of them.
+/// The addresses that are counted together. A client with one IPv6 address has 2^64 of them.
 #[cfg(feature = "axum")]
 fn network(address: std::net::IpAddr) -> String {
     match address.to_canonical() {
@@ -143,12 +143,12 @@ impl fmt::Debug for RateLimit {
     }
 }
 
-/// How fast requests may come.
+/// The rate of requests.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// From one to the next.
+    /// The interval between two requests.
     interval: Duration,
-    /// How far ahead of time requests may be.
+    /// How far requests may be ahead of the rate.
     ahead_max: Duration,
 }
 
@@ -159,7 +159,7 @@ impl Pace {
     }
 }
 
-/// When each caller will have been quiet for long enough to have its whole burst again.
+/// For each caller, the time when it will have its whole burst again.
 #[derive(Default)]
 struct State {
     shared: Duration,
@@ -168,10 +168,10 @@ struct State {
 }
 
 impl State {
-    /// The generic cell rate algorithm: one time per caller says all.
+    /// The generic cell rate algorithm: it stores only one time per caller.
     fn take(&mut self, key: Option<u64>, pace: Pace, now: Duration) -> Result<(), Duration> {
         let even_at = self.slot(key, now);
-        // A clock that was set back must not shut anybody out for longer than a whole burst takes.
+        // A clock that was set back must not block a caller for longer than a whole burst takes.
         let ahead = even_at.saturating_sub(now).min(pace.ahead_max + pace.interval);
         if ahead > pace.ahead_max {
             *even_at = now + ahead;
@@ -181,7 +181,7 @@ impl State {
         Ok(())
     }
 
-    /// How long a caller that has used up its count has to wait. One that has no count of its own has not.
+    /// How long a caller that has used up its count must wait. Zero for a caller without its own count.
     fn wait(&self, key: u64, pace: Pace, now: Duration) -> Option<Duration> {
         let ahead = self.apart.get(&key)?.saturating_sub(now).min(pace.ahead_max + pace.interval);
         ahead.checked_sub(pace.ahead_max).filter(|wait| !wait.is_zero())
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_and_then_the_pace() {
+    fn a_burst_is_allowed_and_then_the_rate() {
         let (mut state, pace) = (State::default(), Pace::new(10, 3));
         let mut take = |at: u64| state.take(None, pace, NOW + ms(at));
         assert_eq!([take(0), take(0), take(0)], [Ok(()); 3]);
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(take(60), Err(ms(40)));
         assert_eq!(take(100), Ok(()));
         assert_eq!(take(100), Err(ms(100)));
-        // After a pause there is a whole burst again, and not more.
+        // After a pause the whole burst is available again, and no more.
         assert_eq!([take(900), take(900), take(900)], [Ok(()); 3]);
         assert!(take(900).is_err());
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_shuts_nobody_out() {
+    fn a_clock_set_back_does_not_block_callers() {
         let (mut state, pace) = (State::default(), Pace::new(10, 3));
         for _ in 0..9 {
             let _ = state.take(None, pace, NOW);
@@ -259,17 +259,17 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_counted_apart_up_to_the_bound() {
+    fn callers_are_counted_separately_up_to_the_limit() {
         let (mut state, pace) = (State::default(), Pace::new(1, 1));
         for key in 0..RATE_KEYS_MAX as u64 {
             assert_eq!(state.take(Some(key), pace, NOW), Ok(()));
             assert!(state.take(Some(key), pace, NOW).is_err());
         }
-        // All the others share one count.
+        // All other callers share one count.
         assert_eq!(state.take(Some(u64::MAX), pace, NOW), Ok(()));
         assert!(state.take(Some(u64::MAX - 1), pace, NOW).is_err());
         assert_eq!(state.apart.len(), RATE_KEYS_MAX);
-        // Until the first have been quiet for long enough.
+        // Until the first callers were idle long enough.
         let later = NOW + Duration::from_secs(5);
         assert_eq!(state.take(Some(u64::MAX), pace, later), Ok(()));
         assert_eq!(state.take(Some(u64::MAX - 1), pace, later), Ok(()));
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!((state.wait(1, pace, NOW), state.take(Some(1), pace, NOW)), (None, Ok(())));
         assert_eq!(state.wait(1, pace, NOW), Some(ms(100)));
         assert_eq!((state.wait(2, pace, NOW), state.wait(1, pace, NOW + ms(100))), (None, None));
-        // However many others there are: a caller without a count of its own is not refused for them.
+        // No matter how many other callers there are, a caller without its own count is not rejected because of them.
         for key in 0..2 * RATE_KEYS_MAX as u64 {
             for _ in 0..4 {
                 let _ = state.take(Some(key), pace, NOW);

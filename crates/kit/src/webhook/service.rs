@@ -1,4 +1,4 @@
-//! The route as a tower service, and as one of axum.
+//! The route as a tower service and as an axum route.
 
 use super::Webhook;
 use crate::problem::ResponseBody;
@@ -38,7 +38,7 @@ where
     type Error = Infallible;
     type Future = WebhookFuture;
 
-    /// Always: who is too much is told so.
+    /// Always ready: requests over the limit get an error response.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }

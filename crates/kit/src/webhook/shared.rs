@@ -53,7 +53,7 @@ impl Scheme for SharedSecret {
 
     fn precheck(&self, headers: &HeaderMap) -> Result<(), Rejected> {
         let given = header(headers, self.header.as_str())?.strip_prefix(self.prefix).ok_or(Reason::Malformed)?;
-        // Of hashes, so that the time does not tell the length either.
+        // Compares hashes, so that the time does not reveal the length.
         let (given, expected) = (Sha256::digest(given), Sha256::digest(self.secret.expose()));
         if !bool::from(given.ct_eq(&expected)) {
             return Err(Reason::Signature.into());

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 const SIGNATURE: &str = "x-slack-signature";
 const TIMESTAMP: &str = "x-slack-request-timestamp";
 const VERSION: &str = "v0";
-/// Slack retries three times within minutes, and an app with delayed events hourly for a day; one more for attempts
-/// that are late.
+/// Slack retries three times within minutes. Apps with delayed events get hourly retries for a day. One more day covers
+/// late attempts.
 const RETRY_WINDOW: Duration = Duration::from_secs(2 * DAY_SECONDS);
 
 /// Verifies requests of Slack, and of senders that sign like Slack.

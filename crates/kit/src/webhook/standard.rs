@@ -16,13 +16,13 @@ use http::HeaderMap;
 use std::time::{Duration, SystemTime};
 
 const PREFIX: &str = "whsec_";
-/// Svix retries for 28 hours, and the schedule that the standard suggests takes about three days; one more for attempts
-/// that are late.
+/// Svix retries for 28 hours, and the schedule that the standard suggests takes about three days. One more day covers
+/// late attempts.
 const RETRY_WINDOW: Duration = Duration::from_secs(4 * DAY_SECONDS);
-/// What the three headers are called: the standard's names, and Svix's.
+/// The names of the three headers: the standard's and Svix's.
 const NAMES: [[&str; 3]; 2] =
     [["webhook-id", "webhook-timestamp", "webhook-signature"], ["svix-id", "svix-timestamp", "svix-signature"]];
-/// Secrets are written with and without padding.
+/// Secrets may have padding or not.
 const SECRET: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -102,7 +102,7 @@ impl<'a> Signed<'a> {
     fn read(headers: &'a HeaderMap) -> Result<Signed<'a>, Rejected> {
         let [id, at, signatures] = names(headers)?;
         let id = header(headers, id)?;
-        // A full stop is what divides the parts of what is signed.
+        // A full stop separates the parts of the signed text.
         if id.contains('.') {
             return Err(Reason::Malformed.into());
         }
@@ -110,7 +110,7 @@ impl<'a> Signed<'a> {
     }
 }
 
-/// The names of the headers. Both sets at once are for two readers, of whom we are one.
+/// The names of the headers. Rejects a request with both sets, because another reader might use the other set.
 fn names(headers: &HeaderMap) -> Result<[&'static str; 3], Reason> {
     let present = |names: &&[&'static str; 3]| names.iter().any(|name| headers.contains_key(*name));
     let mut found = NAMES.iter().filter(present);
@@ -121,7 +121,7 @@ fn names(headers: &HeaderMap) -> Result<[&'static str; 3], Reason> {
     }
 }
 
-/// The signatures, divided by spaces. Versions that we do not know are skipped.
+/// The signatures, separated by spaces. Unknown versions are skipped.
 fn macs(value: &str) -> Result<Vec<MacBytes>, Reason> {
     let mut macs = Vec::new();
     for (count, entry) in value.split(' ').enumerate() {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
 const HEADER: &str = "stripe-signature";
-/// Stripe retries for up to three days; one more for attempts that are late.
+/// Stripe retries for up to three days. One more day covers late attempts.
 const RETRY_WINDOW: Duration = Duration::from_secs(4 * DAY_SECONDS);
 
 /// Verifies webhooks of Stripe.
@@ -79,7 +79,7 @@ impl Scheme for Stripe {
     }
 }
 
-/// The header in its parts. Versions that we do not know are skipped; `v0` is no signature.
+/// The parts of the header. Unknown versions are skipped; `v0` is not a signature.
 struct Signed<'a> {
     at: &'a str,
     macs: Vec<MacBytes>,
@@ -168,7 +168,7 @@ pub struct StripeRequest {
     pub idempotency_key: Option<String>,
 }
 
-/// Versions of the API before May 2017 write the id alone.
+/// Versions of the API before May 2017 send only the id.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RequestForm {

@@ -13,8 +13,8 @@ const SECRET_HEADER: &str = "x-webhook-secret";
 const SIGNATURE_HEADER: &str = "x-supabase-signature";
 /// Auth hooks are retried three times, two seconds apart.
 const AUTH_RETRY_WINDOW: Duration = Duration::from_secs(3_600);
-/// Database webhooks are not retried, and their body names them: a long memory would take a row that changes back and
-/// forth for a repetition.
+/// Database webhooks are not retried, and the body identifies them. If events were remembered longer, a row that
+/// changes back and forth would look like a repetition.
 const DATABASE_RETRY_WINDOW: Duration = Duration::from_secs(300);
 
 /// Verifies webhooks of Supabase. The kind of a change is `INSERT`, `UPDATE` or `DELETE`.
@@ -219,7 +219,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn changes_have_the_rows_that_they_should() {
+    fn changes_have_the_expected_rows() {
         let change = |kind: &str, record: Value, old: Value| {
             let body = json!({"type": kind, "table": "t", "schema": "public", "record": record, "old_record": old});
             serde_json::from_value::<SupabaseChange<Row>>(body).ok()
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(read("INSERT", &row, &none), Some((true, false)));
         assert_eq!(read("UPDATE", &row, &row), Some((true, true)));
         assert_eq!(read("DELETE", &none, &row), Some((false, true)));
-        // A row that should be there and is not, and what is no change of a row.
+        // A missing row that is required, and bodies that are not a change of a row.
         for (kind, record, old) in [("INSERT", &none, &row), ("UPDATE", &row, &none), ("DELETE", &row, &none)] {
             assert_eq!(read(kind, record, old), None, "{kind}");
         }

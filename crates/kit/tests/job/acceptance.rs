@@ -1,4 +1,4 @@
-//! What is not a delivery has no effect: the store is not asked, the handler does not run.
+//! Requests that are not valid deliveries have no effect: the store is not called, and the handler does not run.
 
 use crate::support::{Answer, Harness, KEY, NEXT_KEY, URL, message};
 use base64::Engine as _;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Nothing happened.
+/// Neither the store nor the handler was called.
 fn assert_untouched(harness: &Harness, case: &str) {
     assert_eq!(harness.store.calls(), Vec::<&str>::new(), "{case}");
     assert_eq!(harness.witness.began(), 0, "{case}");
@@ -73,7 +73,7 @@ async fn no_hostile_token_reaches_the_store_or_the_handler() {
         }
     }
     assert!(rejected >= 80 && accepted >= 8, "{rejected} rejected, {accepted} accepted: were the vectors read?");
-    // Whatever was wrong, the caller hears the same.
+    // The caller gets the same response for every reason.
     answers.dedup();
     assert_eq!(answers.len(), 1);
 }
@@ -88,7 +88,7 @@ async fn a_signature_is_checked_before_the_body_is_parsed() {
     let unsigned = Answer::read(harness.jobs.handle(deep.unsigned()).await).await;
     assert_eq!((unsigned.status, unsigned.problem()["title"].as_str()), (401, answer.problem()["title"].as_str()));
     assert_untouched(&harness, "unsigned");
-    // Signed, it is an invalid message like any other.
+    // With a valid signature it is an invalid message like any other.
     assert_eq!(harness.deliver(&deep).await.status, 489);
 }
 
@@ -105,7 +105,7 @@ async fn a_body_over_the_limit_is_not_retried_and_has_no_effect() {
     assert_eq!(harness.deliver(&at_the_limit).await.status, 204);
 }
 
-/// A signed request whose body comes as these frames.
+/// A signed request whose body arrives as these frames.
 fn streamed<S, E>(harness: &Harness, frames: S) -> Request<StreamBody<S>>
 where
     S: tokio_stream::Stream<Item = Result<Frame<Bytes>, E>>,
@@ -131,7 +131,7 @@ async fn a_body_in_pieces_is_read_to_its_end_but_not_beyond_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_drips_or_breaks_off_has_no_effect() {
+async fn slow_or_broken_bodies_have_no_effect() {
     let harness = Harness::good();
     let slow = tokio_stream::pending::<Result<Frame<Bytes>, Infallible>>();
     assert_eq!(harness.jobs.handle(streamed(&harness, slow)).await.status(), 408);
@@ -143,7 +143,7 @@ async fn a_body_that_drips_or_breaks_off_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_body_is_given_up() {
+async fn an_endless_body_is_aborted() {
     let harness = Harness::good();
     let piece = Bytes::from(vec![0; 1 << 20]);
     let sent = Arc::new(AtomicUsize::new(0));
@@ -153,7 +153,7 @@ async fn an_endless_body_is_given_up() {
         Ok::<_, Infallible>(Frame::data(piece.clone()))
     }));
     assert_eq!(harness.jobs.handle(streamed(&harness, endless)).await.status(), 489);
-    // The whole limit, the piece beyond it, what is thrown away, and the piece beyond that.
+    // The limit, the piece beyond it, the drained bytes, and the piece beyond those.
     assert_eq!(sent.load(Ordering::SeqCst), BODY_BYTES_MAX + (1 << 20) + DRAIN_BYTES_MAX + (1 << 20));
     assert_untouched(&harness, "endless");
 }
@@ -169,7 +169,7 @@ async fn a_delivery_without_exactly_one_message_id_has_no_effect() {
         request.headers_mut().append("upstash-message-id", HeaderValue::from_static("msg_2"));
         request
     };
-    // As hosted QStash signs, and as Posthaste does.
+    // Signed like hosted QStash, and signed like Posthaste.
     let hosted = || harness.signed(&message().without_signed_id());
     let signed = || harness.signed(&message());
     for (request, status) in [(without(hosted()), 400), (with_two(hosted()), 400), (with_two(signed()), 401)] {
@@ -182,7 +182,7 @@ async fn a_delivery_without_exactly_one_message_id_has_no_effect() {
 }
 
 #[test]
-fn a_handler_that_could_accept_nothing_is_not_made() {
+fn a_handler_without_a_url_is_rejected() {
     let store: Arc<dyn IdempotencyStore> = Arc::new(crate::support::TestStore::default());
     let receiver = Receiver::new(KEY, NEXT_KEY).unwrap();
     let made = JobHandler::raw("any", receiver, store, |_| async { Ok(()) });
@@ -190,7 +190,7 @@ fn a_handler_that_could_accept_nothing_is_not_made() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_payload_goes_to_the_dead_letters() {
+async fn invalid_payloads_go_to_the_dead_letters() {
     let harness = Harness::good().configure(|jobs| {
         jobs.validate(|payload| payload["to"].as_str().map(drop).ok_or("`to` must be the address of somebody"))
     });
@@ -207,7 +207,7 @@ async fn what_is_not_the_payload_goes_to_the_dead_letters() {
         assert_eq!(answer.problem()["detail"], detail, "{body}");
     }
     assert_eq!(harness.witness.began(), 0);
-    // Each let go of its lock, or the second would have been told to come back.
+    // Each released its lock, otherwise the second would have been asked to retry later.
     assert_eq!(harness.store.calls(), ["begin", "begin", "release"].repeat(cases.len()));
     assert_eq!(harness.deliver(&message()).await.status, 204);
 }
@@ -231,7 +231,7 @@ async fn results_are_answered_as_the_queue_understands_them() {
 }
 
 #[tokio::test]
-async fn every_answer_carries_the_ids_to_find_it_by() {
+async fn every_response_carries_the_ids_to_find_it() {
     let harness = Harness::new(|job| async move {
         assert_eq!((job.delivery.request_id(), job.delivery.event_id()), ("req_7", Some("evt_9")));
         assert_eq!((job.delivery.message_id(), job.delivery.attempt()), ("msg_1", 3));
@@ -247,7 +247,7 @@ async fn every_answer_carries_the_ids_to_find_it_by() {
             assert_eq!(answer.problem()["instance"], "req_7");
         }
     }
-    // Somebody who is not trusted gets an id too, and nothing else.
+    // An untrusted caller gets an id too, and nothing else.
     let stranger = Answer::read(harness.jobs.handle(message().unsigned()).await).await;
     let id = stranger.headers["x-request-id"].to_str().unwrap();
     assert!(id.starts_with("req_") && id.len() == 36, "{id}");

@@ -1,4 +1,4 @@
-//! The handler as a route of a real server, spoken to byte by byte.
+//! The handler as a route of a real server, tested byte by byte.
 
 use crate::support::{Harness, message};
 use axum::Router;
@@ -22,7 +22,7 @@ impl Server {
         Server { address, running }
     }
 
-    /// Sends all of a request before it looks at the answer, as a queue may.
+    /// Sends the whole request before it reads the response, as a queue may.
     async fn exchange(&self, head: &str, body: &[u8]) -> String {
         let mut connection = TcpStream::connect(self.address).await.unwrap();
         connection.write_all(head.as_bytes()).await.unwrap();
@@ -39,7 +39,7 @@ impl Drop for Server {
     }
 }
 
-/// The head of a signed request, without what says how long the body is.
+/// The head of a signed request, without the length of the body.
 fn head(harness: &Harness, method: &str, delivery: &TestDelivery) -> String {
     let request = harness.signed(delivery);
     let mut head = format!("{method} {} HTTP/1.1\r\nHost: attacker.example\r\nConnection: close\r\n", request.uri());
@@ -66,7 +66,7 @@ async fn a_route_takes_every_method_also_inside_of_a_nested_router() {
         assert!(answer.contains(&format!("upstash-message-id: msg_{number}\r\n")), "{answer}");
     }
     assert_eq!(harness.witness.ended(), 4);
-    // The same, but for another route of the same service.
+    // The same delivery for another route of the service.
     let elsewhere = TestDelivery::to("https://app.example.com/jobs/other").body("{}");
     let head = head(&harness, "POST", &elsewhere).replace("/jobs/other", "/jobs/mail");
     let answer = server.exchange(&with_length(&head, 2), b"{}").await;
@@ -90,11 +90,11 @@ async fn a_chunked_body_is_a_body() {
 }
 
 #[tokio::test]
-async fn the_sender_of_a_body_that_is_too_long_gets_to_read_so() {
+async fn the_sender_of_a_body_over_the_limit_receives_the_error() {
     let limits = BodyLimits { bytes: 1_000, ..BodyLimits::default() };
     let harness = Harness::good().configure(|jobs| jobs.body_limits(limits));
     let server = Server::start(Router::new().route("/jobs/mail", harness.jobs.clone().route())).await;
-    // More than fits into the buffers of a connection.
+    // More bytes than fit into the buffers of a connection.
     let long = message().body(vec![b' '; 8 * 1024 * 1024]);
     let head = with_length(&head(&harness, "POST", &long), long.bytes().len());
     let answer = server.exchange(&head, long.bytes()).await;

@@ -1,4 +1,4 @@
-//! One message, any number of deliveries: the handler's work is done once, and never when the store cannot say.
+//! One message with any number of deliveries: the work is done once, and never if the store fails.
 
 use crate::support::{Fault, Harness, message, takes};
 use posthaste_kit::Failure;
@@ -23,10 +23,11 @@ async fn a_message_that_was_handled_is_not_handled_again() {
         assert_eq!(harness.deliver(&message()).await.status, 204);
     }
     assert_eq!(harness.witness.ended(), 1);
-    // The signature and the message are begun and completed; a message that was done is not completed again.
+    // The signature and the message are begun and completed. For a message that is done, only the signature is
+    // completed.
     let (first, again) = (["begin", "begin", "complete", "complete"], ["begin", "begin", "complete"]);
     assert_eq!(harness.store.calls(), [&first[..], &again, &again].concat());
-    // Another message is another matter, and after its time so is this one.
+    // Another message is independent, and so is the same message after its retention.
     assert_eq!(harness.deliver(&message().message_id("msg_2")).await.status, 204);
     assert_eq!(harness.witness.ended(), 2);
     advance(KEEP).await;
@@ -96,20 +97,20 @@ async fn without_the_store_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_done_is_done_even_if_the_store_does_not_hear_of_it() {
+async fn a_success_is_reported_even_if_the_store_does_not_record_it() {
     for fault in [Fault::Down, Fault::Silent, Fault::Lost] {
         let harness = Harness::good();
         harness.store.fails("complete", fault);
         assert_eq!(harness.deliver(&message()).await.status, 204, "{fault:?}");
         harness.store.heals();
-        // Should the answer be lost, the lock still holds for a while.
+        // If the response is lost, the lock still holds for a while.
         assert_eq!(harness.deliver(&message()).await.status, 409, "{fault:?}");
         assert_eq!(harness.witness.began(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_could_not_be_released_ends_by_itself() {
+async fn a_lock_that_could_not_be_released_expires() {
     let harness =
         Harness::new(
             |job| async move { if job.delivery.attempt() == 1 { Err(Failure::retryable("no")) } else { Ok(()) } },
@@ -144,7 +145,7 @@ async fn the_lock_is_held_for_as_long_as_the_handler_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_never_so_short_that_it_is_all_heartbeats() {
+async fn a_lock_has_a_minimum_duration() {
     let harness = Harness::new(|_| async {
         takes(10 * LOCK_MIN).await;
         Ok(())
@@ -156,7 +157,7 @@ async fn a_lock_is_never_so_short_that_it_is_all_heartbeats() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_lost_the_lock_stops() {
+async fn a_handler_that_lost_the_lock_stops() {
     let harness = Harness::new(|_| async {
         takes(10 * LOCK).await;
         Ok(())
@@ -169,8 +170,8 @@ async fn whoever_lost_the_lock_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_of_the_store_is_survived_until_the_lock_must_have_ended() {
-    // A heartbeat comes at each third of the lock, so the lock has between two and three thirds left when one fails.
+async fn a_store_outage_is_survived_until_the_lock_must_have_expired() {
+    // Heartbeats come at each third of the lock, so between two and three thirds of the lock remain when one fails.
     let short = LOCK * 2 / 3 - Duration::from_secs(5);
     for (fault, outage, survives) in [
         (Fault::Down, short, true),
@@ -224,7 +225,7 @@ async fn a_handler_is_dropped_when_the_lock_has_ended_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_comes_to_its_end_when_the_queue_hangs_up() {
+async fn a_handler_finishes_after_the_queue_closes_the_connection() {
     let harness = Harness::new(|_| async {
         takes(Duration::from_secs(30)).await;
         Ok(())
@@ -241,7 +242,7 @@ async fn a_handler_comes_to_its_end_when_the_queue_hangs_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_takes_too_long_is_dropped_and_may_be_tried_again() {
+async fn a_handler_that_takes_too_long_is_dropped_and_may_be_retried() {
     let limit = Duration::from_secs(20);
     let harness = Harness::new(|job| async move {
         takes(Duration::from_secs(if job.delivery.attempt() == 1 { 21 } else { 19 })).await;
@@ -256,7 +257,7 @@ async fn a_handler_that_takes_too_long_is_dropped_and_may_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_room_for_so_many_and_no_more() {
+async fn the_number_of_running_deliveries_is_limited() {
     let go = Arc::new(Notify::new());
     let waits = go.clone();
     let harness = Harness::new(move |_| {
@@ -280,7 +281,7 @@ async fn there_is_room_for_so_many_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_ends_waits_for_whoever_was_hung_up_on() {
+async fn idle_waits_for_handlers_whose_connection_was_closed() {
     let harness = Harness::new(|_| async {
         takes(Duration::from_secs(30)).await;
         Ok(())
@@ -295,12 +296,12 @@ async fn a_process_that_ends_waits_for_whoever_was_hung_up_on() {
     assert!(!idle.is_finished());
     idle.await.unwrap();
     assert_eq!(harness.witness.ended(), 1);
-    // And if the process goes on after all, so does the handler.
+    // If the process continues after all, so does the handler.
     assert_eq!(harness.deliver(&message()).await.status, 204);
 }
 
 #[tokio::test(start_paused = true)]
-async fn times_without_end_are_cut_to_what_can_be_counted() {
+async fn endless_durations_are_cut_to_the_maximum() {
     let mut harness = Harness::good();
     let never = Duration::MAX;
     harness.jobs = harness.jobs.lock(never).keep(never).store_timeout(never).run_max(never);
@@ -326,6 +327,6 @@ async fn a_scripted_queue_gets_a_message_through() {
         .await;
     assert!(report.is_delivered());
     assert_eq!(report.statuses(), [503, 204, 204, 204, 204]);
-    // The hang-up, the third attempt, and the fourth, which succeeded.
+    // The closed connection, the third attempt, and the fourth, which succeeded.
     assert_eq!(harness.witness.ended(), 3);
 }

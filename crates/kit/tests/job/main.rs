@@ -1,6 +1,6 @@
-//! The job handler as its queue meets it: deliveries in, answers out, and a store and a handler that say what they saw.
+//! The job handler as its queue sees it: deliveries, responses, and a store and a handler that record their calls.
 //!
-//! `support` has the store that fails when told to, and the harness around one handler. Time is paused: nothing sleeps.
+//! `support` has a store that fails on demand, and the harness around one handler. Time is paused, and nothing sleeps.
 
 #![expect(clippy::unwrap_used, reason = "also helpers of tests end a test that cannot go on")]
 

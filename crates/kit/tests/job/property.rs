@@ -1,4 +1,4 @@
-//! Whatever the queue, the handler and the store do, as long as the store forgets nothing: no second success.
+//! Whatever the queue, the handler and the store do, there is no second success as long as the store forgets nothing.
 
 use crate::support::{Fault, Harness, KEY, message, takes};
 use posthaste_kit::Failure;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the handler does with one attempt.
+/// How the handler behaves in one attempt.
 #[derive(Clone, Copy, Debug)]
 enum Does {
     Succeeds,
@@ -84,10 +84,11 @@ proptest! {
                 let jobs = jobs.clone();
                 async move { jobs.handle(request).await }
             }).await;
-            // Whoever was hung up on comes to an end too.
+            // Handlers whose connection was closed finish too.
             takes(Duration::from_secs(3_600)).await;
             let successes = successes.load(Ordering::SeqCst);
-            // If neither the queue nor the store heard of a success, nobody did: that takes a key beside the effect.
+            // If neither the queue nor the store recorded a success, it is lost. Only a key next to the effect prevents
+            // that.
             let may_forget = matches!(fault, Some(("complete", _)));
             prop_assert!(successes <= 1 || may_forget, "{successes} successes, {report:?}");
             if report.ended == Ended::Delivered {

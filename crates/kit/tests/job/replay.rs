@@ -1,4 +1,4 @@
-//! Recorded deliveries run nothing, whatever their id, and hold up no genuine message.
+//! Recorded deliveries run nothing, whatever their id, and delay no genuine message.
 
 use crate::support::{Answer, Harness, message, takes};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ fn renamed(request: &Request<Full<Bytes>>, id: &'static str) -> Request<Full<Byt
     request
 }
 
-/// As Posthaste signs, and as hosted QStash does.
+/// Signed like Posthaste, and like hosted QStash.
 fn both() -> [(&'static str, TestDelivery); 2] {
     [("signed", message()), ("not signed", message().without_signed_id())]
 }
@@ -36,7 +36,7 @@ async fn a_recorded_delivery_runs_nothing_under_another_id_and_suppresses_no_mes
         assert_eq!(refused.status, if case == "signed" { 401 } else { 409 }, "{case}");
         assert!(!refused.is_final(), "the queue tries again");
         assert_eq!(harness.witness.began(), 1, "{case}");
-        // The message of that name comes later, and is handled.
+        // The genuine message with that id comes later and is handled.
         assert_eq!(harness.deliver(&delivery.message_id("msg_2")).await.status, 204);
         assert_eq!(harness.witness.ended(), 2, "{case}");
     }
@@ -68,7 +68,7 @@ async fn a_recorded_delivery_repeats_nothing_that_failed_and_the_next_attempt_do
             assert_eq!((answer.status, answer.is_final()), (409, false), "{case}");
         }
         assert_eq!(harness.witness.began(), 1, "{case}");
-        // Only the signature was looked up: nothing has touched the lock of the message.
+        // Only the signature was looked up; the lock of the message was not touched.
         assert_eq!(harness.store.calls()[calls..], ["begin"; 3], "{case}");
         assert_eq!(harness.deliver(&delivery.retried(1)).await.status, 204);
         assert_eq!(harness.witness.ended(), 2, "{case}");
@@ -91,7 +91,7 @@ async fn a_delivery_that_arrives_twice_at_once_runs_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_signature_is_remembered_for_longer_than_it_is_good_whatever_is_remembered_of_its_message() {
+async fn a_signature_is_remembered_longer_than_it_is_valid_regardless_of_its_message() {
     let harness = Harness::good().configure(|jobs| jobs.keep(Duration::from_secs(1)));
     let recorded = harness.signed(&message());
     assert_eq!(send(&harness, &recorded).await.status, 204);
@@ -103,11 +103,11 @@ async fn a_signature_is_remembered_for_longer_than_it_is_good_whatever_is_rememb
         pass(99).await;
         assert_eq!((send(&harness, &recorded).await.status, harness.witness.began()), (204, 1));
     }
-    // By the clock of another process it is still good for a while.
+    // For the clock of another process it is still valid for a while.
     advance(LEEWAY_MAX).await;
     assert_eq!((send(&harness, &recorded).await.status, harness.witness.began()), (204, 1));
     pass(3).await;
     assert_eq!((send(&harness, &recorded).await.status, harness.witness.began()), (401, 1));
-    // The message was forgotten long ago, as was asked for: a genuine delivery runs.
+    // The message was forgotten after the configured time, so a genuine delivery runs.
     assert_eq!((harness.deliver(&message()).await.status, harness.witness.began()), (204, 2));
 }

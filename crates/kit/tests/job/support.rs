@@ -1,4 +1,4 @@
-//! A store that fails when told to, and a handler that says how often it ran.
+//! A store that fails on demand, and a handler that counts its runs.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -20,20 +20,20 @@ pub(crate) const NEXT_KEY: &str = "sig_next_canary_91bce4a80f";
 pub(crate) const BASE: &str = "https://app.example.com";
 pub(crate) const URL: &str = "https://app.example.com/jobs/mail";
 
-/// What goes wrong with one kind of question to the store.
+/// The fault of one step of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is not available.
+    /// The store is unavailable.
     Down,
-    /// It never answers.
+    /// The store never responds.
     Silent,
-    /// It says that somebody else has the key.
+    /// The store reports that another holder has the key.
     Lost,
-    /// Its code is wrong.
+    /// The store panics.
     Panics,
 }
 
-/// The store of a test: it remembers in memory, counts the questions, and fails when told to.
+/// The store of a test. It stores in memory, records the calls, and fails on demand.
 #[derive(Default)]
 pub(crate) struct TestStore {
     memory: MemoryStore,
@@ -54,7 +54,7 @@ impl TestStore {
         self.calls.lock().unwrap().clone()
     }
 
-    /// Notes the question, and does what is to go wrong with it: `true` if the key is to be lost.
+    /// Records the call and applies the fault. Returns `true` if the key is to be lost.
     async fn meet(&self, step: &'static str) -> Result<bool, StoreError> {
         self.calls.lock().unwrap().push(step);
         let fault = self.faults.lock().unwrap().get(step).copied();
@@ -89,7 +89,7 @@ impl IdempotencyStore for TestStore {
     }
 }
 
-/// How often a handler began, and how often it came to its end.
+/// How often a handler began, and how often it finished.
 #[derive(Clone, Default)]
 pub(crate) struct Witness {
     began: Arc<AtomicUsize>,
@@ -114,13 +114,13 @@ impl Witness {
     }
 }
 
-/// Somebody who listens on every thread. Without it, a log line that is met first where nobody listens is taken for one
-/// that nobody ever wants, also by the tests that do.
+/// A subscriber on every thread. Without it, a log line that is first reached on a thread without a subscriber would be
+/// disabled, also for tests that need it.
 static SUBSCRIBER: LazyLock<()> = LazyLock::new(|| {
     tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
 });
 
-/// One handler with all that it touches.
+/// A handler and everything around it.
 pub(crate) struct Harness {
     pub(crate) jobs: JobHandler<Value>,
     pub(crate) store: Arc<TestStore>,
@@ -129,7 +129,7 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// A handler that does this between its begin and its end.
+    /// A handler that runs this between its begin and its end.
     pub(crate) fn new<F, R>(work: F) -> Harness
     where
         F: Fn(Job<Value>) -> R + Clone + Send + Sync + 'static,
@@ -151,7 +151,7 @@ impl Harness {
         Harness { jobs: jobs.unwrap(), store, clock, witness }
     }
 
-    /// A handler that succeeds at once.
+    /// A handler that succeeds immediately.
     pub(crate) fn good() -> Harness {
         Harness::new(|_| async { Ok(()) })
     }
@@ -168,19 +168,19 @@ impl Harness {
         Answer::read(self.jobs.handle(self.signed(delivery)).await).await
     }
 
-    /// Delivers in a task of its own.
+    /// Delivers in its own task.
     pub(crate) fn start(&self, delivery: &TestDelivery) -> tokio::task::JoinHandle<Answer> {
         let (jobs, request) = (self.jobs.clone(), self.signed(delivery));
         tokio::spawn(async move { Answer::read(jobs.handle(request).await).await })
     }
 }
 
-/// A message that the handler takes.
+/// A message that the handler accepts.
 pub(crate) fn message() -> TestDelivery {
     TestDelivery::to(URL).body(r#"{"to":"ada@example.com"}"#)
 }
 
-/// An answer, read to its end.
+/// A response with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -209,7 +209,7 @@ impl Answer {
     }
 }
 
-/// Something that takes time, by Tokio's clock. Tests have paused it: it jumps as soon as nobody can go on.
+/// Takes time by Tokio's clock. Tests have paused it: it jumps as soon as no task can continue.
 pub(crate) async fn takes(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -1,4 +1,5 @@
-//! What a run looks like from outside: span fields, the line of a message that failed for good, traces, and no secrets.
+//! What is visible from outside: span fields, the log line of a message that failed permanently, traces, and no
+//! secrets.
 
 use crate::support::{Fault, Harness, KEY, NEXT_KEY, message};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceContextExt as _, TraceFlags, TraceId, TraceState};
@@ -14,7 +15,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-/// Everything that is logged on this thread, spans included, as JSON.
+/// Everything that is logged on this thread, including spans, as JSON.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -64,7 +65,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn a_span_says_what_was_delivered_and_what_became_of_it() {
+async fn a_span_describes_the_delivery_and_its_outcome() {
     let (log, _guard) = Log::start();
     let harness = Harness::good();
     let delivery = message()
@@ -99,7 +100,7 @@ async fn a_span_says_what_was_delivered_and_what_became_of_it() {
 }
 
 #[tokio::test]
-async fn only_the_last_failure_is_an_error_and_its_line_says_all() {
+async fn only_the_last_failure_is_logged_as_an_error_and_with_all_details() {
     let (log, _guard) = Log::start();
     let harness = Harness::new(|job| async move {
         match job.payload["to"].as_str() {
@@ -129,7 +130,7 @@ async fn only_the_last_failure_is_an_error_and_its_line_says_all() {
     ] {
         assert_eq!(last[name], value, "{name}");
     }
-    // What no attempt can help is dead at its first.
+    // A permanent failure ends the message at its first attempt.
     harness.deliver(&message().body(r#"{"to":"nobody"}"#)).await;
     let permanent = &log.at_level("ERROR")[1];
     assert_eq!((&permanent["qstash.attempt"], &permanent["outcome"]), (&1.into(), &"failed_for_good".into()));
@@ -169,7 +170,7 @@ async fn no_secret_and_no_body_is_ever_logged() {
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// What an application does to have its deliveries in its publishers' traces.
+/// The code of an application that adds its deliveries to the traces of their publishers.
 fn relate(span: &tracing::Span, relation: Relation) {
     let remote = |context: &TraceContext| {
         let (trace, span) = (TraceId::from(context.trace_id()), SpanId::from(context.span_id()));

@@ -1,4 +1,4 @@
-//! Nothing is lost when the real server goes away and comes back.
+//! Nothing is lost when the real server is killed and restarted.
 
 use crate::receiver::Receiver;
 use crate::server::TOKEN;
@@ -32,7 +32,7 @@ fn bodies(receiver: &Receiver) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_publish_that_returned_ok_is_delivered_although_the_server_was_killed() {
+async fn every_publish_that_returned_ok_is_delivered_even_if_the_server_is_killed() {
     let World { mut server, receiver, .. } = World::start().await;
     let directory = TempDir::new().unwrap();
     let client = Arc::new(impatient(server.url()));
@@ -51,7 +51,7 @@ async fn every_publish_that_returned_ok_is_delivered_although_the_server_was_kil
                         half.send(()).await.unwrap();
                     }
                     if number == MESSAGES_EACH - 5 {
-                        // Some at least come when it is gone for certain.
+                        // At least some publishes happen while it is certainly down.
                         gone.cancelled().await;
                     }
                     let name = format!("{publisher}-{number}");
@@ -63,7 +63,7 @@ async fn every_publish_that_returned_ok_is_delivered_although_the_server_was_kil
             })
         })
         .collect();
-    // In the middle of it.
+    // Waits until the publishers are in the middle of their work.
     for _ in 0..PUBLISHERS {
         within("half of the messages", at_half.recv()).await.unwrap();
     }
@@ -76,7 +76,7 @@ async fn every_publish_that_returned_ok_is_delivered_although_the_server_was_kil
         spooled += count;
     }
     assert!(spooled >= PUBLISHERS * 5 && spool.len() == spooled, "{spooled} of {}", spool.len());
-    // The publisher crashes as well; the disk remembers.
+    // The publisher crashes too; the messages are on disk.
     drop((queue, spool));
     let spool = Arc::new(Spool::open(directory.path()).await.unwrap());
     assert_eq!(spool.len(), spooled);
@@ -86,7 +86,7 @@ async fn every_publish_that_returned_ok_is_delivered_although_the_server_was_kil
     let drain = tokio::spawn(async move { draining.drain(&*client, &until).await });
     let mut count = taken.len();
     while bodies(&receiver) != taken {
-        // Duplicates may arrive, a crash makes them; what is missing may not.
+        // A crash may cause duplicates, but nothing may be missing.
         receiver.after(count).await;
         count += 1;
     }
@@ -100,7 +100,7 @@ async fn a_message_that_both_have_is_delivered_once() {
     let World { server: _server, client, receiver } = World::start().await;
     let directory = TempDir::new().unwrap();
     let spool = Spool::open(directory.path()).await.unwrap();
-    // As if the answer of the server had been lost.
+    // As if the response of the server had been lost.
     client.publish(&job(&receiver, "same")).await.unwrap();
     spool.publish(&job(&receiver, "same")).await.unwrap();
     spool.publish(&job(&receiver, "other")).await.unwrap();

@@ -1,7 +1,6 @@
-//! The publisher and the service client: against the real server as a child process, and against receivers that do as
-//! scripted.
+//! The publisher and the service client, against the real server as a child process and against scripted receivers.
 //!
-//! `POSTHASTE_BIN` names the server; without it, `cargo build -p posthaste` puts it where these tests look.
+//! `POSTHASTE_BIN` names the server. Without it, the tests use the one that `cargo build -p posthaste` creates.
 
 #![expect(clippy::unwrap_used, reason = "also helpers of tests end a test that cannot go on")]
 
@@ -19,15 +18,15 @@ use receiver::Receiver;
 use server::Server;
 use std::time::Duration;
 
-/// How long anything may take before a test fails.
+/// Longest duration of a step before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for something that must happen.
+/// Waits for a future that must complete.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in time"))
 }
 
-/// Asks until the answer is there. For what the server does in its own time and announces to nobody.
+/// Polls until there is a result, for state of the server that has no notification.
 async fn eventually<T, A: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> A) -> T {
     let asking = async {
         loop {
@@ -40,7 +39,7 @@ async fn eventually<T, A: Future<Output = Option<T>>>(what: &str, mut ask: impl 
     within(what, asking).await
 }
 
-/// A server, a client of it, and a receiver.
+/// A server, a client for it, and a receiver.
 struct World {
     server: Server,
     client: QueueClient,

@@ -1,4 +1,4 @@
-//! Messages at the real server: what arrives is what was published.
+//! Messages at the real server arrive as they were published.
 
 use crate::receiver::Reply;
 use crate::server::{SIGNING_KEYS, TOKEN};
@@ -20,7 +20,7 @@ async fn a_message_arrives_as_it_was_published_with_the_policy() {
     let client = client.propagator(Propagator::new(|headers| {
         headers.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".parse().unwrap());
     }));
-    // A path and a query with all that a careless client would change.
+    // A path and a query with everything that a careless client would change.
     let url = receiver.url("/job/a%20b//c%2Fd/?x=1&y=%2F&x=2");
     let message = Message::json(&url, "billing:u_7:invoice_9:charge:v1", &json!({ "cents": 5 })).unwrap();
     let message = message.header("x-tenant", "t_1").request_id("req_1").label("billing");
@@ -46,7 +46,7 @@ async fn a_message_arrives_as_it_was_published_with_the_policy() {
     let stored = client.message(id).await.unwrap().unwrap();
     assert_eq!((stored.max_retries, stored.retry_delay_expression.as_deref()), (5, Some("10000 * pow(2, retried)")));
     assert_eq!((stored.url.as_str(), stored.labels.as_slice()), (url.as_str(), &["billing".to_owned()][..]));
-    // The same thing again is no second message.
+    // The same message again does not create a second one.
     let again = client.publish(&message).await.unwrap();
     assert!(again.is_duplicate() && again.message_id() == Some(id));
     drop(server);
@@ -112,7 +112,7 @@ async fn a_batch_is_many_messages_with_the_policy_each() {
     let later = results[3].as_ref().unwrap().message_id().unwrap();
     let stored = client.message(later).await.unwrap().unwrap();
     assert_eq!((stored.max_retries, stored.body.as_deref()), (5, Some("four")));
-    // Repeated as a whole, it makes nothing new.
+    // Repeating the whole batch creates nothing new.
     let again = client.publish_all(&batch).await.unwrap();
     assert!(again.iter().all(|result| result.as_ref().unwrap().is_duplicate()));
     assert!(client.cancel(later).await.unwrap());
@@ -123,7 +123,7 @@ async fn a_batch_is_many_messages_with_the_policy_each() {
 }
 
 #[tokio::test]
-async fn refusals_say_why_and_are_not_repeated() {
+async fn rejections_give_the_reason_and_are_not_retried() {
     let World { server, client, receiver } = World::start().await;
     let error = client.publish(&Message::bytes("nobody", "k", "")).await.unwrap_err();
     assert_eq!((error.status(), error.attempts(), error.is_outage()), (Some(404), 1, false));
@@ -138,7 +138,7 @@ async fn refusals_say_why_and_are_not_repeated() {
     assert!(receiver.seen().is_empty());
 }
 
-/// A queue that answers as scripted, to see what the client does when the real one does not behave.
+/// A scripted queue, to test the client if the real one misbehaves.
 #[tokio::test]
 async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
     let queue = crate::receiver::Receiver::start().await;
@@ -170,7 +170,7 @@ async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
     let results = client.publish_all(&[message.clone(), message.clone()]).await.unwrap();
     assert!(results[0].is_ok(), "{results:?}");
     assert!(results[1].as_ref().is_err_and(|error| error.is_outage() && !error.is_untouched()), "{results:?}");
-    // What a proxy says about a queue that it does not find is not what a queue says about a message.
+    // A 404 of a proxy for the queue is not a 404 of the queue for a message.
     let refusal = |body: &str| Reply::Answer { status: 404, headers: Vec::new(), body: body.into() };
     for (body, is_outage) in [("<html>no such host", true), (r#"{"error":"topic x not found"}"#, false)] {
         queue.script(path, [refusal(body)]);
@@ -183,7 +183,7 @@ async fn a_publish_with_an_unknown_outcome_is_repeated_only_with_a_dedup_id() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_done_twice_is_asked_for_once() {
+async fn requests_that_must_not_be_repeated_are_sent_once() {
     let queue = crate::receiver::Receiver::start().await;
     let quick =
         RetryPolicy { base: Duration::from_millis(1), timeout: Duration::from_millis(200), ..RetryPolicy::default() };
@@ -202,7 +202,7 @@ async fn what_may_not_be_done_twice_is_asked_for_once() {
             dead.delete_page(&all).await.unwrap_err(),
         ];
         assert!(errors.iter().all(|error| error.is_outage() && error.attempts() == 1), "{errors:?}");
-        // The same with a dedup id, or without an effect, is asked for as often as allowed.
+        // With a deduplication id, or without an effect, it is retried as often as allowed.
         let again = client.publish(&message.clone().dedup(Dedup::Content)).await.unwrap_err();
         let list = dead.list(&all).await.unwrap_err();
         assert_eq!((again.attempts(), list.attempts()), (3, 3));
@@ -210,7 +210,7 @@ async fn what_may_not_be_done_twice_is_asked_for_once() {
 }
 
 #[tokio::test]
-async fn what_failed_for_good_can_be_looked_at_and_tried_again() {
+async fn dead_letters_can_be_read_and_retried() {
     let World { server: _server, client, receiver } = World::start().await;
     let refused = Reply::status(489).with_header("upstash-nonretryable-error", "true");
     receiver.script("/job", [refused, Reply::status(200)]);

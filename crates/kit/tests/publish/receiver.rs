@@ -1,4 +1,4 @@
-//! Somebody who is called: records every request and answers as the test says, path by path.
+//! A scripted receiver: records every request and responds as the test specifies, path by path.
 
 use crate::within;
 use std::collections::{HashMap, VecDeque};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// What becomes of a request.
+/// The response to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     Answer {
@@ -16,9 +16,9 @@ pub(crate) enum Reply {
         headers: Vec<(&'static str, String)>,
         body: Vec<u8>,
     },
-    /// The connection is closed without an answer.
+    /// Closes the connection without a response.
     Close,
-    /// There is never an answer.
+    /// Never responds.
     Hang,
 }
 
@@ -39,7 +39,7 @@ impl Reply {
     }
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: String,
@@ -47,7 +47,7 @@ pub(crate) struct Seen {
     pub(crate) target: String,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: Vec<u8>,
-    /// What it was answered with; `None` if it was not.
+    /// Status of the response; `None` if there was none.
     pub(crate) status: Option<u16>,
 }
 
@@ -70,7 +70,7 @@ struct Shared {
 }
 
 impl Receiver {
-    /// Answers 200 to all that it was not told about.
+    /// Responds with 200 to all paths without a script.
     pub(crate) async fn start() -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, shared) = (listener.local_addr().unwrap(), Arc::new(Shared::default()));
@@ -78,7 +78,7 @@ impl Receiver {
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = for_all.clone();
-                // A caller that goes away is no failure of the test.
+                // A caller that disconnects does not fail the test.
                 tokio::spawn(async move { drop(serve(stream, &shared).await) });
             }
         });
@@ -89,7 +89,7 @@ impl Receiver {
         format!("http://{}{path}", self.address)
     }
 
-    /// How the next requests for a path are answered; the last answer repeats.
+    /// Sets the responses to the next requests for a path. The last one repeats.
     pub(crate) fn script(&self, path: &str, replies: impl IntoIterator<Item = Reply>) {
         self.shared.scripts.lock().unwrap().insert(path.to_owned(), replies.into_iter().collect());
     }
@@ -98,7 +98,7 @@ impl Receiver {
         self.shared.seen.borrow().clone()
     }
 
-    /// All requests so far, once there are so many.
+    /// All requests so far, once there are at least `count`.
     pub(crate) async fn after(&self, count: usize) -> Vec<Seen> {
         let mut seen = self.shared.seen.subscribe();
         let enough = seen.wait_for(|seen| seen.len() >= count);
@@ -112,7 +112,7 @@ impl Drop for Receiver {
     }
 }
 
-/// One request, one answer, one connection.
+/// Handles one request and one response per connection.
 async fn serve(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut seen = read(&mut stream).await?;

@@ -28,7 +28,7 @@ async fn url_groups_are_kept_and_published_to() {
 }
 
 #[tokio::test]
-async fn queues_are_made_paused_and_removed() {
+async fn queues_are_created_paused_and_removed() {
     let World { server: _server, client, receiver } = World::start().await;
     let queues = client.queues();
     queues.put("q", 3).await.unwrap();
@@ -47,7 +47,7 @@ async fn queues_are_made_paused_and_removed() {
 }
 
 #[tokio::test]
-async fn schedules_are_put_as_often_as_a_program_starts() {
+async fn schedules_can_be_put_at_every_start() {
     let World { server: _server, client, receiver } = World::start().await;
     let schedules = client.schedules();
     let message = Message::bytes(receiver.url("/nightly"), "k", "x").timeout(Duration::from_secs(5)).in_queue("nights");

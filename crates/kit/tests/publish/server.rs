@@ -1,4 +1,4 @@
-//! The real server, as a child process on a free port, with data of its own.
+//! The real server, as a child process on a free port, with its own data.
 
 use crate::PATIENCE;
 use std::io::{BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ pub(crate) const TOKEN: &str = "eyJVc2VySUQiOiJkZWZhdWx0VXNlciIsIlBhc3N3b3JkIjoi
 /// Its signing keys.
 pub(crate) const SIGNING_KEYS: [&str; 2] = ["sig_7kYjw48mhY7kAjqNGcy6cr29RJ6r", "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs"];
 
-/// A running server. It ends with this value.
+/// A running server, which is killed when this value is dropped.
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
@@ -31,13 +31,13 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// SIGKILL: no chance to tidy up.
+    /// Sends SIGKILL: no chance to clean up.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again, where it was, on the data that it left.
+    /// Starts the server again on the same port, with the data that it left.
     pub(crate) fn restart(&mut self) {
         let (child, address) = spawn(&self.data, &self.address.to_string());
         assert_eq!(address, self.address);
@@ -92,11 +92,11 @@ fn spawn(data: &TempDir, listen: &str) -> (Child, SocketAddr) {
     }
 }
 
-/// Reads a pipe to its end, so that the server never waits for us.
+/// Reads a pipe to its end, so that the server never blocks on it.
 fn read_along(pipe: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            // Nobody listens any more once it has started.
+            // After the start there is no receiver any more.
             let _ = lines.send(line);
         }
     });

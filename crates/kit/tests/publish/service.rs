@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Waits that do not hold the tests up.
+/// Short waits, so that the tests are fast.
 const QUICK: RetryPolicy = RetryPolicy {
     attempts: 3,
     base: Duration::from_millis(1),
@@ -32,7 +32,7 @@ struct Invoice {
 }
 
 #[tokio::test]
-async fn a_request_says_who_asks_and_why_and_the_answer_is_read() {
+async fn a_request_carries_its_context_and_the_response_is_parsed() {
     let (receiver, client) = service().await;
     receiver.script("/v1/invoices", [Reply::json(r#"{"id":"inv_1"}"#)]);
     let client = client.propagator(Propagator::new(|headers| {
@@ -59,7 +59,7 @@ async fn a_request_says_who_asks_and_why_and_the_answer_is_read() {
 }
 
 #[tokio::test]
-async fn a_request_that_may_be_repeated_is_repeated() {
+async fn repeatable_requests_are_retried() {
     let (receiver, client) = service().await;
     for (number, bad) in [Reply::status(503), Reply::status(500), Reply::Close].into_iter().enumerate() {
         let path = format!("/v1/{number}");
@@ -77,7 +77,7 @@ async fn a_request_that_may_be_repeated_is_repeated() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_repeated_is_repeated_only_if_nothing_can_have_happened() {
+async fn unrepeatable_requests_are_retried_only_if_the_service_was_untouched() {
     let (receiver, client) = service().await;
     for (name, bad, requests) in [
         ("closed", Reply::Close, 1),
@@ -91,12 +91,12 @@ async fn what_may_not_be_repeated_is_repeated_only_if_nothing_can_have_happened(
         let before = receiver.seen().len();
         client.post(name).json(&1).send().await.unwrap_err();
         assert_eq!(receiver.seen().len() - before, requests, "{name}");
-        // Whoever says so may.
+        // The caller may allow it explicitly.
         let before = receiver.seen().len();
         client.post(name).repeatable().send().await.unwrap_err();
         assert_eq!(receiver.seen().len() - before, if name == "refused" { 1 } else { 3 }, "{name}");
     }
-    // Nobody listens there: nothing was sent.
+    // Nothing listens on this address, so nothing was sent.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let nobody = ServiceClient::new(format!("http://{free}")).unwrap().policy(QUICK);
     let error = nobody.post("/").json(&1).send().await.unwrap_err();
@@ -104,7 +104,7 @@ async fn what_may_not_be_repeated_is_repeated_only_if_nothing_can_have_happened(
 }
 
 #[tokio::test]
-async fn what_may_not_be_repeated_is_not_repeated_when_the_time_is_over() {
+async fn unrepeatable_requests_are_not_retried_after_a_timeout() {
     let (receiver, client) = service().await;
     receiver.script("/v1/slow", [Reply::Hang]);
     let client = client.policy(RetryPolicy { timeout: Duration::from_millis(200), ..QUICK });
@@ -121,7 +121,7 @@ async fn what_may_not_be_repeated_is_not_repeated_when_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn what_is_there_already_is_a_success_for_whoever_wanted_it_there() {
+async fn a_conflict_is_a_success_with_create_if_absent() {
     let (receiver, client) = service().await;
     receiver.script("/v1/users", [Reply::status(409)]);
     assert!(client.put("/users").create_if_absent().send().await.unwrap().existed());
@@ -130,7 +130,7 @@ async fn what_is_there_already_is_a_success_for_whoever_wanted_it_there() {
 }
 
 #[tokio::test]
-async fn answers_are_bounded_in_size_and_time() {
+async fn responses_are_limited_in_size_and_time() {
     let (receiver, client) = service().await;
     let exact = Reply::json(&format!("\"{}\"", "x".repeat(98)));
     receiver.script("/v1/long", [exact]);
@@ -157,20 +157,20 @@ async fn answers_are_bounded_in_size_and_time() {
 }
 
 #[tokio::test]
-async fn the_service_says_when_to_come_back() {
+async fn retry_after_is_respected() {
     let (receiver, client) = service().await;
     receiver.script("/v1/busy", [Reply::status(429).with_header("retry-after", "1"), Reply::json("1")]);
     let begun = Instant::now();
     client.get("/busy").send().await.unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    // Too long to wait for: the error says so at once.
+    // Too long to wait: the error reports it immediately.
     receiver.script("/v1/closed", [Reply::status(503).with_header("retry-after", "3600")]);
     let error = client.get("/closed").send().await.unwrap_err();
     assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3_600))));
 }
 
 #[tokio::test]
-async fn nobody_is_sent_elsewhere() {
+async fn requests_never_leave_the_base_url() {
     let (receiver, client) = service().await;
     let other = Receiver::start().await;
     receiver.script("/v1/moved", [Reply::status(307).with_header("location", &other.url("/"))]);
@@ -179,19 +179,19 @@ async fn nobody_is_sent_elsewhere() {
     for path in ["../admin", "/a/../../admin", "%2e%2e/admin", "a/%2E%2e/%2e./admin", "..\\admin"] {
         assert_eq!(client.get(path).send().await.unwrap_err().class(), Class::Invalid, "{path}");
     }
-    // What a URL drops without a word must not make dots of what has none.
+    // A URL silently drops some characters. That must not create dots where there were none.
     for path in ["/.\t./admin", "/.\n.\r/admin", "a/.\t./b", "\t../admin", "/.. ", "a/..\u{0}", "/x/%2\te%2e/admin"] {
         assert_eq!(client.get(path).send().await.unwrap_err().class(), Class::Invalid, "{path:?}");
     }
     assert_eq!(receiver.seen().len(), 1);
-    // A host of its own is only a path.
+    // A host in the path stays a part of the path.
     client.get("//evil.example.com/x").send().await.unwrap();
     assert_eq!(receiver.seen().last().unwrap().target, "/v1/evil.example.com/x");
     assert!(other.seen().is_empty());
 }
 
 #[tokio::test]
-async fn wrong_answers_and_wrong_requests_are_told_apart_from_failures() {
+async fn invalid_responses_and_requests_are_distinguished_from_failures() {
     let (receiver, client) = service().await;
     receiver.script("/v1/html", [Reply::json("<html>")]);
     let error = client.get("/html").send().await.unwrap().json::<Invoice>().unwrap_err();
@@ -222,7 +222,7 @@ async fn attempts_are_logged_and_secrets_are_not() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
-    // For all tests of this program: what any of them logs has no secret in it either.
+    // For all tests of this program: none of their logs may contain a secret.
     subscriber.with_writer(move || writer.clone()).init();
     let (receiver, client) = service().await;
     receiver.script("/v1/pay", [Reply::status(503), Reply::status(400)]);

@@ -1,5 +1,4 @@
-//! A publisher that is killed at any moment, again and again, while it spools and drains: what it was told to be safe
-//! is safe.
+//! A publisher that is killed repeatedly while it spools and drains. Every message that it reported as safe is safe.
 
 use crate::receiver::{Receiver, Reply};
 use crate::server::TOKEN;
@@ -12,18 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where the child spools, and where its queue is.
+/// Where the child spools, and the URL of its queue.
 const DIRECTORY: &str = "POSTHASTE_KIT_TEST_SPOOL";
 const QUEUE: &str = "POSTHASTE_KIT_TEST_QUEUE";
 const FIRST: &str = "POSTHASTE_KIT_TEST_FIRST";
-/// What the child says of a message that is safe, and of one that is safe on the disk.
+/// The child's output for a message that is safe, and for one that is safe on disk.
 const SAFE: &str = "safe ";
 const SPOOLED: &str = "safe, on the disk ";
 const KILLS: usize = 8;
 const PATH: &str = "/v2/publish/https://app.example.com/job";
 
-/// The child's part: publishes and drains until it is killed. Without its environment it is nobody's child, and does
-/// nothing.
+/// The child's part: publishes and drains until it is killed. Without its environment variables it does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_publisher_that_is_killed() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
@@ -51,10 +49,10 @@ async fn the_publisher_that_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_said_to_be_safe_survives_every_kill() {
+async fn messages_reported_as_safe_survive_every_kill() {
     let (directory, queue) = (TempDir::new().unwrap(), Receiver::start().await);
     let taken = || Reply::json(r#"{"messageId":"msg_1"}"#);
-    // Away for two of three requests, in all ways.
+    // Unavailable for two of three requests, in every way.
     let script = (0..10_000).map(|number| match number % 6 {
         0 | 3 => Reply::status(503),
         1 => Reply::Close,
@@ -76,7 +74,7 @@ async fn what_was_said_to_be_safe_survives_every_kill() {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let mut said = 0;
-        // The moment differs each time; what it says after that counts too.
+        // The moment differs each time. Output after that moment counts too.
         for line in lines {
             let Some((words, number)) = line.split_once(SPOOLED).or_else(|| line.split_once(SAFE)) else { continue };
             spooled += usize::from(line.contains(SPOOLED));

@@ -1,4 +1,4 @@
-//! Who is trusted over TLS: those whom the system trusts, for the name that they have.
+//! Trust over TLS: the certificates that the system trusts, for the right name.
 
 use posthaste_kit::call::Class;
 use posthaste_kit::retry::RetryPolicy;
@@ -14,10 +14,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What the child calls.
+/// The URL that the child calls.
 const SERVICE: &str = "POSTHASTE_KIT_TEST_SERVICE";
 
-/// An authority, and a service at loopback with a certificate of it for this name. It answers 7.
+/// An authority, and a service on loopback with a certificate of it for this name. It responds with 7.
 async fn service(name: &str) -> (CertifiedIssuer<'static, KeyPair>, SocketAddr) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -33,7 +33,7 @@ async fn service(name: &str) -> (CertifiedIssuer<'static, KeyPair>, SocketAddr) 
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // Whoever does not trust it hangs up.
+            // A client that does not trust it closes the connection.
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\n") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
@@ -50,7 +50,8 @@ async fn ask(url: &str) -> Result<u32, posthaste_kit::call::CallError> {
     client.get("/").send().await?.json()
 }
 
-/// The child's part: only a process of its own can have other certificates. Without its environment it does nothing.
+/// The child's part: only a separate process can trust other certificates. Without its environment variable it does
+/// nothing.
 #[tokio::test]
 async fn the_caller_that_trusts_another_authority() {
     let Ok(service) = std::env::var(SERVICE) else { return };

@@ -1,4 +1,4 @@
-//! What every store promises, case by case.
+//! The guarantees of every store, case by case.
 
 use crate::support::{World, acquired};
 use posthaste_kit::idempotency::{Begun, KEY_BYTES_MAX, Lease, TTL_MAX};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const LOCK: Duration = Duration::from_secs(240);
 const KEEP: Duration = Duration::from_secs(86_400);
-/// How long all of this may take; times are exact but for so much.
+/// Tolerance for times: all cases together take less than this.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// All cases, on one world.

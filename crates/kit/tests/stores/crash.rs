@@ -1,5 +1,5 @@
-//! Those who use a store can die at every await: whatever is left behind, the work is done in the end, and two never do
-//! it at once.
+//! Processes that use a store can die at every await. Whatever they leave, the work is eventually done, and never by
+//! two at once.
 
 use crate::support::{World, acquired};
 use posthaste_kit::idempotency::{Begun, IdempotencyStore, Lease, StoreError};
@@ -20,21 +20,21 @@ const KEEP: Duration = Duration::from_secs(86_400);
 pub(crate) async fn all(world: &dyn World) {
     one_delivery_dies_at_each_await(world).await;
     many_deliveries_die_anywhere(world).await;
-    who_slept_too_long_is_refused_by_the_fence(world).await;
+    a_paused_holder_is_rejected_by_the_fence(world).await;
 }
 
-/// The work: what must not be done by two at once, and whether it was.
+/// The work: records whether it was done, and whether two did it at once.
 #[derive(Default)]
 struct Work {
     at_it: AtomicU32,
     overlaps: AtomicU32,
     times_done: AtomicU32,
-    /// Deliveries that did it and heard that it was marked.
+    /// Deliveries that did the work and know that it was marked.
     marked: AtomicU32,
 }
 
 impl Work {
-    /// Takes a while, so that others can meet it.
+    /// Takes a while, so that others can overlap with it.
     async fn run(&self) {
         struct AtIt<'a>(&'a AtomicU32);
         impl Drop for AtIt<'_> {
@@ -52,9 +52,9 @@ impl Work {
     }
 }
 
-/// What a handler does: it works only with the lock.
+/// The code of a handler: it works only with the lock.
 async fn deliver(store: &dyn IdempotencyStore, key: &str, work: &Work) -> Result<bool, StoreError> {
-    // A crash before a step is sent, and one after it was done but before it was heard of.
+    // A crash before a step is sent, and a crash after it was done but before its response was received.
     tokio::task::yield_now().await;
     let begun = store.begin(key, LOCK).await?;
     tokio::task::yield_now().await;
@@ -72,7 +72,7 @@ async fn deliver(store: &dyn IdempotencyStore, key: &str, work: &Work) -> Result
     }
 }
 
-/// Lets a future run until it was asked so often, then drops it, as a crash would; `None` if it did not end before.
+/// Polls a future this many times, then drops it, as a crash would. Returns `None` if it did not finish before.
 pub(crate) async fn crash_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -83,7 +83,7 @@ pub(crate) async fn crash_after<F: Future>(polls: u32, future: F) -> Option<F::O
         left -= 1;
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // The next poll is the crash, and needs no event.
+            // The next poll is the crash, which needs no event.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -97,7 +97,7 @@ async fn one_delivery_dies_at_each_await(world: &dyn World) {
         let (key, work) = (format!("crash after {polls}"), Work::default());
         let first = crash_after(polls, deliver(&store, &key, &work)).await;
         let (was_done, was_marked) = (work.times_done.load(SeqCst), work.marked.load(SeqCst));
-        // What the dead one had sent may arrive after this and take the key once more.
+        // A step of the dead process may arrive after this and take the key once more.
         for attempt in 0.. {
             world.pass(LOCK).await;
             if deliver(&store, &key, &work).await.unwrap() {
@@ -109,7 +109,7 @@ async fn one_delivery_dies_at_each_await(world: &dyn World) {
         let times_done = work.times_done.load(SeqCst);
         match (was_done, was_marked) {
             (0, _) => assert_eq!(times_done, 1),
-            // The gap that a lock cannot close: done, and nobody heard of it.
+            // The gap that a lock cannot close: the work is done, but the success was not recorded.
             (_, 0) => assert!(times_done <= 2),
             _ => assert_eq!(times_done, 1, "it was marked as done, and done again"),
         }
@@ -148,7 +148,7 @@ async fn many_deliveries_die_anywhere(world: &dyn World) {
     }
 }
 
-/// An effect that refuses what comes with a smaller fence than it has seen.
+/// An effect that rejects a fence smaller than one it has seen.
 #[derive(Default)]
 struct Fenced(AtomicU64);
 
@@ -158,7 +158,7 @@ impl Fenced {
     }
 }
 
-async fn who_slept_too_long_is_refused_by_the_fence(world: &dyn World) {
+async fn a_paused_holder_is_rejected_by_the_fence(world: &dyn World) {
     if !world.has_fences() {
         return;
     }

@@ -1,7 +1,7 @@
-//! The stores of idempotency: one suite, run on memory, a real Redis and a real PostgreSQL, and what each does when its
-//! server dies, sleeps, forgets or talks malformed.
+//! The idempotency stores. One suite runs on memory, a real Redis and a real PostgreSQL. Others test each store when
+//! its server dies, stalls, loses data or returns malformed data.
 //!
-//! Start at `conformance.rs` for what every store promises, and at `crash.rs` for what happens to those who use one.
+//! Start at `conformance.rs` for the guarantees of every store, and at `crash.rs` for the effects on their users.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 

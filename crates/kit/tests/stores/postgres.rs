@@ -26,7 +26,7 @@ async fn survives_crashes_at_every_await() {
 }
 
 #[tokio::test]
-async fn tables_are_created_by_many_at_once_and_again() {
+async fn tables_can_be_created_concurrently_and_repeatedly() {
     let postgres = Postgres::start().await;
     postgres.run_sql("DROP TABLE idempotency_keys, idempotency_locks; DROP SEQUENCE idempotency_fence").await;
     let mut services = tokio::task::JoinSet::new();
@@ -42,7 +42,7 @@ async fn tables_are_created_by_many_at_once_and_again() {
 }
 
 #[tokio::test]
-async fn rows_are_pruned_an_hour_after_their_time() {
+async fn rows_are_pruned_an_hour_after_they_expire() {
     let postgres = Postgres::start().await;
     let store = postgres.store();
     for key in ["abandoned 1", "abandoned 2", "abandoned 3"] {
@@ -59,9 +59,9 @@ async fn rows_are_pruned_an_hour_after_their_time() {
     assert!(matches!(store.begin("done", LOCK_DEFAULT).await.unwrap(), Begun::Done));
 }
 
-/// An insert that waits for another one has drawn its fence before; it must not use it afterwards.
+/// An insert that waits for another one has already drawn its fence, and must not use it afterwards.
 #[tokio::test]
-async fn fences_grow_also_for_those_who_waited() {
+async fn fences_grow_for_waiting_inserts_too() {
     let postgres = Postgres::start().await;
     let store = postgres.store();
     let mut other = postgres.pool.begin().await.unwrap();

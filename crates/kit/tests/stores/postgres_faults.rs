@@ -1,4 +1,4 @@
-//! What the store on PostgreSQL does when PostgreSQL does not: nobody goes on who has no lock.
+//! The store on PostgreSQL while PostgreSQL fails: no work continues without a lock.
 
 use crate::support::acquired;
 use crate::support::faults::{answering, begins, fails_closed, invented};
@@ -28,7 +28,7 @@ async fn a_server_that_is_killed_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_sleeps_lets_nobody_go_on() {
+async fn a_stalled_server_fails_closed() {
     let postgres = Postgres::start().await;
     let store = postgres.store().timeout(TIMEOUT);
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
@@ -41,7 +41,7 @@ async fn a_server_that_sleeps_lets_nobody_go_on() {
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_locked_lets_nobody_wait_for_long() {
+async fn a_locked_row_fails_within_the_time_limit() {
     let postgres = Postgres::start().await;
     let store = postgres.store().timeout(TIMEOUT);
     let lease = acquired(store.begin("another", LOCK_DEFAULT).await);
@@ -52,7 +52,7 @@ async fn a_row_that_somebody_locked_lets_nobody_wait_for_long() {
     }
 }
 
-/// As a dropped `Pool::begin` leaves it behind.
+/// A dropped `Pool::begin` leaves a connection in this state.
 #[tokio::test]
 async fn a_connection_in_a_forgotten_transaction_does_no_harm() {
     let postgres = Postgres::start().await;
@@ -69,7 +69,7 @@ async fn a_connection_in_a_forgotten_transaction_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_replica_that_only_reads_lets_nobody_go_on() {
+async fn a_read_only_replica_fails_closed() {
     let standby = Postgres::standby().await;
     for error in fails_closed(&standby.store().timeout(TIMEOUT), &invented()).await {
         assert!(error.is_unavailable(), "{error:?}");
@@ -77,7 +77,7 @@ async fn a_replica_that_only_reads_lets_nobody_go_on() {
 }
 
 #[tokio::test]
-async fn tables_that_are_missing_or_of_another_kind_let_nobody_go_on() {
+async fn missing_or_incompatible_tables_fail_closed() {
     let postgres = Postgres::start().await;
     let store = postgres.store().timeout(TIMEOUT);
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
@@ -93,21 +93,21 @@ async fn tables_that_are_missing_or_of_another_kind_let_nobody_go_on() {
     for other in others {
         postgres.run_sql(other).await;
         for error in fails_closed(&store, &lease).await {
-            assert!(error.is_unavailable() || error.is_rubbish(), "{other}: {error:?}");
+            assert!(error.is_unavailable() || error.is_malformed(), "{other}: {error:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_fence_that_makes_no_sense_lets_nobody_go_on() {
+async fn an_invalid_fence_fails_closed() {
     let postgres = Postgres::start().await;
     postgres.run_sql("ALTER SEQUENCE idempotency_fence MINVALUE -5 START -5 RESTART").await;
     let error = postgres.store().begin("message", LOCK_DEFAULT).await.unwrap_err();
-    assert!(error.is_rubbish(), "{error:?}");
+    assert!(error.is_malformed(), "{error:?}");
 }
 
 #[tokio::test]
-async fn rubbish_lets_nobody_go_on() {
+async fn malformed_responses_fail_closed() {
     let answers: [&'static [u8]; 6] = [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05X",

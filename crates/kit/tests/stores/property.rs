@@ -1,4 +1,4 @@
-//! Every store does what the model does, whatever happens in whatever order.
+//! Every store matches the model for random sequences of steps.
 
 use crate::support::World;
 use posthaste_kit::idempotency::model::{State, Taken};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// Times are multiples of this, and a whole case is faster.
+/// All times are multiples of this. A whole case takes less time than one unit.
 const UNIT_S: u64 = 100;
 const KEYS: [&str; 2] = ["a", "b"];
 
@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Runs so many cases. Blocks, so it has to run on a thread of its own beside the runtime.
+/// Runs this many cases. It blocks, so it needs its own thread beside the runtime.
 pub(crate) fn check(world: &dyn World, runtime: &Handle, cases: u32) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut case = 0;
@@ -52,7 +52,7 @@ pub(crate) fn check(world: &dyn World, runtime: &Handle, cases: u32) {
     }
 }
 
-/// What the model knows.
+/// The state of the model.
 #[derive(Default)]
 struct Expected {
     states: HashMap<usize, State>,
@@ -62,7 +62,8 @@ struct Expected {
 async fn run(world: &dyn World, steps: &[Step], case: u64) -> Result<(), TestCaseError> {
     let store = world.store();
     let mut expected = Expected::default();
-    // The last lease that each actor had of each key, lost or not. Who never had one has one that was made up.
+    // The last lease of each actor for each key, even if it was lost. An actor that never had one uses an invented
+    // lease.
     let mut leases: HashMap<(usize, usize), Lease> = HashMap::new();
     let name = |key: usize| format!("property {case} {}", KEYS[key]);
     let mut fences = [0; KEYS.len()];

@@ -29,7 +29,7 @@ async fn survives_crashes_at_every_await() {
 }
 
 #[tokio::test]
-async fn conforms_with_replicas_that_have_to_know() {
+async fn conforms_when_replicas_must_confirm() {
     let redis = Redis::start().await;
     let replica = redis.replica_of().await;
     let store = redis.store().replicas(1, Duration::from_secs(5));
@@ -42,7 +42,7 @@ async fn conforms_with_replicas_that_have_to_know() {
     assert_eq!(value().await.chars().next(), Some('d'));
 }
 
-/// A connection that counts how often it asks.
+/// A connection that counts its requests.
 #[derive(Clone)]
 struct Counting {
     inner: MultiplexedConnection,
@@ -70,7 +70,7 @@ impl ConnectionLike for Counting {
     }
 }
 
-/// The store of a delivery, and how often it has asked.
+/// The store of a delivery, and its number of requests.
 async fn counting(redis: &Redis) -> (RedisStore<Counting>, Arc<AtomicU32>) {
     let inner = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let round_trips = Arc::new(AtomicU32::new(0));
@@ -81,7 +81,7 @@ async fn counting(redis: &Redis) -> (RedisStore<Counting>, Arc<AtomicU32>) {
 async fn every_step_takes_one_round_trip() {
     let redis = Redis::start().await;
     let (store, round_trips) = counting(&redis).await;
-    // The first one too: no script has to be loaded.
+    // This includes the first step: no script has to be loaded.
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
     assert_eq!(round_trips.swap(0, Ordering::Relaxed), 1);
     assert!(store.extend(&lease, LOCK_DEFAULT).await.unwrap());
@@ -95,7 +95,7 @@ async fn every_step_takes_one_round_trip() {
 
 #[cfg(feature = "testing")]
 #[tokio::test]
-async fn a_delivery_takes_four_steps_of_which_two_are_taken_at_once() {
+async fn a_delivery_takes_four_round_trips_and_a_repeated_one_takes_three() {
     use posthaste_kit::job::{Job, JobHandler};
     use posthaste_kit::testing::{ManualClock, TestDelivery};
     use posthaste_kit::{Failure, Receiver};

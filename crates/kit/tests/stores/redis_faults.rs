@@ -1,4 +1,4 @@
-//! What the store on Redis does when Redis does not: nobody goes on who has no lock.
+//! The store on Redis while Redis fails: no work continues without a lock.
 
 use crate::support::acquired;
 use crate::support::faults::{answering, begins, fails_closed, invented};
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 #[tokio::test]
-async fn a_server_that_is_killed_lets_nobody_go_on_until_it_is_back() {
+async fn a_killed_server_fails_closed_until_it_is_back() {
     let mut redis = Redis::start().await;
     let store = redis.store();
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
@@ -21,7 +21,7 @@ async fn a_server_that_is_killed_lets_nobody_go_on_until_it_is_back() {
     fails_closed(&store, &lease).await;
     redis.run().await;
     begins(&store, "next").await;
-    // It came back empty, which is what Redis cannot promise; at least the holder hears of it.
+    // It restarted empty, because Redis cannot guarantee more. At least the holder learns of it.
     assert!(!store.extend(&lease, LOCK_DEFAULT).await.unwrap());
 }
 
@@ -36,7 +36,7 @@ async fn a_store_can_be_made_before_its_server_runs() {
 }
 
 #[tokio::test]
-async fn a_server_that_sleeps_lets_nobody_go_on() {
+async fn a_stalled_server_fails_closed() {
     let redis = Redis::start().await;
     let store = redis.store();
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
@@ -46,12 +46,12 @@ async fn a_server_that_sleeps_lets_nobody_go_on() {
     }
     redis.go_on();
     begins(&store, "next").await;
-    // The first step was sent, and was done when it woke up: the outcome of a step that failed is not known.
+    // The first step was sent and took effect when the server continued: the outcome of a failed step is unknown.
     assert!(matches!(store.begin("another", LOCK_DEFAULT).await.unwrap(), Begun::UnderWay { .. }));
 }
 
-/// What lies between a store and its Redis. When it is cut, the connections of that moment stay open and carry nothing
-/// any more, as when a firewall forgets them; new ones are as good as ever.
+/// A proxy between a store and its Redis. When it is cut, existing connections stay open but carry no data, as when a
+/// firewall forgets them. New connections work.
 struct Cable {
     url: String,
     cut: watch::Sender<()>,
@@ -95,9 +95,9 @@ async fn a_connection_that_is_cut_off_silently_is_replaced() {
     }
 }
 
-/// With a password that the server does not know yet.
+/// With a password that the server does not accept yet.
 #[tokio::test]
-async fn a_server_that_refuses_a_connection_is_asked_again() {
+async fn a_refused_connection_is_retried() {
     let redis = Redis::start().await;
     let store = RedisStore::connect(&redis.url().replace("redis://", "redis://:sesame@")).unwrap();
     for _ in 0..2 {
@@ -108,7 +108,7 @@ async fn a_server_that_refuses_a_connection_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_step_that_is_refused_costs_no_connection() {
+async fn a_rejected_step_keeps_the_connection() {
     let redis = Redis::start().await;
     let store = redis.store();
     redis.ask::<()>(cmd("LPUSH").arg(Redis::name("odd")).arg("x")).await;
@@ -126,7 +126,7 @@ async fn a_step_that_is_refused_costs_no_connection() {
 }
 
 #[tokio::test]
-async fn a_flush_is_noticed_by_the_holder_and_what_has_happened_is_marked() {
+async fn a_flush_is_noticed_by_the_holder_and_completion_still_counts() {
     let redis = Redis::start().await;
     let store = redis.store();
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
@@ -143,7 +143,7 @@ async fn a_flush_is_noticed_by_the_holder_and_what_has_happened_is_marked() {
 }
 
 #[tokio::test]
-async fn a_value_of_another_kind_lets_nobody_go_on() {
+async fn a_value_of_another_type_fails_closed() {
     let redis = Redis::start().await;
     let store = redis.store();
     let lease = acquired(store.begin("message", LOCK_DEFAULT).await);
@@ -157,16 +157,16 @@ async fn a_value_of_another_kind_lets_nobody_go_on() {
     for value in ["", "1", "true", "u", "unlocked", "done"] {
         redis.ask::<()>(cmd("SET").arg(Redis::name("another")).arg(value).arg("EX").arg(60)).await;
         let error = store.begin("another", LOCK_DEFAULT).await.expect_err(value);
-        assert!(error.is_rubbish(), "{value:?}: {error:?}");
+        assert!(error.is_malformed(), "{value:?}: {error:?}");
     }
     let endless = acquired(store.begin("endless", LOCK_DEFAULT).await);
     redis.ask::<()>(cmd("PERSIST").arg(Redis::name("endless"))).await;
-    assert!(store.begin("endless", LOCK_DEFAULT).await.unwrap_err().is_rubbish());
+    assert!(store.begin("endless", LOCK_DEFAULT).await.unwrap_err().is_malformed());
     assert!(store.complete(&endless, KEEP_DEFAULT).await.unwrap(), "its holder may finish");
 }
 
 #[tokio::test]
-async fn a_replica_that_only_reads_lets_nobody_go_on() {
+async fn a_read_only_replica_fails_closed() {
     let redis = Redis::start().await;
     let lease = acquired(redis.store().begin("message", LOCK_DEFAULT).await);
     let replica = redis.replica_of().await;
@@ -176,7 +176,7 @@ async fn a_replica_that_only_reads_lets_nobody_go_on() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_lets_nobody_begin() {
+async fn a_server_without_memory_rejects_new_keys() {
     let redis = Redis::start().await;
     let store = redis.store();
     redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg("1")).await;
@@ -184,7 +184,7 @@ async fn a_server_without_memory_lets_nobody_begin() {
 }
 
 #[tokio::test]
-async fn too_few_replicas_let_nobody_go_on() {
+async fn too_few_replicas_fail_closed() {
     let redis = Redis::start().await;
     let lease = acquired(redis.store().begin("message", LOCK_DEFAULT).await);
     let store = redis.store().replicas(1, Duration::from_millis(50));
@@ -197,9 +197,9 @@ async fn too_few_replicas_let_nobody_go_on() {
     assert!(errors.iter().all(StoreError::is_unavailable));
 }
 
-/// What the documentation says, so that it is known if it ever changes.
+/// Tests a statement of the documentation, so that a change is noticed.
 #[tokio::test]
-async fn a_failover_grants_a_lock_twice_unless_replicas_have_to_know() {
+async fn a_failover_grants_a_lock_twice_unless_replicas_must_confirm() {
     let mut redis = Redis::start().await;
     let replica = redis.replica_of().await;
     // The link between them breaks.
@@ -218,7 +218,7 @@ async fn a_failover_grants_a_lock_twice_unless_replicas_have_to_know() {
 }
 
 #[tokio::test]
-async fn rubbish_lets_nobody_go_on() {
+async fn malformed_responses_fail_closed() {
     let answers: [&'static [u8]; 18] = [
         b"+OK\r\n",
         b"+QUEUED\r\n",

@@ -64,11 +64,11 @@ async fn a_key_belongs_to_one_request_of_one_user() {
 }
 
 #[tokio::test]
-async fn a_request_in_an_open_transaction_is_under_way_for_others_at_once() {
+async fn a_request_in_an_open_transaction_is_in_progress_for_others_without_waiting() {
     let postgres = Postgres::start().await;
     let (mut first, mut second) = (postgres.pool.begin().await.unwrap(), postgres.pool.begin().await.unwrap());
     let claim = claimed(TABLE.begin(&mut first, &key("a"), request("1")).await);
-    // If it waited, it would wait for ever.
+    // If it waited, it would wait forever.
     let (other, again) = (key("a"), request("1"));
     let begin = tokio::time::timeout(SLACK, TABLE.begin(&mut second, &other, again));
     let entry = begin.await.expect("it waits").unwrap();
@@ -83,7 +83,7 @@ async fn a_request_in_an_open_transaction_is_under_way_for_others_at_once() {
 }
 
 #[tokio::test]
-async fn who_was_too_slow_cannot_commit() {
+async fn a_claim_that_was_taken_over_cannot_commit() {
     let postgres = Postgres::start().await;
     postgres.run_sql("CREATE TABLE effects (name text)").await;
     let mut connection = postgres.pool.acquire().await.unwrap();
@@ -106,7 +106,7 @@ async fn who_was_too_slow_cannot_commit() {
 }
 
 #[tokio::test]
-async fn who_is_slow_but_alone_can_commit_and_who_extends_stays_alone() {
+async fn a_late_claim_without_rivals_can_commit_and_extending_keeps_rivals_away() {
     let postgres = Postgres::start().await;
     let mut connection = postgres.pool.acquire().await.unwrap();
     let claim = claimed(TABLE.begin(&mut connection, &key("a"), request("1")).await);
@@ -122,7 +122,7 @@ async fn who_is_slow_but_alone_can_commit_and_who_extends_stays_alone() {
 }
 
 #[tokio::test]
-async fn failures_are_kept_or_tried_again_as_the_handler_says() {
+async fn failures_are_stored_or_retried_as_the_handler_chooses() {
     let postgres = Postgres::start().await;
     let mut connection = postgres.pool.acquire().await.unwrap();
     let claim = claimed(TABLE.begin(&mut connection, &key("a"), request("1")).await);
@@ -138,7 +138,7 @@ async fn failures_are_kept_or_tried_again_as_the_handler_says() {
 }
 
 #[tokio::test]
-async fn what_is_remembered_is_forgotten_in_time_and_pruned_later() {
+async fn rows_expire_and_are_pruned_later() {
     let postgres = Postgres::start().await;
     let mut connection = postgres.pool.acquire().await.unwrap();
     let claim = claimed(TABLE.begin(&mut connection, &key("a"), request("1")).await);
@@ -167,7 +167,7 @@ async fn responses_have_a_limit() {
 }
 
 #[tokio::test]
-async fn rows_that_make_no_sense_and_tables_that_are_missing_let_nobody_go_on() {
+async fn malformed_rows_and_missing_tables_fail_closed() {
     let postgres = Postgres::start().await;
     let mut connection = postgres.pool.acquire().await.unwrap();
     claimed(TABLE.begin(&mut connection, &key("a"), request("1")).await);
@@ -181,12 +181,12 @@ async fn rows_that_make_no_sense_and_tables_that_are_missing_let_nobody_go_on() 
     }
 }
 
-/// What the table should know of one key; times in seconds.
+/// The expected state of one key; times in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     status: Status,
     request: u8,
-    /// The number of the claim that may finish it.
+    /// The number of the claim that may complete it.
     claim: usize,
     locked_until: u64,
     expires_at: u64,
@@ -204,7 +204,7 @@ enum Step {
     Begin {
         request: u8,
     },
-    /// By the n-th claim from the end.
+    /// By the n-th last claim.
     Complete {
         back: usize,
     },
@@ -234,7 +234,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-/// Each step in a transaction of its own, against a model that is read in a minute.
+/// Each step runs in its own transaction, and is compared with a small model.
 #[test]
 fn does_what_its_model_does() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -300,7 +300,7 @@ async fn run(postgres: &Postgres, steps: &[Step], key: &TableKey) -> Result<(), 
     Ok(())
 }
 
-/// Whether a request that begins should hear this.
+/// Whether this entry is correct for a request that begins.
 fn is_right(expected: Option<Expected>, now: u64, request: u8, entry: &Entry) -> bool {
     let Some(row) = expected.filter(|row| now < row.expires_at) else { return matches!(entry, Entry::Claimed(_)) };
     match (row.status, entry) {
@@ -314,7 +314,7 @@ fn is_right(expected: Option<Expected>, now: u64, request: u8, entry: &Entry) ->
 }
 
 impl Expected {
-    /// What the holder did.
+    /// Applies the step of a holder.
     fn finish(&mut self, step: &Step, now: u64) {
         match step {
             Step::Complete { .. } => {

@@ -1,4 +1,4 @@
-//! The promise of the table: whatever dies at whatever moment, a request has its effect once.
+//! The guarantee of the table: a request has its effect once, whatever dies at whatever moment.
 
 use crate::crash::crash_after;
 use crate::support::World as _;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tokio::task::yield_now;
 
-/// Nothing but the kit keeps the same effect from happening twice.
+/// Only the kit prevents the same effect from happening twice.
 const EFFECTS: &str = "CREATE TABLE effects (message text NOT NULL, fence bigint NOT NULL)";
 
 type Outcome = Result<Option<Vec<u8>>, Box<dyn Error + Send + Sync>>;
@@ -23,12 +23,12 @@ type Outcome = Result<Option<Vec<u8>>, Box<dyn Error + Send + Sync>>;
 enum Form {
     /// Begun, done and completed in one transaction.
     OneTransaction,
-    /// Begun in one that commits before the work.
+    /// Begun in a transaction that commits before the work.
     TwoTransactions,
 }
 
-/// What a handler does; the response, or `None` if it has to come back later. Where it yields it can die, also when the
-/// answers of the server are there before anybody waits for them.
+/// The code of a handler. Returns the response, or `None` if it has to retry later. It can die wherever it yields, even
+/// if the responses of the server have already arrived.
 async fn handle(pool: &PgPool, message: &str, form: Form) -> Outcome {
     let (table, key) = (IdempotencyTable::new(), TableKey::new("orders", "user_7", message));
     let request = RequestHash::of(message.as_bytes());
@@ -64,7 +64,7 @@ async fn handle(pool: &PgPool, message: &str, form: Form) -> Outcome {
     }
 }
 
-/// Every message had its effect once.
+/// Checks that every message had its effect once.
 async fn judge(postgres: &Postgres, messages: i64) {
     let counts = "SELECT count(*) FROM (SELECT message FROM effects GROUP BY message HAVING count(*) = 1) AS once";
     assert_eq!(postgres.count(counts).await, messages, "messages that had their effect once");
@@ -84,7 +84,7 @@ async fn a_handler_that_dies_at_any_await_has_its_effect_once() {
             let first = crash_after(polls, handle(&postgres.pool, &message, form)).await;
             let mut response = None;
             for _ in 0..100 {
-                // What the dead one sent may still be under way in the server.
+                // A statement of the dead process may still be running in the server.
                 response = handle(&postgres.pool, &message, form).await.unwrap();
                 if response.is_some() {
                     break;
@@ -119,7 +119,7 @@ async fn of_many_handlers_that_die_anywhere_one_has_its_effect() {
                 let (pool, message) = (postgres.pool.clone(), message.clone());
                 handlers.spawn(async move { crash_after(polls, handle(&pool, &message, form)).await });
             }
-            // Who was too slow is told, and has no effect.
+            // A handler that was too slow gets an error and has no effect.
             let mut heard = handlers.join_all().await.into_iter().flatten().filter_map(Result::ok).flatten();
             if heard.any(|response| response == message.as_bytes()) {
                 break;
@@ -130,9 +130,9 @@ async fn of_many_handlers_that_die_anywhere_one_has_its_effect() {
     judge(&postgres, 20).await;
 }
 
-/// Handlers that never die, in front of a server that does.
+/// Handlers that never die, with a server that does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_again_and_again_has_every_effect_once() {
+async fn a_repeatedly_killed_server_has_every_effect_once() {
     const MESSAGES: usize = 300;
     const KILLS: usize = 4;
     let mut postgres = Postgres::start().await;

@@ -1,7 +1,8 @@
-//! The service lives: everything comes more than once, also at the same time, and those whom it needs die.
+//! The service stays alive. All messages arrive more than once, also concurrently, and the systems it depends on are
+//! killed.
 
 use super::example::provider::Keys;
-use super::example::show::{self, event, tell_until_heard};
+use super::example::show::{self, event, send_until_accepted};
 use super::hop::{Half, Release};
 use super::server::{SIGNING_KEYS, Server, TOKEN};
 use super::support::postgres::Postgres;
@@ -16,7 +17,7 @@ async fn many_messages_about_one_payment_are_one_row_and_one_mail() {
     let world = World::start(Keys::Ignored).await;
     let _worker = world.start_worker();
     let (base, first) = (world.to_service.url(), event("first", "in_1"));
-    let told = async { tokio::join!(tell_until_heard(&base, &first), tell_until_heard(&base, &first)) };
+    let told = async { tokio::join!(send_until_accepted(&base, &first), send_until_accepted(&base, &first)) };
     let again = || world.publish_again("in_1");
     within("all to be taken", async { tokio::join!(told, again(), again(), again(), again(), again(), again()) }).await;
     world.settled().await;
@@ -29,10 +30,10 @@ async fn a_service_that_slept_through_its_lock_sends_its_mail_with_the_same_key(
     let world = World::start(Keys::Honoured).await;
     let sleeper = world.start_worker();
     let armed = world.to_provider.hold(Half::Request, "/mails");
-    tell_until_heard(&world.to_service.url(), &event("first", "in_1")).await;
+    send_until_accepted(&world.to_service.url(), &event("first", "in_1")).await;
     let request = armed.caught().await;
     sleeper.signal(Signal::STOP);
-    // From now on the queue talks to another one, which has to wait for the locks of the first.
+    // From now on the queue talks to another process, which must wait for the locks of the first.
     let _other = world.start_worker();
     world.settled().await;
     assert_eq!(world.provider.calls_and_mails("in_1"), (1, 1), "the other one has done the work");
@@ -49,12 +50,12 @@ async fn a_service_that_slept_through_its_lock_sends_its_mail_with_the_same_key(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_killed_before_it_hears_of_a_success_delivers_again() {
+async fn a_queue_killed_before_it_gets_the_success_delivers_again() {
     let mut world = World::start(Keys::Ignored).await;
     let _worker = world.start_worker();
     for (path, invoice) in [("/jobs/payment", "in_1"), ("/jobs/receipt", "in_2")] {
         let armed = world.to_service.hold(Half::Answer, path);
-        tell_until_heard(&world.to_service.url(), &event("first", invoice)).await;
+        send_until_accepted(&world.to_service.url(), &event("first", invoice)).await;
         let answer = armed.caught().await;
         world.server.kill();
         answer.send(Release::Lose).unwrap();
@@ -70,7 +71,7 @@ async fn a_database_that_is_killed_between_mail_and_mark_costs_no_second_mail() 
     let _worker = world.start_worker();
     let mail = world.to_provider.hold(Half::Answer, "/mails");
     let outcome = world.to_service.hold(Half::Answer, "/jobs/receipt");
-    tell_until_heard(&world.to_service.url(), &event("first", "in_1")).await;
+    send_until_accepted(&world.to_service.url(), &event("first", "in_1")).await;
     let mail = mail.caught().await;
     world.postgres.kill().await;
     mail.send(Release::GoOn).unwrap();

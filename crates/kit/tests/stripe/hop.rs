@@ -1,4 +1,4 @@
-//! A way between two processes on which a request or an answer can be held: each connection carries one exchange.
+//! A proxy between two processes that can hold a request or a response. Each connection carries one exchange.
 
 use super::within;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 
-/// What can be held of an exchange.
+/// The half of an exchange to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Half {
     Request,
@@ -23,38 +23,38 @@ pub(crate) struct Hop {
 }
 
 struct Shared {
-    /// Where it leads. Those who are on another way when it changes are cut off.
+    /// The target address. When it changes, exchanges with the old target are cut off.
     target: watch::Sender<Option<SocketAddr>>,
     traps: Mutex<Vec<Trap>>,
     /// The paths of all requests.
     paths: Mutex<Vec<String>>,
-    /// Messages whose ids were in an answer.
+    /// Ids of messages in responses.
     published: Mutex<BTreeSet<String>>,
-    /// Messages that were answered with a success.
+    /// Ids of messages whose response was a success.
     delivered: Mutex<BTreeSet<String>>,
 }
 
 struct Trap {
     half: Half,
-    /// How the path ends.
+    /// The end of the path.
     end: &'static str,
     caught: oneshot::Sender<oneshot::Sender<Release>>,
 }
 
-/// What becomes of what was held.
+/// What to do with a held exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// It is lost, as if its sender had died a moment before, or its receiver.
+    /// Drop it, as if its sender or its receiver had died just before.
     Lose,
-    /// It goes on.
+    /// Let it pass.
     GoOn,
 }
 
-/// A trap that waits for its prey.
+/// An armed trap.
 pub(crate) struct Armed(oneshot::Receiver<oneshot::Sender<Release>>);
 
 impl Armed {
-    /// Returns when something is held.
+    /// Returns when an exchange is held.
     pub(crate) async fn caught(self) -> oneshot::Sender<Release> {
         within("an exchange to be held", self.0).await.unwrap()
     }
@@ -76,7 +76,7 @@ impl Hop {
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = Arc::clone(&for_all);
-                // Who goes away in the middle is what this is for.
+                // Exchanges may be cut off at any point; that is the purpose.
                 tokio::spawn(async move { drop(shared.carry(stream).await) });
             }
         });
@@ -87,30 +87,30 @@ impl Hop {
         format!("http://{}", self.address)
     }
 
-    /// Leads elsewhere, or nowhere for now: then requests wait.
+    /// Leads to another target. Without a target, requests wait.
     pub(crate) fn lead_to(&self, target: Option<SocketAddr>) {
         self.shared.target.send_replace(target);
     }
 
-    /// Holds the first request for a path that ends like this, or the answer to it. What is held when the trap is dropped is
-    /// lost; who comes later goes on.
+    /// Holds the first request for a path with this end, or the response to it. A held exchange is lost when the trap
+    /// is dropped. Later exchanges pass.
     pub(crate) fn hold(&self, half: Half, end: &'static str) -> Armed {
         let (caught, armed) = oneshot::channel();
         self.shared.traps.lock().unwrap().push(Trap { half, end, caught });
         Armed(armed)
     }
 
-    /// How many requests there were for paths that end like this.
+    /// The number of requests for paths with this end.
     pub(crate) fn requests(&self, end: &str) -> usize {
         self.shared.paths.lock().unwrap().iter().filter(|path| path.ends_with(end)).count()
     }
 
-    /// The messages that a queue at its end has taken.
+    /// The messages that the queue at the far end has accepted.
     pub(crate) fn published(&self) -> BTreeSet<String> {
         self.shared.published.lock().unwrap().clone()
     }
 
-    /// The messages that a queue at its beginning has heard a success of.
+    /// The messages for which the queue at the near end got a success.
     pub(crate) fn delivered(&self) -> BTreeSet<String> {
         self.shared.delivered.lock().unwrap().clone()
     }
@@ -147,7 +147,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns when it may go on.
+    /// Returns when the exchange may pass.
     async fn passes(&self, half: Half, path: &str) -> io::Result<()> {
         let trap = {
             let mut traps = self.traps.lock().unwrap();
@@ -165,12 +165,12 @@ impl Shared {
     }
 }
 
-/// One request.
+/// A request.
 struct Request {
     path: String,
-    /// Of a delivery.
+    /// The message id of a delivery.
     message_id: Option<String>,
-    /// All of it, with a header that asks for an end after the answer.
+    /// All bytes, with a header that asks to close the connection after the response.
     bytes: Vec<u8>,
 }
 
@@ -199,7 +199,7 @@ impl Request {
     }
 }
 
-/// Asks as soon as somebody is there. No answer at all is an error.
+/// Sends the request as soon as the target listens. A missing response is an error.
 async fn ask(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut target = super::support::wait::until("a connection", || async {
         TcpStream::connect(address).await.map_err(|error| error.to_string())

@@ -1,8 +1,9 @@
-//! The example `stripe`, with the real server, a real PostgreSQL and the service as a process that is killed: an invoice
-//! that is paid is one row and one mail, counted in the database and at the provider of mails.
+//! The example `stripe`, with the real server, a real PostgreSQL and the service as a process that is killed. A paid
+//! invoice results in one row and one mail, counted in the database and at the mail provider.
 //!
-//! Start at `crashes.rs`; `duplicates.rs` repeats everything and lets all others die. Nothing in the service knows of the tests: it is held at network hops (`hop.rs`) and inside of
-//! the database (`statement.rs`), and then it is killed. `pages.rs` compares `docs/handlers.md` with the example.
+//! Start at `crashes.rs`. `duplicates.rs` repeats all messages and kills the other systems. The service has no test
+//! code: it is held at network hops (`hop.rs`) and inside the database (`statement.rs`), and then it is killed.
+//! `pages.rs` compares `docs/handlers.md` with the example.
 
 #![expect(clippy::unwrap_used, reason = "also helpers of tests end a test that cannot go on")]
 
@@ -24,10 +25,10 @@ mod world;
 
 use std::time::Duration;
 
-/// How long anything may take before a test fails.
+/// Longest duration of a step before a test fails.
 const PATIENCE: Duration = support::wait::DEADLINE;
 
-/// Waits for something that must happen.
+/// Waits for a future that must complete.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in time"))
 }

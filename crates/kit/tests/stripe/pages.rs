@@ -1,11 +1,11 @@
-//! `docs/handlers.md` shows parts of the example: those that need PostgreSQL, so that no doctest can run them.
+//! `docs/handlers.md` quotes parts of the example. They need PostgreSQL, so no doctest can run them.
 
-/// How a block of Rust begins that is run as a doctest, and how one that is a part of the example.
+/// The start of a Rust block that runs as a doctest, and of one that quotes the example.
 const RUN: &str = "```rust\n";
 const QUOTED: &str = "```rust,ignore\n";
 
 #[test]
-fn what_the_page_quotes_is_in_the_example_word_for_word() {
+fn the_page_quotes_the_example_verbatim() {
     let page = include_str!("../../../../docs/handlers.md");
     let example = without_indent(include_str!("../../examples/stripe/service.rs"));
     let quoted: Vec<&str> = page.split(QUOTED).skip(1).map(|rest| rest.split("```").next().unwrap()).collect();

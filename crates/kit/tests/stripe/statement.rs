@@ -1,23 +1,23 @@
-//! Statements of the service that can be held inside of the database: a trigger waits for a lock that the test has.
+//! Holds statements of the service inside the database: a trigger waits for a lock that the test holds.
 
 use super::support::postgres::Postgres;
 use super::support::wait::until;
 use sqlx::{Connection as _, PgConnection};
 
-/// What is held.
+/// The statement to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Statement {
-    /// The row of a payment is written, and nothing is committed.
+    /// The row of a payment was written but not committed.
     WriteRow = 1,
-    /// It is being committed. What dies now cannot stop that.
+    /// The row is being committed. Killing the service now cannot stop that.
     CommitRow = 2,
-    /// A mail is being marked as sent, and nothing is committed.
+    /// A mail was marked as sent, but that is not committed.
     WriteMark = 3,
-    /// That is being committed.
+    /// The mark is being committed.
     CommitMark = 4,
 }
 
-/// A trigger for each. Those that are deferred wait in `COMMIT`.
+/// A trigger for each. Deferred triggers wait inside `COMMIT`.
 const TRIGGERS: &str = "
 CREATE TABLE IF NOT EXISTS payments (invoice text NOT NULL, customer text NOT NULL, cents bigint NOT NULL);
 CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
@@ -31,12 +31,12 @@ CREATE CONSTRAINT TRIGGER commit_mark AFTER UPDATE ON idempotency_keys DEFERRABL
     FOR EACH ROW WHEN (NEW.domain = 'mail' AND NEW.status = 'completed') EXECUTE FUNCTION hold(4);
 ";
 
-/// Makes it possible to hold statements.
+/// Installs the triggers.
 pub(crate) async fn prepare(postgres: &Postgres) {
     postgres.run_sql(TRIGGERS).await;
 }
 
-/// The lock for which the statement waits.
+/// The lock that the statement waits for.
 pub(crate) struct Held {
     connection: PgConnection,
     number: i32,
@@ -51,7 +51,7 @@ impl Held {
         Held { connection, number }
     }
 
-    /// Returns when somebody waits.
+    /// Returns when a statement waits for the lock.
     pub(crate) async fn caught(&self, postgres: &Postgres) {
         let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = 0";
         until("a statement to be held", || async {
@@ -61,7 +61,7 @@ impl Held {
         .await;
     }
 
-    /// Lets it go on, without anybody who waits for its outcome.
+    /// Lets the statement continue. Its client may be dead by then.
     pub(crate) async fn release(self) {
         self.connection.close().await.unwrap();
     }

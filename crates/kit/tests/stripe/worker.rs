@@ -1,4 +1,4 @@
-//! The service as a process: this very program, started again with another test.
+//! The service as a process: this test program, started again with another test.
 
 use super::example::service::{self, Settings};
 use rustix::process::{Pid, Signal, kill_process};
@@ -6,14 +6,14 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-/// A running service. It ends with this value, and with the process that has it.
+/// A running service. It ends when this value is dropped, or with the process that owns it.
 pub(crate) struct Worker {
     child: Child,
     pub(crate) address: SocketAddr,
 }
 
 impl Worker {
-    /// Starts it with these variables beside those of [`Settings`] that it has to choose itself.
+    /// Starts it with these variables in addition to its own [`Settings`].
     pub(crate) fn start(environment: &[(&str, String)]) -> Worker {
         let address = SocketAddr::from(([127, 0, 0, 1], super::support::process::free_port()));
         let mut command = program();
@@ -21,13 +21,13 @@ impl Worker {
         Worker { child: command.spawn().unwrap(), address }
     }
 
-    /// SIGKILL: it has no time to tidy up.
+    /// Sends SIGKILL: the service has no time to clean up.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Stops it in the middle of what it does, or lets it go on.
+    /// Stops it in the middle of its work, or continues it.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

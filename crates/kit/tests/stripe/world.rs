@@ -1,4 +1,5 @@
-//! Everything that an invoice meets: the queue, the database, the service, the provider of mails, and the ways between.
+//! The environment of an invoice: the queue, the database, the service, the mail provider, and the proxies between
+//! them.
 
 use super::example::provider::{Keys, Provider};
 use super::example::show::{STRIPE_SECRET, event};
@@ -23,7 +24,7 @@ pub(crate) struct World {
     pub(crate) to_service: Hop,
     /// From the service to the provider.
     pub(crate) to_provider: Hop,
-    /// Messages that did not come through the service.
+    /// Messages that were not published by the service.
     published: Mutex<BTreeSet<String>>,
 }
 
@@ -45,7 +46,7 @@ impl World {
         }
     }
 
-    /// Starts a service, to which all further requests go.
+    /// Starts a service, which gets all further requests.
     pub(crate) fn start_worker(&self) -> Worker {
         let worker = Worker::start(&[
             ("DATABASE_URL", self.postgres.url()),
@@ -64,8 +65,8 @@ impl World {
         worker
     }
 
-    /// The same payment as a message of its own, which the queue cannot know to be a duplicate: as if Stripe had come
-    /// again when the queue had forgotten the first.
+    /// Publishes the payment as a separate message that the queue cannot recognize as a duplicate: as if Stripe had
+    /// repeated the event after the queue forgot the first one.
     pub(crate) async fn publish_again(&self, invoice: &str) {
         let destination = format!("{}/jobs/payment", self.to_service.url());
         let message = Message::json(destination, "", &event("late", invoice)).unwrap();
@@ -74,7 +75,7 @@ impl World {
         self.published.lock().unwrap().insert(published.message_id().unwrap().to_owned());
     }
 
-    /// Returns when every message was delivered. That a payment was means that the message which it caused is known.
+    /// Returns when every message was delivered. Once the payment was delivered, the message that it caused is known.
     pub(crate) async fn settled(&self) {
         until("the end of all messages", || async {
             let delivered = self.to_service.delivered();
@@ -87,7 +88,7 @@ impl World {
         assert!(dead.letters.is_empty(), "{dead:?}");
     }
 
-    /// Rows in the database and mails that left the provider.
+    /// Rows in the database, and mails that the provider sent.
     pub(crate) async fn rows_and_mails(&self, invoice: &str) -> (i64, usize) {
         let rows = self.postgres.count(format!("SELECT count(*) FROM payments WHERE invoice = '{invoice}'")).await;
         (rows, self.provider.calls_and_mails(invoice).1)

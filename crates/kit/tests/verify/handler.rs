@@ -1,4 +1,4 @@
-//! The route, step by step: what each refuses never reaches the next.
+//! The route step by step: a request that a step rejects never reaches the next one.
 
 use crate::support::{
     Answer, CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, URL, ask, at, delivery, delivery_with, hmac_hex, stripe,
@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 pub(crate) const EVENT: &str =
     r#"{"id":"evt_1","type":"invoice.paid","created":1,"livemode":true,"data":{"object":{"amount":5}}}"#;
 
-/// Counts runs of the handler; each ends as told.
+/// Counts the runs of the handler. Each ends with the given result.
 #[derive(Clone)]
 struct Effects {
     count: Arc<AtomicUsize>,
@@ -59,7 +59,7 @@ pub(crate) fn scheme() -> Stripe {
     Stripe::new(STRIPE_SECRET).unwrap()
 }
 
-/// A route for events of Stripe at [`NOW`].
+/// A route for Stripe events at [`NOW`].
 fn route(store: &Arc<Store>, effects: &Effects) -> Webhook {
     let effects = effects.clone();
     let handler = move |_: Event<StripeEvent>| {
@@ -81,7 +81,7 @@ fn queue_route(store: &Arc<Store>, effects: &Effects) -> Webhook {
 }
 
 #[tokio::test]
-async fn an_event_is_handled_with_what_it_carries() {
+async fn an_event_is_handled_with_its_payload() {
     let (store, seen) = (Arc::new(Store::new()), Arc::new(Mutex::new(Vec::new())));
     let handler = {
         let seen = seen.clone();
@@ -131,7 +131,7 @@ async fn changes_of_a_database_are_typed_and_filtered() {
     assert_eq!(ask(&webhook, change("INSERT", "orders", row.clone(), none.clone())).await.status, 204);
     assert_eq!(ask(&webhook, change("UPDATE", "orders", json!({"id": 8}), row.clone())).await.status, 204);
     let asked = store.asked();
-    // Not wanted, so that nobody minds what they carry.
+    // Not selected, so their contents do not matter.
     assert_eq!(ask(&webhook, change("DELETE", "orders", none.clone(), row.clone())).await.status, 204);
     assert_eq!(ask(&webhook, change("INSERT", "users", json!("another form"), none.clone())).await.status, 204);
     assert_eq!(store.asked(), asked);
@@ -142,7 +142,7 @@ async fn changes_of_a_database_are_typed_and_filtered() {
 }
 
 #[tokio::test]
-async fn an_event_of_no_known_kind_or_table_is_not_wanted_where_some_are() {
+async fn an_event_without_a_known_kind_or_table_matches_no_filter() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let body = r#"{"id":"evt_1","created":1,"livemode":true,"data":{"object":{}}}"#;
     for webhook in [route(&store, &effects).events(["invoice.paid"]), route(&store, &effects).tables(["orders"])] {
@@ -152,7 +152,7 @@ async fn an_event_of_no_known_kind_or_table_is_not_wanted_where_some_are() {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_read_is_not_taken_for_one_that_is_not_wanted() {
+async fn an_unreadable_event_is_rejected_and_not_filtered_out() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects).events(["invoice.paid"]);
     let both = route(&store, &effects).events(["invoice.paid"]).tables(["orders"]);
@@ -162,7 +162,7 @@ async fn an_event_that_cannot_be_read_is_not_taken_for_one_that_is_not_wanted() 
     }
     let answer = ask(&queue_route(&store, &effects).tables(["orders"]), delivery("msg_1", "no JSON")).await;
     assert_eq!(answer.status, 489);
-    // A form, which is not read because a header says of which kind it is.
+    // A form body, which is not parsed because a header contains the kind.
     let github = Webhook::raw(GitHub::new("s").unwrap(), store.clone(), |_| async { panic!("it is not wanted") });
     let request = Request::post("/").header("x-hub-signature-256", format!("sha256={}", hmac_hex(b"s", b"payload=1")));
     let request = request.header("x-github-delivery", "d-1").header("x-github-event", "push");
@@ -170,7 +170,7 @@ async fn an_event_that_cannot_be_read_is_not_taken_for_one_that_is_not_wanted() 
     assert_eq!((answer.status, effects.count(), store.asked()), (204, 0, 0));
 }
 
-/// A body that must not be touched.
+/// A body that must not be read.
 struct Untouchable;
 
 impl Body for Untouchable {
@@ -182,7 +182,7 @@ impl Body for Untouchable {
     }
 }
 
-/// A scheme that nothing should reach.
+/// A scheme that must not be called.
 struct Unreachable;
 
 impl Scheme for Unreachable {
@@ -195,7 +195,7 @@ impl Scheme for Unreachable {
     }
 }
 
-/// A request whose signature is well formed and wrong.
+/// A request with a well-formed but wrong signature.
 fn forged() -> Request<Full<Bytes>> {
     stripe(EVENT).map(|_| Full::from("{}"))
 }
@@ -205,7 +205,7 @@ fn unsigned() -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_verified_leave_room_for_those_that_are() {
+async fn unverified_requests_do_not_use_up_the_rate_limit() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects);
     for _ in 0..10 * BURST {
@@ -232,7 +232,7 @@ async fn a_caller_that_fails_too_often_is_refused_unread_and_no_other_caller_is(
         request.headers_mut().insert("x-real-ip", address.parse().unwrap());
         request
     };
-    // Verified requests do not count, however many there are.
+    // Verified requests do not count, no matter how many.
     for number in 0..UNVERIFIED_BURST + 10 {
         let event = EVENT.replace("evt_1", &format!("evt_{number}"));
         assert_eq!(ask(&webhook, from("192.0.2.7", stripe(&event))).await.status, 204);
@@ -247,7 +247,7 @@ async fn a_caller_that_fails_too_often_is_refused_unread_and_no_other_caller_is(
     let ran = effects.count();
     let other = stripe(&EVENT.replace("evt_1", "evt_of_another"));
     assert_eq!((ask(&webhook, from("192.0.2.8", other)).await.status, effects.count()), (204, ran + 1));
-    // Nothing is known of one without an address, so that it is not refused for others.
+    // A caller without an address is unknown, so it is not rejected because of others.
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
     let later = webhook.clock(at(NOW + 1));
     assert_eq!(ask(&later, from("192.0.2.7", stripe(EVENT))).await.status, 204);
@@ -268,7 +268,7 @@ async fn too_many_verified_requests_are_refused() {
 }
 
 #[tokio::test]
-async fn bodies_are_bounded_before_signatures_are_looked_at() {
+async fn bodies_are_limited_before_signatures_are_checked() {
     let store = Arc::new(Store::new());
     let webhook = Webhook::raw(Unreachable, store.clone(), |_| async { Ok(()) });
     let webhook = webhook.body_limits(BodyLimits { bytes: 10, time: Duration::from_millis(20) });
@@ -285,7 +285,7 @@ async fn bodies_are_bounded_before_signatures_are_looked_at() {
     assert_eq!(Answer::of(webhook.answer(broken).await).await.status, 400);
     assert_eq!(store.asked(), 0);
 
-    // Who is told that it is too long has sent all of it, and looks at the answer.
+    // A sender that gets the error has sent the whole body and reads the response.
     let (sent, pieces) = (AtomicUsize::new(0), [4; 5]);
     let frames = pieces.iter().map(|size| {
         sent.fetch_add(*size, Ordering::SeqCst);
@@ -295,7 +295,7 @@ async fn bodies_are_bounded_before_signatures_are_looked_at() {
     assert_eq!(Answer::of(webhook.answer(long).await).await.status, 413);
     assert_eq!(sent.into_inner(), pieces.iter().sum::<usize>());
 
-    // A queue would try again: it is told not to.
+    // A queue would retry, so the response asks it not to.
     let limits = BodyLimits { bytes: 10, ..BodyLimits::default() };
     let webhook = queue_route(&store, &Effects::fine()).body_limits(limits);
     let answer = ask(&webhook, delivery("msg_1", "[1,2,3,4,5,6]")).await;
@@ -313,7 +313,7 @@ async fn a_body_never_takes_longer_than_the_sender_waits() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_verified_gets_one_answer_and_has_no_effect() {
+async fn unverified_requests_get_the_same_response_and_have_no_effect() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects);
     let with = |value: Option<&str>, body: &'static str| {
@@ -364,7 +364,7 @@ async fn a_payload_of_another_form_is_refused_before_the_store_is_asked() {
 }
 
 #[tokio::test]
-async fn an_event_that_comes_again_is_not_handled_again() {
+async fn a_repeated_event_is_handled_once() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let webhook = route(&store, &effects);
     for _ in 0..3 {
@@ -372,15 +372,15 @@ async fn an_event_that_comes_again_is_not_handled_again() {
     }
     assert_eq!(effects.count(), 1);
     assert_eq!(ask(&webhook, stripe(&EVENT.replace("evt_1", "evt_2"))).await.status, 204);
-    // Another route does another thing with it.
+    // Another route has its own effect.
     assert_eq!(ask(&webhook.named("other"), stripe(EVENT)).await.status, 204);
     assert_eq!(effects.count(), 3);
 }
 
-/// The clock of the sender is as far ahead as it may be, and whoever has recorded the request sends it again as late
-/// as that is good.
+/// The sender's clock is as far ahead as allowed, and an attacker replays the recorded request as late as its signature
+/// is valid.
 #[tokio::test]
-async fn an_event_is_remembered_for_as_long_as_its_signature_is_good() {
+async fn an_event_is_remembered_for_as_long_as_its_signature_is_valid() {
     let time = |offset: i64| UNIX_EPOCH + Duration::from_millis((NOW * 1_000).saturating_add_signed(offset));
     let (effects, shown) = (Effects::fine(), Arc::new(Mutex::new(time(-300_000))));
     let clock = {
@@ -402,7 +402,7 @@ async fn an_event_is_remembered_for_as_long_as_its_signature_is_good() {
     }
 }
 
-/// Stripe repeats an event for three days, with a signature of its own each time.
+/// Stripe repeats an event for three days, with a new signature each time.
 #[tokio::test]
 async fn an_event_that_its_sender_repeats_after_days_is_not_handled_again() {
     const HOUR: u64 = 3_600;
@@ -428,8 +428,8 @@ async fn an_event_that_its_sender_repeats_after_days_is_not_handled_again() {
 }
 
 #[tokio::test]
-async fn a_recorded_delivery_of_a_queue_is_handled_once_whatever_it_is_called() {
-    // With the id that Posthaste signs, and without it, as hosted QStash does.
+async fn a_recorded_delivery_of_a_queue_is_handled_once_under_any_id() {
+    // With an id that Posthaste signs, and without one, as hosted QStash sends it.
     let signed = delivery("msg_1", "{}");
     let hosted = delivery_with(&token(CURRENT, URL, b"{}"), "msg_1", "{}");
     for (recorded, same, other) in [(signed, 204, 401), (hosted, 409, 409)] {
@@ -441,27 +441,27 @@ async fn a_recorded_delivery_of_a_queue_is_handled_once_whatever_it_is_called() 
         for (request, status) in [(recorded, same), (renamed, other)] {
             assert_eq!((ask(&webhook, request).await.status, effects.count()), (status, 1));
         }
-        // And the message of that name is still to come.
+        // The genuine message with that id is still handled.
         assert_eq!((ask(&webhook, delivery("msg_2", "{}")).await.status, effects.count()), (204, 2));
     }
 }
 
 #[tokio::test]
-async fn a_recorded_delivery_of_a_queue_does_not_repeat_what_failed() {
+async fn a_recorded_delivery_of_a_queue_does_not_repeat_a_failure() {
     let (store, effects) = (Arc::new(Store::new()), Effects::ending(|| Err("the database is away".into())));
     let webhook = queue_route(&store, &effects);
     let recorded = delivery("msg_1", "{}");
     assert_eq!(ask(&webhook, recorded.clone()).await.status, 500);
     let answer = ask(&webhook, recorded).await;
     assert_eq!((answer.status, answer.header("retry-after"), effects.count()), (409, None, 1));
-    // The next attempt of the queue has a signature of its own.
+    // The next attempt of the queue has its own signature.
     assert_eq!((ask(&webhook, delivery("msg_1", "{}")).await.status, effects.count()), (500, 2));
 }
 
 #[tokio::test]
-async fn a_signature_that_ends_while_the_body_arrives_is_not_good() {
+async fn a_signature_that_expires_while_the_body_arrives_is_rejected() {
     let (store, effects, asked) = (Arc::new(Store::new()), Effects::fine(), AtomicU64::new(0));
-    // Good when the request arrives, and a second later no more.
+    // Valid when the request arrives, but no longer one second later.
     let clock = Clock::from_fn(move || {
         UNIX_EPOCH + Duration::from_secs(NOW + TOLERANCE.as_secs() + asked.fetch_add(1, Ordering::SeqCst))
     });
@@ -469,9 +469,9 @@ async fn a_signature_that_ends_while_the_body_arrives_is_not_good() {
     assert_eq!((answer.status, effects.count()), (401, 0));
 }
 
-/// Two endpoints of one sender, with a store and a name of the sender in common.
+/// Two endpoints of one sender, with a shared store and a shared sender name.
 #[tokio::test]
-async fn routes_without_a_name_are_told_by_their_path() {
+async fn routes_without_a_name_are_identified_by_their_path() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     let to = |uri: &'static str| {
         let mut request = stripe(EVENT);
@@ -516,7 +516,7 @@ async fn of_many_at_once_one_is_handled() {
 }
 
 #[tokio::test]
-async fn what_a_handler_says_is_what_the_sender_hears() {
+async fn the_result_of_the_handler_determines_the_response() {
     type Ending = fn() -> HandlerResult;
     let cases: [(Ending, u16, u16, Option<&str>); 5] = [
         (|| Err("the database is away".into()), 500, 500, None),
@@ -534,7 +534,7 @@ async fn what_a_handler_says_is_what_the_sender_hears() {
         assert!(["database", "busy", "customer", "bug"].iter().all(|told| !text.contains(told)), "{text}");
         let answer = ask(&queue_route(&store, &effects), delivery("msg_1", "{}")).await;
         assert_eq!(answer.status, status_for_queue);
-        // Neither is marked: whoever comes again is handled again.
+        // Neither is marked, so a repeated event is handled again.
         assert!(!store.keys().iter().any(|key| key.starts_with("webhook:")));
         ask(&webhook, stripe(EVENT)).await;
         assert_eq!(effects.count(), 3);
@@ -557,7 +557,7 @@ async fn without_its_store_nothing_is_handled() {
 }
 
 #[tokio::test]
-async fn what_is_done_stays_done_if_the_store_does_not_hear_of_it() {
+async fn a_success_stays_a_success_if_the_store_does_not_record_it() {
     let (store, effects) = (Arc::new(Store::new()), Effects::fine());
     store.be(Mood::DownAfterBegin);
     let webhook = route(&store, &effects);
@@ -567,7 +567,7 @@ async fn what_is_done_stays_done_if_the_store_does_not_hear_of_it() {
 }
 
 #[tokio::test]
-async fn times_without_end_are_cut_to_what_can_be_counted() {
+async fn endless_durations_are_cut_to_the_maximum() {
     let (store, effects, never) = (Arc::new(MemoryStore::new()), Effects::fine(), Duration::MAX);
     let handler = {
         let effects = effects.clone();
@@ -608,7 +608,7 @@ async fn events_are_forwarded_without_a_store_and_with_their_id() {
 }
 
 #[tokio::test]
-async fn a_request_that_has_no_usable_name_gets_one() {
+async fn a_request_without_a_valid_id_gets_one() {
     let webhook = route(&Arc::new(Store::new()), &Effects::fine());
     let mut names = Vec::new();
     for given in [None, Some(""), Some("two words"), Some(&*"x".repeat(1_000))] {

@@ -1,4 +1,4 @@
-//! What the logs say of a webhook, and what they must not.
+//! What the logs of a webhook contain, and what they must not contain.
 
 use crate::support::{CURRENT, Mood, NEXT, NOW, STRIPE_SECRET, Store, ask, at, delivery, stripe};
 use posthaste_kit::webhook::{Event, Stripe, Webhook};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Keeps what is logged.
+/// Records the log lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -40,7 +40,7 @@ async fn logs_say_what_happened_and_no_secret() {
         .with_ansi(false)
         .with_writer(lines.clone())
         .finish();
-    // With one subscriber alone, a line that a thread without one comes to first would be off for all.
+    // With a single subscriber, a line that is first reached on a thread without one would be disabled for all threads.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _guard = tracing::subscriber::set_default(subscriber);
     let store = Arc::new(Store::new());

@@ -1,5 +1,5 @@
-//! Deliveries and webhooks as the internet sends them: the vectors, the transport, and the route from its first byte
-//! to its answer.
+//! Deliveries and webhooks as they arrive from the internet: the vectors, the transport, and the route from the first
+//! byte to the response.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 

@@ -1,4 +1,4 @@
-//! Webhooks straight into a queue.
+//! Webhooks that are published to a queue.
 
 use crate::support::{NOW, STRIPE_SECRET, ask, at, hmac_hex, soon, stripe};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ fn route(queue: Arc<dyn QueueService>) -> Webhook {
 }
 
 #[tokio::test]
-async fn an_event_becomes_one_message_that_says_where_it_comes_from() {
+async fn an_event_becomes_one_message_that_names_its_origin() {
     let queue = Arc::new(RecordingQueue::default());
     let webhook = route(queue.clone()).events(["invoice.paid"]);
     let mut request = stripe(EVENT);
@@ -27,7 +27,7 @@ async fn an_event_becomes_one_message_that_says_where_it_comes_from() {
     headers.insert("x-request-id", "req-7".parse().unwrap());
     headers.insert("cookie", "a secret".parse().unwrap());
     assert_eq!(ask(&webhook, request).await.status, 204);
-    // Again, and one that nobody wants.
+    // The same event again, and one that is not selected.
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
     assert_eq!(ask(&webhook, stripe(&EVENT.replace("paid", "void"))).await.status, 204);
     let messages = queue.messages();
@@ -40,7 +40,7 @@ async fn an_event_becomes_one_message_that_says_where_it_comes_from() {
 }
 
 #[tokio::test]
-async fn an_id_that_no_header_can_have_is_published_all_the_same() {
+async fn an_event_id_that_no_header_can_carry_is_still_published() {
     let queue = Arc::new(RecordingQueue::default());
     let body = r#"{"id":"über:1\r\n","type":"two words"}"#;
     assert_eq!(ask(&route(queue.clone()), stripe(body)).await.status, 204);
@@ -62,7 +62,7 @@ async fn a_kind_that_is_in_a_header_is_passed_on() {
     assert_eq!((header(EVENT_TYPE_HEADER), header("x-event-id")), (Some("push"), Some("d-1")));
 }
 
-/// The ids of messages are the tenant's, and the recording queue drops what it has already, as a server does.
+/// Deduplication ids belong to the tenant. The recording queue drops duplicates, as a server does.
 #[tokio::test]
 async fn the_same_event_is_published_once_per_route_and_destination() {
     let queue = Arc::new(RecordingQueue::default());
@@ -82,7 +82,7 @@ async fn the_same_event_is_published_once_per_route_and_destination() {
 }
 
 #[tokio::test]
-async fn what_the_queue_does_not_take_the_sender_keeps() {
+async fn the_sender_is_asked_to_retry_what_the_queue_does_not_accept() {
     let queue = Arc::new(RecordingQueue::default());
     let webhook = route(queue.clone());
     let errors = [CallError::network("connection refused"), CallError::invalid("no such group")];
@@ -95,7 +95,7 @@ async fn what_the_queue_does_not_take_the_sender_keeps() {
     assert_eq!(queue.messages().len(), 1);
 }
 
-/// A queue that takes its time.
+/// A slow queue.
 struct Slow {
     queue: RecordingQueue,
     go: Notify,
@@ -123,7 +123,7 @@ async fn a_slow_queue_does_not_keep_the_sender_waiting_and_the_message_is_not_lo
     assert_eq!(started.elapsed().as_secs(), ANSWER_WITHIN.as_secs());
     slow.go.notify_one();
     soon(slow.taken.notified()).await;
-    // The sender comes again, as it was told to: there is one message.
+    // The sender retries as it was asked to, and there is still one message.
     slow.go.notify_one();
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
     assert_eq!(slow.queue.messages().len(), 1);

@@ -1,4 +1,4 @@
-//! Handlers that take their time: senders that do not wait for them, and how many run.
+//! Slow handlers: senders that do not wait for them, and how many run at once.
 
 use crate::handler::{EVENT, scheme};
 use crate::support::{Answer, NOW, Store, ask, at, soon, stripe};
@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// A handler that says when it has begun, goes on when told, and counts how often it came to its end.
+/// A handler that signals its start, continues on demand, and counts how often it finished.
 #[derive(Clone, Default)]
 struct Gate {
     begun: Arc<Notify>,
@@ -38,7 +38,7 @@ impl Gate {
         Webhook::new(scheme(), store.clone(), handler).clock(at(NOW))
     }
 
-    /// A request whose handler has begun and waits to be told to go on.
+    /// A request whose handler has begun and waits to continue.
     async fn hold<'a>(&self, webhook: &'a Webhook) -> Pin<Box<dyn Future<Output = Answer> + 'a>> {
         let mut asked = Box::pin(ask(webhook, stripe(EVENT)));
         tokio::select! {
@@ -52,12 +52,12 @@ impl Gate {
     }
 }
 
-/// How far a future comes at once.
+/// Polls a future once.
 async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// Asks until the answer has this status.
+/// Sends requests until the response has this status.
 async fn until(webhook: &Webhook, status: u16) {
     for _ in 0..100 {
         if ask(webhook, stripe(EVENT)).await.status == status {
@@ -69,7 +69,7 @@ async fn until(webhook: &Webhook, status: u16) {
 }
 
 #[tokio::test]
-async fn a_sender_that_hangs_up_stops_nothing() {
+async fn a_sender_that_closes_the_connection_does_not_stop_the_handler() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store);
     drop(gate.hold(&webhook).await);
@@ -81,7 +81,7 @@ async fn a_sender_that_hangs_up_stops_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_is_answered_in_time_and_the_handler_goes_on() {
+async fn the_sender_gets_a_response_in_time_and_the_handler_continues() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store).answer_within(Duration::from_secs(3));
     let started = tokio::time::Instant::now();
@@ -101,20 +101,20 @@ async fn a_handler_ends_before_its_lock_does() {
     let started = tokio::time::Instant::now();
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 500);
     assert_eq!((started.elapsed().as_secs(), gate.counts()), (LOCK.as_secs(), (1, 0)));
-    // It was stopped, and whoever comes next begins anew.
+    // It was stopped, and the next request starts over.
     gate.go.notify_one();
     assert_eq!((ask(&webhook, stripe(EVENT)).await.status, gate.counts()), (204, (2, 1)));
 }
 
 #[tokio::test]
-async fn so_many_handlers_run_at_once_and_no_more() {
+async fn the_number_of_concurrent_handlers_is_limited() {
     let (store, gate) = (Arc::new(Store::new()), Gate::default());
     let webhook = gate.route(&store).at_once(1);
     let other = || stripe(&EVENT.replace("evt_1", "evt_2"));
     let first = gate.hold(&webhook).await;
     let answer = ask(&webhook, other()).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("5")));
-    // A handler whose sender has hung up runs as any other.
+    // A handler whose sender closed the connection still counts as running.
     drop(first);
     assert_eq!(ask(&webhook, other()).await.status, 503);
     gate.go.notify_one();
@@ -139,6 +139,6 @@ async fn a_process_that_ends_can_wait_for_handlers_whose_sender_has_gone() {
         soon(idle).await;
         assert_eq!(gate.counts(), (1, 1));
     }
-    // And if the process goes on after all, so does the route.
+    // If the process continues after all, so does the route.
     assert_eq!(ask(&webhook, stripe(EVENT)).await.status, 204);
 }

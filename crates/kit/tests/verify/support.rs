@@ -1,4 +1,4 @@
-//! Signing that shares no code with what verifies, a store that counts, and requests.
+//! Signing that shares no code with the verification, a store that counts calls, and requests.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -26,12 +26,12 @@ pub(crate) fn at(seconds: u64) -> Clock {
     Clock::from_fn(move || UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// A token as hosted QStash makes it, each with an id of its own.
+/// A token as hosted QStash creates it, with a new id each time.
 pub(crate) fn token(key: &str, url: &str, body: &[u8]) -> String {
     token_of(key, url, body, None)
 }
 
-/// A token as Posthaste makes it, with the id of the message.
+/// A token as Posthaste creates it, with the message id.
 pub(crate) fn token_of(key: &str, url: &str, body: &[u8], message_id: Option<&str>) -> String {
     static SIGNED: AtomicUsize = AtomicUsize::new(0);
     let (issued_at, hash) = (Timestamp(NOW * 1_000), body_hash(body));
@@ -51,19 +51,19 @@ pub(crate) fn hmac_hex(key: &[u8], message: &[u8]) -> String {
     outer.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A request of Stripe, signed at [`NOW`].
+/// A Stripe request, signed at [`NOW`].
 pub(crate) fn stripe(body: &str) -> Request<Full<Bytes>> {
     stripe_at(body, NOW)
 }
 
-/// The same, signed at another time.
+/// A Stripe request, signed at another time.
 pub(crate) fn stripe_at(body: &str, at: u64) -> Request<Full<Bytes>> {
     let mac = hmac_hex(STRIPE_SECRET.as_bytes(), format!("{at}.{body}").as_bytes());
     let request = Request::post("/hooks/stripe").header("Stripe-Signature", format!("t={at},v1={mac}"));
     request.body(Full::from(body.to_owned())).unwrap()
 }
 
-/// A delivery of Posthaste.
+/// A delivery from Posthaste.
 pub(crate) fn delivery(id: &str, body: &str) -> Request<Full<Bytes>> {
     delivery_with(&token_of(CURRENT, URL, body.as_bytes(), Some(id)), id, body)
 }
@@ -74,7 +74,7 @@ pub(crate) fn delivery_with(token: &str, id: &str, body: &str) -> Request<Full<B
     request.header("Upstash-Message-Id", id).body(Full::from(body.to_owned())).unwrap()
 }
 
-/// An answer with all of its body.
+/// A response with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -102,18 +102,18 @@ pub(crate) async fn ask(webhook: &Webhook, request: Request<Full<Bytes>>) -> Ans
     Answer::of(webhook.answer(request).await).await
 }
 
-/// A wait that fails rather than hangs.
+/// Waits with a timeout, so that a test fails instead of hanging.
 pub(crate) async fn soon(wait: impl Future<Output = ()>) {
     tokio::time::timeout(Duration::from_secs(10), wait).await.expect("it never happens");
 }
 
-/// What the store does with the next questions.
+/// How the store handles the next calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
     Fine,
     Down,
     Hangs,
-    /// Takes keys, and then is down.
+    /// Takes keys, and then becomes unavailable.
     DownAfterBegin,
 }
 
@@ -123,7 +123,7 @@ enum Held {
     Done,
 }
 
-/// A store that counts questions and can be broken. Locks end when they are let go.
+/// A store that counts calls and can fail. Released locks are free immediately.
 pub(crate) struct Store {
     keys: Mutex<HashMap<String, Held>>,
     mood: Mutex<Mood>,
@@ -145,7 +145,7 @@ impl Store {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// The keys that somebody has or had.
+    /// The keys that are or were held.
     pub(crate) fn keys(&self) -> Vec<String> {
         self.keys.lock().unwrap().keys().cloned().collect()
     }

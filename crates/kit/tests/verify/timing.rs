@@ -1,4 +1,4 @@
-//! What the time that a refusal takes gives away.
+//! What the duration of a rejection reveals.
 
 use crate::support::{CURRENT, NEXT, NOW, URL, at, token};
 use base64::Engine as _;
@@ -11,11 +11,11 @@ fn headers(token: &str) -> HeaderMap {
     HeaderMap::from_iter([(SIGNATURE_HEADER.parse().unwrap(), token.parse().unwrap())])
 }
 
-/// `timing`: Welch's t of two classes of forgeries, measured in turn. It takes long and needs a quiet machine:
+/// `timing`: Welch's t-test of two classes of forgeries, measured alternately. It takes long and needs a quiet machine:
 /// `cargo test -p posthaste-kit --release timing -- --ignored`.
 #[test]
 #[ignore = "measures time, which other programs disturb"]
-fn the_timing_of_a_refusal_does_not_tell_where_a_mac_differs() {
+fn the_timing_of_a_rejection_does_not_reveal_where_a_mac_differs() {
     const ROUNDS: usize = 1_000_000;
     let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_url(URL).clock(at(NOW));
     let good = token(CURRENT, URL, b"{}");
@@ -38,7 +38,7 @@ fn the_timing_of_a_refusal_does_not_tell_where_a_mac_differs() {
         times[class].push(start.elapsed().as_nanos() as f64);
         assert!(refused.is_err());
     }
-    // Interruptions are no property of the code: the slowest tenth of all is left out.
+    // Interruptions are not a property of the code, so the slowest tenth of all is ignored.
     let mut all: Vec<f64> = times.concat();
     all.sort_by(f64::total_cmp);
     let bound = all[all.len() * 9 / 10];

@@ -1,4 +1,4 @@
-//! The rules of the transport over a real connection: what a server makes of bytes, and the route of it.
+//! The transport rules over a real connection: how a server and the route interpret bytes.
 
 use crate::support::{CURRENT, NEXT, NOW, Store, URL, at, token_of};
 use posthaste_kit::Receiver;
@@ -32,7 +32,7 @@ impl Server {
         let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_base("https://app.example.com");
         let limits = BodyLimits { bytes: 64, time: Duration::from_millis(300) };
         let webhook = Webhook::new(receiver, store.clone(), handler).clock(at(NOW)).body_limits(limits);
-        // A router inside of another does not see the whole path.
+        // A nested router does not see the whole path.
         let nested = axum::Router::new().route("/queue", webhook.clone().route());
         let app = axum::Router::new().nest("/nested", nested).route("/hooks/queue", webhook.clone().route());
         let app = app.route("/hooks/other", webhook.route());
@@ -42,7 +42,7 @@ impl Server {
         Server { address, store, runs, task }
     }
 
-    /// The status of the answer to these bytes.
+    /// The status of the response to these bytes.
     async fn ask(&self, request: &[u8]) -> u16 {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request).await.unwrap();
@@ -69,7 +69,7 @@ async fn status(stream: &mut TcpStream) -> u16 {
     line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
 
-/// A delivery as bytes: the lines that every request has, and those of the case.
+/// A delivery as bytes: the lines of every request, and those of the case.
 fn request(first: &str, lines: &[&str], body: &str) -> Vec<u8> {
     let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
     format!("{first} HTTP/1.1\r\nHost: attacker.example\r\nUpstash-Message-Id: msg_1\r\n{lines}\r\n{body}").into_bytes()
@@ -129,7 +129,7 @@ async fn a_nested_route_is_verified_by_its_whole_path() {
     assert_eq!(server.ask(&post("https://app.example.com/nested/queue")).await, 204);
 }
 
-/// `tr-get`: the empty body is no JSON, which is told only to whom is verified.
+/// `tr-get`: the empty body is not JSON, which only verified callers learn.
 #[tokio::test]
 async fn a_get_is_verified_like_any_other() {
     let server = Server::start().await;
@@ -174,9 +174,9 @@ fn find(bytes: &[u8], pattern: &[u8]) -> usize {
     bytes.windows(pattern.len()).position(|window| window == pattern).unwrap()
 }
 
-/// `tr-slow-body`: the rest never comes, and the wait for it ends.
+/// `tr-slow-body`: the rest never arrives, and the wait for it ends.
 #[tokio::test]
-async fn a_body_that_drips_is_given_up() {
+async fn a_slow_body_is_aborted() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let bytes = request("POST /hooks/queue", &[&signature(BODY), &length(BODY)], &BODY[..3]);

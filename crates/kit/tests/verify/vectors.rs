@@ -1,4 +1,4 @@
-//! Every scheme against the vectors, and against signatures that it should take or not.
+//! Every scheme against the vectors, and against further valid and invalid signatures.
 
 use crate::support::{CURRENT, NEXT, NOW, URL, at, hmac_hex, token, token_of};
 use base64::Engine as _;
@@ -30,7 +30,7 @@ fn verify(scheme: &dyn Scheme, lines: &[(&str, &str)], body: &[u8]) -> Result<Au
     scheme.verify(&Incoming { headers: &headers, uri: &uri, body }, now()).map_err(Rejected::reason)
 }
 
-/// The scheme of a vector, as an application would make it.
+/// The scheme of a vector, as an application would create it.
 fn scheme(vectors: &Value, case: &Value) -> Result<Box<dyn Scheme>, InvalidScheme> {
     fn boxed(scheme: impl Scheme) -> Box<dyn Scheme> {
         Box::new(scheme)
@@ -49,7 +49,7 @@ fn scheme(vectors: &Value, case: &Value) -> Result<Box<dyn Scheme>, InvalidSchem
 }
 
 #[test]
-fn every_vector_is_judged_as_it_should_be() {
+fn every_vector_has_the_expected_verdict() {
     let vectors: Value = serde_json::from_str(include_str!("../../../../vectors/signature.json")).unwrap();
     assert_eq!(vectors["now"], NOW);
     let cases = vectors["webhooks"].as_array().unwrap();
@@ -76,7 +76,7 @@ fn every_vector_is_judged_as_it_should_be() {
 }
 
 #[test]
-fn an_event_is_named_by_what_its_sender_says() {
+fn an_event_is_identified_by_the_id_of_its_sender() {
     let body = br#"{"id":"evt_1","type":"invoice.paid","event_id":"Ev1","table":"orders"}"#;
     let of = |kind: &str, table: Option<&str>, id: &str| {
         let mut expected = Authentic::new(EventId::new(id));
@@ -114,12 +114,12 @@ fn an_event_is_named_by_what_its_sender_says() {
     let token = token(CURRENT, URL, body);
     let receiver = Receiver::new(CURRENT, NEXT).unwrap().at_base("https://app.example.com").clock(at(0));
     let lines = [("upstash-signature", token.as_str()), ("upstash-message-id", "msg_1")];
-    // The time is the one that is passed in.
+    // The time is the argument.
     let named = |authentic: Authentic| (authentic.id, authentic.kind, authentic.table);
     let expected = of("invoice.paid", Some("orders"), "msg_1").map(named);
     assert_eq!(verify(&receiver, &lines, body).map(named), expected);
     assert_eq!(verify(&receiver, &lines[..1], body), Err(Reason::EventId));
-    // An id that is signed counts, and the header must not name another.
+    // A signed id counts, and the header must not contain another one.
     let signed = token_of(CURRENT, URL, body, Some("msg_1"));
     let lines = [("upstash-signature", signed.as_str()), ("upstash-message-id", "msg_1")];
     assert_eq!(verify(&receiver, &lines, body).map(named), expected);
@@ -128,7 +128,7 @@ fn an_event_is_named_by_what_its_sender_says() {
     assert!(receiver.is_queue() && !scheme.is_queue());
 }
 
-/// Every request that is refused unread would be refused anyway.
+/// Every request that is rejected unread would also be rejected after reading.
 #[test]
 fn a_request_without_a_signature_is_refused_by_its_headers_alone() {
     let key = STANDARD.encode([7; 24]);
@@ -210,7 +210,7 @@ fn a_second_secret_is_as_good_as_the_first() {
         {
             let lines = [(names[0], "msg_1"), (names[1], at.as_str()), (names[2], &signed(byte))];
             assert_eq!(verify(&scheme, &lines, body).is_ok(), is_good);
-            // Each of the three is signed or needed.
+            // Each of the three headers is signed or required.
             assert_eq!(verify(&scheme, &[lines[0], lines[1]], body), Err(Reason::Missing));
             assert_eq!(verify(&scheme, &[lines[1], lines[2]], body), Err(Reason::Missing));
             assert!(verify(&scheme, &[(names[0], "msg_2"), lines[1], lines[2]], body).is_err());
@@ -219,7 +219,7 @@ fn a_second_secret_is_as_good_as_the_first() {
 }
 
 #[test]
-fn slack_signs_as_its_documentation_says() {
+fn slack_signatures_match_its_documentation() {
     let body = b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&\
 channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&\
 response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&\
@@ -256,7 +256,7 @@ fn slack_is_read_strictly() {
 }
 
 #[test]
-fn a_generic_mac_is_where_and_how_it_was_said() {
+fn a_generic_mac_is_read_as_configured() {
     let body = b"{\"a\":1}";
     let hex = hmac_hex(b"generic", body);
     let raw: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
@@ -291,7 +291,7 @@ fn a_generic_mac_is_where_and_how_it_was_said() {
 }
 
 #[test]
-fn a_shared_secret_is_all_of_it() {
+fn a_shared_secret_must_match_completely() {
     let bearer = SharedSecret::bearer("s3cret\n").unwrap();
     let header = SharedSecret::in_header("X-Own", "s3cret").unwrap();
     let check = |scheme: &SharedSecret, name: &str, value: &str| verify(scheme, &[(name, value)], b"{}").map(drop);
@@ -325,7 +325,7 @@ fn no_scheme_shows_its_secret() {
     }
 }
 
-/// What the kit signs for the tests of others is what it takes.
+/// Signatures of the kit's test helpers are accepted by the kit.
 #[cfg(feature = "testing")]
 #[test]
 fn the_helpers_for_tests_sign_as_senders_do() {

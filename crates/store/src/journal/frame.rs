@@ -1,7 +1,7 @@
-//! One batch of ops as bytes: what is checked when it is read back, and how ops look inside.
+//! The frame format: one batch of ops as bytes, with checksums that are verified when it is read back.
 //!
-//! Numbers are little-endian; what the engine may extend is JSON, as in the database. `MAGIC` changes when
-//! the rest does. A body that several messages of a batch share is written once.
+//! Numbers are little-endian. Data that the engine may extend is JSON, as in the database. `MAGIC` changes whenever the
+//! rest does. A body that several messages of a batch share is written once.
 
 use super::JOURNAL_FRAME_BYTES_MAX;
 use crate::ShardId;
@@ -17,23 +17,23 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
-/// "PHj2": where a frame starts, and how it is written. Before, a run held its notes.
+/// "PHj2": marks the start of a frame and its version. In the version before, a run contained its notes.
 const MAGIC: [u8; 4] = *b"PHj2";
 /// Magic, length, number, `synced_to`, checksum of the payload, checksum of the header.
 pub(super) const HEADER_BYTES: usize = 4 + 4 + 8 + 8 + 4 + 4;
 
-/// What the checksums of a segment start with. Publishers choose bytes that are on disk inside of frames; without the
-/// key, which they do not know, they cannot write what would pass for a frame.
+/// The seed of the checksums of a segment. Publishers choose bytes that end up inside frames on disk. They do not know
+/// the key, so they cannot write bytes that pass for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// The secret of the data directory.
     pub key: u64,
-    /// The number of the segment: what an earlier use of the file left is no frame.
+    /// The number of the segment. It makes frames invalid that remain from an earlier use of the file.
     pub segment: u64,
 }
 
 impl Seal {
-    /// `number` tells the checksum of the header from that of the payload.
+    /// `number` makes the checksum of the payload differ from that of the header.
     fn checksum(self, number: u64, bytes: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         for part in [self.key, self.segment, number] {
@@ -44,44 +44,44 @@ impl Seal {
     }
 }
 
-/// A frame that was read back whole.
+/// A complete frame that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Counts the frames of a data directory.
+    /// The number of the frame within the data directory.
     pub number: u64,
-    /// When this frame was written, all up to this number were known to be on disk.
+    /// All frames up to this number were known to be on disk when this frame was written.
     pub synced_to: u64,
     /// The ops; see [`ops`].
     pub payload: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// How many bytes it takes in its file.
+    /// Its length in the file, in bytes.
     pub fn bytes(&self) -> usize {
         HEADER_BYTES + self.payload.len()
     }
 }
 
-/// Bytes that were written whole and yet make no sense.
+/// Complete bytes that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a journal frame cannot be decoded: {0}")]
 pub struct Undecodable(pub(super) &'static str);
 
-/// Why a batch cannot be a frame.
+/// Why a batch cannot be encoded as a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unencodable {
-    /// It is longer than a frame may be.
+    /// The batch is longer than a frame may be.
     #[error("the batch is too long for a frame of the journal")]
     TooLong,
-    /// Something in it has no JSON form.
+    /// A part of the batch has no JSON form.
     #[error("the batch holds something that cannot be written as JSON")]
     Json,
-    /// It holds a change that only the database takes.
+    /// The batch contains a change that must go to the database.
     #[error("the batch holds a change that is not for the journal")]
     NotForJournal,
 }
 
-/// Whether the journal can take this op; the others go straight to the database.
+/// Whether the journal accepts this op. Other ops go straight to the database.
 pub(super) fn takes(op: &Op) -> bool {
     matches!(
         op,
@@ -97,7 +97,7 @@ pub(super) fn takes(op: &Op) -> bool {
     )
 }
 
-/// Replaces `out` by the frame of these ops, which the journal must take (see `takes`).
+/// Replaces `out` with the frame of these ops, which the journal must accept (see `takes`).
 pub fn encode(
     seal: Seal,
     number: u64,
@@ -125,8 +125,8 @@ pub fn encode(
     Ok(())
 }
 
-/// The frame at the start of `bytes`, if a whole one with this seal is there. The header is checked alone first, so that
-/// searching bytes that only look like frames costs little.
+/// The frame at the start of `bytes`, if it is complete and has this seal. The header is verified first, so that a
+/// search through bytes that only look like frames stays cheap.
 pub fn decode(seal: Seal, bytes: &[u8]) -> Option<Frame<'_>> {
     let header = bytes.get(..HEADER_BYTES)?;
     if header[..4] != MAGIC {
@@ -143,7 +143,7 @@ pub fn decode(seal: Seal, bytes: &[u8]) -> Option<Frame<'_>> {
     (of_payload == seal.checksum(number, payload)).then_some(Frame { number, synced_to, payload })
 }
 
-/// Whether a segment was begun by a release that writes other frames.
+/// Whether a release with another frame format wrote the segment.
 pub(super) fn is_foreign(bytes: &[u8]) -> bool {
     bytes.len() >= MAGIC.len() && bytes[..3] == MAGIC[..3] && bytes[3] != MAGIC[3]
 }
@@ -153,7 +153,7 @@ pub(super) fn next_magic(bytes: &[u8]) -> Option<usize> {
     memchr::memmem::find(bytes, &MAGIC)
 }
 
-/// The ops of a payload, and the shard they belong to.
+/// The ops of a payload, and their shard.
 pub fn ops(payload: &[u8]) -> Result<(ShardId, Vec<Op>), Undecodable> {
     let mut rest = Decoder(payload);
     let shard = ShardId(u16::from_le_bytes(rest.array()?));
@@ -180,7 +180,7 @@ const WAITER: u8 = 12;
 const NO_WAITER: u8 = 13;
 const NOTE: u8 = 14;
 const NO_NOTE: u8 = 15;
-/// An insert of a message whose body is that of the insert before it.
+/// An insert of a message that has the same body as the insert before it.
 const INSERT_SAME_BODY: u8 = 16;
 
 struct Encoder<'a, 'o> {
@@ -306,7 +306,7 @@ impl<'o> Encoder<'_, 'o> {
         self.text(waiter.event.as_bytes())
     }
 
-    /// All but the body, which follows.
+    /// Writes all parts except the body, which follows.
     fn message(&mut self, message: &Message) -> Result<(), Unencodable> {
         self.id(message.id);
         self.u32(message.tenant.0);
@@ -339,7 +339,7 @@ impl<'o> Encoder<'_, 'o> {
         self.u64(id.tag);
     }
 
-    /// JSON, written in place; its length goes before it.
+    /// Writes JSON in place, after its length.
     fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Unencodable> {
         let start = self.out.len();
         self.u32(0);
@@ -374,11 +374,11 @@ impl<'o> Encoder<'_, 'o> {
     }
 }
 
-/// What is left to read.
+/// The bytes that are not read yet.
 struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
-    /// `before` are the ops of the frame up to this one.
+    /// `before` contains the earlier ops of the frame.
     fn op(&mut self, before: &[Op]) -> Result<Op, Undecodable> {
         Ok(match self.u8()? {
             INSERT => {
@@ -431,7 +431,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// A message without its body, which follows.
+    /// Reads a message without its body, which follows.
     fn message(&mut self) -> Result<Message, Undecodable> {
         Ok(Message {
             id: self.id()?,

@@ -1,9 +1,8 @@
-//! The files of the journal: frames are appended to the newest, and a file is used again once all that it
-//! holds is safe in the database.
+//! The files of the journal. Frames are appended to the newest file, and a file is reused once all its frames are safe
+//! in the database.
 //!
-//! A segment is a file that is named by its number. A file that is used again gets a new number, so the disk
-//! has its blocks already and a sync writes data only; the frames that its former use left do not count,
-//! because their checksums include the number.
+//! A segment is a file named by its number. A reused file gets a new number. Its blocks are already allocated, so a
+//! sync writes only data. Frames from its former use are ignored, because the checksums include the number.
 
 use super::frame::{self, Frame, Seal};
 use crate::ShardId;
@@ -16,22 +15,23 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A segment that is this old is followed by another although it is not full, if it holds [`SHORT_BYTES`]: to sync a file
-/// that is used again costs less than half, and where little is written that would be hours away.
+/// A segment that is this old and holds at least [`SHORT_BYTES`] is followed by another, even if it is not full.
+/// Syncing a reused file costs less than half of syncing a new one, and with little traffic it could take hours until
+/// the first reuse.
 const SEGMENT_AGE: Duration = Duration::from_secs(1);
-/// What makes it worth a rename and a sync of the directory.
+/// Enough data to be worth a rename and a sync of the directory.
 const SHORT_BYTES: u64 = 1024 * 1024;
-/// Files kept for another use; more are deleted.
+/// Files kept for reuse. Further files are deleted.
 const SPARE_MAX: usize = 2;
-/// Room for a frame that is kept for the next one.
+/// Buffer capacity that is kept for the next frame.
 const FRAME_KEPT_BYTES: usize = 1024 * 1024;
 
 /// The journal, open for appending.
 pub(super) struct Log {
     directory: Directory,
-    /// A segment that has reached this length is followed by another.
+    /// Once a segment has this length, the next one starts.
     segment_bytes: u64,
-    /// Of the segment that is written.
+    /// The seal of the current segment.
     seal: Seal,
     file: File,
     begun: Instant,
@@ -42,8 +42,8 @@ pub(super) struct Log {
     synced_to: u64,
     /// Segments that are complete.
     complete: VecDeque<Complete>,
-    /// Files whose frames nobody needs, by their old numbers; still open, because there may be no descriptor when one
-    /// is needed.
+    /// Files whose frames are no longer needed, by their old numbers. They stay open, because there may be no free
+    /// descriptor when one is needed.
     spare: Vec<(u64, File)>,
     frame: Vec<u8>,
 }
@@ -70,7 +70,7 @@ impl Directory {
         self.path.join(format!("{number:012}.log"))
     }
 
-    /// A name is on disk only when its directory is.
+    /// A file name is on disk only after a sync of its directory.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
@@ -79,16 +79,16 @@ impl Directory {
 /// Why the journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("the journal in {} cannot be used", .path.display())]
     Io {
         /// The directory or file.
         path: PathBuf,
-        /// What it said.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
-    /// A frame that was on disk is there no more.
+    /// A frame that was on disk is missing.
     #[error(
         "the journal in {} is damaged: batch {missing} was on disk and cannot be read any more, although later ones can. \
          Starting without it would lose messages that were accepted. Restore the disk or a backup; or accept the loss of \
@@ -101,7 +101,7 @@ pub enum JournalError {
         /// The first frame that is missing.
         missing: u64,
     },
-    /// A file starts with the mark of another release, or a frame is whole and does not decode.
+    /// A file starts with the mark of another release, or a complete frame cannot be decoded.
     #[error(
         "the journal in {} was written by another release: start that release, shut it down cleanly, then start this one. \
          If there was no other release, the disk has damaged the journal: restore the disk or a backup",
@@ -110,14 +110,14 @@ pub enum JournalError {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         #[source]
         source: frame::Undecodable,
     },
 }
 
 impl Log {
-    /// A journal that goes on behind what was recovered; `last` is the last frame that counts.
+    /// Creates a journal that continues after the recovered frames; `last` is the last valid one.
     pub(super) fn create(path: &Path, last: u64, seal: Seal, segment_bytes: u64) -> io::Result<Log> {
         let directory = Directory::open(path)?;
         let file = open(&directory.segment(seal.segment))?;
@@ -137,8 +137,8 @@ impl Log {
         })
     }
 
-    /// Appends one frame and says its number and length; `None` if it would be longer than a frame may be, and nothing was
-    /// written. After an error nobody knows what is on disk: stop.
+    /// Appends one frame and returns its number and length. Returns `None` and writes nothing if it would be longer
+    /// than a frame may be. After an error the contents of the disk are unknown, so the caller must stop.
     pub(super) fn append(&mut self, shard: ShardId, ops: &[Op], sync: bool) -> io::Result<Option<(u64, usize)>> {
         if is_time_for_another(self.end, self.segment_bytes, self.begun.elapsed()) {
             self.next_segment()?;
@@ -165,7 +165,7 @@ impl Log {
         Ok(Some((number, length)))
     }
 
-    /// Brings all frames to disk.
+    /// Syncs all frames to disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.synced_to < self.last && !is_planted(ANSWER_BEFORE_SYNC) {
             self.file.sync_data()?;
@@ -174,12 +174,12 @@ impl Log {
         Ok(())
     }
 
-    /// Whether a file would become free if all frames up to this one were safe in the database.
+    /// Whether a file becomes free if all frames up to this one are safe in the database.
     pub(super) fn would_release(&self, applied: u64) -> bool {
         self.complete.front().is_some_and(|complete| complete.last <= applied)
     }
 
-    /// All frames up to this one are safe in the database.
+    /// Releases files: all frames up to this one are safe in the database.
     pub(super) fn release(&mut self, applied: u64) -> io::Result<()> {
         while let Some(complete) = self.complete.pop_front_if(|complete| complete.last <= applied) {
             let Complete { segment, file, .. } = complete;
@@ -193,7 +193,7 @@ impl Log {
         Ok(())
     }
 
-    /// Deletes the files: everything is in the database.
+    /// Deletes the files, because everything is in the database.
     pub(super) fn remove(&mut self) -> io::Result<()> {
         let complete = self.complete.iter().map(|complete| complete.segment);
         let spare = self.spare.iter().map(|(segment, _)| *segment);
@@ -203,7 +203,7 @@ impl Log {
         self.directory.sync()
     }
 
-    /// The last frame of a segment is on disk before the first of the next is written.
+    /// The last frame of a segment is synced before the first frame of the next one is written.
     fn next_segment(&mut self) -> io::Result<()> {
         self.sync()?;
         let next = self.seal.segment + 1;
@@ -214,7 +214,7 @@ impl Log {
                 file
             }
             None => match open(&path) {
-                // This one gets longer until there is a descriptor again.
+                // The current segment grows until a descriptor is free again.
                 Err(error) if is_out_of_descriptors(&error) => return Ok(()),
                 opened => opened?,
             },
@@ -230,23 +230,23 @@ impl Log {
     }
 }
 
-/// Whether a segment with this many bytes, begun so long ago, is followed by another.
+/// Whether the next segment starts after one with this many bytes and this age.
 fn is_time_for_another(bytes: u64, full: u64, age: Duration) -> bool {
     bytes >= full || bytes >= SHORT_BYTES && age >= SEGMENT_AGE
 }
 
-/// What was found in the journal of a process that has ended.
+/// The contents of the journal of an earlier process.
 pub(super) struct Found {
     directory: Directory,
     key: u64,
     segments: Vec<u64>,
-    /// Frames up to this one are in the database, or there, and count.
+    /// The last frame that counts: all frames up to it are in the database or in these files.
     pub(super) last: u64,
-    /// Something that was on disk is missing.
+    /// Whether a frame that was on disk is missing.
     pub(super) is_damaged: bool,
 }
 
-/// An error if a release that writes other frames has left some.
+/// Returns an error if a release with another frame format left files.
 pub(super) fn refuse_foreign(path: &Path) -> Result<(), JournalError> {
     let io = |source| JournalError::Io { path: path.to_owned(), source };
     let directory = match Directory::open(path) {
@@ -265,8 +265,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Looks through a journal of which all frames up to `applied` are in the database. The directory is made if it is not
-/// there.
+/// Examines a journal whose frames up to `applied` are in the database. Creates the directory if it is missing.
 pub(super) fn find(path: &Path, key: u64, applied: u64) -> Result<Found, JournalError> {
     let io = |source| JournalError::Io { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
@@ -285,12 +284,12 @@ pub(super) fn find(path: &Path, key: u64, applied: u64) -> Result<Found, Journal
             }
         }
     }
-    // A gap behind what was synced is the end: those frames were under way when the power went.
+    // A gap after the last synced frame is the end: those frames were being written when the power failed.
     Ok(Found { directory, key, segments, last, is_damaged: synced_to > last })
 }
 
 impl Found {
-    /// Hands over the frames behind `applied` in order.
+    /// Passes the frames after `applied` to `take`, in order.
     pub(super) fn replay<E: From<JournalError>>(
         &self,
         applied: u64,
@@ -311,12 +310,12 @@ impl Found {
         Ok(())
     }
 
-    /// The number for the next file.
+    /// The number of the next file.
     pub(super) fn next_segment(&self) -> u64 {
         self.segments.last().map_or(1, |segment| segment + 1)
     }
 
-    /// Deletes all files: what they hold is safe in the database.
+    /// Deletes all files, because their contents are safe in the database.
     pub(super) fn remove(&self) -> io::Result<()> {
         for segment in &self.segments {
             fs::remove_file(self.directory.segment(*segment))?;
@@ -324,7 +323,7 @@ impl Found {
         self.directory.sync()
     }
 
-    /// Gives all files names that are not taken, so that the server can start without them and a human can look.
+    /// Renames all files to free names, so that the server can start without them and an operator can examine them.
     pub(super) fn set_aside(&self) -> io::Result<()> {
         for segment in &self.segments {
             let path = self.directory.segment(*segment);
@@ -336,13 +335,13 @@ impl Found {
         self.directory.sync()
     }
 
-    /// Why nobody should start with this.
+    /// The error that explains the damage.
     pub(super) fn damage(&self) -> JournalError {
         JournalError::Damaged { path: self.directory.path.clone(), missing: self.last + 1 }
     }
 }
 
-/// The frames that can be read, in order; what is between them is skipped.
+/// The readable frames, in order. Bytes between them are skipped.
 fn frames(seal: Seal, bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

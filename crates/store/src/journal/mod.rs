@@ -1,14 +1,13 @@
-//! A journal in front of the database: a commit is one append and, if it must be, one sync; the database gets
-//! the net effect of many commits a moment later.
+//! A journal in front of the database. A commit is one append and, if required, one sync. The database gets the net
+//! effect of many commits a moment later.
 //!
-//! A batch that holds only what happens to messages and runs is appended to the `log` and kept in RAM as `pending`; that
-//! is all its caller waits for. A thread applies what is pending to the database every [`APPLY_AFTER`]. Whoever
-//! asks for something that may be pending has it applied first; what the engine asks for at every message is
-//! answered from RAM instead. A batch with anything else in it goes straight to the database, behind all
-//! that was before it.
+//! A batch that contains only changes of messages and runs is appended to the `log` and kept in RAM as `pending`; its
+//! caller waits for nothing else. A thread applies the pending changes to the database every [`APPLY_AFTER`]. Queries
+//! that may depend on pending changes apply them first. Queries that the engine makes for every message are answered
+//! from RAM instead. Any other batch goes straight to the database, after all earlier batches.
 //!
-//! The database knows the number of the last frame that it has, so after a crash the frames behind it are
-//! applied again. Stopping applies all and leaves an empty journal: then the database alone is everything.
+//! The database stores the number of the last applied frame, so after a crash the later frames are applied again. A
+//! clean shutdown applies everything and leaves an empty journal, so that the database alone is complete.
 
 pub mod frame;
 pub(super) mod pending;
@@ -45,39 +44,39 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What is pending gets into the database after this time, by default. Most messages have ended by then, so that
-/// they never have a live row there.
+/// Default delay before pending changes are applied to the database. Most messages have ended by then, so the database
+/// never stores a live row for them.
 pub const APPLY_AFTER: Duration = Duration::from_millis(250);
-/// How long a file of the journal gets, by default: as much as arrives in half a second at full speed. Short where
-/// tests kill the server, so that they meet the change from one file to the next.
+/// Default length of a journal file: the data of about half a second at full speed. It is short in builds whose tests
+/// kill the server, so that they reach the switch from one file to the next.
 pub const SEGMENT_BYTES: u64 = if crash_point::ENABLED { 64 * 1024 } else { 16 * 1024 * 1024 };
-/// What is pending gets into the database without delay when its frames are this long.
+/// Pending frames of this length are applied without delay.
 const APPLY_BYTES: usize = 8 * 1024 * 1024;
-/// The database's WAL is moved into its file when this much of it is not there yet. Pages that change often are then moved once
-/// for many changes: at 4 MiB a publish cost a tenth more CPU.
+/// The database's WAL is checkpointed when this much of it is not in the database file. Pages that change often are
+/// then moved once for many changes: with 4 MiB a publish cost a tenth more CPU.
 pub const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
-/// The same while the disk has little room, where a long WAL could use up the reserve.
+/// The same limit while the disk is nearly full, where a long WAL could use up the reserve.
 const TIGHT_CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
-/// How often the thread looks whether the disk has little room.
+/// How often the thread checks whether the disk is nearly full.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most bytes of a frame. A batch that is longer goes straight to the database.
+/// Most bytes of a frame. A longer batch goes straight to the database.
 const JOURNAL_FRAME_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// A commit that finds frames of this length pending applies them itself: the database is slower than the callers.
+/// A commit that finds this many pending bytes applies them itself, because the database is slower than the callers.
 const PENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// What is missing when a batch is about a message that has ended.
+/// The name of a missing live message in errors.
 const LIVE: &str = "live message";
 
-/// What may be chosen about a store with a journal.
+/// Options of a store with a journal.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
-    /// About the database.
+    /// Options of the database.
     pub sqlite: SqliteOptions,
-    /// Start although frames are damaged that were on disk: those and all later ones are set aside.
+    /// Start although frames that were on disk are damaged: move them and all later frames aside.
     pub discard_damaged: bool,
-    /// How long something may be pending.
+    /// Longest delay before pending changes are applied.
     pub apply_after: Duration,
-    /// A file of the journal that has reached this length is followed by another.
+    /// Once a journal file has this length, the next one starts.
     pub segment_bytes: u64,
 }
 
@@ -101,7 +100,7 @@ pub enum JournalOpenError {
     /// The journal could not be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What the journal holds could not be brought into the database.
+    /// The contents of the journal could not be applied to the database.
     #[error("the journal could not be applied to the database")]
     Apply(#[from] StoreError),
 }
@@ -114,40 +113,40 @@ pub struct JournalStore {
 
 struct Shared {
     database: SqliteStore,
-    /// Also what makes commits happen one after the other. Locks are taken in this order.
+    /// Also serializes commits. Locks are taken in the order of these fields.
     log: Mutex<Log>,
-    /// Held by whoever applies.
-    turn_to_apply: Mutex<()>,
+    /// Held while pending changes are applied.
+    apply_lock: Mutex<()>,
     state: Mutex<State>,
-    /// Something is pending, or it is time to stop.
+    /// Signals that changes are pending, or that the store is shutting down.
     changed: Condvar,
     apply_after: Duration,
-    /// The bytes of each tenant that are pending.
+    /// The pending bytes of each tenant.
     pending_usage: Usage,
-    /// What [`State::backlog_bytes`] was when it changed last, and the free pages of the database.
+    /// The latest [`State::backlog_bytes`], and the free pages of the database.
     disk: Arc<DiskOutlook>,
 }
 
 struct State {
-    /// Commits add to this.
+    /// The changes of new commits.
     gathering: Pending,
     since: Option<Instant>,
-    /// On its way into the database.
+    /// The changes that are being applied to the database.
     applying: Option<Arc<Pending>>,
     /// The last frame that is in the database.
     applied: u64,
-    /// How much of the database's WAL is not in its file, more or less.
+    /// Approximate bytes of the database's WAL that are not in its file.
     unmoved_bytes: u64,
     epochs: HashMap<ShardId, Epoch>,
     counts: Counts,
     last_seq: Seq,
-    /// Why nothing is written any more.
+    /// Why the store has stopped writing.
     failure: Option<String>,
     stopping: bool,
 }
 
 impl JournalStore {
-    /// Opens the database and brings into it what the journal has beyond it.
+    /// Opens the database and applies the journal's later frames to it.
     pub fn open(database: &Path, directory: &Path, options: JournalOptions) -> Result<JournalStore, JournalOpenError> {
         let sqlite = SqliteOptions { checkpoints_by_hand: true, ..options.sqlite };
         let (database, last, seal) = recover(database, directory, sqlite, options.discard_damaged)?;
@@ -159,7 +158,7 @@ impl JournalStore {
             since: None,
             applying: None,
             applied: last,
-            // What an earlier run left in the WAL is moved first.
+            // Causes a first checkpoint of the WAL that an earlier run left.
             unmoved_bytes: CHECKPOINT_BYTES,
             epochs: HashMap::new(),
             counts,
@@ -171,7 +170,7 @@ impl JournalStore {
         let shared = Arc::new(Shared {
             database,
             log: Mutex::new(log),
-            turn_to_apply: Mutex::new(()),
+            apply_lock: Mutex::new(()),
             state: Mutex::new(state),
             changed: Condvar::new(),
             apply_after: options.apply_after,
@@ -181,7 +180,7 @@ impl JournalStore {
         let for_thread = shared.clone();
         let applier = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             if caught_in(|| for_thread.keep_applying()).is_err() {
-                // The core finds the failure before its next commit.
+                // The core sees the failure before its next commit.
                 for_thread.fail("the journal thread panicked".into());
             }
         });
@@ -189,7 +188,7 @@ impl JournalStore {
     }
 }
 
-/// Opens the database alone, with what a journal in front of it may have left.
+/// Opens only the database, after applying the frames of a journal that may be present.
 pub fn open_without_journal(
     database: &Path,
     directory: &Path,
@@ -199,7 +198,7 @@ pub fn open_without_journal(
     Ok(database)
 }
 
-/// The database with everything in it, the last frame, and the seal of the next segment.
+/// The database with all frames applied, the last frame, and the seal of the next segment.
 fn recover(
     database: &Path,
     directory: &Path,
@@ -207,7 +206,8 @@ fn recover(
     discard_damaged: bool,
 ) -> Result<(SqliteStore, u64, Seal), JournalOpenError> {
     let io = |source| JournalError::Io { path: directory.to_owned(), source };
-    // Before the database is brought up to date: the release that wrote the journal must be able to open it.
+    // This check comes before the upgrade of the database, because the release that wrote the journal must still be
+    // able to open it.
     log::refuse_foreign(directory)?;
     let database = SqliteStore::open(database, sqlite)?;
     let (key, applied) = (database.journal_key()?, database.applied()?);
@@ -237,7 +237,7 @@ fn recover(
     Ok((database, last, Seal { key, segment: found.next_segment() }))
 }
 
-/// Brings what the database lacks into it.
+/// Applies the frames that the database lacks.
 fn replay(found: &Found, database: &SqliteStore) -> Result<(), JournalOpenError> {
     let mut pending = Pending::default();
     found.replay(database.applied()?, |number, bytes, shard, ops| -> Result<(), JournalOpenError> {
@@ -280,10 +280,10 @@ impl Shared {
             }
             state.gathering.bytes >= PENDING_BYTES_MAX
         };
-        if must_apply { self.settle() } else { Ok(()) }
+        if must_apply { self.apply_pending() } else { Ok(()) }
     }
 
-    /// Checks a batch before it is promised; false if only the database can tell.
+    /// Checks a batch before it is acknowledged. Returns false if only the database can check it.
     fn is_for_journal(&self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Result<bool, StoreError> {
         let mut of_runs = RunCheck::default();
         {
@@ -293,13 +293,13 @@ impl Shared {
                 return Err(StoreError::Fenced);
             }
             let mut last_seq = state.last_seq;
-            // What this batch itself has done to messages.
-            let mut fates: HashMap<MessageId, bool> = HashMap::with_capacity(ops.len());
+            // Whether each message is live after the ops of this batch so far.
+            let mut messages: HashMap<MessageId, bool> = HashMap::with_capacity(ops.len());
             for op in ops {
                 let (id, lives_on) = match op {
                     Op::Insert { message, .. } if message.id.seq > last_seq => {
                         last_seq = message.id.seq;
-                        fates.insert(message.id, true);
+                        messages.insert(message.id, true);
                         continue;
                     }
                     // Its position may be taken.
@@ -310,19 +310,24 @@ impl Shared {
                     Op::Workflow(change) if !of_runs.add(change, &state)? => return Ok(false),
                     _ => continue,
                 };
-                match fates.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
+                match messages.insert(id, lives_on).or_else(|| state.is_live(shard, id)) {
                     Some(true) => {}
                     Some(false) => return Err(absent(LIVE, id)),
-                    None => of_runs.premises.live.push((shard, id)),
+                    None => of_runs.preconditions.live.push((shard, id)),
                 }
             }
         }
-        if of_runs.premises.is_empty() { Ok(true) } else { self.database.check_premises(&of_runs.premises) }
+        if of_runs.preconditions.is_empty() {
+            Ok(true)
+        } else {
+            self.database.check_preconditions(&of_runs.preconditions)
+        }
     }
 
-    /// Also if it is lazy: what is in the database must not depend on what the journal may lose.
+    /// Always synced, even if the batch is lazy: the database must not contain changes that depend on frames the
+    /// journal may lose.
     fn commit_to_database(&self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Result<(), StoreError> {
-        self.settle()?;
+        self.apply_pending()?;
         self.state().check()?;
         self.database.commit(shard, epoch, ops, Durability::Synced)?;
         self.measure_wal()?;
@@ -334,13 +339,13 @@ impl Shared {
         self.disk.pending.store(state.pending_bytes(), Ordering::Relaxed);
     }
 
-    /// How long the WAL may get before it is moved.
+    /// How long the WAL may get before a checkpoint.
     fn checkpoint_bytes(&self) -> u64 {
         if self.disk.is_tight.load(Ordering::Relaxed) { TIGHT_CHECKPOINT_BYTES } else { CHECKPOINT_BYTES }
     }
 
-    /// Something went into the database's WAL; the thread moves it when it is long enough. Where the thread does not get to it,
-    /// because others write all the time, whoever writes does so at twice that length.
+    /// Call it after a write to the database's WAL. The thread checkpoints the WAL once it is long enough. If the
+    /// thread is too slow, because others write all the time, the writer does it at twice that length.
     fn measure_wal(&self) -> Result<(), StoreError> {
         let measure = || self.database.unmoved_bytes().map_err(|error| self.fail(error.into()));
         let mut unmoved_bytes = measure()?;
@@ -358,13 +363,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Drops history. What is pending may wait: the database is what the store was a moment ago, and nothing that is
-    /// dropped there is needed by what came since, but for what [`Pending::lets_go_of_history`] finds.
+    /// Drops history. Most pending changes need not be applied first: the database has the state of a moment ago, and
+    /// later changes do not need the dropped rows. [`Pending::allows_retention`] finds the exceptions.
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
-        if !self.state().generations().all(|pending| pending.lets_go_of_history(policy, now)) {
-            self.settle()?;
+        if !self.state().generations().all(|pending| pending.allows_retention(policy, now)) {
+            self.apply_pending()?;
         }
-        let _turn = lock(&self.turn_to_apply);
+        let _turn = lock(&self.apply_lock);
         self.state().check()?;
         let before = self.database.counts()?.dead_letters;
         let retained = self.database.retain(policy, now)?;
@@ -376,7 +381,7 @@ impl Shared {
         Ok(retained)
     }
 
-    /// What the database says; nothing is pending and no commit is under way.
+    /// Reads the counts from the database, while nothing is pending and no commit is in progress.
     fn recount(&self) -> Result<(), StoreError> {
         let (counts, last_seq) = (self.database.counts()?, self.database.last_seq()?);
         let mut state = self.state();
@@ -385,8 +390,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings everything that was committed before this call into the database.
-    fn settle(&self) -> Result<(), StoreError> {
+    /// Applies all earlier commits to the database.
+    fn apply_pending(&self) -> Result<(), StoreError> {
         let target = {
             let state = self.state();
             state.check()?;
@@ -395,11 +400,11 @@ impl Shared {
                 _ => return Ok(()),
             }
         };
-        let _turn = lock(&self.turn_to_apply);
+        let _turn = lock(&self.apply_lock);
         let pending = {
             let mut state = self.state();
             state.check()?;
-            // Whoever had the turn before may have done it.
+            // The previous holder of the lock may have applied them.
             if state.applied >= target {
                 return Ok(());
             }
@@ -416,13 +421,13 @@ impl Shared {
         state.applying = None;
         state.applied = pending.last;
         drop(state);
-        // Whoever applies, the thread lets go of files.
+        // Whichever thread applies, the journal's own thread releases the files.
         self.measure_wal()
     }
 
-    /// The thread: applies what has been pending long enough, and lets go of files.
+    /// The journal's thread: applies pending changes after their delay, and releases files.
     fn keep_applying(&self) {
-        // The last frame that was in the database when files were let go of.
+        // The last frame that was in the database at the last release of files.
         let mut released = 0;
         loop {
             let mut state = self.state();
@@ -444,7 +449,7 @@ impl Shared {
             };
             released = state.applied;
             drop(state);
-            let done = if is_time_to_apply { self.settle() } else { self.release(released) };
+            let done = if is_time_to_apply { self.apply_pending() } else { self.release(released) };
             if let Err(error) = done {
                 tracing::error!(error = &error as &dyn std::error::Error, "the journal cannot be applied");
                 return;
@@ -452,7 +457,7 @@ impl Shared {
         }
     }
 
-    /// Lets go of files whose frames are safe in the database: all up to this one are in it.
+    /// Releases files after all frames up to `applied` have reached the database.
     fn release(&self, applied: u64) -> Result<(), StoreError> {
         if lock(&self.log).would_release(applied) {
             self.database.flush().map_err(|error| self.fail(error.into()))?;
@@ -463,7 +468,7 @@ impl Shared {
             self.state().unmoved_bytes = 0;
             crash_point("journal_before_checkpoint");
             self.database.checkpoint().map_err(|error| self.fail(error.into()))?;
-            // A reader may have kept part of it from being moved; the next write tries that part again.
+            // A reader may have prevented part of the checkpoint. The next write tries that part again.
             let unmoved_bytes = self.database.unmoved_bytes().map_err(|error| self.fail(error.into()))?;
             let state = self.state();
             self.disk.backlog.store(state.backlog_bytes().max(unmoved_bytes), Ordering::Relaxed);
@@ -478,7 +483,7 @@ impl Shared {
         lock(&self.log).sync().map_err(|error| self.fail(error.into()))
     }
 
-    /// Everything is in the database: empties the journal.
+    /// Empties the journal after everything was applied to the database.
     fn close(&self) -> Result<(), StoreError> {
         self.state().check()?;
         self.database.flush()?;
@@ -488,7 +493,7 @@ impl Shared {
         Ok(())
     }
 
-    /// From now on nothing is written.
+    /// Stops all writing from now on.
     fn fail(&self, error: super::BoxError) -> StoreError {
         let mut state = self.state();
         state.failure.get_or_insert_with(|| chain(error.as_ref()));
@@ -504,7 +509,8 @@ impl State {
         }
     }
 
-    /// What is pending gets into the WAL and from there into the database file; what is in the WAL, into that.
+    /// Bytes that still have to be written: pending changes go to the WAL and from there to the database file, the WAL
+    /// goes to the file.
     fn backlog_bytes(&self) -> u64 {
         self.unmoved_bytes + 2 * self.pending_bytes()
     }
@@ -513,12 +519,12 @@ impl State {
         self.generations().map(|pending| pending.bytes as u64).sum()
     }
 
-    /// The last frame that was committed.
+    /// The last committed frame.
     fn committed(&self) -> u64 {
         self.generations().map(|pending| pending.last).fold(self.applied, u64::max)
     }
 
-    /// The newest first.
+    /// The pending generations, newest first.
     fn generations(&self) -> impl Iterator<Item = &Pending> {
         std::iter::once(&self.gathering).chain(self.applying.as_deref())
     }
@@ -531,7 +537,8 @@ impl State {
         self.generations().find_map(|pending| pending.message(id))
     }
 
-    /// What is pending about a run, and whether that is all there is: its first message was published in these batches.
+    /// The pending changes of a run, and whether they are complete because its first message was published in these
+    /// batches.
     fn overlay(&self, run: Seq) -> (Overlay, bool) {
         let mut overlay = Overlay::default();
         for pending in self.applying.as_deref().into_iter().chain([&self.gathering]) {
@@ -540,12 +547,12 @@ impl State {
         (overlay, self.generations().any(|pending| pending.has_published(run)))
     }
 
-    /// Changes whenever something begins to be applied, or has been.
+    /// A value that changes whenever an application starts or ends.
     fn moment(&self) -> (u64, bool) {
         (self.applied, self.applying.is_some())
     }
 
-    /// The window of a duplicate key that counts; of two that end together the one that was made later.
+    /// The window of a duplicate key that counts. If two end at the same time, the later one counts.
     fn find_window(&self, key: &(TenantId, DedupKey), now: Timestamp) -> Option<(MessageId, Timestamp)> {
         let made = self.applying.iter().flat_map(|pending| pending.windows(key)).chain(self.gathering.windows(key));
         made.filter(|(_, expires)| duplicate_window_counts(*expires, now)).max_by_key(|(_, expires)| *expires).copied()
@@ -579,8 +586,8 @@ impl Drop for JournalStore {
         {
             tracing::error!("the journal thread panicked");
         }
-        // What cannot be applied now is in the journal, and is applied at the next start.
-        if let Err(error) = self.shared.settle().and_then(|()| self.shared.close()) {
+        // Changes that cannot be applied now stay in the journal, and the next start applies them.
+        if let Err(error) = self.shared.apply_pending().and_then(|()| self.shared.close()) {
             tracing::warn!(error = &error as &dyn std::error::Error, "journal not empty; the next start applies it");
         }
     }

@@ -1,5 +1,5 @@
-//! What is in the journal and not yet in the database: enough to answer the engine, and the net effect that the
-//! database will get.
+//! Changes that are in the journal but not yet in the database: enough to answer the engine, and their net effect for
+//! the database.
 
 use super::pending_runs::PendingRuns;
 use crate::run::is_expired;
@@ -15,34 +15,35 @@ use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// A log line that is this old when it is written is not of this moment.
+/// A log line that is at least this old when it is written does not count as recent.
 const OLD_MS: u64 = 60_000;
 
-/// The sum of some batches. A message that was published and has ended within them has no live row any more.
+/// The sum of several batches. A message that was published and has ended within them has no live row.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The first frame that is in here, and the last; 0 if none is.
+    /// The first frame in here.
+    /// The last frame in here; 0 if there is none.
     pub first: u64,
     pub last: u64,
-    /// How long those frames are.
+    /// Total length of the frames.
     pub bytes: usize,
-    /// What became of every message that the batches are about, by position.
-    pub fates: BTreeMap<Seq, Fate>,
-    /// In the order of the batches.
+    /// The latest state of every message that the batches change, by position.
+    pub messages: BTreeMap<Seq, PendingMessage>,
+    /// Log lines, in the order of the batches.
     pub events: Vec<Event>,
     pub letters: Vec<DeadLetter>,
-    /// Duplicate keys, and the windows of each in the order of the batches.
+    /// Duplicate keys, with the windows of each in the order of the batches.
     pub keys: HashMap<(TenantId, DedupKey), Vec<(MessageId, Timestamp)>>,
     pub queues: BTreeMap<(TenantId, String), Queue>,
     pub flows: BTreeMap<(TenantId, String), Flow>,
     pub runs: PendingRuns,
-    /// What it adds to the stored bytes of each tenant, more or less; the database counts them exactly.
+    /// Approximate change of each tenant's stored bytes. The database counts them exactly.
     pub usage: UsageChange,
 }
 
-/// What became of a message.
+/// The latest state of a message.
 #[derive(Debug)]
-pub(crate) struct Fate {
+pub(crate) struct PendingMessage {
     pub id: MessageId,
     pub shard: ShardId,
     /// The message, if it was published in these batches.
@@ -51,9 +52,9 @@ pub(crate) struct Fate {
     pub live: Option<Live>,
 }
 
-impl Fate {
-    /// It was a message of a run that has come and gone: what there is to know of it is in the entry of the run.
-    pub(crate) fn is_over_step(&self) -> bool {
+impl PendingMessage {
+    /// Whether it belonged to a run and has ended. The entry of the run contains everything about it.
+    pub(crate) fn is_ended_step(&self) -> bool {
         self.live.is_none() && self.message.as_ref().is_some_and(|message| message.spec.workflow.is_some())
     }
 }
@@ -63,7 +64,7 @@ impl Pending {
         self.last == 0
     }
 
-    /// Adds a batch that was checked, and says what it adds to the stored bytes of each tenant.
+    /// Adds a checked batch, and returns how it changes the stored bytes of each tenant.
     pub(super) fn add(&mut self, number: u64, bytes: usize, shard: ShardId, ops: &[Op]) -> UsageChange {
         if self.is_empty() {
             self.first = number;
@@ -78,8 +79,9 @@ impl Pending {
                     let own_bytes = if is_same { 0 } else { message.body.len() as u64 };
                     body = Some(&message.body);
                     *usage.entry(message.tenant).or_default() += (ROW_BYTES + own_bytes).cast_signed();
-                    let fate = Fate { id: live.id, shard, message: Some(message.clone()), live: Some(*live) };
-                    self.fates.insert(live.id.seq, fate);
+                    let entry =
+                        PendingMessage { id: live.id, shard, message: Some(message.clone()), live: Some(*live) };
+                    self.messages.insert(live.id.seq, entry);
                 }
                 Op::Update(live) => self.set_live(shard, live.id, Some(*live)),
                 Op::Remove { id } => self.set_live(shard, *id, None),
@@ -107,26 +109,28 @@ impl Pending {
         usage
     }
 
-    /// Whether history may be dropped while this is pending: every log line is of this moment, and about a message that
-    /// is here as well. One that is not may have ended long ago, and goes when it has no line. No run is here that may go,
-    /// whether the database knows of it what is here or what was before, and no note of such a run.
-    pub(super) fn lets_go_of_history(&self, policy: &Retention, now: Timestamp) -> bool {
-        let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.fates.contains_key(&event.id.seq);
+    /// Whether history may be dropped while these changes are pending. Every log line must be recent and belong to a
+    /// message in here, because any other message may have ended long ago and would be dropped if it has no log line.
+    /// No run may be due for removal, in its pending or in its stored state, and there may be no late note of such a
+    /// run.
+    pub(super) fn allows_retention(&self, policy: &Retention, now: Timestamp) -> bool {
+        let is_here = |event: &Event| event.at.plus_millis(OLD_MS) >= now && self.messages.contains_key(&event.id.seq);
         let shorter = policy.history_ms.min(policy.dlq_ms);
         let shorter = Retention { history_ms: shorter, dlq_ms: shorter };
         let is_old = |run: &Arc<Run>| is_expired(run, &shorter, now);
         self.events.iter().all(is_here) && !self.runs.runs().any(is_old) && !self.runs.has_late_notes()
     }
 
-    /// The highest position that was given to a message or an entry of a run.
+    /// The highest position of a published message or an entry of a run.
     pub(crate) fn last_seq(&self) -> Option<Seq> {
-        let published = self.fates.iter().rev().find(|(_, fate)| fate.message.is_some());
+        let published = self.messages.iter().rev().find(|(_, entry)| entry.message.is_some());
         published.map(|(seq, _)| *seq).max(self.runs.last_seq())
     }
 
-    /// Messages that log lines and dead letters are about; looked for only where a step may be among them.
-    pub(crate) fn told(&self) -> HashSet<Seq> {
-        if !self.fates.values().any(Fate::is_over_step) {
+    /// Messages with pending log lines or dead letters. The set is empty if no ended step is pending, because only then
+    /// is it needed.
+    pub(crate) fn mentioned(&self) -> HashSet<Seq> {
+        if !self.messages.values().any(PendingMessage::is_ended_step) {
             return HashSet::new();
         }
         let lines = self.events.iter().map(|event| event.id.seq);
@@ -134,26 +138,26 @@ impl Pending {
     }
 
     fn set_live(&mut self, shard: ShardId, id: MessageId, live: Option<Live>) {
-        self.fates.entry(id.seq).or_insert(Fate { id, shard, message: None, live: None }).live = live;
+        self.messages.entry(id.seq).or_insert(PendingMessage { id, shard, message: None, live: None }).live = live;
     }
 
-    /// Whether this message is live; `None` if nothing is known of what has its position.
+    /// Whether this message is live; `None` if nothing with its position is pending.
     pub(super) fn is_live(&self, shard: ShardId, id: MessageId) -> Option<bool> {
-        let fate = self.fates.get(&id.seq)?;
-        Some(fate.live.is_some() && fate.id == id && fate.shard == shard)
+        let entry = self.messages.get(&id.seq)?;
+        Some(entry.live.is_some() && entry.id == id && entry.shard == shard)
     }
 
     /// A message that was published in these batches.
     pub(super) fn message(&self, id: MessageId) -> Option<Arc<Message>> {
-        self.fates.get(&id.seq).filter(|fate| fate.id == id)?.message.clone()
+        self.messages.get(&id.seq).filter(|entry| entry.id == id)?.message.clone()
     }
 
-    /// Whether the message of this position was published in these batches.
+    /// Whether the message with this position was published in these batches.
     pub(super) fn has_published(&self, seq: Seq) -> bool {
-        self.fates.get(&seq).is_some_and(|fate| fate.message.is_some())
+        self.messages.get(&seq).is_some_and(|entry| entry.message.is_some())
     }
 
-    /// The windows of a duplicate key, in the order in which they were made.
+    /// The windows of a duplicate key, in the order of their creation.
     pub(super) fn windows(&self, key: &(TenantId, DedupKey)) -> &[(MessageId, Timestamp)] {
         self.keys.get(key).map_or(&[], Vec::as_slice)
     }

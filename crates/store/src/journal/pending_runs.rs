@@ -1,5 +1,5 @@
-//! What is in the journal about runs of workflows and not yet in the database: the last state of each run, each entry and
-//! each note, and who waits now.
+//! Changes of workflow runs that are in the journal but not yet in the database: the last state of each run, entry and
+//! note, and the current waiters.
 
 use crate::run::{Body, Parts, StoredNote};
 use bytes::Bytes;
@@ -12,42 +12,42 @@ use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The sum of what some batches say about runs.
+/// The sum of the changes of runs in several batches.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRuns {
     runs: BTreeMap<Seq, Arc<Run>>,
     /// The runs of each name, by creation.
     names: HashMap<(TenantId, String), BTreeSet<(Timestamp, Seq)>>,
     entries: BTreeMap<(Seq, u32), PendingEntry>,
-    /// `None` for those that are no more.
+    /// `None` for removed notes.
     notes: BTreeMap<(Seq, NoteKey), Option<Note>>,
     waiters: BTreeMap<WaiterKey, PendingWaiter>,
     last_seq: Option<Seq>,
 }
 
-/// Event and wait.
+/// Tenant, event, and the timer of the wait.
 pub(super) type WaiterKey = (TenantId, String, Seq);
 
-/// What became of an entry.
+/// The change of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum PendingEntry {
-    /// It is new, or was replaced; with its bytes.
+    /// A new or replaced entry, with its bytes.
     Whole(Entry, Bytes),
-    /// Of one that was there before, the delivery stands otherwise.
+    /// The new delivery state of an entry that existed before.
     Delivery(Delivery),
 }
 
-/// What became of a waiter. One that came and went is not here.
+/// The change of a waiter. A waiter that was added and removed in these batches is not listed.
 #[derive(Debug)]
 pub(crate) enum PendingWaiter {
-    /// It is new.
-    Came(Waiter),
-    /// It was there before.
-    Went(Waiter),
+    /// A new waiter.
+    Added(Waiter),
+    /// A removed waiter that existed before.
+    Removed(Waiter),
 }
 
 impl PendingRuns {
-    /// Adds a change that was checked.
+    /// Adds a checked change.
     pub(super) fn add(&mut self, change: &Change) {
         match change {
             Change::Run(run) => {
@@ -69,12 +69,12 @@ impl PendingRuns {
             Change::Note { run, note } => drop(self.notes.insert((*run, note.key), Some(note.clone()))),
             Change::NoNote { run, key } => drop(self.notes.insert((*run, *key), None)),
             Change::Waiter(waiter) => {
-                self.waiters.insert(key_of(waiter), PendingWaiter::Came(waiter.clone()));
+                self.waiters.insert(key_of(waiter), PendingWaiter::Added(waiter.clone()));
             }
             Change::NoWaiter(waiter) => {
                 let key = key_of(waiter);
                 if self.waiters.remove(&key).is_none() {
-                    self.waiters.insert(key, PendingWaiter::Went(waiter.clone()));
+                    self.waiters.insert(key, PendingWaiter::Removed(waiter.clone()));
                 }
             }
         }
@@ -85,17 +85,17 @@ impl PendingRuns {
         self.runs.values()
     }
 
-    /// What became of entries, by run and place.
+    /// The changed entries, by run and index.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&(Seq, u32), &PendingEntry)> {
         self.entries.iter()
     }
 
-    /// What became of notes, by run and key; `None` for those that are no more.
+    /// The changed notes, by run and key; `None` for removed ones.
     pub(crate) fn notes(&self) -> impl Iterator<Item = (&(Seq, NoteKey), &Option<Note>)> {
         self.notes.iter()
     }
 
-    /// What became of waiters.
+    /// The changed waiters.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &PendingWaiter> {
         self.waiters.values()
     }
@@ -105,12 +105,12 @@ impl PendingRuns {
         self.last_seq
     }
 
-    /// A run as it stands.
+    /// The latest state of a run.
     pub(super) fn run(&self, no: Seq) -> Option<&Arc<Run>> {
         self.runs.get(&no)
     }
 
-    /// The newest run of this name, or the one that was created at this time.
+    /// The newest run of this name, or the one with this time of creation.
     pub(super) fn find(&self, name: &(TenantId, String), created_at: Option<Timestamp>) -> Option<&Arc<Run>> {
         let of_name = self.names.get(name)?;
         let found = match created_at {
@@ -120,29 +120,30 @@ impl PendingRuns {
         self.runs.get(&found?.1)
     }
 
-    /// What became of a note, if anything did.
+    /// The change of a note, if there is one.
     pub(super) fn note(&self, run: Seq, key: NoteKey) -> Option<&Option<Note>> {
         self.notes.get(&(run, key))
     }
 
-    /// Whether a run that has ended before keeps something more: it may be dropped at any time.
+    /// Whether notes were added to a run that is not in these batches: it has ended before and may be dropped at any
+    /// time.
     pub(super) fn has_late_notes(&self) -> bool {
         let is_late = |(run, key): &(Seq, NoteKey)| key.kind == NoteKind::InvokeOut && !self.runs.contains_key(run);
         self.notes.keys().any(is_late)
     }
 
-    /// Whether something is known of this entry: then it is there.
+    /// Whether this entry was changed, and therefore exists.
     pub(super) fn has_entry(&self, run: Seq, index: u32) -> bool {
         self.entries.contains_key(&(run, index))
     }
 
-    /// What became of a waiter.
+    /// The change of a waiter.
     pub(super) fn waiter(&self, key: &WaiterKey) -> Option<&PendingWaiter> {
         self.waiters.get(key)
     }
 }
 
-/// All that is pending about one run.
+/// All pending changes of one run.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     run: Option<Arc<Run>>,
@@ -151,7 +152,7 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
-    /// Adds what later batches say of the run.
+    /// Adds the changes of later batches.
     pub(super) fn add(&mut self, no: Seq, pending: &PendingRuns) {
         if let Some(run) = pending.runs.get(&no) {
             self.run = Some(Arc::clone(run));
@@ -171,7 +172,7 @@ impl Overlay {
         self.notes.extend(of_run.map(|((_, key), note)| (*key, note.clone())));
     }
 
-    /// What there is of the run, where the database has this of it.
+    /// Applies the changes to the stored parts of the run.
     pub(super) fn over<B: Body>(self, stored: Parts<B>) -> Parts<B> {
         let run = self.run.map(Arc::unwrap_or_clone).or(stored.run);
         let mut entries: BTreeMap<u32, (Entry, B)> =
@@ -182,7 +183,7 @@ impl Overlay {
                     entries.insert(index, (entry, B::of(&body)));
                 }
                 (PendingEntry::Delivery(delivery), Some((entry, _))) => entry.delivery = delivery,
-                // The run was dropped meanwhile.
+                // The run was dropped in the meantime.
                 (PendingEntry::Delivery(_), None) => {}
             }
         }
@@ -198,7 +199,7 @@ impl Overlay {
     }
 }
 
-/// Which wait a waiter is.
+/// The key of a waiter.
 pub(super) fn key_of(waiter: &Waiter) -> WaiterKey {
     (waiter.tenant, waiter.event.clone(), waiter.timer.seq)
 }

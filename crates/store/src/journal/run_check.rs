@@ -1,29 +1,30 @@
-//! What a batch says about runs of workflows is checked before it is promised: what is pending cannot be refused later.
+//! Checks a batch's changes of workflow runs before it is acknowledged, because pending changes cannot be rejected
+//! later.
 
 use super::State;
 use super::pending_runs::{PendingWaiter, WaiterKey, key_of};
 use crate::StoreError;
 use crate::run::is_same_run;
-use crate::sqlite::Premises;
+use crate::sqlite::Preconditions;
 use posthaste_engine::workflow::run::Run;
 use posthaste_engine::workflow::{Change, Waiter};
 use posthaste_wire::id::Seq;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What a batch itself has done so far, and what only the database can tell.
+/// The changes of the batch so far, and the conditions that only the database can check.
 #[derive(Default)]
 pub(super) struct RunCheck<'a> {
     runs: HashMap<Seq, &'a Arc<Run>>,
     entries: HashSet<(Seq, u32)>,
-    /// `None` for one that went.
+    /// `None` for a removed waiter.
     waiters: HashMap<WaiterKey, Option<&'a Waiter>>,
-    /// What the database must say.
-    pub premises: Premises,
+    /// The conditions that the database must check.
+    pub preconditions: Preconditions,
 }
 
 impl<'a> RunCheck<'a> {
-    /// Checks the next change; false if it is not for the journal.
+    /// Checks the next change. Returns false if the journal cannot take it.
     pub(super) fn add(&mut self, change: &'a Change, state: &State) -> Result<bool, StoreError> {
         match change {
             Change::Run(run) => self.add_run(run, state)?,
@@ -34,19 +35,19 @@ impl<'a> RunCheck<'a> {
                 let is_known = self.entries.contains(&(*run, *index))
                     || state.generations().any(|pending| pending.runs.has_entry(*run, *index));
                 if !is_known {
-                    self.premises.entries.push((*run, *index));
+                    self.preconditions.entries.push((*run, *index));
                 }
             }
             Change::Note { run, .. } => {
                 let is_known =
                     self.runs.contains_key(run) || state.generations().any(|pending| pending.runs.run(*run).is_some());
                 if !is_known {
-                    self.premises.noted.insert(*run);
+                    self.preconditions.noted.insert(*run);
                 }
             }
-            // One that is not there is none as well.
+            // Removing an absent note is allowed.
             Change::NoNote { .. } => {}
-            // It may be there already.
+            // It may exist already.
             Change::Waiter(waiter) if waiter.timer.seq <= state.last_seq => return Ok(false),
             Change::Waiter(waiter) => return Ok(self.waiters.insert(key_of(waiter), Some(waiter)).is_none()),
             Change::NoWaiter(waiter) => self.add_no_waiter(waiter, state)?,
@@ -62,7 +63,7 @@ impl<'a> RunCheck<'a> {
             }
             Some(_) => {}
             None if run.no > state.last_seq => {}
-            None => self.premises.runs.push(Arc::clone(run)),
+            None => self.preconditions.runs.push(Arc::clone(run)),
         }
         Ok(())
     }
@@ -71,8 +72,8 @@ impl<'a> RunCheck<'a> {
         let key = key_of(waiter);
         let pending = || {
             state.generations().find_map(|pending| pending.runs.waiter(&key)).map(|pending| match pending {
-                PendingWaiter::Came(waiter) => Some(waiter),
-                PendingWaiter::Went(_) => None,
+                PendingWaiter::Added(waiter) => Some(waiter),
+                PendingWaiter::Removed(_) => None,
             })
         };
         match self.waiters.get(&key).copied().or_else(pending) {
@@ -80,7 +81,7 @@ impl<'a> RunCheck<'a> {
                 return Err(StoreError::Corrupt { what: "waiter", source: "it is missing".into() });
             }
             Some(_) => {}
-            None => self.premises.waiters.push(waiter.clone()),
+            None => self.preconditions.waiters.push(waiter.clone()),
         }
         self.waiters.insert(key, None);
         Ok(())

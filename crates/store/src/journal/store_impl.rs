@@ -1,4 +1,4 @@
-//! The verbs of the store: which wait until the database has what is pending, and which need not.
+//! The implementation of [`Store`]: which calls first apply pending changes to the database, and which do not.
 
 use super::super::{
     BoxError, Counts, DeadLetterRecord, DiskOutlook, Durability, Epoch, EventFilter, EventRecord, FailedRun, Filter,
@@ -25,26 +25,25 @@ use posthaste_wire::id::{DlqId, MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use std::sync::Arc;
 
-/// How often a run is put together from what is pending and what is in the database, should the one become the other
-/// meanwhile; then all of it is brought into the database.
+/// How often a query retries to combine the pending and the stored parts of a run, if changes are applied in between.
+/// After that, it applies all pending changes first.
 const RUN_TRIES: usize = 3;
 
 impl JournalStore {
-    /// The database, with everything that was committed before this call in it.
-    fn settled(&self) -> Result<&SqliteStore, StoreError> {
-        self.shared.settle()?;
+    /// The database, after applying everything that was committed before this call.
+    fn up_to_date(&self) -> Result<&SqliteStore, StoreError> {
+        self.shared.apply_pending()?;
         Ok(&self.shared.database)
     }
 
-    /// The database, for what is never pending.
+    /// The database, for data that is never pending.
     fn database(&self) -> &SqliteStore {
         &self.shared.database
     }
 }
 
 impl JournalStore {
-    /// What there is of a run, of what is pending and what is in the database; `None` if the one became the other too
-    /// often meanwhile.
+    /// Combines the pending and the stored parts of a run. Returns `None` if changes were applied in between too often.
     fn run_parts<B: Body>(
         &self,
         tenant: TenantId,
@@ -75,7 +74,7 @@ fn corrupt(source: BoxError) -> StoreError {
 impl Store for JournalStore {
     fn lease(&self, shard: ShardId, now: Timestamp) -> Result<Epoch, StoreError> {
         let _commits = lock(&self.shared.log);
-        let epoch = self.settled()?.lease(shard, now)?;
+        let epoch = self.up_to_date()?.lease(shard, now)?;
         self.shared.state().epochs.insert(shard, epoch);
         Ok(epoch)
     }
@@ -89,7 +88,7 @@ impl Store for JournalStore {
     }
 
     fn load(&self, shard: ShardId, load: &Load) -> Result<Vec<Live>, StoreError> {
-        self.settled()?.load(shard, load)
+        self.up_to_date()?.load(shard, load)
     }
 
     fn load_messages(&self, ids: &[MessageId]) -> Result<Vec<Arc<Message>>, StoreError> {
@@ -130,7 +129,7 @@ impl Store for JournalStore {
             keys.iter().map(|key| state.find_window(key, now)).collect()
         };
         let stored = self.database().find_windows(keys, now)?;
-        // Of two windows that end together the one in the journal is the later one.
+        // If two windows end at the same time, the one in the journal is later.
         let later = |(stored, pending): (Option<_>, Option<_>)| {
             stored.into_iter().chain(pending).max_by_key(|(_, expires)| *expires).map(|(id, _)| id)
         };
@@ -138,15 +137,15 @@ impl Store for JournalStore {
     }
 
     fn find_live(&self, tenant: TenantId, ids: &[MessageId]) -> Result<Vec<Live>, StoreError> {
-        self.settled()?.find_live(tenant, ids)
+        self.up_to_date()?.find_live(tenant, ids)
     }
 
     fn match_live(&self, tenant: TenantId, filter: &Filter, after: Seq, max: usize) -> Result<Vec<Live>, StoreError> {
-        self.settled()?.match_live(tenant, filter, after, max)
+        self.up_to_date()?.match_live(tenant, filter, after, max)
     }
 
     fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Result<Option<MessageRecord>, StoreError> {
-        self.settled()?.message(tenant, id, part)
+        self.up_to_date()?.message(tenant, id, part)
     }
 
     fn list_events(
@@ -155,15 +154,15 @@ impl Store for JournalStore {
         filter: &EventFilter,
         page: &PageRequest,
     ) -> Result<Page<EventRecord>, StoreError> {
-        self.settled()?.list_events(tenant, filter, page)
+        self.up_to_date()?.list_events(tenant, filter, page)
     }
 
     fn dead_letter(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<DeadLetterRecord>, StoreError> {
-        self.settled()?.dead_letter(tenant, dlq_id)
+        self.up_to_date()?.dead_letter(tenant, dlq_id)
     }
 
     fn find_dead_letters(&self, tenant: TenantId, ids: &[DlqId]) -> Result<Vec<DlqId>, StoreError> {
-        self.settled()?.find_dead_letters(tenant, ids)
+        self.up_to_date()?.find_dead_letters(tenant, ids)
     }
 
     fn list_dead_letters(
@@ -172,7 +171,7 @@ impl Store for JournalStore {
         filter: &Filter,
         page: &PageRequest,
     ) -> Result<Page<DeadLetterRecord>, StoreError> {
-        self.settled()?.list_dead_letters(tenant, filter, page)
+        self.up_to_date()?.list_dead_letters(tenant, filter, page)
     }
 
     fn visit_dead_letters(
@@ -182,7 +181,7 @@ impl Store for JournalStore {
         page: &PageRequest,
         visit: &mut VisitDeadLetter<'_>,
     ) -> Result<(), StoreError> {
-        self.settled()?.visit_dead_letters(tenant, filter, page, visit)
+        self.up_to_date()?.visit_dead_letters(tenant, filter, page, visit)
     }
 
     fn secret(&self, fresh: &[u8; 32]) -> Result<[u8; 32], StoreError> {
@@ -228,27 +227,27 @@ impl Store for JournalStore {
     }
 
     fn queues(&self, tenant: Option<TenantId>) -> Result<Vec<Queue>, StoreError> {
-        self.settled()?.queues(tenant)
+        self.up_to_date()?.queues(tenant)
     }
 
     fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError> {
-        self.settled()?.list_queues(tenant, page)
+        self.up_to_date()?.list_queues(tenant, page)
     }
 
     fn queue(&self, tenant: TenantId, name: &str) -> Result<Option<Queue>, StoreError> {
-        self.settled()?.queue(tenant, name)
+        self.up_to_date()?.queue(tenant, name)
     }
 
     fn queue_lags(&self, tenant: TenantId, queues: &[QueueKey]) -> Result<Vec<u64>, StoreError> {
-        self.settled()?.queue_lags(tenant, queues)
+        self.up_to_date()?.queue_lags(tenant, queues)
     }
 
     fn flows(&self) -> Result<Vec<Flow>, StoreError> {
-        self.settled()?.flows()
+        self.up_to_date()?.flows()
     }
 
     fn flow_loads(&self, tenant: TenantId, flows: &[FlowKey], until: Timestamp) -> Result<Vec<u64>, StoreError> {
-        self.settled()?.flow_loads(tenant, flows, until)
+        self.up_to_date()?.flow_loads(tenant, flows, until)
     }
 
     fn flow_waiting(
@@ -257,7 +256,7 @@ impl Store for JournalStore {
         flows: &[(FlowKey, Vec<MessageId>)],
         until: Timestamp,
     ) -> Result<Vec<u64>, StoreError> {
-        self.settled()?.flow_waiting(tenant, flows, until)
+        self.up_to_date()?.flow_waiting(tenant, flows, until)
     }
 
     fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError> {
@@ -297,7 +296,7 @@ impl Store for JournalStore {
             found.map(|run| ((run.created_at, run.no), run.state)).max_by_key(|(position, _)| *position)
         };
         match pending {
-            // Nothing in the database is newer than one that goes on.
+            // The database has no newer run than a live one.
             Some(((_, no), state)) if created_at.is_some() || state == RunState::Started => Ok(Some(no)),
             _ => {
                 let stored = self.database().find_run_and_time(tenant, id, created_at, pool)?;
@@ -310,14 +309,14 @@ impl Store for JournalStore {
     fn workflow(&self, tenant: TenantId, run: Seq) -> Result<Option<Workflow>, StoreError> {
         match self.run_parts(tenant, run, Scope::All, ReadPool::Core)? {
             Some(parts) => parts.workflow().map_err(corrupt),
-            None => self.settled()?.workflow(tenant, run),
+            None => self.up_to_date()?.workflow(tenant, run),
         }
     }
 
     fn run_record(&self, tenant: TenantId, run: Seq, pool: ReadPool) -> Result<Option<Record>, StoreError> {
         match self.run_parts(tenant, run, Scope::All, pool)? {
             Some(parts) => parts.record().map_err(corrupt),
-            None => self.settled()?.run_record(tenant, run, pool),
+            None => self.up_to_date()?.run_record(tenant, run, pool),
         }
     }
 
@@ -329,14 +328,14 @@ impl Store for JournalStore {
     ) -> Result<Option<Vec<(Entry, Bytes)>>, StoreError> {
         match self.run_parts(tenant, run, Scope::Entries, pool)? {
             Some(parts) => parts.list().map_err(corrupt),
-            None => self.settled()?.run_entries(tenant, run, pool),
+            None => self.up_to_date()?.run_entries(tenant, run, pool),
         }
     }
 
     fn run_steps(&self, tenant: TenantId, run: Seq, kind: &'static str) -> Result<Vec<(Entry, Bytes)>, StoreError> {
         match self.run_parts::<Bytes>(tenant, run, Scope::Steps(kind), ReadPool::Queries)? {
             Some(parts) => Ok(parts.steps(kind)),
-            None => self.settled()?.run_steps(tenant, run, kind),
+            None => self.up_to_date()?.run_steps(tenant, run, kind),
         }
     }
 
@@ -354,19 +353,19 @@ impl Store for JournalStore {
     }
 
     fn waiters(&self, tenant: TenantId, event: &str, max: usize) -> Result<Vec<Waiter>, StoreError> {
-        self.settled()?.waiters(tenant, event, max)
+        self.up_to_date()?.waiters(tenant, event, max)
     }
 
     fn waits(&self, tenant: TenantId, event: &str, after: Seq, max: usize) -> Result<Vec<ListedWait>, StoreError> {
-        self.settled()?.waits(tenant, event, after, max)
+        self.up_to_date()?.waits(tenant, event, after, max)
     }
 
     fn match_runs(&self, tenant: TenantId, filter: &RunFilter, after: Seq, max: usize) -> Result<Vec<Seq>, StoreError> {
-        self.settled()?.match_runs(tenant, filter, after, max)
+        self.up_to_date()?.match_runs(tenant, filter, after, max)
     }
 
     fn list_runs(&self, tenant: TenantId, filter: &RunFilter, page: &PageRequest) -> Result<Page<Record>, StoreError> {
-        self.settled()?.list_runs(tenant, filter, page)
+        self.up_to_date()?.list_runs(tenant, filter, page)
     }
 
     fn list_failed_runs(
@@ -375,15 +374,15 @@ impl Store for JournalStore {
         filter: &RunFilter,
         page: &PageRequest,
     ) -> Result<Page<FailedRun>, StoreError> {
-        self.settled()?.list_failed_runs(tenant, filter, page)
+        self.up_to_date()?.list_failed_runs(tenant, filter, page)
     }
 
     fn find_failed_run(&self, tenant: TenantId, dlq_id: DlqId, pool: ReadPool) -> Result<Option<Seq>, StoreError> {
-        self.settled()?.find_failed_run(tenant, dlq_id, pool)
+        self.up_to_date()?.find_failed_run(tenant, dlq_id, pool)
     }
 
     fn failed_run(&self, tenant: TenantId, dlq_id: DlqId) -> Result<Option<FailedRun>, StoreError> {
-        self.settled()?.failed_run(tenant, dlq_id)
+        self.up_to_date()?.failed_run(tenant, dlq_id)
     }
 
     fn retain(&self, policy: &Retention, now: Timestamp) -> Result<Retained, StoreError> {
@@ -391,15 +390,15 @@ impl Store for JournalStore {
     }
 
     fn live_runs(&self) -> Result<u64, StoreError> {
-        self.settled()?.live_runs()
+        self.up_to_date()?.live_runs()
     }
 
     fn failed_runs(&self) -> Result<u64, StoreError> {
-        self.settled()?.failed_runs()
+        self.up_to_date()?.failed_runs()
     }
 
     fn tally(&self, tenant: TenantId, max: u64) -> Result<Tally, StoreError> {
-        self.settled()?.tally(tenant, max)
+        self.up_to_date()?.tally(tenant, max)
     }
 
     fn disk_outlook(&self) -> Arc<DiskOutlook> {

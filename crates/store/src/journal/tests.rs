@@ -1,4 +1,4 @@
-//! The journal's care for the database's files: how long the WAL gets, and which pages are free.
+//! How the journal treats the database's files: the length of the WAL, and free pages.
 
 use super::*;
 use crate::{Durability, Epoch, ShardId, Store};
@@ -25,8 +25,8 @@ impl Rig {
         Rig { store, epoch, tenant, written: 0, _directory: directory }
     }
 
-    /// Brings this many bytes into the database, in the place of those before. They differ each time, because pages that stay
-    /// the same are not written.
+    /// Replaces the stored bytes with this many others. They differ each time, because pages that stay the same are not
+    /// written.
     fn write(&mut self, bytes: usize) {
         self.written += 1;
         let text = format!("{:08}", self.written).repeat(bytes.div_ceil(8));
@@ -48,7 +48,7 @@ impl Rig {
             stopped: false,
         };
         self.store.commit(SHARD, self.epoch, &[Op::PutBulkAction(action)], Durability::Lazy).unwrap();
-        self.store.shared.settle().unwrap();
+        self.store.shared.apply_pending().unwrap();
     }
 
     fn unmoved(&self) -> u64 {
@@ -57,7 +57,7 @@ impl Rig {
 }
 
 #[test]
-fn the_thread_moves_the_wal_once_it_is_long_enough() {
+fn the_thread_checkpoints_the_wal_at_the_limit() {
     let mut rig = Rig::new();
     for _ in 0..CHECKPOINT_BYTES / MIB as u64 + 2 {
         rig.write(MIB);
@@ -70,7 +70,7 @@ fn the_thread_moves_the_wal_once_it_is_long_enough() {
 }
 
 #[test]
-fn whoever_writes_moves_the_wal_if_the_thread_does_not_get_to_it() {
+fn commits_checkpoint_the_wal_when_the_thread_is_too_slow() {
     let mut rig = Rig::new();
     rig.store.shared.state().stopping = true;
     rig.store.shared.changed.notify_all();
@@ -84,7 +84,7 @@ fn whoever_writes_moves_the_wal_if_the_thread_does_not_get_to_it() {
 }
 
 #[test]
-fn pages_that_are_free_again_are_known_as_room() {
+fn freed_pages_count_as_reusable_space() {
     let mut rig = Rig::new();
     let outlook = rig.store.disk_outlook();
     rig.write(8 * MIB);
@@ -97,7 +97,7 @@ fn pages_that_are_free_again_are_known_as_room() {
 }
 
 #[test]
-fn on_a_disk_with_little_room_the_wal_stays_short_even_if_nothing_more_is_written() {
+fn on_a_nearly_full_disk_the_wal_is_checkpointed_without_further_writes() {
     let mut rig = Rig::new();
     let outlook = rig.store.disk_outlook();
     for _ in 0..16 {

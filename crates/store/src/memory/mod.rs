@@ -1,8 +1,8 @@
-//! The reference model: what every backend must do, in the simplest code that does it.
+//! The reference model: the required behaviour of every backend, in the simplest code.
 //!
-//! Nothing survives the process. A batch is applied to a copy that replaces the model when all of it
-//! worked, so a commit costs as much as there is stored; tests are small enough. The questions are answered
-//! here; `model` is what is stored and how it changes, `runs` the same for runs of workflows.
+//! Nothing survives the process. A batch is applied to a copy, which replaces the model if the whole batch succeeds. A
+//! commit therefore costs as much as the stored data, which is small in tests. This file answers the queries; `model`
+//! holds the data and its changes, and `runs` does both for workflow runs.
 
 mod model;
 mod runs;
@@ -264,7 +264,7 @@ impl Store for MemoryStore {
 
     fn url_groups(&self, tenant: TenantId, page: &NamePage) -> Result<Names<UrlGroup>, StoreError> {
         let mut builder = NamesBuilder::new(page);
-        for (name, group) in behind(&self.model().url_groups, tenant, page) {
+        for (name, group) in entries_after(&self.model().url_groups, tenant, page) {
             if builder.admits(weight::of_url_group(group)).is_break() {
                 break;
             }
@@ -307,7 +307,7 @@ impl Store for MemoryStore {
 
     fn list_queues(&self, tenant: TenantId, page: &NamePage) -> Result<Names<Queue>, StoreError> {
         let mut builder = NamesBuilder::new(page);
-        for (name, queue) in behind(&self.model().queues, tenant, page).filter(|(_, queue)| !queue.deleted) {
+        for (name, queue) in entries_after(&self.model().queues, tenant, page).filter(|(_, queue)| !queue.deleted) {
             if builder.admits(name.len()).is_break() {
                 break;
             }
@@ -355,7 +355,7 @@ impl Store for MemoryStore {
 
     fn schedules(&self, tenant: TenantId, page: &NamePage) -> Result<Names<ListedSchedule>, StoreError> {
         let mut builder = NamesBuilder::new(page);
-        for (id, schedule) in behind(&self.model().schedules, tenant, page) {
+        for (id, schedule) in entries_after(&self.model().schedules, tenant, page) {
             if builder.admits(weight::of_schedule_head(schedule)).is_break() {
                 break;
             }
@@ -526,7 +526,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// Whether the row is in the lane; every row is when none is named.
+/// Whether the row is in the lane. Without a lane every row matches.
 fn is_in_lane(live: &Live, lane: Option<LaneKey>) -> bool {
     lane.is_none_or(|(tenant, lane)| {
         live.tenant == tenant
@@ -537,8 +537,8 @@ fn is_in_lane(live: &Live, lane: Option<LaneKey>) -> bool {
     })
 }
 
-/// The tenant's part of what has names, behind the cursor of the page.
-fn behind<'a, T>(
+/// The tenant's named objects after the cursor of the page.
+fn entries_after<'a, T>(
     list: &'a BTreeMap<(TenantId, String), T>,
     tenant: TenantId,
     page: &NamePage,
@@ -551,7 +551,7 @@ fn behind<'a, T>(
     range.take_while(move |((owner, _), _)| *owner == tenant).map(|((_, name), entry)| (name.as_str(), entry))
 }
 
-/// The tenant's part of a list within the bounds, in the order asked for.
+/// The tenant's entries within the bounds, in the requested order.
 fn in_order<T>(
     list: &BTreeMap<(TenantId, Position), T>,
     tenant: TenantId,

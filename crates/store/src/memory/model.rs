@@ -1,4 +1,4 @@
-//! What the reference model holds, and how each op changes it.
+//! The data of the reference model, and how each op changes it.
 
 use crate::bucket::{DLQ_BUCKET_MS, HISTORY_BUCKET_MS, bucket_of, is_over};
 use crate::usage::{ROW_BYTES, json_row_bytes};
@@ -21,7 +21,7 @@ use posthaste_wire::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Everything that is stored.
+/// All stored data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub tenants: Vec<String>,
@@ -40,17 +40,17 @@ pub(super) struct Model {
     pub schedules: BTreeMap<(TenantId, String), Schedule>,
     pub bulk_actions: BTreeMap<Seq, BulkAction>,
     pub runs: BTreeMap<Seq, Arc<Run>>,
-    /// By run and place in its list.
+    /// By run and index.
     pub entries: BTreeMap<(Seq, u32), (Entry, Bytes)>,
     /// By run.
     pub notes: BTreeMap<(Seq, NoteKey), Note>,
-    /// By event and wait.
+    /// By tenant, event, and the timer of the wait.
     pub waiters: BTreeMap<(TenantId, String, Seq), Waiter>,
     pub last_seq: Option<Seq>,
 }
 
 impl Model {
-    /// Does what an op says.
+    /// Applies an op.
     pub(super) fn apply(&mut self, shard: ShardId, op: &Op) -> Result<(), StoreError> {
         match op {
             Op::Insert { message, live } => {
@@ -124,7 +124,7 @@ impl Model {
         Ok(())
     }
 
-    /// What a tenant has stored, more or less: of messages only bodies count, and not once for all that share one.
+    /// Approximate stored bytes of a tenant: of a message only the body counts, and a shared body counts several times.
     pub(super) fn stored_bytes(&self, tenant: TenantId) -> u64 {
         let messages = self.messages.values().filter(|message| message.tenant == tenant);
         let groups = self.url_groups.iter().filter(|((owner, _), _)| *owner == tenant);
@@ -152,12 +152,12 @@ impl Model {
         self.live.get(&id.seq).map(|(_, live)| *live).filter(|live| live.id == id)
     }
 
-    /// How many live rows are meant.
+    /// The number of live rows that match.
     pub(super) fn count_live(&self, is_meant: impl Fn(&Live) -> bool) -> u64 {
         self.live.values().filter(|(_, live)| is_meant(live)).count() as u64
     }
 
-    /// Drops what is old enough and says how many buckets that were.
+    /// Drops expired data and returns the number of dropped buckets.
     pub(super) fn retain(&mut self, policy: &Retention, now: Timestamp) -> u32 {
         let mut dropped = BTreeSet::new();
         self.events.retain(|(_, position), _| {

@@ -1,4 +1,4 @@
-//! Runs of workflows in the reference model.
+//! Workflow runs in the reference model.
 
 use super::model::{Model, broken};
 use crate::page::{Bounds, PageBuilder};
@@ -38,7 +38,7 @@ impl Model {
             Change::Note { run, note } if self.runs.contains_key(run) => {
                 self.notes.insert((*run, note.key), note.clone());
             }
-            // Nobody would ever drop it.
+            // The run does not exist, so nothing would ever drop the note.
             Change::Note { .. } => {}
             Change::NoNote { run, key } => drop(self.notes.remove(&(*run, *key))),
             Change::Waiter(waiter) => {
@@ -89,7 +89,7 @@ impl Model {
         Parts { run, entries: entries.collect(), notes: notes.collect() }
     }
 
-    /// A run that has failed, as the DLQ shows it; `None` without its entries.
+    /// A failed run as the DLQ shows it; `None` if its entries are missing.
     pub(super) fn failed(&self, run: &Run) -> Result<Option<FailedRun>, StoreError> {
         let failed = run.failure.as_ref().map_or(0, |failure| failure.entry);
         let entry = |index| self.entries.get(&(run.no, index)).cloned();
@@ -140,7 +140,7 @@ impl Model {
         Ok(found)
     }
 
-    /// A page of the runs that have a place in the list, each as it is `shown`, with its bytes.
+    /// A page of the runs that have a position in the list. `shown` turns each into an entry and its bytes.
     pub(super) fn list_runs<T>(
         &self,
         tenant: TenantId,
@@ -175,7 +175,7 @@ impl Model {
         self.runs_of(tenant).find(|run| dlq_place_of(run) == Some(dlq_id))
     }
 
-    /// How many failed runs are in the DLQ.
+    /// The number of failed runs in the DLQ.
     pub(super) fn failed_runs(&self) -> u64 {
         let is_in_dlq = |run: &&Arc<Run>| run.failure.as_deref().is_some_and(|failure| failure.is_in_dlq);
         self.runs.values().filter(is_in_dlq).count() as u64
@@ -192,7 +192,7 @@ impl Model {
         });
     }
 
-    /// What a tenant has stored of runs, as every store counts it.
+    /// The stored bytes of a tenant's runs, counted as in every store.
     pub(super) fn stored_bytes_of_runs(&self, tenant: TenantId) -> u64 {
         let is_own = |run: &Seq| self.runs.get(run).is_some_and(|run| run.tenant == tenant);
         let entries = self.entries.iter().filter(|((run, _), _)| is_own(run));
@@ -206,7 +206,7 @@ impl Model {
         self.runs.values().filter(move |run| run.tenant == tenant)
     }
 
-    /// The run with its entries, if it is meant; dates compare with `at`.
+    /// The run with its entries, if it matches; dates apply to `at`.
     fn matching(&self, run: &Run, filter: &RunFilter, at: Timestamp) -> Result<Option<Record>, StoreError> {
         if !filter.matches(run) || !filter.matches_time(at) {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Bulk actions and their progress. Old ones go with the rest of the history, see `retention`.
+//! Bulk actions and their progress. Old ones are dropped with the rest of the history; see `retention`.
 
 use super::codec::{self, int, to_json};
 use super::error::{Failure, Outcome};

@@ -1,6 +1,6 @@
 //! Rows to values and back.
 //!
-//! SQLite integers are signed: hashes are stored by their bits, times and positions fit as they are.
+//! SQLite integers are signed. Hashes are stored bit by bit; times and positions fit as they are.
 
 use super::error::{Failure, Outcome};
 use bytes::Bytes;
@@ -16,13 +16,13 @@ use serde::de::DeserializeOwned;
 /// Columns that [`live`] reads.
 pub(super) const LIVE_COLUMNS: &str =
     "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, queue, turn_at, turn_seq, flow, step";
-/// Columns that [`message_head`] reads: SQLite reads a body even if nobody looks at its column.
+/// Columns that [`message_head`] reads. They leave out the body, because SQLite reads it even if the column is unused.
 pub(super) const HEAD_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec";
-/// The same, and the body, which [`Snapshot::body`](super::read::Snapshot::body) reads.
+/// [`HEAD_COLUMNS`] and the body, which [`Snapshot::body`](super::read::Snapshot::body) reads.
 pub(super) const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, spec, body";
-/// The place of the body among [`MESSAGE_COLUMNS`].
+/// The index of the body among [`MESSAGE_COLUMNS`].
 pub(super) const BODY_COLUMN: usize = 6;
-/// Columns that [`dead_letter`] reads, behind those of the message.
+/// Columns that [`dead_letter`] reads, after those of the message.
 pub(super) const LETTER_COLUMNS: &str = "at, retried, error, response";
 
 /// A number that SQLite can hold; times and positions are never larger.
@@ -40,7 +40,7 @@ pub(super) fn to_json<T: Serialize>(what: &'static str, value: &T) -> Outcome<St
     serde_json::to_string(value).map_err(|error| Failure::corrupt(what, error))
 }
 
-/// What a JSON text says.
+/// Parses a JSON text.
 pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Outcome<T> {
     serde_json::from_str(text).map_err(|error| Failure::corrupt(what, JsonError::from(error)))
 }
@@ -118,13 +118,13 @@ pub(super) fn state_number(state: State) -> i64 {
     state as i64
 }
 
-/// The state of a number.
+/// The state with this number.
 pub(super) fn state(number: i64) -> Outcome<State> {
     let found = usize::try_from(number).ok().and_then(|index| State::ALL.get(index)).copied();
     found.ok_or_else(|| Failure::corrupt("log line", format!("there is no state {number}")))
 }
 
-/// What a log line carries; most carry nothing.
+/// The details of a log line. Most lines have none.
 pub(super) fn detail(text: Option<&str>) -> Outcome<EventDetail> {
     text.map_or_else(|| Ok(EventDetail::default()), |text| from_json("log line", text))
 }

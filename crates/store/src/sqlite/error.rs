@@ -1,4 +1,4 @@
-//! What can go wrong with the file, and what the caller is told.
+//! Errors of the store file, and how they appear to the caller.
 
 use crate::{BoxError, StoreError};
 use rusqlite::ErrorCode;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Why a store file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A later release has written the file.
+    /// A later release wrote the file.
     #[error(
         "the store has format {found}, but this release knows only up to {supported}: upgrade the posthaste binary"
     )]
@@ -17,33 +17,33 @@ pub enum OpenError {
         /// The newest format that this release knows.
         supported: i64,
     },
-    /// Another program's file.
+    /// The file belongs to another program.
     #[error("{} is not a store of Posthaste", .path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot create {}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// SQLite refused.
+    /// SQLite returned an error.
     #[error("cannot open {}", .path.display())]
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The error of SQLite.
         #[source]
         source: BoxError,
     },
 }
 
-/// A failure inside this module; [`Failure::of_read`] and [`Failure::of_write`] say what it means.
+/// A failure inside this module. [`Failure::of_read`] and [`Failure::of_write`] convert it for the caller.
 #[derive(Debug)]
 pub(super) enum Failure {
     Sqlite(rusqlite::Error),
@@ -51,7 +51,7 @@ pub(super) enum Failure {
     Corrupt { what: &'static str, source: BoxError },
 }
 
-/// What the functions of this module return.
+/// The result of this module's functions.
 pub(super) type Outcome<T> = Result<T, Failure>;
 
 impl From<rusqlite::Error> for Failure {
@@ -61,12 +61,12 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl Failure {
-    /// Something that must be there, or must not, is not so.
+    /// The file lacks a required row, or has one that must not exist.
     pub(super) fn corrupt(what: &'static str, source: impl Into<BoxError>) -> Self {
         Failure::Corrupt { what, source: source.into() }
     }
 
-    /// Nothing was changed, so every failure that is not about the data may pass.
+    /// A failed read changed nothing, so any failure that is not about the data may be temporary.
     pub(super) fn of_read(self) -> StoreError {
         match self {
             Failure::Fenced => StoreError::Fenced,
@@ -86,7 +86,8 @@ impl Failure {
         }
     }
 
-    /// A lock or a broken rule leaves the file as it was; after anything else nobody can be sure.
+    /// After a lock conflict or a constraint violation the file is unchanged. After any other failure its state is
+    /// unknown.
     pub(super) fn of_write(self) -> StoreError {
         match self {
             Failure::Fenced => StoreError::Fenced,
@@ -100,7 +101,7 @@ impl Failure {
     }
 }
 
-/// The bytes are wrong, not the circumstances.
+/// Whether the data is wrong, rather than the environment.
 fn is_damage(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))

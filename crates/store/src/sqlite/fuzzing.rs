@@ -1,5 +1,4 @@
-//! Rows of any content through the decoders of this module, for the targets of `fuzz/`, and what tests ask of a file. Nothing
-//! else calls it.
+//! Decodes rows with arbitrary contents for the targets of `fuzz/`, and examines files for tests. Not used elsewhere.
 
 use super::codec;
 use super::error::{Failure, Outcome};
@@ -23,7 +22,7 @@ use std::path::Path;
 /// Columns of the widest row.
 const COLUMNS: usize = 13;
 
-/// The bytes that each tenant has stored, as the file counts them and as a walk over its tables does.
+/// The stored bytes of each tenant: as recorded in the file, and as counted by a walk over its tables.
 pub fn usage_and_recount(path: &Path) -> Result<[BTreeMap<TenantId, i64>; 2], StoreError> {
     let both = || -> Outcome<_> {
         let connection = Connection::open(path)?;
@@ -33,7 +32,7 @@ pub fn usage_and_recount(path: &Path) -> Result<[BTreeMap<TenantId, i64>; 2], St
     Ok(found.map(|usage| usage.into_iter().filter(|(_, bytes)| *bytes != 0).collect()))
 }
 
-/// A row, read as each of the tables would read it.
+/// A row, decoded as a row of each table.
 pub struct Decoded {
     /// As a live row.
     pub live: Result<Live, StoreError>,
@@ -47,7 +46,7 @@ pub struct Decoded {
     pub queue: Result<Queue, StoreError>,
     /// As the state of a log line.
     pub state: Result<State, StoreError>,
-    /// As what a log line carries.
+    /// As the details of a log line.
     pub detail: Result<EventDetail, StoreError>,
     /// As an entry of a run with its bytes.
     pub entry: Result<(Entry, Bytes), StoreError>,
@@ -55,7 +54,7 @@ pub struct Decoded {
     pub note: Result<Note, StoreError>,
 }
 
-/// A database in memory that has only the row it is asked for, and no shared body.
+/// A database in memory that contains only the row to decode, and no shared body.
 pub struct Rows(Connection);
 
 impl Rows {
@@ -66,7 +65,7 @@ impl Rows {
         Ok(Rows(connection))
     }
 
-    /// Reads a row of these values; the columns that are missing are null.
+    /// Decodes a row of these values. Missing columns are null.
     pub fn decode(&self, mut values: Vec<Value>) -> Result<Decoded, rusqlite::Error> {
         values.resize(COLUMNS, Value::Null);
         let places: Vec<String> = (1..=COLUMNS).map(|column| format!("?{column}")).collect();

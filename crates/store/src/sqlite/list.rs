@@ -1,7 +1,7 @@
-//! Pages of log lines and dead letters, walked table by table from the end that was asked for.
+//! Pages of log lines and dead letters. A page walks table by table from the requested end.
 //!
-//! SQL narrows by tenant, position and id; the filter decides on the decoded rows. A page
-//! ends early when it has passed over too many rows; bodies are read for matches only.
+//! SQL narrows by tenant, position and id; the filter decides on the decoded rows. A page ends early when it has
+//! skipped too many rows. Bodies are read for matches only.
 
 use super::codec::{self, BODY_COLUMN, HEAD_COLUMNS, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Messages that a scan remembers, so that the lines of one message are decoded once.
+/// Messages that a scan caches, so that a message with several lines is decoded once.
 const SCAN_CACHE_MAX: usize = 4_096;
 
 impl Snapshot<'_> {
@@ -39,7 +39,7 @@ impl Snapshot<'_> {
             let ids = &filter.message.ids;
             let one = if let [one] = ids[..] { Some(int(one.seq.0)) } else { None };
             let only = if one.is_some() { "AND seq = ?6".to_owned() } else { only_ids(ids) };
-            // Told to, SQLite finds named messages by their index and sorts the few lines it gets.
+            // Without the hint, SQLite finds named messages by their index and sorts the few matching lines.
             let index = if ids.is_empty() { String::new() } else { format!("INDEXED BY event_{bucket}_seq") };
             let sql = format!(
                 "SELECT at, n, seq, state, detail FROM event_{bucket} {index}
@@ -78,7 +78,7 @@ impl Snapshot<'_> {
         Ok(builder.finish())
     }
 
-    /// Shows dead letters of the asked time and ids, and messages without bodies, until `visit` breaks.
+    /// Passes dead letters of the requested time and ids to `visit` until it breaks, with messages without bodies.
     pub(super) fn walk_dead_letters(
         &self,
         tenant: TenantId,
@@ -108,7 +108,7 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// The tables that a page may have to look at, in its order.
+    /// The tables that a page may read, in its order.
     fn buckets_of_page(&self, kind: Kind, filter: &Filter, bounds: Bounds, order: Order) -> Vec<u64> {
         if filter.nothing || bounds.is_empty() {
             return Vec::new();
@@ -121,14 +121,14 @@ impl Snapshot<'_> {
     }
 }
 
-/// One walk over log lines.
+/// One scan of log lines.
 struct EventScan<'a> {
     snapshot: &'a Snapshot<'a>,
     tenant: TenantId,
     filter: &'a EventFilter,
     bounds: Bounds,
     part: Part,
-    /// Messages met so far, `None` when they do not match.
+    /// Messages seen so far; `None` for those that do not match.
     seen: HashMap<Seq, Option<Arc<Message>>>,
     last: LastShared,
 }
@@ -170,7 +170,7 @@ impl EventScan<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// The message of a line, if it matches. Bodies of others are never read.
+    /// The message of a line, if it matches. Bodies of other messages are never read.
     fn matching(&mut self, seq: Seq) -> Outcome<Option<Arc<Message>>> {
         if let Some(known) = self.seen.get(&seq) {
             return Ok(known.clone());
@@ -193,7 +193,7 @@ impl EventScan<'_> {
     }
 }
 
-/// What is read of a message: the same columns, but for a body that nobody asked for.
+/// The columns to read: all of them, but without a body that was not requested.
 fn columns_of(part: Part) -> Cow<'static, str> {
     match part {
         Part::Head => format!("{HEAD_COLUMNS}, NULL").into(),

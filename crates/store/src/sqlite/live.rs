@@ -1,8 +1,7 @@
-//! Queries about live rows: what the engine loads, what a caller means, how much waits for a key.
+//! Queries about live rows: rows for the engine, rows that match a filter, and counts per key.
 //!
-//! SQL narrows by tenant, time, id, queue and key; [`Filter`] decides on the decoded rows. Statements name
-//! their index, so that they fail instead of getting slow when the index does not fit; the tests below
-//! compare the plans.
+//! SQL narrows by tenant, time, id, queue and key; [`Filter`] decides on the decoded rows. Statements name their index,
+//! so that they fail instead of getting slow if the index does not fit. The tests below compare the query plans.
 
 use super::codec::{self, LIVE_COLUMNS, bits, int};
 use super::error::Outcome;
@@ -14,13 +13,13 @@ use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 use rusqlite::{Params, params};
 
-/// Most rows of queues or keys that are sorted to answer one query; where there are more, all live rows are
-/// walked in the order of creation, and the next page goes on where this one ended.
+/// Most rows of queues or keys that one query sorts. If there are more, the query walks all live rows in the order of
+/// creation, and the next page continues where this one ended.
 const SORTED_MAX: u64 = 10_000;
 
 const COUNT_TURNS: &str = "SELECT count(*) FROM live INDEXED BY live_queue
     WHERE queue = ?1 AND tenant = ?2 AND turn_seq = seq";
-/// Two counts, because the index orders by due time only within a queue or outside of all.
+/// Two counts, because the index orders by due time only within a queue or outside of all queues.
 const COUNT_DUE: &str = "SELECT
     (SELECT count(*) FROM live INDEXED BY live_flow
         WHERE flow = ?1 AND tenant = ?2 AND queue IS NULL AND due <= ?3) +
@@ -36,8 +35,8 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Two walks, because SQLite finds a place behind (due, seq) in the index only when `due` is given:
-    /// what is due at the same ms, which may be a million messages, and what is due later.
+    /// Two walks, because SQLite can only seek past (due, seq) in the index if `due` is fixed: first the rows that are
+    /// due in the same millisecond, possibly a million, then the rows that are due later.
     fn load_due(
         &self,
         shard: ShardId,
@@ -69,7 +68,7 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    /// Two walks, for the same reason: what shares the turn, and what has a later one.
+    /// Two walks, for the same reason: first the rows that share the turn, then the rows with a later turn.
     fn load_queue(
         &self,
         shard: ShardId,
@@ -120,7 +119,7 @@ impl Snapshot<'_> {
         if filter.nothing {
             return Ok(Vec::new());
         }
-        // A position is never earlier than the creation, so `from` bounds it too.
+        // A position is never earlier than its creation time, so `from` limits it too.
         let first = filter.from.map_or(Seq::MIN, Seq::first_at).max(Seq(after.0.saturating_add(1)));
         let sql = match_sql(self.index_for(tenant, filter)?, tenant, filter);
         let mut statement = self.connection.prepare(&sql)?;
@@ -137,7 +136,7 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    /// The index that finds the rows of the named queues or keys, unless they are too many to be sorted.
+    /// The index that finds the rows of the named queues or keys, unless there are too many to sort.
     fn index_for(&self, tenant: TenantId, filter: &Filter) -> Outcome<Option<Index>> {
         if !filter.ids.is_empty() {
             return Ok(None);
@@ -202,7 +201,7 @@ impl Snapshot<'_> {
 const DUE_AT_ONCE: &str = "due = ?1 AND seq > ?2";
 const DUE_LATER: &str = "due > ?1 AND due <= ?2";
 
-/// `queue IS NULL` stands in the condition of the index, which SQLite uses only if it is repeated.
+/// The condition of the index contains `queue IS NULL`. SQLite uses the index only if the statement repeats it.
 fn due_sql(lane: Option<Lane>, range: &str) -> String {
     let (index, condition) = match lane {
         None => ("live_due", ""),
@@ -225,7 +224,7 @@ fn turn_sql(range: &str) -> String {
     )
 }
 
-/// `turn_seq <> seq` stands in the condition of the index.
+/// The condition of the index contains `turn_seq <> seq`.
 fn callbacks_sql() -> String {
     format!(
         "SELECT {LIVE_COLUMNS} FROM live INDEXED BY live_callback
@@ -233,7 +232,7 @@ fn callbacks_sql() -> String {
     )
 }
 
-/// An index that may find what a filter means.
+/// An index that may find the rows of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     Queue,
@@ -248,8 +247,8 @@ impl Index {
         }
     }
 
-    /// A condition on its first column; none when the filter does not restrict it. Numbers only, so there
-    /// is nothing to escape.
+    /// A condition on its first column; empty if the filter does not restrict it. It contains only numbers, so nothing
+    /// needs escaping.
     fn condition(self, tenant: TenantId, filter: &Filter) -> String {
         let (column, hashes): (_, Vec<u64>) = match self {
             Index::Queue => ("queue", filter.queues.iter().map(|name| QueueKey::of(tenant, name).0).collect()),
@@ -273,7 +272,7 @@ fn match_sql(index: Option<Index>, tenant: TenantId, filter: &Filter) -> String 
     )
 }
 
-/// Counts no further than is needed to know that there are too many.
+/// Stops counting once it is clear that there are too many rows.
 fn count_sql(index: Index, condition: &str) -> String {
     format!(
         "SELECT count(*) FROM (SELECT 1 FROM live INDEXED BY {} WHERE tenant = ?1 {condition} LIMIT {SORTED_MAX} + 1)",
@@ -291,7 +290,7 @@ mod tests {
 
     const SORTING: &str = "USE TEMP B-TREE FOR ORDER BY";
 
-    /// How SQLite would go about it: which part of `live` it reads, and whether it sorts.
+    /// The query plan: which part of `live` SQLite reads, and whether it sorts.
     fn plan(connection: &Connection, sql: &str) -> Vec<String> {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let unbound = vec![rusqlite::types::Null; statement.parameter_count()];

@@ -1,4 +1,5 @@
-//! Runs as format 4 had them: a run was one JSON text with all that it kept, and an entry did not say what is in its body.
+//! Converts runs from format 4. In that format a run was one JSON text that contained all its notes, and an entry did
+//! not record what its body contained.
 
 use super::codec::{self, int, to_json};
 use super::error::{Failure, Outcome};
@@ -13,10 +14,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What a JSON object holds.
+/// The fields of a JSON object.
 type Object = Map<String, Value>;
 
-/// Moves what is in the tables that were set aside into those of format 5. Inside of a transaction.
+/// Moves the rows of the renamed tables into the tables of format 5, inside a transaction.
 pub(super) fn move_all(connection: &Connection) -> Outcome<()> {
     move_entries(connection)?;
     let mut statement = connection.prepare("SELECT no, data FROM run")?;
@@ -58,7 +59,7 @@ fn move_entries(connection: &Connection) -> Outcome<()> {
     Ok(connection.execute_batch("DROP TABLE run_entry_4")?)
 }
 
-/// Takes out of a result what it says of the run that it came from: that is a note now.
+/// Removes the data of the invoked run from a result; it becomes a note.
 fn take_invoke(terms: &mut Object, body: &[u8]) -> Option<Note> {
     let source = terms.get("source")?.get("invoke")?.clone();
     terms.remove("source");
@@ -74,7 +75,7 @@ fn take_invoke(terms: &mut Object, body: &[u8]) -> Option<Note> {
     Some(Note { kind: NoteKind::Invoke, n, data: data.to_string(), body: given.into() })
 }
 
-/// Of steps that say no number there may be several; the last is kept.
+/// Steps without a number may share a key. The last one is kept.
 fn put_note(connection: &Connection, run: i64, note: &Note) -> Outcome<()> {
     const SQL: &str = "INSERT OR REPLACE INTO run_note(run, kind, n, data, body) VALUES (?1, ?2, ?3, ?4, ?5)";
     let Note { kind, n, data, body } = note;
@@ -93,7 +94,7 @@ struct Note {
     body: Bytes,
 }
 
-/// Takes out of a run what is a note now; `None` if it has another form.
+/// Removes the data from a run that becomes notes; `None` if the run has another form.
 fn take_notes(run: &mut Object) -> Option<Vec<Note>> {
     let mut notes = Vec::new();
     let mut add = |kind, n, data: String, body: Vec<u8>| notes.push(Note { kind, n, data, body: body.into() });
@@ -139,7 +140,7 @@ fn take_notes(run: &mut Object) -> Option<Vec<Note>> {
     Some(notes)
 }
 
-/// Takes a list, which may be left out.
+/// Removes an optional list.
 fn list(object: &mut Object, name: &str) -> Option<Vec<Value>> {
     match object.remove(name) {
         None => Some(Vec::new()),
@@ -148,7 +149,7 @@ fn list(object: &mut Object, name: &str) -> Option<Vec<Value>> {
     }
 }
 
-/// Takes a text, which may be left out.
+/// Removes an optional text.
 fn text(object: &mut Object, name: &str) -> Option<Option<String>> {
     match object.remove(name) {
         None => Some(None),
@@ -157,7 +158,7 @@ fn text(object: &mut Object, name: &str) -> Option<Option<String>> {
     }
 }
 
-/// Takes an answer, which may be left out, and its bytes apart from it.
+/// Removes an optional response, with its bytes split off.
 fn response(object: &mut Object) -> Option<Option<(Value, Vec<u8>)>> {
     let Some(mut response) = object.remove("response") else { return Some(None) };
     let body = text(response.as_object_mut()?, "body")?.unwrap_or_default();

@@ -1,9 +1,9 @@
-//! The embedded store: one SQLite file, one writing connection, a few reading ones.
+//! The embedded store: one SQLite file, one writing connection, and several reading ones.
 //!
-//! Start at [`SqliteStore::open`]; `schema` says what is in the file, `write` how a commit gets there,
-//! `read`, `live` and `list` answer the queries, `queue`, `flow`, `schedule`, `bulk_action` and `workflow` with `run_parts` do both for
-//! what their names say, `pending` takes what a journal has gathered, `retention` lets go. The lock on the data directory
-//! is taken elsewhere.
+//! Start at [`SqliteStore::open`]. `schema` defines the tables, and `write` performs commits. `read`, `live` and `list`
+//! answer the queries. `queue`, `flow`, `schedule`, `bulk_action` and `workflow` with `run_parts` do both for their
+//! objects. `pending` applies the changes that a journal has gathered, and `retention` drops old data. The lock on the
+//! data directory is taken elsewhere.
 
 mod bulk_action;
 mod codec;
@@ -29,7 +29,7 @@ mod write;
 
 pub use error::OpenError;
 pub(super) use run_parts::Scope;
-pub(super) use workflow::Premises;
+pub(super) use workflow::Preconditions;
 
 use super::usage::Usage;
 use super::{
@@ -65,34 +65,35 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use workflow::List;
 use write::{Delta, Writer};
 
-/// Reading connections; more queries at once wait. One more than lists and pages may take at once, so that what is looked up
-/// by its key finds one.
+/// Reading connections; further queries wait. There is one more than lists and pages may use at once, so that a look-up
+/// by key always finds one.
 const READERS: usize = QUERIES_AT_ONCE_MAX + 1;
-/// Prepared statements kept per connection: a few per table of the last days.
+/// Prepared statements that each connection keeps: a few per table of the last days.
 const STATEMENTS_MAX: usize = 128;
 
-/// What both kinds of connection need. No `mmap`: an I/O error would be a signal instead of an error.
+/// Settings of both kinds of connection. Without `mmap`, because an I/O error would then be a signal instead of an
+/// error.
 const SETUP: &str =
     "PRAGMA busy_timeout = 5000; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;";
-/// Without a journal in front, the WAL is checkpointed by the commit that makes it 500 pages long, 8 MiB: at a larger size that commit takes
-/// longer (commit p99 20 ms at 8 MiB, 24 at 16, 26 at 32; worst 28, 37, 52) and nothing gets faster.
+/// Without a journal in front, the commit that makes the WAL 500 pages (8 MiB) long checkpoints it. At a larger size
+/// that commit takes longer (commit p99 20 ms at 8 MiB, 24 at 16, 26 at 32; worst 28, 37, 52) and nothing gets faster.
 /// Caches are small because the page cache of the system helps.
 const SETUP_WRITER: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -16384;
     PRAGMA wal_autocheckpoint = 500; PRAGMA journal_size_limit = 67108864;";
 const SETUP_READER: &str = "PRAGMA cache_size = -2048; PRAGMA query_only = ON;";
 
-/// What may be chosen about a store file.
+/// Options of a store file.
 #[derive(Clone, Debug, Default)]
 pub struct SqliteOptions {
-    /// The file may not grow beyond this many pages (16 KiB each in a new file); without a bound the disk is the bound.
+    /// The largest size of the file in pages (16 KiB each in a new file); `None` limits it only by the disk.
     pub pages_max: Option<u32>,
-    /// The WAL is moved into the file only by `checkpoint`.
+    /// Checkpoint the WAL only in calls of `checkpoint`.
     pub checkpoints_by_hand: bool,
 }
 
 /// A store in one file.
 pub struct SqliteStore {
-    // The writer is dropped last: the last connection to close tidies up the WAL, and only it can.
+    // The writer is dropped last: only the last connection that closes can clean up the WAL, and only the writer may.
     readers: Vec<Mutex<Reader>>,
     owner: Mutex<Reader>,
     next_reader: AtomicUsize,
@@ -103,7 +104,7 @@ pub struct SqliteStore {
 
 struct Reader {
     connection: Connection,
-    /// The tables as of this version of the schema.
+    /// The tables in this version of the schema.
     buckets: Buckets,
     schema_version: i64,
 }
@@ -115,7 +116,7 @@ struct Totals {
 }
 
 impl SqliteStore {
-    /// Opens the file, which is made if it is not there, readable by its owner only.
+    /// Opens the file. If it is missing, creates it, readable only by its owner.
     pub fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, OpenError> {
         let io = |source| OpenError::Io { path: path.to_owned(), source };
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
@@ -156,7 +157,7 @@ impl SqliteStore {
         })
     }
 
-    /// Closes the file so that everything is in it and no WAL is left behind.
+    /// Closes the file after a checkpoint, so that no WAL remains.
     pub fn close(self) {
         drop(self);
     }
@@ -165,13 +166,13 @@ impl SqliteStore {
         lock(&self.writer)
     }
 
-    /// Runs a query on a snapshot of what is committed.
+    /// Runs a query on a snapshot of the committed data.
     fn read<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
         let mut reader = self.reader();
         reader.read(query).map_err(Failure::of_read)
     }
 
-    /// Runs a query of the shard's owner, which must never wait for the queries of others.
+    /// Runs a query of the shard's owner, which must never wait for API queries.
     fn read_as_owner<T>(&self, query: impl FnOnce(&Snapshot<'_>) -> Outcome<T>) -> Result<T, StoreError> {
         lock_reader(&self.owner).read(query).map_err(Failure::of_read)
     }
@@ -183,7 +184,7 @@ impl SqliteStore {
         }
     }
 
-    /// A reader that is free, or else the next in turn.
+    /// A free reader, or else the next one in turn.
     fn reader(&self) -> MutexGuard<'_, Reader> {
         for reader in &self.readers {
             match reader.try_lock() {
@@ -195,7 +196,7 @@ impl SqliteStore {
         lock_reader(&self.readers[self.next_reader.fetch_add(1, Ordering::Relaxed) % self.readers.len()])
     }
 
-    /// Only while the writer is locked, so that totals change in the order of the transactions.
+    /// Call it only while the writer is locked, so that totals change in the order of the transactions.
     fn add(&self, delta: Delta) {
         let mut totals = lock(&self.totals);
         totals.counts.live = totals.counts.live.saturating_add_signed(delta.live);
@@ -216,8 +217,8 @@ impl Reader {
     }
 }
 
-/// Ends when it is dropped. Its statements are prepared once, unlike those of rusqlite's own: the core reads before nearly
-/// every commit.
+/// A read transaction that ends when it is dropped. Its statements are prepared only once, unlike those of rusqlite:
+/// the core reads before nearly every commit.
 struct ReadTransaction<'a>(&'a Connection);
 
 impl<'a> ReadTransaction<'a> {
@@ -229,18 +230,18 @@ impl<'a> ReadTransaction<'a> {
 
 impl Drop for ReadTransaction<'_> {
     fn drop(&mut self) {
-        // There is nothing to commit. If it cannot be ended, the next one says so: there is one within a connection.
+        // There is nothing to commit. If the rollback fails, the next transaction fails too, because one is still open.
         let _ = self.0.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([]));
     }
 }
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        // No `PRAGMA optimize`: statistics of tables that come and go would only make plans change.
+        // Without `PRAGMA optimize`: statistics of tables that are created and dropped would only change query plans.
         let writer = self.writer();
         if !writer.is_poisoned() {
             crash_point("stop_before_checkpoint");
-            // Best effort: what is in the WAL is safe there.
+            // Best effort: data in the WAL is safe there.
             let _ = writer.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
             crash_point("stop_after_checkpoint");
         }
@@ -377,7 +378,7 @@ impl Store for SqliteStore {
     fn put_signing_keys(&self, tenant: TenantId, keys: &SigningKeys) -> Result<(), StoreError> {
         const SQL: &str = "INSERT OR REPLACE INTO signing_key(tenant, current, next) VALUES (?1, ?2, ?3)";
         self.writer().transaction(Durability::Synced, |writer| {
-            // The keys before must not stay in the page: what is deleted is overwritten.
+            // Overwrites deleted content, so that the earlier keys do not remain in the page.
             writer.connection.execute_batch("PRAGMA secure_delete = ON")?;
             writer.connection.execute(SQL, params![tenant.0, keys.current.expose(), keys.next.expose()])?;
             writer.connection.execute_batch("PRAGMA secure_delete = OFF")?;

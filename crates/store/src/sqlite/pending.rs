@@ -1,10 +1,10 @@
-//! The other way into the file: the sum of many batches, from the journal in front of it.
+//! The second way to write the file: applies the sum of many batches from the journal.
 
 use super::codec::int;
 use super::error::{Failure, Outcome};
 use super::write::{Delta, Writer};
-use super::{Premises, Scope, SqliteStore};
-use crate::journal::pending::{Fate, Pending};
+use super::{Preconditions, Scope, SqliteStore};
+use crate::journal::pending::{Pending, PendingMessage};
 use crate::journal::pending_runs::{PendingEntry, PendingRuns, PendingWaiter};
 use crate::run::{Body, Parts};
 use crate::{Durability, ReadPool, StoreError};
@@ -12,11 +12,11 @@ use posthaste_engine::message::{DedupKey, Message};
 use posthaste_wire::id::{MessageId, Seq, TenantId};
 use posthaste_wire::time::Timestamp;
 
-/// What the WAL has before each page.
+/// The header before each page in the WAL.
 const WAL_FRAME_HEADER_BYTES: u64 = 24;
 
 impl SqliteStore {
-    /// The last frame of the journal whose effect is in the file.
+    /// The last frame of the journal that was applied to the file.
     pub(crate) fn applied(&self) -> Result<u64, StoreError> {
         let applied = self.read_as_owner(|snapshot| {
             const SQL: &str = "SELECT value FROM meta WHERE key = 'journal'";
@@ -25,7 +25,7 @@ impl SqliteStore {
         Ok(applied.cast_unsigned())
     }
 
-    /// The secret of the data directory, which makes the journal's frames its own.
+    /// The secret of the data directory, which ties the frames of the journal to it.
     pub(crate) fn journal_key(&self) -> Result<u64, StoreError> {
         let key = self.read_as_owner(|snapshot| {
             const SQL: &str = "SELECT value FROM meta WHERE key = 'journal_key'";
@@ -34,20 +34,20 @@ impl SqliteStore {
         Ok(key.cast_unsigned())
     }
 
-    /// Makes everything that is in the file survive a power cut, also what another process wrote.
+    /// Makes all data in the file survive a power cut, including data that another process wrote.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.writer().transaction(Durability::Synced, |writer| writer.touch())
     }
 
-    /// Moves what the WAL holds into the database file. SQLite would do so by itself behind a commit, and say nothing
-    /// if a sync of it fails; so a store behind a journal, which commits without a sync, does it here.
+    /// Moves the contents of the WAL into the database file. SQLite would do this automatically after a commit, but
+    /// would not report a failed sync. A store behind a journal commits without a sync, so it does this explicitly.
     pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
         let writer = self.writer();
         let moved = writer.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         moved.map_err(|error| Failure::from(error).of_commit())
     }
 
-    /// How much of the WAL is not moved into the database file yet.
+    /// The bytes of the WAL that are not in the database file yet.
     pub(crate) fn unmoved_bytes(&self) -> Result<u64, StoreError> {
         let read = || -> Outcome<u64> {
             let writer = self.writer();
@@ -61,7 +61,7 @@ impl SqliteStore {
         read().map_err(Failure::of_read)
     }
 
-    /// Bytes of pages that hold nothing any more: what is written next takes their room before the file grows.
+    /// Bytes of free pages. The next writes use them before the file grows.
     pub(crate) fn reusable_bytes(&self) -> Result<u64, StoreError> {
         let read = || -> Outcome<u64> {
             let writer = self.writer();
@@ -71,7 +71,7 @@ impl SqliteStore {
         read().map_err(Failure::of_read)
     }
 
-    /// Writes the net effect of batches, and how far in the journal they reach, as one transaction.
+    /// Applies the net effect of batches, and records their last frame, in one transaction.
     pub(crate) fn apply(&self, pending: &Pending) -> Result<(), StoreError> {
         let mut writer = self.writer();
         let delta = writer.transaction(Durability::Lazy, |writer| writer.apply_pending(pending))?;
@@ -79,7 +79,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// The messages that these keys stand for, and when their windows end.
+    /// The messages of these duplicate keys, and the ends of their windows.
     pub(crate) fn find_windows(
         &self,
         keys: &[(TenantId, DedupKey)],
@@ -88,7 +88,7 @@ impl SqliteStore {
         self.read_as_owner(|snapshot| snapshot.find_windows(keys, now))
     }
 
-    /// The newest run of this name, or the one that was created at this time: when, and which.
+    /// The newest run of this name, or the one with this time of creation: its time and its number.
     pub(crate) fn find_run_and_time(
         &self,
         tenant: TenantId,
@@ -99,24 +99,25 @@ impl SqliteStore {
         self.read_for(pool, |snapshot| snapshot.find_run(tenant, id, created_at))
     }
 
-    /// What there is of a run, perhaps without the run itself.
+    /// The stored parts of a run, possibly without the run itself.
     pub(crate) fn run_parts<B: Body>(&self, no: Seq, scope: Scope, pool: ReadPool) -> Result<Parts<B>, StoreError> {
         self.read_for(pool, |snapshot| snapshot.parts(no, scope))
     }
 
-    /// Whether a batch is for the journal; an error if what it takes for granted is not so.
-    pub(crate) fn check_premises(&self, premises: &Premises) -> Result<bool, StoreError> {
-        self.read_as_owner(|snapshot| snapshot.check(premises))
+    /// Checks the preconditions of a batch. Returns false if the journal cannot take it, and an error if a precondition
+    /// is not met.
+    pub(crate) fn check_preconditions(&self, preconditions: &Preconditions) -> Result<bool, StoreError> {
+        self.read_as_owner(|snapshot| snapshot.check(preconditions))
     }
 }
 
 impl Writer {
     fn apply_pending(&mut self, pending: &Pending) -> Outcome<Delta> {
         let mut delta = Delta::default();
-        let told = pending.told();
-        let is_kept = |fate: &&Fate| !fate.is_over_step() || told.contains(&fate.id.seq);
+        let mentioned = pending.mentioned();
+        let is_kept = |entry: &&PendingMessage| !entry.is_ended_step() || mentioned.contains(&entry.id.seq);
         let published: Vec<&Message> =
-            pending.fates.values().filter(is_kept).filter_map(|fate| fate.message.as_deref()).collect();
+            pending.messages.values().filter(is_kept).filter_map(|entry| entry.message.as_deref()).collect();
         self.insert_all(&published)?;
         let (last_inserted, last_seq) = (published.last().map(|message| message.id.seq), pending.last_seq());
         if last_seq > last_inserted {
@@ -124,14 +125,14 @@ impl Writer {
         }
         delta.last_seq = last_seq;
         let mut new = Vec::new();
-        for fate in pending.fates.values() {
-            match (&fate.message, &fate.live) {
-                (Some(_), Some(live)) => new.push((fate.shard, *live)),
-                // It has come and gone.
+        for entry in pending.messages.values() {
+            match (&entry.message, &entry.live) {
+                (Some(_), Some(live)) => new.push((entry.shard, *live)),
+                // Published and ended within these batches.
                 (Some(_), None) => {}
-                (None, Some(live)) => self.update_live(fate.shard, live)?,
+                (None, Some(live)) => self.update_live(entry.shard, live)?,
                 (None, None) => {
-                    self.remove_live(fate.shard, fate.id)?;
+                    self.remove_live(entry.shard, entry.id)?;
                     delta.live -= 1;
                 }
             }
@@ -140,12 +141,12 @@ impl Writer {
         delta.live += new.len() as i64;
         self.log_all(&pending.events)?;
         for letter in &pending.letters {
-            self.bury(letter)?;
+            self.insert_dead_letter(letter)?;
             delta.dead_letters += 1;
         }
         for ((tenant, key), windows) in &pending.keys {
             for (id, expires) in windows {
-                self.remember(*tenant, key, *id, *expires)?;
+                self.put_dedup_key(*tenant, key, *id, *expires)?;
             }
         }
         for queue in pending.queues.values() {
@@ -155,7 +156,7 @@ impl Writer {
             self.put_flow(flow)?;
         }
         self.apply_runs(&pending.runs)?;
-        // Frames are applied once and in order, whoever does it.
+        // Every frame is applied exactly once and in order.
         const APPLIED: &str = "UPDATE meta SET value = ?2 WHERE key = 'journal' AND value = ?1 - 1";
         let applied = self.connection.prepare_cached(APPLIED)?.execute([int(pending.first), int(pending.last)])?;
         if applied != 1 {
@@ -183,8 +184,8 @@ impl Writer {
         }
         for waiter in pending.waiters() {
             match waiter {
-                PendingWaiter::Came(waiter) => self.put_waiter(waiter)?,
-                PendingWaiter::Went(waiter) => self.drop_waiter(waiter)?,
+                PendingWaiter::Added(waiter) => self.put_waiter(waiter)?,
+                PendingWaiter::Removed(waiter) => self.drop_waiter(waiter)?,
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! The queries, each on one snapshot of the file.
+//! Queries, each on one snapshot of the file.
 //!
-//! Those about live rows are in `live`, pages in `list`, and what is named has a file of its own.
+//! Queries about live rows are in `live`, pages are in `list`, and each kind of named object has its own file.
 
 use super::codec::{self, BODY_COLUMN, HEAD_COLUMNS, LETTER_COLUMNS, MESSAGE_COLUMNS, int};
 use super::error::{Failure, Outcome};
@@ -18,7 +18,7 @@ use posthaste_wire::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
 
-/// A reading connection with the tables that its snapshot has.
+/// A reading connection and the tables of its snapshot.
 pub(super) struct Snapshot<'a> {
     pub(super) connection: &'a Connection,
     pub(super) buckets: &'a Buckets,
@@ -43,7 +43,7 @@ impl Snapshot<'_> {
         Ok(found.filter(|message| message.id == id && message.tenant == tenant).map(Arc::new))
     }
 
-    /// The highest position in the file. What was dropped is remembered in `meta`.
+    /// The highest position in the file. `meta` records it for dropped rows.
     pub(super) fn last_seq(&self) -> Outcome<Seq> {
         let one = |sql: &str| self.connection.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
         let mut last = one("SELECT value FROM meta WHERE key = 'last_seq'")?;
@@ -71,7 +71,7 @@ impl Snapshot<'_> {
         keys: &[(TenantId, DedupKey)],
         now: Timestamp,
     ) -> Outcome<Vec<Option<(MessageId, Timestamp)>>> {
-        // Tables go by the end of the window, so those before `now` hold nothing that counts.
+        // Tables are named by the end of the window, so tables before `now` contain no window that counts.
         let latest = latest_duplicate_window(now);
         let buckets = self.buckets.between(Kind::Dedup, now, latest);
         let mut found = vec![None; keys.len()];
@@ -105,7 +105,7 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    /// A message is readable as long as it lives or has a log line, whatever table its row is in.
+    /// A message is readable while it is live or has a log line, in whichever table its row is.
     pub(super) fn message(&self, tenant: TenantId, id: MessageId, part: Part) -> Outcome<Option<MessageRecord>> {
         let Some(message) = self.message_of(tenant, id, part)? else { return Ok(None) };
         if let Some(live) = self.find_live(tenant, &[id])?.pop() {
@@ -149,7 +149,7 @@ impl Snapshot<'_> {
         Ok(statement.query_row([name], |row| row.get(0).map(TenantId)).optional()?)
     }
 
-    /// The one value of `meta` that is no number.
+    /// The only value of `meta` that is not a number.
     pub(super) fn secret(&self) -> Outcome<Option<[u8; 32]>> {
         let mut statement = self.connection.prepare_cached("SELECT value FROM meta WHERE key = 'secret'")?;
         Ok(statement.query_row([], |row| row.get(0)).optional()?)
@@ -203,7 +203,7 @@ impl Snapshot<'_> {
         Ok(Message { body: self.body(row, BODY_COLUMN, last)?, ..codec::message_head(row)? })
     }
 
-    /// Reads the row of a message wherever it is.
+    /// Reads the row of a message from whichever table has it.
     pub(super) fn find_message<T>(&self, seq: Seq, decode: impl FnMut(&Row<'_>) -> Outcome<T>) -> Outcome<Option<T>> {
         self.find_row(seq, MESSAGE_COLUMNS, decode)
     }
@@ -226,7 +226,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// A condition on `seq`; none when there are no ids. Numbers only, so there is nothing to escape.
+/// A condition on `seq`; empty if there are no ids. It contains only numbers, so nothing needs escaping.
 pub(super) fn only_ids(ids: &[MessageId]) -> String {
     if ids.is_empty() {
         return String::new();

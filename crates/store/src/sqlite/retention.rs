@@ -1,9 +1,9 @@
-//! Drops what has been kept long enough, a bounded piece at a time.
+//! Drops expired data, a bounded amount at a time.
 //!
-//! A table goes as a whole once it is empty or small; a large one is first emptied from its old end,
-//! because dropping it reads every page and would hold up the writer for seconds. Log lines go
-//! before messages: a message that still lives or still has a log line moves to the table of `now`. Runs go one by one
-//! with their entries, the oldest first. Finished bulk actions are few and go row by row, last of all.
+//! A table is dropped as a whole once it is empty or small. A large table is first emptied from its old end, because
+//! dropping it reads every page and would block the writer for seconds. Log lines are dropped before messages: a
+//! message that is still live or still has a log line moves to the table of `now`. Runs are dropped one by one with
+//! their entries, oldest first. Finished bulk actions are few and are deleted row by row, last of all.
 
 use super::codec::int;
 use super::error::Outcome;
@@ -23,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most rows that one round deletes or moves.
 const ROWS_MAX: usize = 1_000;
-/// Most bytes of bodies that one round deletes or moves, give or take one row.
+/// Most bytes of bodies that one round deletes or moves; it may exceed this by one row.
 const BYTES_MAX: i64 = 4 * 1024 * 1024;
 
 impl Writer {
-    /// One round; inside a transaction.
+    /// Runs one round inside a transaction.
     pub(super) fn retain(&mut self, policy: &Retention, now: Timestamp) -> Outcome<(Retained, Delta)> {
         let mut delta = Delta::default();
         let (mut buckets_dropped, mut failed_runs_dropped) = (0, 0);
@@ -56,7 +56,7 @@ impl Writer {
         Ok((Retained { buckets_dropped, failed_runs_dropped, more }, delta))
     }
 
-    /// The next table to go. Messages come last: what their log lines need is clear by then.
+    /// The next table to drop. Messages come last, because by then it is clear which of them log lines still need.
     fn expired(&self, policy: &Retention, now: Timestamp) -> Option<(Kind, u64)> {
         let kinds = [
             (Kind::Dedup, 0),
@@ -70,8 +70,9 @@ impl Writer {
         })
     }
 
-    /// Deletes a piece of a table that is ordered by its key; true when the rest is small. In two steps,
-    /// because SQLite finds the place of a key in the table only when its values are given. `bytes` is what a row counts for.
+    /// Deletes part of a table that is ordered by its key. Returns true if only a small rest remains. It takes two
+    /// steps, because SQLite can only seek to a key in the table if its values are given. `bytes` is the SQL expression
+    /// for the counted bytes of a row.
     fn empty_by_key<const N: usize>(&self, table: &str, key: [&str; N], bytes: Option<&str>) -> Outcome<bool> {
         let columns = key.join(", ");
         let sql = format!("SELECT {columns} FROM {table} ORDER BY {columns} LIMIT 1 OFFSET {ROWS_MAX}");
@@ -92,7 +93,7 @@ impl Writer {
         let table = format!("dlq_{bucket}");
         let piece =
             self.next_piece(&table, "rowid", &format!("{} + coalesce(length(response), 0)", share_of_body(&table)))?;
-        self.let_go(&table, "rowid", LETTER_BYTES, piece.last, &BTreeSet::new())?;
+        self.release_rows(&table, "rowid", LETTER_BYTES, piece.last, &BTreeSet::new())?;
         let deleted = self.connection.execute(&format!("DELETE FROM {table} WHERE rowid <= ?1"), [piece.last])?;
         delta.dead_letters -= int(deleted as u64);
         Ok(piece.is_rest)
@@ -107,15 +108,15 @@ impl Writer {
             let sql = format!("INSERT INTO message_{target} SELECT * FROM {table} WHERE seq = ?1");
             self.connection.prepare_cached(&sql)?.execute([seq])?;
         }
-        self.let_go(&table, "seq", MESSAGE_BYTES, piece.last, &needed)?;
+        self.release_rows(&table, "seq", MESSAGE_BYTES, piece.last, &needed)?;
         self.raise_last_seq(Some(Seq(piece.last.cast_unsigned())))?;
         self.connection.execute(&format!("DELETE FROM {table} WHERE seq <= ?1"), [piece.last])?;
         Ok(piece.is_rest)
     }
 
-    /// Rows up to `last` are about to be deleted, but for those that have moved: neither their bytes nor the shared bodies that
-    /// they refer to are needed by them.
-    fn let_go(&self, table: &str, key: &str, bytes: &str, last: i64, moved: &BTreeSet<i64>) -> Outcome<()> {
+    /// Call it before rows up to `last` are deleted. For each row that did not move to another table, subtracts its
+    /// bytes and releases its shared body.
+    fn release_rows(&self, table: &str, key: &str, bytes: &str, last: i64, moved: &BTreeSet<i64>) -> Outcome<()> {
         let sql = format!("SELECT {key}, tenant, {bytes}, {SHARED_ID} FROM {table} WHERE {key} <= ?1");
         let mut statement = self.connection.prepare(&sql)?;
         let mut rows = statement.query([last])?;
@@ -141,7 +142,7 @@ impl Writer {
         Ok(false)
     }
 
-    /// Drops runs as far as there is room; says how many of them were in the DLQ.
+    /// Drops runs within the remaining budget and returns how many of them were in the DLQ.
     fn drop_runs(&self, policy: &Retention, now: Timestamp) -> Outcome<u64> {
         let mut room = Room { rows: ROWS_MAX, bytes: BYTES_MAX };
         let mut failed = 0;
@@ -157,7 +158,7 @@ impl Writer {
         Ok(failed)
     }
 
-    /// Drops the notes of a run as far as there is room; true when all are gone.
+    /// Drops the notes of a run within the remaining budget. Returns true when all are gone.
     fn drop_notes(&self, run: i64, room: &mut Room) -> Outcome<bool> {
         let notes = format!(
             "SELECT kind, n, length(data) + length(body), {NOTE_BYTES} FROM run_note WHERE run = ?1 ORDER BY kind, n"
@@ -188,7 +189,8 @@ impl Writer {
         Ok(statement.query_row([run], |row| row.get(0).map(TenantId))?)
     }
 
-    /// Drops a run as far as there is room, its first entry first: from then on it is not there. True when it is gone.
+    /// Drops a run within the remaining budget. Its first entry goes first, so that the run no longer exists for
+    /// readers. Returns true when it is gone.
     fn drop_run(&self, run: i64, room: &mut Room) -> Outcome<bool> {
         let entries = format!(
             "SELECT idx, length(delivery) + length(gist) + length(terms) + length(body), {ENTRY_BYTES} FROM run_entry
@@ -237,7 +239,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Messages up to `last` that live or have a log line.
+    /// Messages up to `last` that are live or have a log line.
     fn needed(&self, bucket: u64, last: i64) -> Outcome<BTreeSet<i64>> {
         let mut needed = BTreeSet::new();
         let mut add = |table: &str| -> Outcome<()> {
@@ -263,7 +265,7 @@ impl Writer {
         Ok(needed)
     }
 
-    /// The first rows of a table, or of those that a condition leaves, as many as one round may touch.
+    /// The first rows of a table or a condition, as many as one round may touch.
     fn next_piece(&self, rows: &str, key: &str, bytes: &str) -> Outcome<Piece> {
         let sql = format!("SELECT {key}, {bytes} FROM {rows} ORDER BY {key}");
         let mut statement = self.connection.prepare(&sql)?;
@@ -283,7 +285,7 @@ impl Writer {
     }
 }
 
-/// Bytes of a body; of one that is shared, the part that one reference stands for.
+/// Bytes of a body. A shared body counts in equal parts for its references.
 fn share_of_body(table: &str) -> String {
     format!(
         "CASE typeof({table}.body) WHEN 'integer' THEN
@@ -292,17 +294,17 @@ fn share_of_body(table: &str) -> String {
     )
 }
 
-/// The finished bulk actions that can no longer be looked at: table and condition.
+/// The finished bulk actions that are no longer visible: table and condition.
 fn old_bulk_actions(now: Timestamp) -> String {
     let end = Seq::first_at(now.minus_millis(limits::BULK_ACTION_MS));
     format!("bulk_action WHERE completed = 1 AND id < {}", end.0)
 }
 
-/// A run that is in the DLQ for longer than it may be.
+/// A run that has been in the DLQ for longer than allowed.
 const FAILED_RUNS: &str = "SELECT no FROM run INDEXED BY run_failed
     WHERE dlq_at < ?1 AND ended_at IS NOT NULL ORDER BY dlq_at LIMIT 1";
 
-/// What finds the next run to go, and the end of its time: of those that are not in the DLQ, and of those that are.
+/// Statements that find the next run to drop, each with its time limit: for runs outside the DLQ and runs in it.
 pub(super) fn old_runs(policy: &Retention, now: Timestamp) -> [(&'static str, i64); 2] {
     const ENDED: &str = "SELECT no FROM run INDEXED BY run_ended
         WHERE ended_at < ?1 AND dlq_at IS NULL ORDER BY ended_at LIMIT 1";
@@ -310,14 +312,14 @@ pub(super) fn old_runs(policy: &Retention, now: Timestamp) -> [(&'static str, i6
         .map(|(sql, keep_ms)| (sql, int(now.minus_millis(keep_ms).0)))
 }
 
-/// What one round may still touch.
+/// The remaining budget of one round.
 struct Room {
     rows: usize,
     bytes: i64,
 }
 
 impl Room {
-    /// Room for one more row, as long as something is left; once there was none, there is none any more.
+    /// Takes one row from the budget. Once the budget is used up, it stays so.
     fn take(&mut self, bytes: i64) -> bool {
         let has_room = self.rows > 0 && self.bytes > 0;
         if has_room {
@@ -330,8 +332,8 @@ impl Room {
 
 /// Rows from the old end of a table.
 struct Piece {
-    /// Key of the last of them.
+    /// Key of the last of these rows.
     last: i64,
-    /// The table holds no others.
+    /// Whether the table contains no other rows.
     is_rest: bool,
 }

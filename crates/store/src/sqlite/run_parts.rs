@@ -1,5 +1,5 @@
-//! What belongs to one run: itself, its entries and its notes. Bodies stand last in their rows, so that whoever does not ask
-//! for them does not read them.
+//! The parts of one run: the run itself, its entries and its notes. Bodies are the last column of their rows, so that
+//! queries without bodies do not read them.
 
 use super::codec::{self, bits, int, to_json};
 use super::error::{Failure, Outcome};
@@ -18,14 +18,14 @@ use posthaste_wire::id::{DlqId, Seq, TenantId};
 use rusqlite::{OptionalExtension, Row, ToSql, params};
 use std::sync::Arc;
 
-/// How much of a run is read.
+/// Which parts of a run to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All of it.
+    /// All parts.
     All,
-    /// Itself and its entries.
+    /// The run and its entries.
     Entries,
-    /// Itself and those entries that are steps of this kind.
+    /// The run and the entries that are steps of this kind.
     Steps(&'static str),
 }
 
@@ -56,7 +56,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// What there is of a run, perhaps without the run itself.
+    /// The stored parts of a run, possibly without the run itself.
     pub(super) fn parts<B: Body>(&self, no: Seq, scope: Scope) -> Outcome<Parts<B>> {
         self.parts_of(self.run(no)?, no, scope)
     }
@@ -85,7 +85,7 @@ impl Snapshot<'_> {
         Ok(record.map(|record| (page_bytes(&record), record)))
     }
 
-    /// A failed run as the DLQ shows it, with its bytes; of its list, only two entries are read.
+    /// A failed run as the DLQ shows it, with its bytes. Reads only two of its entries.
     pub(super) fn shown_failed(&self, run: Run) -> Outcome<Option<(usize, FailedRun)>> {
         let failed = run.failure.as_ref().map_or(0, |failure| failure.entry);
         let Some(first) = self.entry(run.no, 0)? else { return Ok(None) };
@@ -123,7 +123,7 @@ impl Snapshot<'_> {
         Ok(entries)
     }
 
-    /// Those of them that are steps of this kind. Bodies of others are not read.
+    /// The entries that are steps of this kind. Bodies of other entries are not read.
     fn steps<B: Body>(&self, no: Seq, kind: &str) -> Outcome<Vec<(Entry, B)>> {
         let sql = format!(
             "SELECT {ENTRY_COLUMNS}, {} FROM run_entry
@@ -146,7 +146,7 @@ impl Snapshot<'_> {
         rows.next()?.map(entry).transpose()
     }
 
-    /// The notes of a run that the condition leaves, in the order of their keys.
+    /// The notes of a run that match the condition, in the order of their keys.
     fn notes<B: Body>(&self, no: Seq, condition: &str) -> Outcome<Vec<StoredNote<B>>> {
         let sql =
             format!("SELECT {NOTE_COLUMNS}, {} FROM run_note WHERE run = ?1 {condition} ORDER BY kind, n", B::COLUMN);
@@ -159,7 +159,7 @@ impl Snapshot<'_> {
         Ok(notes)
     }
 
-    /// What a run waits for and has invoked.
+    /// The waits and invokes of a run.
     pub(super) fn asked_for(&self, no: Seq) -> Outcome<(Vec<Wait>, Vec<Invoke>)> {
         let (wait, invoke) = (NoteKind::Wait as u8, NoteKind::Invoke as u8);
         let (mut waits, mut invokes) = (Vec::new(), Vec::new());
@@ -216,8 +216,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Counts an entry or note of a run that is about to be written, or dropped with no bytes; `before` selects the bytes
-    /// that it has had.
+    /// Updates the stored bytes for an entry or a note that is about to be written, or dropped (zero bytes). `before`
+    /// selects the previous bytes.
     fn count_part(&self, run: Seq, before: &str, key: &[&dyn ToSql], bytes: i64) -> Outcome<()> {
         let mut tenant = self.connection.prepare_cached("SELECT tenant FROM run WHERE no = ?1")?;
         let tenant = tenant.query_row([int(run.0)], |row| row.get(0).map(TenantId)).optional()?;
@@ -230,7 +230,7 @@ impl Writer {
         self.count_part(run, &before, &[&int(run.0), &(key.kind as u8), &int(key.n)], bytes)
     }
 
-    /// Only for a run that is there: nobody would ever drop the note of another.
+    /// Writes a note only if its run exists. Nothing would ever drop a note without a run.
     pub(super) fn put_note(&self, run: Seq, note: &Note) -> Outcome<()> {
         const SQL: &str = "INSERT OR REPLACE INTO run_note(run, kind, n, data, body)
             SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM run WHERE no = ?1)";
@@ -246,7 +246,7 @@ impl Writer {
         Ok(())
     }
 
-    /// One that is not there is none as well.
+    /// Does nothing if the note does not exist.
     pub(super) fn drop_note(&self, run: Seq, key: NoteKey) -> Outcome<()> {
         const SQL: &str = "DELETE FROM run_note WHERE run = ?1 AND kind = ?2 AND n = ?3";
         self.count_note(run, key, 0)?;
@@ -255,9 +255,9 @@ impl Writer {
     }
 }
 
-/// Columns that [`entry`] reads, but for the last.
+/// Columns that [`entry`] reads, except the body.
 pub(super) const ENTRY_COLUMNS: &str = "idx, seq, tag, delivery, gist, terms";
-/// Columns that [`note`] reads, but for the last.
+/// Columns that [`note`] reads, except the body.
 const NOTE_COLUMNS: &str = "kind, n, data, length(body)";
 
 /// The waits for an event, with the URLs of their runs.

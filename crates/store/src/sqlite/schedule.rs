@@ -1,4 +1,4 @@
-//! Schedules: what was asked for in one table, how far each has come in another.
+//! Schedules: the settings are in one table, the state of each schedule is in another.
 
 use super::codec::{self, to_json};
 use super::error::{Failure, Outcome};
@@ -13,7 +13,7 @@ use posthaste_wire::id::TenantId;
 use rusqlite::{OptionalExtension, Row, params};
 
 impl Snapshot<'_> {
-    /// Of a body that is not on the page, only the length is read.
+    /// Reads only the length of a body that is not on the page.
     pub(super) fn schedules(&self, tenant: TenantId, page: &NamePage) -> Outcome<Names<ListedSchedule>> {
         const BODY: &str = "SELECT body FROM schedule WHERE tenant = ?1 AND id = ?2";
         let (compares, start) = page.start();
@@ -83,7 +83,7 @@ impl Writer {
         }
     }
 
-    /// None if there is no such schedule.
+    /// `None` if the schedule does not exist.
     fn bytes_of_schedule(&self, tenant: TenantId, id: &str) -> Outcome<i64> {
         let sql = format!("SELECT {SCHEDULE_BYTES} FROM schedule WHERE tenant = ?1 AND id = ?2");
         let bytes = self.connection.prepare_cached(&sql)?.query_row(params![tenant.0, id], |row| row.get(0));

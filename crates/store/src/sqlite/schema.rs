@@ -1,6 +1,6 @@
-//! Tables: the fixed ones, and the ones that are made for a stretch of time and dropped whole.
+//! Tables: those that always exist, and those for a period of time, which are dropped as a whole.
 //!
-//! People may read the file with `sqlite3`; the comments in the statements are stored with the tables.
+//! People may read the file with `sqlite3`. The comments in the statements are stored with the tables.
 
 use super::error::{Failure, OpenError, Outcome};
 use super::{migrate_v4, usage};
@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// "PHst": marks the file as ours, in the place where `file` and `sqlite3` look for it.
+/// "PHst": marks the file as ours, where `file` and `sqlite3` look for it.
 const APPLICATION_ID: i64 = 0x5048_7374;
 /// The format that this release writes.
 const VERSION: i64 = 6;
@@ -63,8 +63,7 @@ CREATE TABLE live(                  -- what is next for each message that has no
 );
 ";
 
-/// The four columns of `live` that format 1 did not have; a message of format 1 is in no queue and has no
-/// flow-control key.
+/// The four columns of `live` that format 1 lacked. A message of format 1 is in no queue and has no flow-control key.
 const WIDEN_LIVE: &str = "
 DROP INDEX live_due;
 DROP INDEX live_origin;
@@ -74,12 +73,12 @@ ALTER TABLE live ADD COLUMN turn_seq INTEGER;
 ALTER TABLE live ADD COLUMN flow INTEGER;
 ";
 
-/// The column of `live` that came with format 4; before there were no runs.
+/// The column of `live` that format 4 added. There were no runs before.
 const MARK_STEPS: &str = "
 ALTER TABLE live ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
 ";
 
-/// A message in a queue waits for its turn there, so nobody asks for it by due time.
+/// A message in a queue waits for its turn, so it is never looked up by due time.
 const LIVE_INDEXES: &str = "
 -- An index also orders by seq, behind its own columns.
 CREATE INDEX live_due ON live(due) WHERE queue IS NULL;
@@ -89,13 +88,13 @@ CREATE INDEX live_queue ON live(queue, tenant, turn_at, turn_seq) WHERE queue IS
 CREATE INDEX live_flow ON live(flow, tenant, queue, due) WHERE flow IS NOT NULL;
 ";
 
-/// Finds the callbacks in queues. Earlier releases of format 5 lack it, and later ones may do without: it is made when the
-/// file is opened, and is no other format.
+/// Finds the callbacks in queues. Earlier releases of format 5 lack this index, and later releases may drop it. It is
+/// created when the file is opened, and does not change the format.
 const CALLBACK_INDEX: &str = "
 CREATE INDEX IF NOT EXISTS live_callback ON live(shard) WHERE turn_seq <> seq;
 ";
 
-/// What came with format 2.
+/// The tables that format 2 added.
 const ADDED_IN_2: &str = "
 CREATE TABLE queue(
     tenant INTEGER NOT NULL,
@@ -136,14 +135,14 @@ CREATE INDEX bulk_action_tenant ON bulk_action(tenant);
 CREATE INDEX bulk_action_unfinished ON bulk_action(id) WHERE completed = 0;
 ";
 
-/// What came with format 3. A release that does not look into the journal must not open the file.
+/// The tables that format 3 added. A release that does not read the journal must not open the file.
 const ADDED_IN_3: &str = "
 INSERT INTO meta VALUES
     ('journal', 0),                 -- last batch of the journal that is in this file
     ('journal_key', random());      -- secret: what the checksums of the journal start with
 ";
 
-/// What came with format 4.
+/// The tables that format 4 added.
 const ADDED_IN_4: &str = "
 CREATE TABLE run(                   -- runs of workflows
     no INTEGER PRIMARY KEY,         -- position of the first entry
@@ -173,7 +172,7 @@ CREATE TABLE waiter(                -- runs that wait for an event
 ) WITHOUT ROWID;
 ";
 
-/// What came with format 5. Bodies stand last, so that reading what is before them does not read them.
+/// The tables that format 5 added. Bodies are the last column, so that reading the other columns does not read them.
 const ADDED_IN_5: &str = "
 CREATE TABLE run_entry(             -- the list of each run
     run INTEGER NOT NULL,           -- which run, by its no
@@ -198,7 +197,8 @@ CREATE TABLE run_note(              -- what runs keep besides their entries
 ) WITHOUT ROWID;
 ";
 
-/// What came with format 6. The `body` of a message or dead letter may be an integer since: the id of a shared body.
+/// The table that format 6 added. Since then the `body` of a message or dead letter may be an integer: the id of a
+/// shared body.
 const ADDED_IN_6: &str = "
 CREATE TABLE shared_body(           -- bodies that several messages have, each stored once
     id INTEGER PRIMARY KEY,         -- seq of the first message that had it
@@ -212,12 +212,12 @@ CREATE TABLE usage(                 -- how much each tenant has stored
 );
 ";
 
-/// The tables of format 4 that have another form now; `migrate_v4` moves what is in them.
+/// Renames the tables of format 4 that have another form now. `migrate_v4` moves their rows.
 const SET_ASIDE_4: &str = "
 ALTER TABLE run_entry RENAME TO run_entry_4;
 ";
 
-/// Makes the tables of a new file, brings those of an older release up to date, refuses others.
+/// Creates the tables of a new file, upgrades the tables of an older release, and rejects other files.
 pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let refused = |source: rusqlite::Error| match source.sqlite_error_code() {
         Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotOurs { path: path.to_owned() },
@@ -239,8 +239,8 @@ pub(super) fn prepare(connection: &Connection, path: &Path) -> Result<(), OpenEr
     prepared.and_then(|()| connection.execute_batch(CALLBACK_INDEX).map_err(refused))
 }
 
-/// Pages of 16 KiB: most is appended, so large pages are full when they are written, and cost half as many calls as
-/// pages of 8 KiB. A file keeps the size it was made with.
+/// Pages of 16 KiB: most data is appended, so large pages are full when they are written, and cost half as many calls
+/// as pages of 8 KiB. A file keeps the page size of its creation.
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!(
         "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE;
@@ -249,7 +249,7 @@ fn create(connection: &Connection) -> rusqlite::Result<()> {
     ))
 }
 
-/// All or nothing: when a statement fails, the connection is closed and thereby the transaction undone.
+/// All or nothing: if a statement fails, the connection is closed, which undoes the transaction.
 fn upgrade(connection: &Connection, found: i64) -> Outcome<()> {
     let steps: &[&str] = match found {
         1 => &[WIDEN_LIVE, MARK_STEPS, LIVE_INDEXES, ADDED_IN_2, ADDED_IN_3, ADDED_IN_4, ADDED_IN_5],
@@ -270,23 +270,23 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
-/// What a table of a stretch of time holds.
+/// The contents of a table for a period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Messages, by creation; rows that are still needed move to a younger table before a drop.
+    /// Messages, by creation. Rows that are still needed move to a younger table before a drop.
     Message,
     /// Log lines, by the time of the event.
     Event,
     /// Dead letters, by the time of failure.
     DeadLetter,
-    /// Keys of duplicates, by the end of their window.
+    /// Duplicate keys, by the end of their window.
     Dedup,
 }
 
 impl Kind {
     const ALL: [Kind; 4] = [Kind::Message, Kind::Event, Kind::DeadLetter, Kind::Dedup];
 
-    /// How long a stretch is.
+    /// The length of the period.
     pub(super) fn length_ms(self) -> u64 {
         match self {
             Kind::Message | Kind::Event => HISTORY_BUCKET_MS,
@@ -309,7 +309,7 @@ impl Kind {
         }
     }
 
-    /// The statement that makes the table of a bucket.
+    /// The statement that creates the table of a bucket.
     fn create_sql(self, bucket: u64) -> String {
         match self {
             Kind::Message => format!(
@@ -368,7 +368,7 @@ CREATE INDEX event_{bucket}_seq ON event_{bucket}(seq)"
     }
 }
 
-/// Which tables exist, by kind and number.
+/// The existing tables, by kind and number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Buckets {
     known: [BTreeSet<u64>; 4],
@@ -397,7 +397,7 @@ impl Buckets {
         &self.known[kind as usize]
     }
 
-    /// The table for this time, made if it is not there.
+    /// The table for this time, created if it does not exist.
     pub(super) fn ensure(&mut self, connection: &Connection, kind: Kind, at: Timestamp) -> Outcome<u64> {
         let bucket = kind.bucket_of(at);
         if !self.of(kind).contains(&bucket) {
@@ -414,14 +414,15 @@ impl Buckets {
         Ok(())
     }
 
-    /// Where a message may be: the table of its creation, then the younger ones it may have moved to.
+    /// The tables that may contain a message: the table of its creation time, and younger tables, where it may have
+    /// moved.
     pub(super) fn places_of(&self, seq: Seq) -> impl Iterator<Item = u64> + '_ {
         let messages = self.of(Kind::Message);
         let home = bucket_of(seq.time(), Kind::Message.length_ms());
         messages.get(&home).into_iter().chain(messages.range(home + 1..).rev()).copied()
     }
 
-    /// The tables of a kind that may hold something between two times, oldest first.
+    /// The tables of a kind that may contain rows between two times, oldest first.
     pub(super) fn between(&self, kind: Kind, first: Timestamp, last: Timestamp) -> Vec<u64> {
         let (first, last) = (bucket_of(first, kind.length_ms()), bucket_of(last, kind.length_ms()));
         if first > last {

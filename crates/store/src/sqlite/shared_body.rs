@@ -1,6 +1,7 @@
-//! Bodies that several messages share: stored once, and dropped with the last message or dead letter that refers to them.
+//! Bodies that several messages share. Each is stored once, and dropped with the last message or dead letter that
+//! refers to it.
 //!
-//! The `body` of such a message is the id of the shared one, an integer where others have a blob.
+//! The `body` column of such a message is the id of the shared body: an integer instead of a blob.
 
 use super::codec::int;
 use super::error::{Failure, Outcome};
@@ -14,14 +15,14 @@ use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension, Row, params};
 use std::collections::BTreeMap;
 
-/// Selects the id of a shared body, and NULL for a body that is in its row.
+/// Selects the id of a shared body, or NULL if the row contains the body.
 pub(super) const SHARED_ID: &str = "CASE typeof(body) WHEN 'integer' THEN body END";
 
-/// The shared body that was read last: messages that share one are often read one after the other.
+/// The last shared body that was read. Messages with the same body are often read one after the other.
 pub(super) type LastShared = Option<(i64, Bytes)>;
 
 impl Snapshot<'_> {
-    /// The body in a column, wherever it is stored.
+    /// The body of a column, wherever it is stored.
     pub(super) fn body(&self, row: &Row<'_>, column: usize, last: &mut LastShared) -> Outcome<Bytes> {
         let id = match row.get_ref(column)? {
             ValueRef::Integer(id) => id,
@@ -42,7 +43,8 @@ impl Snapshot<'_> {
 }
 
 impl Writer {
-    /// Stores bodies that neighbours among these messages share; says for each message which one it refers to.
+    /// Stores the bodies that neighbours among these messages share. Returns the id of the shared body for each message
+    /// that has one.
     pub(super) fn share_bodies(&self, messages: &[&Message]) -> Outcome<Vec<Option<i64>>> {
         const SQL: &str = "INSERT OR ROLLBACK INTO shared_body(id, tenant, refs, body) VALUES (?1, ?2, ?3, ?4)";
         let mut shared = Vec::with_capacity(messages.len());
@@ -61,7 +63,7 @@ impl Writer {
         Ok(shared)
     }
 
-    /// One more row refers to a shared body.
+    /// Adds a reference to a shared body.
     pub(super) fn keep_shared_body(&self, id: i64) -> Outcome<()> {
         const SQL: &str = "UPDATE shared_body SET refs = refs + 1 WHERE id = ?1";
         match self.connection.prepare_cached(SQL)?.execute([id])? {
@@ -70,7 +72,7 @@ impl Writer {
         }
     }
 
-    /// Drops this many references to each body, and a body with its last reference.
+    /// Drops this many references to each body, and the body together with its last reference.
     pub(super) fn release_shared_bodies(&self, released: &BTreeMap<i64, i64>) -> Outcome<()> {
         const RELEASE: &str = "UPDATE shared_body SET refs = refs - ?2 WHERE id = ?1 RETURNING refs";
         for (id, count) in released {

@@ -1,4 +1,5 @@
-//! How much there is of what people look after. Counts read indexes, or rows that they find, and stop where they were told to.
+//! Counts of a tenant's objects that need attention. The counts use indexes, or rows that indexes find, and stop at a
+//! maximum.
 
 use super::codec::int;
 use super::error::Outcome;
@@ -15,18 +16,19 @@ const OLDEST_FAILED_RUN: &str = "SELECT dlq_at FROM run INDEXED BY run_dlq
     WHERE tenant = ?1 AND dlq_at IS NOT NULL ORDER BY dlq_at LIMIT 1";
 const LIVE_RUNS: &str = "SELECT count(*) FROM
     (SELECT 1 FROM run INDEXED BY run_started WHERE tenant = ?1 AND state = 0 LIMIT ?2)";
-/// There is no index by tenant, so that rows of others are looked at too.
+/// There is no index by tenant, so this also visits rows of other tenants.
 const LIVE_MESSAGES: &str = "SELECT count(*) FILTER (WHERE tenant = ?1 AND step = 0), count(*) FROM
     (SELECT tenant, step FROM live ORDER BY seq LIMIT ?2)";
-/// Destinations, and queues, of all tenants that are looked at for messages of one, where the messages themselves are too
-/// many; of more it is told that not all were looked at.
-const LINES_MAX: usize = 5_000;
-/// The first line of messages behind another one, and whose it is: hashes of destinations and queues include the tenant.
+/// If there are too many messages to visit, this many destinations and queues of all tenants are visited to find those
+/// of one tenant. If there are more, the result says that some were not visited.
+const LANES_MAX: usize = 5_000;
+/// The first lane (destination or queue) after another one, and its tenant. The hashes of destinations and queues
+/// include the tenant.
 const NEXT_DESTINATION: &str = "SELECT origin, tenant FROM live INDEXED BY live_origin
     WHERE queue IS NULL AND origin > ?1 ORDER BY origin LIMIT 1";
 const NEXT_QUEUE: &str = "SELECT queue, tenant FROM live INDEXED BY live_queue
     WHERE queue IS NOT NULL AND queue > ?1 ORDER BY queue LIMIT 1";
-/// How many messages, and how many rows, such a line has.
+/// The number of messages of a tenant in such a lane, and the number of its rows.
 const OF_DESTINATION: &str = "SELECT count(*) FILTER (WHERE tenant = ?1 AND step = 0), count(*) FROM
     (SELECT tenant, step FROM live INDEXED BY live_origin WHERE queue IS NULL AND origin = ?3 LIMIT ?2)";
 const OF_QUEUE: &str = "SELECT count(*) FILTER (WHERE tenant = ?1 AND step = 0), count(*) FROM
@@ -61,8 +63,8 @@ impl Snapshot<'_> {
         Ok(tally)
     }
 
-    /// How many messages of a tenant have not ended, and whether there may be more. All are looked at if they are few;
-    /// otherwise the lines that they wait in, and then the tenant's own rows up to `max`.
+    /// How many live messages a tenant has, and whether there may be more. Visits all messages if they are few.
+    /// Otherwise visits the lanes, and then the tenant's own rows up to `max`.
     fn live_messages(&self, tenant: TenantId, max: u64) -> Outcome<(u64, bool)> {
         let mut statement = self.connection.prepare_cached(LIVE_MESSAGES)?;
         let (own, all) = statement.query_row(params![tenant.0, int(max)], counts)?;
@@ -72,7 +74,7 @@ impl Snapshot<'_> {
         let (mut messages, mut room) = (0, max);
         let mut has_more = false;
         for (next, of_line) in [(NEXT_DESTINATION, OF_DESTINATION), (NEXT_QUEUE, OF_QUEUE)] {
-            let (lines, more) = self.lines_of(tenant, next, LINES_MAX)?;
+            let (lines, more) = self.lanes_of(tenant, next, LANES_MAX)?;
             has_more |= more;
             let mut statement = self.connection.prepare_cached(of_line)?;
             for line in lines {
@@ -84,9 +86,9 @@ impl Snapshot<'_> {
         Ok((messages.max(own), has_more || room == 0))
     }
 
-    /// The lines of a tenant among the first `max` of all, and whether there are more. Each is found behind the one before
-    /// in the index, however long that is.
-    fn lines_of(&self, tenant: TenantId, next: &str, max: usize) -> Outcome<(Vec<i64>, bool)> {
+    /// The lanes of a tenant among the first `max` of all lanes, and whether there are more. Each lane is found by an
+    /// index seek from the previous one, no matter how long that one is.
+    fn lanes_of(&self, tenant: TenantId, next: &str, max: usize) -> Outcome<(Vec<i64>, bool)> {
         let mut statement = self.connection.prepare_cached(next)?;
         let (mut lines, mut last) = (Vec::new(), i64::MIN);
         for _ in 0..max {
@@ -149,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_lines_are_looked_at() {
+    fn the_number_of_visited_lanes_is_bounded() {
         let connection = Connection::open_in_memory().unwrap();
         schema::prepare(&connection, Path::new("in memory")).unwrap();
-        // Two tenants have three destinations each, one below zero, and each of them two messages.
+        // Two tenants have three destinations each, one with a negative hash, and two messages per destination.
         let row = "INSERT INTO live(seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard)
             VALUES (?1, 0, ?2, ?3, 0, 0, 0, 0, 0)";
         for seq in 0..12_i64 {
@@ -160,7 +162,7 @@ mod tests {
         }
         let buckets = Buckets::default();
         let snapshot = Snapshot { connection: &connection, buckets: &buckets };
-        let lines = |tenant, max| snapshot.lines_of(TenantId(tenant), NEXT_DESTINATION, max).unwrap();
+        let lines = |tenant, max| snapshot.lanes_of(TenantId(tenant), NEXT_DESTINATION, max).unwrap();
         assert_eq!((lines(0, 10), lines(1, 10)), ((vec![-1, 1, 3], false), (vec![0, 2, 4], false)));
         assert_eq!((lines(1, 6), lines(1, 5)), ((vec![0, 2, 4], false), (vec![0, 2], true)));
         assert_eq!(snapshot.live_messages(TenantId(1), 13).unwrap(), (6, false), "all rows");
@@ -168,7 +170,7 @@ mod tests {
             assert_eq!(snapshot.live_messages(TenantId(1), max).unwrap(), expected, "own rows up to {max}");
         }
         assert_eq!(snapshot.live_messages(TenantId(2), 5).unwrap(), (0, false), "it has none");
-        for seq in 12..12 + LINES_MAX as i64 {
+        for seq in 12..12 + LANES_MAX as i64 {
             connection.execute(row, params![seq, 3, seq]).unwrap();
         }
         connection.execute(row, params![-1, 4, i64::MAX - 1]).unwrap();

@@ -1,4 +1,4 @@
-//! How many bytes each tenant has stored: counted by every write and delete, in its transaction, so that a start need not
+//! The stored bytes of each tenant. Every write and delete counts them in its transaction, so that a start need not
 //! walk the tables.
 
 use super::error::Outcome;
@@ -8,7 +8,7 @@ use crate::usage::{ROW_BYTES, UsageChange};
 use posthaste_wire::id::TenantId;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// Bytes of a row of messages. A shared body counts once, where it is.
+/// Bytes of a row of messages. A shared body counts once, in its own table.
 pub(super) const MESSAGE_BYTES: &str =
     "100 + octet_length(spec) + CASE typeof(body) WHEN 'blob' THEN octet_length(body) ELSE 0 END";
 /// Bytes of a dead letter.
@@ -35,7 +35,7 @@ pub(super) fn row_bytes(parts: &[usize]) -> i64 {
 }
 
 impl Writer {
-    /// Counts a row of JSON that is about to be written, or dropped with no bytes; `before` selects the bytes that it has had.
+    /// Counts a row of JSON that is about to be written, or dropped (zero bytes). `before` selects the previous bytes.
     pub(super) fn count_replaced(
         &self,
         tenant: TenantId,
@@ -49,12 +49,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Counts what this transaction stores for a tenant, or drops.
+    /// Counts bytes that this transaction stores for a tenant, or drops.
     pub(super) fn count_bytes(&self, tenant: TenantId, bytes: i64) {
         *self.usage_change.borrow_mut().entry(tenant).or_default() += bytes;
     }
 
-    /// The same by a statement that selects tenants and bytes.
+    /// Like [`Self::count_bytes`], with a statement that selects tenants and bytes to subtract.
     pub(super) fn count_dropped(&self, sql: &str, values: impl rusqlite::Params) -> Outcome<()> {
         let mut statement = self.connection.prepare(sql)?;
         let mut rows = statement.query(values)?;
@@ -64,7 +64,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what was counted; the last thing a transaction does.
+    /// Writes the counted changes. It is the last action of a transaction.
     pub(super) fn write_usage(&self) -> Outcome<()> {
         const SQL: &str = "INSERT INTO usage(tenant, bytes) VALUES (?1, ?2)
             ON CONFLICT(tenant) DO UPDATE SET bytes = bytes + excluded.bytes";
@@ -75,7 +75,7 @@ impl Writer {
     }
 }
 
-/// What the file says that each tenant has stored.
+/// The stored bytes of each tenant, as recorded in the file.
 pub(super) fn load(connection: &Connection) -> Outcome<UsageChange> {
     sums(connection, "SELECT tenant, bytes FROM usage")
 }
@@ -90,7 +90,8 @@ fn sums(connection: &Connection, sql: &str) -> Outcome<UsageChange> {
     Ok(found)
 }
 
-/// What each tenant has stored, by walking all tables: for a file of a release that counted otherwise, and for tests.
+/// The stored bytes of each tenant, counted by a walk over all tables. It is for tests, and for files of a release that
+/// counted differently.
 pub(super) fn recount(connection: &Connection) -> Outcome<UsageChange> {
     let buckets = Buckets::load(connection)?;
     let mut tables = vec![
@@ -116,19 +117,20 @@ pub(super) fn recount(connection: &Connection) -> Outcome<UsageChange> {
     Ok(total)
 }
 
-/// [`NOTE_BYTES`] beside the run, which has `data` too.
+/// [`NOTE_BYTES`] in a join with the run, which also has a column `data`.
 const RUN_NOTE_BYTES: &str = "100 + octet_length(part.data) + octet_length(part.body)";
 
-/// Where `meta` says at which opening of the file the sums were last right. Another name belongs to each change of what counts.
+/// The key in `meta` for the opening of the file at which the sums were last right. A change of the counting rules
+/// needs another name.
 const COUNTED: &str = "counted_2";
 
-/// The sums are not right any more, or there are none yet: they are made anew when the file is opened.
+/// Marks the sums as missing or wrong. They are recounted when the file is opened.
 pub(super) fn forget(connection: &Connection) -> Outcome<()> {
     connection.execute("DELETE FROM meta WHERE key = ?1", [COUNTED])?;
     Ok(())
 }
 
-/// Counts everything anew if the opening before this one was by a release that counts otherwise, or not at all.
+/// Recounts everything if the previous opening was by a release with other counting rules, or if there are no sums.
 pub(super) fn update(connection: &Connection, opens: i64) -> Outcome<()> {
     const READ: &str = "SELECT value FROM meta WHERE key = ?1";
     const WRITE: &str = "INSERT OR REPLACE INTO meta(key, value) VALUES (?1, ?2)";
@@ -140,7 +142,7 @@ pub(super) fn update(connection: &Connection, opens: i64) -> Outcome<()> {
     Ok(())
 }
 
-/// Counts everything anew and writes it down.
+/// Recounts everything and stores the sums.
 fn write_recount(connection: &Connection) -> Outcome<()> {
     connection.execute("DELETE FROM usage", [])?;
     for (tenant, bytes) in recount(connection)? {

@@ -1,8 +1,8 @@
-//! Runs of workflows: how they are found and listed, and who waits for which event. What belongs to one run is in
-//! `run_parts`; old runs go with the rest of the history, see `retention`.
+//! Workflow runs: finding and listing them, and the waiters of events. The parts of one run are in `run_parts`. Old
+//! runs are dropped with the rest of the history; see `retention`.
 //!
 //! SQL narrows by tenant, position and name; [`RunFilter`] decides on the decoded rows. Statements name their index, so
-//! that they fail instead of getting slow when the index does not fit; the tests below compare the plans.
+//! that they fail instead of getting slow if the index does not fit. The tests below compare the query plans.
 
 use super::codec::{self, bits, int, to_json};
 use super::error::{Failure, Outcome};
@@ -23,26 +23,26 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Most names that SQL looks for; where a filter has more, it decides alone.
+/// Most names that SQL searches. If a filter has more, it alone decides.
 const NAMES_MAX: usize = 1_000;
 
-/// What only the database can tell about a batch: all of it must be so.
+/// Conditions of a batch that only the database can check. All must be met.
 #[derive(Debug, Default)]
-pub(crate) struct Premises {
-    /// Runs that get notes. If one is not there, the batch is not for the journal: what is pending cannot tell what was
-    /// written before the run, and what behind it.
+pub(crate) struct Preconditions {
+    /// Runs that get notes. If one does not exist, the journal cannot take the batch, because pending changes do not
+    /// record whether a note was written before or after its run.
     pub noted: HashSet<Seq>,
-    /// These messages are not over.
+    /// These messages are live.
     pub live: Vec<(ShardId, MessageId)>,
-    /// A run with this number is this one, if there is one.
+    /// If a run with this number exists, it is this one.
     pub runs: Vec<Arc<Run>>,
-    /// There is this entry.
+    /// These entries exist.
     pub entries: Vec<(Seq, u32)>,
-    /// There is this waiter.
+    /// These waiters exist.
     pub waiters: Vec<Waiter>,
 }
 
-impl Premises {
+impl Preconditions {
     pub(crate) fn is_empty(&self) -> bool {
         let Self { noted, live, runs, entries, waiters } = self;
         noted.is_empty() && live.is_empty() && runs.is_empty() && entries.is_empty() && waiters.is_empty()
@@ -50,7 +50,7 @@ impl Premises {
 }
 
 impl Snapshot<'_> {
-    /// Whether the run itself is there, however much of it is.
+    /// Whether the run itself exists, even if parts of it are missing.
     pub(super) fn has_run(&self, no: Seq) -> Outcome<bool> {
         Ok(self.connection.prepare_cached("SELECT 1 FROM run WHERE no = ?1")?.exists([int(no.0)])?)
     }
@@ -102,7 +102,7 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    /// A page of runs, each as it is `shown`, with its bytes.
+    /// A page of runs. `shown` turns each into an entry and its bytes.
     pub(super) fn list_runs<T>(
         &self,
         list: List,
@@ -139,7 +139,7 @@ impl Snapshot<'_> {
         Ok(builder.finish())
     }
 
-    /// The run in a row of [`list_sql`], if it is meant; dates compare with `at`. Entries of others are never read.
+    /// The run in a row of [`list_sql`], if it matches; dates apply to `at`. Entries of other runs are never read.
     fn matching(&self, row: &Row<'_>, filter: &RunFilter, at: Timestamp) -> Outcome<Option<Run>> {
         let state = row.get::<_, i64>(2)?;
         if !filter.states.is_empty() && !filter.states.iter().any(|wanted| state_number(*wanted) == state) {
@@ -167,21 +167,21 @@ impl Snapshot<'_> {
         Ok(no.map(|no| Seq(no.cast_unsigned())))
     }
 
-    /// False if a run that gets notes is not there, and an error if anything else is not so.
-    pub(super) fn check(&self, premises: &Premises) -> Outcome<bool> {
-        for no in &premises.noted {
+    /// Returns false if a run that gets notes does not exist, and an error if any other condition is not met.
+    pub(super) fn check(&self, preconditions: &Preconditions) -> Outcome<bool> {
+        for no in &preconditions.noted {
             if !self.has_run(*no)? {
                 return Ok(false);
             }
         }
-        for (shard, id) in &premises.live {
+        for (shard, id) in &preconditions.live {
             let mut statement =
                 self.connection.prepare_cached("SELECT 1 FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3")?;
             if !statement.exists(params![int(id.seq.0), bits(id.tag), shard.0])? {
                 return Err(absent(*id));
             }
         }
-        for run in &premises.runs {
+        for run in &preconditions.runs {
             let mut statement =
                 self.connection.prepare_cached("SELECT tenant, id, created_at FROM run WHERE no = ?1")?;
             let mut rows = statement.query([int(run.no.0)])?;
@@ -194,12 +194,12 @@ impl Snapshot<'_> {
                 }
             }
         }
-        for (run, index) in &premises.entries {
+        for (run, index) in &preconditions.entries {
             if !self.has_entry(*run, *index)? {
                 return Err(absent_entry(*run, *index));
             }
         }
-        for waiter in &premises.waiters {
+        for waiter in &preconditions.waiters {
             let sql = format!("SELECT 1 FROM waiter WHERE {THIS_WAITER}");
             let values = params![
                 waiter.tenant.0,
@@ -220,7 +220,7 @@ impl Snapshot<'_> {
         Ok(statement.exists(params![int(run.0), index])?)
     }
 
-    /// Whether the run has one of the messages asked for.
+    /// Whether the run has one of the requested messages.
     fn has_message(&self, run: &Run, filter: &RunFilter) -> Outcome<bool> {
         if filter.messages.is_empty() {
             return Ok(true);
@@ -255,7 +255,7 @@ impl Writer {
         }
     }
 
-    /// What a run is named by never changes, so that of its indexes only those of its state are written again.
+    /// The name of a run and its time of creation never change, so only the indexes of its state are updated.
     pub(super) fn put_run(&self, run: &Run) -> Outcome<()> {
         const SQL: &str = "INSERT INTO run(no, tenant, id, created_at, state, ended_at, dlq_at, dlq_n, data)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
@@ -312,12 +312,12 @@ impl Writer {
 pub(super) enum List {
     /// All of them, by creation.
     All,
-    /// Those in the DLQ, by their place there.
+    /// Runs in the DLQ, by their position there.
     Failed,
 }
 
 impl List {
-    /// The columns of a position, the index that is in their order, and the condition of the index, if it has one.
+    /// The columns of the position, the index with that order, and the condition of the index, if it has one.
     fn order(self) -> ([&'static str; 2], &'static str, &'static str) {
         match self {
             List::All => (["created_at", "no"], "run_created", ""),
@@ -336,7 +336,7 @@ const FAILED: &str = "SELECT no FROM run INDEXED BY run_dlq
     WHERE tenant = ?1 AND dlq_at = ?2 AND dlq_n = ?3 ORDER BY no LIMIT 1";
 const THIS_WAITER: &str = "tenant = ?1 AND event = ?2 AND seq = ?3 AND tag = ?4 AND run = ?5";
 
-/// Named runs are found by name and sorted; there are few of one name.
+/// Named runs are found by name and sorted, because few runs share a name.
 fn list_sql(list: List, names: usize, order: Order) -> String {
     let ([at, n], index, condition) = list.order();
     let index = if names > 0 { "run_id" } else { index };
@@ -349,19 +349,19 @@ fn list_sql(list: List, names: usize, order: Order) -> String {
     )
 }
 
-/// Finds those that go on.
+/// Finds live runs.
 fn match_sql(names: usize) -> String {
     let index = if names > 0 { "run_id" } else { "run_started" };
     let names = only_names(names);
     format!("SELECT data FROM run INDEXED BY {index} WHERE tenant = ?1 AND state = 0 AND no > ?2 {names} ORDER BY no")
 }
 
-/// A condition on the name, whose values are bound behind all others; none when there are no names.
+/// A condition on the name, whose values are bound after all others; empty if there are no names.
 fn only_names(count: usize) -> String {
     if count == 0 { String::new() } else { format!("AND id IN ({})", vec!["?"; count].join(", ")) }
 }
 
-/// The names that a run must have one of; none when any will do, or when they are too many for SQL.
+/// The names of which a run must have one; empty if the filter names none, or too many for SQL.
 fn names(filter: &RunFilter) -> Vec<&str> {
     let of_instances = filter.instances.iter().map(|(id, _)| id.as_str());
     let names: BTreeSet<&str> = match &filter.ids[..] {
@@ -404,7 +404,7 @@ mod tests {
 
     const SORTING: &str = "USE TEMP B-TREE FOR ORDER BY";
 
-    /// How SQLite would go about it: which part of `run` it reads, and whether it sorts.
+    /// The query plan: which part of `run` SQLite reads, and whether it sorts.
     fn plan(connection: &Connection, sql: &str) -> Vec<String> {
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let unbound = vec![rusqlite::types::Null; statement.parameter_count()];

@@ -1,8 +1,8 @@
-//! The one connection that writes: transactions, durability and the ops of a commit. What is named (queues,
-//! schedules and so on) is written in the file of its name.
+//! The writing connection: transactions, durability and the ops of a commit. Named objects (queues, schedules and so
+//! on) are written in their own files.
 //!
-//! After a failure that leaves open what is on disk the writer refuses all further work: only a
-//! restart, which reads what SQLite recovered, can tell.
+//! After a failure that leaves the contents of the disk unknown, the writer rejects all further work. Only a restart,
+//! which reads what SQLite recovered, resolves it.
 
 use super::codec::{bits, int, state_number, to_json};
 use super::error::{Failure, Outcome};
@@ -24,13 +24,13 @@ use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// How many low bits of a log line's number count lines; the rest counts the times the file was opened.
+/// How many low bits of a log line's number count lines. The other bits count how often the file was opened.
 const LINE_COUNTER_BITS: u32 = 40;
 
-/// Rows that one statement writes: preparing a statement for its next use costs as much as writing a small row.
+/// Rows that one statement writes. Resetting a statement for its next use costs as much as writing a small row.
 const ROWS_AT_ONCE: usize = 64;
 
-/// A body of this size is written by a statement of its own.
+/// Bodies of this size or larger are written one per statement.
 const LARGE_BODY_BYTES: usize = 64 * 1024;
 
 const MESSAGE_COLUMNS: &str = "seq, tag, tenant, created_at, not_before, url, spec, body";
@@ -38,17 +38,17 @@ const EVENT_COLUMNS: &str = "tenant, at, n, seq, state, detail";
 const LIVE_COLUMNS: &str =
     "seq, tag, tenant, origin, body_bytes, due, retried, cancel_requested, shard, queue, turn_at, turn_seq, flow,
      step";
-/// Binds as an insert of [`LIVE_COLUMNS`] does.
+/// Binds its values in the same order as an insert of [`LIVE_COLUMNS`].
 const UPDATE_LIVE: &str = "UPDATE live SET tenant = ?3, origin = ?4, body_bytes = ?5, due = ?6, retried = ?7,
     cancel_requested = ?8, queue = ?10, turn_at = ?11, turn_seq = ?12, flow = ?13, step = ?14
     WHERE seq = ?1 AND tag = ?2 AND shard = ?9";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ?1 AND tag = ?2 AND shard = ?3";
 
-/// SQLite syncs only transactions that change a page, and writing an equal value changes none, so this
-/// goes into each synced transaction that must bring lazy ones to disk.
+/// SQLite syncs only transactions that change a page, and writing an equal value changes none. Each synced transaction
+/// that must make lazy ones durable contains this statement.
 const TOUCH: &str = "UPDATE meta SET value = value + 1 WHERE key = 'flushes'";
 
-/// What a transaction changed in the totals that are kept in RAM.
+/// How a transaction changes the totals that are kept in RAM.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delta {
     pub live: i64,
@@ -56,18 +56,18 @@ pub(super) struct Delta {
     pub last_seq: Option<Seq>,
 }
 
-/// The writing connection and what it must remember between transactions.
+/// The writing connection and its state between transactions.
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) buckets: Buckets,
     next_line: u64,
     durability: Durability,
-    /// Something was written that is not yet on disk.
+    /// Whether a lazy commit is not yet on disk.
     lazy_outstanding: bool,
     poisoned: bool,
-    /// What each tenant has stored, by what is committed.
+    /// The stored bytes of each tenant, according to the commits.
     pub(super) usage: Arc<Usage>,
-    /// What the transaction under way adds to it.
+    /// The changes of the current transaction.
     pub(super) usage_change: RefCell<UsageChange>,
 }
 
@@ -75,7 +75,7 @@ impl Writer {
     /// Takes a prepared connection and counts this opening of the file.
     pub(super) fn new(connection: Connection) -> Outcome<Writer> {
         const SQL: &str = "UPDATE meta SET value = value + 1 WHERE key = 'opens' RETURNING value";
-        // A commit of its own, so that its failure is seen: what `query_row` leaves to be committed fails silently.
+        // Commits explicitly, so that a failure is reported. An implicit commit after `query_row` fails silently.
         let transaction = connection.unchecked_transaction()?;
         let opens: i64 = transaction.query_row(SQL, [], |row| row.get(0))?;
         usage::update(&transaction, opens)?;
@@ -92,12 +92,12 @@ impl Writer {
         })
     }
 
-    /// An earlier failure has ended all writing.
+    /// Whether an earlier failure has ended all writing.
     pub(super) fn is_poisoned(&self) -> bool {
         self.poisoned
     }
 
-    /// Runs `work` as one transaction: all of it happens, or nothing.
+    /// Runs `work` as one transaction, all or nothing.
     pub(super) fn transaction<T>(
         &mut self,
         durability: Durability,
@@ -124,7 +124,7 @@ impl Writer {
             Err(error) => error.of_write(),
         };
         self.poisoned = matches!(failure, StoreError::Unknown(_));
-        // Some errors have rolled back already; then there is nothing to roll back.
+        // Some errors have already rolled back; then there is nothing to roll back.
         if !self.connection.is_autocommit() && self.run("ROLLBACK").is_err() {
             self.poisoned = true;
         }
@@ -135,7 +135,7 @@ impl Writer {
         Err(failure)
     }
 
-    /// Syncs what lazy commits left. Not by a checkpoint: that syncs nothing while readers are in its way.
+    /// Syncs lazy commits. A checkpoint would not do, because it syncs nothing while readers block it.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
         if self.lazy_outstanding || self.poisoned {
             self.transaction(Durability::Synced, |_| Ok(()))?;
@@ -143,12 +143,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a page, so that a sync is made of the transaction.
+    /// Changes a page, so that the transaction causes a sync.
     pub(super) fn touch(&self) -> Outcome<()> {
         self.run(TOUCH)
     }
 
-    /// Tries a write and takes it back; nothing is synced.
+    /// Tries a write and rolls it back. Nothing is synced.
     pub(super) fn probe(&mut self) -> Result<(), StoreError> {
         if self.poisoned {
             return Err(StoreError::Unknown("the store has stopped writing after an earlier failure".into()));
@@ -159,9 +159,9 @@ impl Writer {
         written.and(undone).map_err(Failure::of_read)
     }
 
-    /// A lazy commit appends to the WAL without a sync. A synced one syncs the WAL file as a whole, so
-    /// what earlier lazy ones appended is on disk with it; a checkpoint syncs the WAL first, too.
-    /// The setting holds per connection and can only change between transactions.
+    /// A lazy commit appends to the WAL without a sync. A synced commit syncs the whole WAL file, including earlier
+    /// lazy commits; a checkpoint syncs the WAL first, too. The setting belongs to the connection and can only change
+    /// between transactions.
     fn set_durability(&mut self, durability: Durability) -> Outcome<()> {
         if is_planted(ANSWER_BEFORE_SYNC) {
             return Ok(self.connection.execute_batch("PRAGMA synchronous = OFF")?);
@@ -188,11 +188,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a batch of ops; inside a transaction.
+    /// Writes a batch of ops inside a transaction.
     pub(super) fn apply(&mut self, shard: ShardId, epoch: Epoch, ops: &[Op]) -> Outcome<Delta> {
         self.check_epoch(shard, epoch)?;
         let (mut delta, mut highest_entry) = (Delta::default(), None);
-        // All at once, because those that share a body stand beside one another then.
+        // All inserts together, so that messages with the same body are adjacent.
         let inserted = ops.iter().filter_map(|op| match op {
             Op::Insert { message, .. } => Some(message.as_ref()),
             _ => None,
@@ -205,7 +205,7 @@ impl Writer {
                     delta.live += 1;
                     delta.last_seq = delta.last_seq.max(Some(message.id.seq));
                 }
-                Op::PutDedupKey { tenant, key, id, expires } => self.remember(*tenant, key, *id, *expires)?,
+                Op::PutDedupKey { tenant, key, id, expires } => self.put_dedup_key(*tenant, key, *id, *expires)?,
                 Op::Log(event) => self.log_all(std::slice::from_ref(event))?,
                 Op::Update(live) => self.update_live(shard, live)?,
                 Op::Remove { id } => {
@@ -214,7 +214,7 @@ impl Writer {
                 }
                 Op::InsertDeadLetter(letter) => {
                     self.remove_live(shard, letter.id)?;
-                    self.bury(letter)?;
+                    self.insert_dead_letter(letter)?;
                     delta.live -= 1;
                     delta.dead_letters += 1;
                 }
@@ -241,7 +241,7 @@ impl Writer {
                 }
             }
         }
-        // An entry may have a position that no message has.
+        // The position of an entry may belong to no message.
         if highest_entry > delta.last_seq {
             self.raise_last_seq(highest_entry)?;
             delta.last_seq = highest_entry;
@@ -249,7 +249,7 @@ impl Writer {
         Ok(delta)
     }
 
-    /// Remembers a position that no row of a message or a bulk action has, or will have for long.
+    /// Records a position that is not stored in a row of a message or a bulk action, or that will soon be dropped.
     pub(super) fn raise_last_seq(&self, seq: Option<Seq>) -> Outcome<()> {
         const SQL: &str = "UPDATE meta SET value = max(value, ?1) WHERE key = 'last_seq'";
         self.connection.prepare_cached(SQL)?.execute([int(seq.unwrap_or(Seq::MIN).0)])?;
@@ -262,7 +262,7 @@ impl Writer {
         if current == Some(int(epoch.0)) { Ok(()) } else { Err(Failure::Fenced) }
     }
 
-    /// Writes messages, best in the order of their positions.
+    /// Writes messages, preferably in the order of their positions.
     pub(super) fn insert_all(&mut self, messages: &[&Message]) -> Outcome<()> {
         let bucket_of = |message: &Message| Kind::Message.bucket_of(message.id.seq.time());
         for messages in messages.chunk_by(|a, b| bucket_of(a) == bucket_of(b)) {
@@ -270,7 +270,7 @@ impl Writer {
             let table = format!("message_{bucket}");
             let rows: Vec<(&Message, Option<i64>)> =
                 messages.iter().copied().zip(self.share_bodies(messages)?).collect();
-            // SQLite copies what is bound until its statement has run: large bodies go one at a time.
+            // SQLite copies bound values until the statement has run, so large bodies are written one at a time.
             let is_large = |(message, shared): &(&Message, Option<i64>)| {
                 shared.is_none() && message.body.len() >= LARGE_BODY_BYTES
             };
@@ -296,7 +296,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes live rows, best in the order of their positions.
+    /// Inserts live rows, preferably in the order of their positions.
     pub(super) fn insert_live(&self, rows: &[(ShardId, Live)]) -> Outcome<()> {
         self.insert_rows("live", LIVE_COLUMNS, rows, |row, (shard, live)| row.put_live(*shard, live))
     }
@@ -310,8 +310,8 @@ impl Writer {
         }
     }
 
-    /// Inserts rows in their order, [`ROWS_AT_ONCE`] by one statement. A failure undoes the whole transaction, as it
-    /// would anyway, so SQLite need not copy each page that a statement changes.
+    /// Inserts rows in order, [`ROWS_AT_ONCE`] per statement. A failure undoes the whole transaction anyway, so SQLite
+    /// need not copy each page that a statement changes.
     fn insert_rows<T>(
         &self,
         table: &str,
@@ -349,7 +349,7 @@ impl Writer {
         }
     }
 
-    /// Writes log lines in their order.
+    /// Writes log lines in order.
     pub(super) fn log_all(&mut self, events: &[Event]) -> Outcome<()> {
         for events in events.chunk_by(|a, b| Kind::Event.bucket_of(a.at) == Kind::Event.bucket_of(b.at)) {
             let bucket = self.buckets.ensure(&self.connection, Kind::Event, events[0].at)?;
@@ -371,8 +371,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Of two windows of one key the one that ends later counts.
-    pub(super) fn remember(
+    /// If a key has two windows, the one that ends later counts.
+    pub(super) fn put_dedup_key(
         &mut self,
         tenant: TenantId,
         key: &DedupKey,
@@ -391,7 +391,7 @@ impl Writer {
     }
 
     /// Copies the message, so that the dead letter outlives the history.
-    pub(super) fn bury(&mut self, letter: &DeadLetter) -> Outcome<()> {
+    pub(super) fn insert_dead_letter(&mut self, letter: &DeadLetter) -> Outcome<()> {
         let bucket = self.buckets.ensure(&self.connection, Kind::DeadLetter, letter.dlq_id.at)?;
         let response = letter.response.as_ref().map(|response| to_json("response", response)).transpose()?;
         for place in self.buckets.places_of(letter.id.seq) {
@@ -421,7 +421,7 @@ impl Writer {
         Err(Failure::corrupt("message", format!("{} is missing", letter.id)))
     }
 
-    /// Loads, decides and saves in the transaction that the caller has begun.
+    /// Loads, changes and saves the group in the caller's transaction.
     pub(super) fn edit_url_group(
         &self,
         tenant: TenantId,
@@ -467,7 +467,7 @@ impl Writer {
     }
 }
 
-/// The next parameters of a statement, one row after the other.
+/// Binds the parameters of a statement, one row after the other.
 struct Row<'a, 'c> {
     statement: &'a mut Statement<'c>,
     bound: usize,
@@ -479,7 +479,7 @@ impl Row<'_, '_> {
         Ok(self.statement.raw_bind_parameter(self.bound, value)?)
     }
 
-    /// In the order of [`LIVE_COLUMNS`].
+    /// Binds the values in the order of [`LIVE_COLUMNS`].
     fn put_live(&mut self, shard: ShardId, live: &Live) -> Outcome<()> {
         self.put(int(live.id.seq.0))?;
         self.put(bits(live.id.tag))?;

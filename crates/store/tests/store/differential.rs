@@ -1,8 +1,7 @@
-//! Random histories on the reference model and on SQLite, with and without a journal: both must answer every
-//! question alike, also after the process was killed.
+//! Random histories on the reference model and on SQLite, with and without a journal. Both must give the same answers,
+//! also after the process was killed.
 //!
-//! Log lines are numbered differently, so pages are compared by content and each store gets its own
-//! cursors back.
+//! Log lines are numbered differently, so pages are compared by content, and each store gets its own cursors.
 
 mod runs;
 
@@ -38,11 +37,11 @@ use std::time::Duration;
 
 const URLS: [&str; 3] = ["https://a.example/x", "https://a.example:8443/y?q=1", "http://b.example/x"];
 const LABELS: [&str; 3] = ["red", "green", "blue"];
-/// Of queues, flow-control keys and schedules.
+/// Names of queues, flow-control keys and schedules.
 const NAMES: [&str; 3] = ["a", "b", "'"];
 
-/// One step of a history. Messages are chosen among all that were ever published, so many steps are
-/// about messages that have ended: both stores must refuse those alike, and change nothing.
+/// One step of a history. It chooses among all messages that were ever published, so many steps concern messages that
+/// have ended. Both stores must reject those steps in the same way and change nothing.
 #[derive(Clone, Debug)]
 enum Step {
     Publish {
@@ -94,7 +93,7 @@ enum Step {
     Exhume {
         which: Index,
     },
-    /// Several ends in one batch, of which one may be impossible.
+    /// Several ends in one batch. One of them may be impossible.
     DeliverTogether {
         which: Vec<Index>,
     },
@@ -114,13 +113,13 @@ enum Step {
     },
 }
 
-/// A change of something that tenants name.
+/// A change of a named object.
 #[derive(Clone, Debug)]
 struct Named {
     what: What,
     tenant: u32,
     name: usize,
-    /// What is written; `None` drops it.
+    /// The written value; `None` drops the object.
     value: Option<u32>,
 }
 
@@ -135,7 +134,7 @@ enum What {
     Group,
 }
 
-/// A filter before the messages of the history are known.
+/// A filter, before the messages of the history are known.
 #[derive(Clone, Debug, Default)]
 struct AskFilter {
     ids: Vec<Index>,
@@ -229,7 +228,7 @@ fn ask_filter() -> impl Strategy<Value = AskFilter> {
         })
 }
 
-/// The two stores, and what was done to them.
+/// The two stores, and what happened to them so far.
 struct Pair {
     model: MemoryStore,
     subject: Box<dyn Store>,
@@ -244,7 +243,7 @@ struct Pair {
     bulk_actions: Vec<BulkAction>,
     runs: Vec<Workflow>,
     waiters: Vec<Waiter>,
-    /// Of runs that began again.
+    /// The last name of a restarted run.
     last_name: u32,
 }
 
@@ -276,7 +275,7 @@ impl Pair {
         }
     }
 
-    /// Goes on with a copy of the files as they are now, which is what a kill leaves behind.
+    /// Continues with a copy of the files as they are now, which is what a kill leaves.
     fn kill(&mut self) {
         let copy = tempfile::tempdir().unwrap();
         copy_all(self.directory.path(), copy.path());
@@ -285,7 +284,7 @@ impl Pair {
         self.epoch = self.both(|store| store.lease(SHARD, self.now)).unwrap();
     }
 
-    /// Both stores must answer alike; errors are alike when they ask the same of the caller.
+    /// Asks both stores. The answers must be equal. Errors are equal if they require the same reaction of the caller.
     fn both<T: PartialEq + Debug>(&self, ask: impl Fn(&dyn Store) -> Result<T, StoreError>) -> Result<T, &'static str> {
         let name = |error: StoreError| match error {
             StoreError::Corrupt { .. } => "corrupt",
@@ -407,7 +406,7 @@ impl Pair {
             }
             (What::BulkAction, value) => {
                 let Some(known) = self.bulk_actions.get(named.name) else { return };
-                // Of either tenant: that of the other is refused.
+                // From either tenant. The call with the other tenant is rejected.
                 let completed_at = value.map(|value| self.now.plus_millis(value.into()));
                 Op::PutBulkAction(BulkAction { tenant, completed_at, ..known.clone() })
             }
@@ -416,7 +415,7 @@ impl Pair {
         self.commit(&[op]);
     }
 
-    /// A step of one message that was published before.
+    /// One step of a message that was published before.
     fn go_on(&mut self, message: &Message, step: &Step) {
         match step {
             Step::Reschedule { delay, cancel, .. } => {
@@ -425,7 +424,7 @@ impl Pair {
                 self.commit(&[Op::Update(row), line(message, self.now, State::Retry)]);
             }
             Step::Log { state, next_due, .. } => {
-                // The engine writes lines only for messages that it has; a line needs its message.
+                // The engine writes log lines only for existing messages, and a line needs its message.
                 if self.both(|store| store.message(message.tenant, message.id, Part::Whole)).unwrap().is_some() {
                     let next_due = next_due.map(|delay| self.now.plus_millis(delay));
                     let detail = EventDetail { next_due, ..EventDetail::default() };
@@ -502,7 +501,7 @@ impl Pair {
         }
     }
 
-    /// Everything that can be asked without a filter; every live message must be loadable.
+    /// Asks every query that has no filter. Every live message must be loadable.
     fn check(&self) {
         self.both(|store| store.counts()).unwrap();
         self.both(|store| store.last_seq()).unwrap();
@@ -543,7 +542,7 @@ impl Pair {
         self.check_runs();
     }
 
-    /// What a tenant has by name, and what waits there.
+    /// A tenant's named objects, and the messages that wait in them.
     fn check_named(&self, tenant: TenantId, until: Timestamp) {
         let queues = NAMES.map(|name| QueueKey::of(tenant, name));
         let flows = NAMES.map(|name| FlowKey::of(tenant, name));
@@ -567,7 +566,7 @@ impl Pair {
     }
 }
 
-/// Nothing is applied but what a question asks for, so that the copy of a kill is of one moment.
+/// Changes are applied only when a query needs them, so that the copy for a kill shows one point in time.
 fn open(directory: &Path, has_journal: bool) -> Box<dyn Store> {
     let file = directory.join("posthaste.db");
     if !has_journal {
@@ -601,12 +600,12 @@ proptest! {
     })]
 
     #[test]
-    fn sqlite_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
+    fn sqlite_and_the_model_agree(steps in prop::collection::vec(step(), 1..60)) {
         compare(&steps, false);
     }
 
     #[test]
-    fn the_journal_and_the_model_answer_alike(steps in prop::collection::vec(step(), 1..60)) {
+    fn the_journal_and_the_model_agree(steps in prop::collection::vec(step(), 1..60)) {
         compare(&steps, true);
     }
 }

@@ -1,6 +1,6 @@
-//! The files of the journal: what a kill, a power cut and damage leave, and what the next start makes of it.
+//! The files of the journal: what a kill, a power cut and damage leave, and how the next start handles it.
 //!
-//! A power cut keeps everything up to the last sync, and of each later sector either the old or the new bytes.
+//! A power cut keeps everything up to the last sync, and either the old or the new bytes of each later sector.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SECTOR: usize = 512;
-/// The byte of a segment that names the version of its frames.
+/// The byte of a segment that contains the version of its frames.
 const VERSION_AT: usize = 3;
 const SEAL: Seal = Seal { key: 9, segment: 7 };
 
@@ -61,12 +61,12 @@ impl Files {
         found
     }
 
-    /// How long the first segment is.
+    /// The length of the first segment.
     fn length(&self) -> usize {
         std::fs::metadata(&self.segments()[0]).unwrap().len() as usize
     }
 
-    /// Other files with the same bytes: what is left when the process is killed now.
+    /// A copy of the files: what remains if the process is killed now.
     fn copy(&self) -> Files {
         let copy = Files::new();
         copy_all(self.directory.path(), copy.directory.path());
@@ -74,7 +74,7 @@ impl Files {
     }
 }
 
-/// Publishes one message and says how long the journal is then.
+/// Publishes one message and returns the resulting length of the journal.
 fn publish(files: &Files, rig: &Rig<'_>, body: usize, durability: Durability) -> (Arc<Message>, usize) {
     let message = rig.draft(T0, |message| message.body = vec![b'x'; body].into());
     rig.store.commit(SHARD, rig.epoch, &published(&message), durability).unwrap();
@@ -86,7 +86,7 @@ fn ids(store: &dyn Store) -> Vec<MessageId> {
 }
 
 #[test]
-fn what_was_committed_is_there_after_a_kill() {
+fn commits_survive_a_kill() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -99,7 +99,7 @@ fn what_was_committed_is_there_after_a_kill() {
     );
     let store = killed.open();
     assert_eq!(ids(&store), [first.id, second.id]);
-    // Applied once, however often it is started.
+    // Applied once, no matter how often the store is opened.
     drop(store);
     assert_eq!(ids(&killed.open()), [first.id, second.id]);
 }
@@ -132,7 +132,7 @@ fn a_clean_stop_leaves_everything_in_the_database_and_nothing_in_the_journal() {
 }
 
 #[test]
-fn segments_follow_each_other_and_are_used_again() {
+fn segments_are_numbered_and_reused() {
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::ZERO, segment_bytes: 10_000, ..JournalOptions::default() };
     let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
@@ -149,7 +149,7 @@ fn segments_follow_each_other_and_are_used_again() {
 }
 
 #[test]
-fn segments_go_although_somebody_always_reads_before_the_thread_applies() {
+fn segments_are_released_even_if_readers_always_apply_first() {
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::MAX, segment_bytes: 10_000, ..JournalOptions::default() };
     let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
@@ -207,7 +207,7 @@ fn damage_that_later_frames_prove_is_refused_and_can_be_set_aside() {
 }
 
 #[test]
-fn damage_to_what_is_in_the_database_already_harms_nobody() {
+fn damage_to_applied_frames_is_harmless() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -238,14 +238,14 @@ fn a_missing_segment_is_damage() {
             Err(JournalOpenError::Journal(JournalError::Damaged { missing, .. })) => {
                 assert!(which < 2 && (expected == 0 || expected == missing), "{which}: {missing}");
             }
-            // Nothing is left that could prove that there was a last one.
+            // Nothing is left that could prove that the last segment existed.
             opened => assert!(which == 2 && opened.is_ok(), "{which}"),
         }
     }
 }
 
 #[test]
-fn a_batch_that_cannot_be_is_not_written_down() {
+fn an_invalid_batch_is_not_written() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -258,8 +258,8 @@ fn a_batch_that_cannot_be_is_not_written_down() {
     assert_eq!(files.length(), before);
 }
 
-/// A publisher writes what looks like frames into the body of a message, for as many segments and numbers as fit. The file
-/// is used again, and the server is killed: what the old body left behind the new frames must not count.
+/// A publisher writes bytes that look like frames into the body of a message, for as many segments and numbers as fit.
+/// The file is reused, and the server is killed. The remains of the old body after the new frames must not count.
 #[test]
 fn a_publisher_cannot_write_frames() {
     let files = Files::new();
@@ -285,7 +285,7 @@ fn a_publisher_cannot_write_frames() {
         assert!(published.len() < 2_000, "no new segment is begun");
     }
     drop(store);
-    // The same bytes behind the end of a segment that is not empty.
+    // The same bytes after the end of a segment that is not empty.
     let store = files.open();
     published.push(Rig::new(&store).publish(T0).id);
     let killed = files.copy();
@@ -297,9 +297,9 @@ fn a_publisher_cannot_write_frames() {
     assert_eq!(ids(&killed.open()), published);
 }
 
-/// The database falls back to an earlier state, as it may when the power goes: the journal has what it lacks.
+/// The database may lose commits when the power fails. The journal still has them.
 #[test]
-fn a_database_that_falls_back_is_brought_up_again() {
+fn a_database_that_loses_commits_is_restored_from_the_journal() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -308,7 +308,7 @@ fn a_database_that_falls_back_is_brought_up_again() {
     let early = files.copy();
     for _ in 0..3 {
         published.push(rig.publish(T0).id);
-        // A question brings it into the database, which is not synced.
+        // A query applies the changes to the database, which is not synced.
         assert_eq!(rig.live_ids(), published);
     }
     let last = rig.publish(T0);
@@ -323,9 +323,9 @@ fn a_database_that_falls_back_is_brought_up_again() {
     assert!(store.message(rig.tenant, last.id, Part::Whole).unwrap().unwrap().ended_at.is_some());
 }
 
-/// Commits, questions, retention and the thread that applies, all at once.
+/// Commits, queries, retention and the applying thread run concurrently.
 #[test]
-fn nothing_gets_lost_between_threads() {
+fn no_commit_is_lost_between_threads() {
     let files = Files::new();
     let options =
         JournalOptions { apply_after: Duration::from_millis(1), segment_bytes: 20_000, ..JournalOptions::default() };
@@ -368,12 +368,12 @@ fn nothing_gets_lost_between_threads() {
 }
 
 #[test]
-fn what_is_on_its_way_into_the_database_is_known_meanwhile() {
+fn batches_being_applied_stay_visible() {
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::ZERO, ..JournalOptions::default() };
     let store = JournalStore::open(&files.database(), &files.journal(), options).unwrap();
     let rig = Rig::new(&store);
-    // Nobody else can write as long as this lasts, so that applying does not come to an end.
+    // Blocks all other writers, so that applying cannot finish.
     let elsewhere = rusqlite::Connection::open(files.database()).unwrap();
     elsewhere.execute_batch("BEGIN IMMEDIATE").unwrap();
     let message = rig.draft(T0, |_| {});
@@ -381,7 +381,7 @@ fn what_is_on_its_way_into_the_database_is_known_meanwhile() {
     let mut ops = published(&message);
     ops.push(Op::PutDedupKey { tenant: key.0, key: key.1, id: message.id, expires: T0.plus_millis(1_000) });
     store.commit(SHARD, rig.epoch, &ops, Durability::Synced).unwrap();
-    // The thread takes it at once; whenever that is, it must not be missed for a moment.
+    // The thread starts at once. The message must be visible at any moment.
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(300) {
         assert_eq!(store.find_duplicates(&[key], T0).unwrap(), [Some(message.id)]);
@@ -425,7 +425,7 @@ fn a_flipped_bit_in_the_version_of_a_segment_is_refused_and_changes_nothing() {
     }
 }
 
-/// One message: how long its body is, and whether its commit is synced.
+/// One message: the length of its body, and whether its commit is synced.
 fn commits() -> impl Strategy<Value = Vec<(usize, bool)>> {
     prop::collection::vec((0..3_000_usize, any::<bool>()), 1..12)
 }
@@ -433,8 +433,8 @@ fn commits() -> impl Strategy<Value = Vec<(usize, bool)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever sectors a power cut keeps behind the last sync, exactly a beginning of the history is there, and
-    /// all that was synced is in it.
+    /// Whichever sectors after the last sync survive a power cut, the history is recovered as an exact prefix, and it
+    /// contains everything that was synced.
     #[test]
     fn a_power_cut_keeps_what_was_synced(commits in commits(), kept in prop::collection::vec(any::<bool>(), 128)) {
         let files = Files::new();
@@ -464,8 +464,8 @@ proptest! {
         prop_assert_eq!(&found[..], &written[..found.len()]);
     }
 
-    /// A flipped bit is refused, or hits what nobody was promised, or was the last that was synced: then it cannot be
-    /// told from a cut. It never changes a message or skips one.
+    /// A flipped bit is detected, or it hits frames that were not acknowledged, or the last synced frame, where it
+    /// looks like a cut. It never changes a message and never skips one.
     #[test]
     fn a_flipped_bit_never_changes_or_skips_a_message(commits in commits(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
         let files = Files::new();
@@ -474,7 +474,7 @@ proptest! {
         let mut written = BTreeMap::new();
         let (mut last_synced, mut proven) = (0, 0);
         for (number, (body, sync)) in commits.into_iter().enumerate() {
-            // What was synced before this frame was written, this frame proves.
+            // This frame proves all frames that were synced before it was written.
             proven = last_synced;
             let durability = if sync { Durability::Synced } else { Durability::Lazy };
             let (message, end) = publish(&files, &rig, body, durability);
@@ -494,7 +494,7 @@ proptest! {
             Err(JournalOpenError::Journal(JournalError::Damaged { missing, .. })) => {
                 prop_assert_eq!(missing, index as u64 + 1);
             }
-            // Only this byte looks like the mark of another release.
+            // Only this byte makes the segment look like one of another release.
             Err(JournalOpenError::Journal(JournalError::Foreign { .. })) => prop_assert_eq!(hit, VERSION_AT),
             Err(other) => prop_assert!(false, "{other:?}"),
             Ok(store) => {
@@ -505,9 +505,9 @@ proptest! {
         }
     }
 
-    /// Ops survive the journal; whatever else is in a frame is an error, not a panic.
+    /// Ops round-trip through the journal. Any other contents of a frame are an error, not a panic.
     #[test]
-    fn frames_survive_and_rubbish_does_not(malformed in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
+    fn frames_round_trip_and_malformed_bytes_are_errors(malformed in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>()) {
         let files = Files::new();
         let store = files.open();
         let rig = Rig::new(&store);
@@ -535,15 +535,15 @@ proptest! {
         prop_assert!(frame::decode(Seal { segment: 8, ..SEAL }, &bytes).is_none(), "a frame of another segment does not count");
         prop_assert!(frame::decode(SEAL, &bytes[..cut.index(bytes.len())]).is_none());
         prop_assert!(frame::decode(SEAL, &malformed).is_none());
-        // Without the checksum before it, a payload may be anything.
+        // If the checksum does not protect it, a payload may contain anything.
         let _ = frame::ops(&malformed);
         prop_assert!(frame::ops(&whole.payload[..cut.index(whole.payload.len())]).is_err() || cut.index(whole.payload.len()) >= 2);
     }
 }
 
-/// A fan-out of one body: its frame holds it once, and so does the database after a kill.
+/// A fan-out of one body: its frame contains it once, and so does the database after a kill.
 #[test]
-fn a_body_that_many_messages_share_is_in_the_journal_once() {
+fn a_shared_body_is_in_the_journal_once() {
     let body = bytes::Bytes::from(vec![b'x'; 100_000]);
     let files = Files::new();
     let ids: Vec<_> = {
@@ -582,7 +582,7 @@ fn a_batch_that_is_too_long_for_a_frame_goes_to_the_database() {
     let rig = Rig::new(&store);
     let first = rig.publish(T0);
     let part = bytes::Bytes::from(vec![b'x'; 90 * 1024 * 1024]);
-    // Three bodies that are equal and not the same.
+    // Three equal bodies that do not share memory.
     let drafts: Vec<_> =
         (0..3).map(|ms| rig.draft(T0.plus_millis(ms), |message| message.body = part.to_vec().into())).collect();
     rig.commit(&drafts.iter().flat_map(published).collect::<Vec<_>>()).unwrap();
@@ -594,9 +594,9 @@ fn a_batch_that_is_too_long_for_a_frame_goes_to_the_database() {
     assert_eq!(store.load_messages(&ids).unwrap()[1].body, part);
 }
 
-/// Each transaction writes a page of every tree that it touches, however little it holds.
+/// Each transaction writes a page of every tree that it changes, however small the change is.
 #[test]
-fn the_wal_stays_short_although_every_commit_is_small() {
+fn the_wal_stays_short_with_many_small_commits() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -607,6 +607,6 @@ fn the_wal_stays_short_although_every_commit_is_small() {
         assert!(store.message(rig.tenant, message.id, Part::Head).unwrap().is_some(), "a question settles");
         longest = longest.max(wal());
     }
-    // Twice `CHECKPOINT_BYTES`, and what one commit writes. Both ways to get there have tests beside the journal.
+    // Twice `CHECKPOINT_BYTES`, plus one commit. Tests beside the journal cover both ways to reach it.
     assert!(longest < 132 * 1024 * 1024, "{longest} bytes");
 }

@@ -1,5 +1,4 @@
-//! Runs of workflows in front of and behind the journal: what is answered without the database, what the database gets,
-//! and what a kill leaves.
+//! Workflow runs with a journal: which queries need no database, what the database gets, and what a kill leaves.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -35,7 +34,7 @@ impl Files {
         JournalStore::open(&self.database(), &self.directory.path().join("journal"), options).unwrap()
     }
 
-    /// What a process that is killed now leaves behind.
+    /// The files that a process leaves if it is killed now.
     fn copy(&self) -> Files {
         let copy = Files::new();
         copy_all(self.directory.path(), copy.directory.path());
@@ -48,7 +47,7 @@ fn count(path: &Path, table: &str) -> i64 {
     connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
 
-/// Rows of messages, in whatever tables there are.
+/// Rows of messages in all tables.
 fn messages(path: &Path) -> i64 {
     let connection = Connection::open(path).unwrap();
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'message_*'";
@@ -57,7 +56,7 @@ fn messages(path: &Path) -> i64 {
     tables.collect::<Vec<_>>().iter().map(|table| count(path, table)).sum()
 }
 
-/// A run of which all deliveries have ended but the last.
+/// A run whose deliveries have all ended, except the last one.
 fn busy(rig: &Rig<'_>, id: &str) -> Workflow {
     let mut run = rig.start(id, T0);
     for number in 1..5 {
@@ -68,7 +67,7 @@ fn busy(rig: &Rig<'_>, id: &str) -> Workflow {
 }
 
 #[test]
-fn the_database_gets_no_message_of_a_step_that_has_ended() {
+fn ended_steps_leave_no_message_in_the_database() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -91,7 +90,7 @@ fn the_database_gets_no_message_of_a_step_that_has_ended() {
 }
 
 #[test]
-fn a_step_keeps_its_message_while_it_lives_or_is_told_of() {
+fn a_step_keeps_its_message_while_it_is_live_or_mentioned() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -104,12 +103,12 @@ fn a_step_keeps_its_message_while_it_lives_or_is_told_of() {
     assert_eq!(store.message(rig.tenant, told.id, Part::Whole).unwrap().unwrap().final_state, Some(State::Delivered));
     assert_eq!(store.dead_letter(rig.tenant, letter.dlq_id).unwrap().unwrap().message, buried);
     assert_eq!(store.load_messages(&[lives.entries[0].id]).unwrap().len(), 1);
-    // It ends when its message is in the database already.
+    // The step ends when its message is already in the database.
     rig.commit(&[Op::Remove { id: lives.entries[0].id }]).unwrap();
     assert_eq!((rig.live_ids(), rig.stored(&lives)), (vec![], Some(lives)));
 }
 
-/// Somebody else has the only right to write to the database as long as this lasts.
+/// Holds the write lock of the database until it is dropped.
 fn busy_database(files: &Files) -> Connection {
     let elsewhere = Connection::open(files.database()).unwrap();
     elsewhere.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -117,7 +116,7 @@ fn busy_database(files: &Files) -> Connection {
 }
 
 #[test]
-fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
+fn the_queries_of_every_step_do_not_wait_for_the_database() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -131,7 +130,7 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
     );
     let elsewhere = busy_database(&files);
     let find = |id: &str, at| store.find_run(rig.tenant, id, at, ReadPool::Core).unwrap();
-    // What is pending lies over what the database has.
+    // Pending changes are layered over the stored run.
     rig.attempt(&mut old, 4, T0, 200);
     rig.append(&mut old, T0, vec![step(5, "five"), step(6, "six")]);
     rig.decide(T0, |out| old.notify("event", b"", out)).unwrap();
@@ -152,14 +151,14 @@ fn what_is_asked_at_every_step_does_not_wait_for_the_database() {
 }
 
 #[test]
-fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
+fn a_run_is_complete_while_it_is_being_applied() {
     let files = Files::new();
     let store = files.open(Duration::ZERO);
     let rig = Rig::new(&store);
     let mut run = busy(&rig, "a");
     assert_eq!(store.waiters(rig.tenant, "event", usize::MAX).unwrap(), []);
     let elsewhere = busy_database(&files);
-    // The thread takes what is pending at once and comes to no end; the rest is gathered behind it.
+    // The thread starts to apply at once and cannot finish. The other changes are gathered after that.
     for number in 5..60 {
         rig.append(&mut run, T0, vec![step(number, "out")]);
         rig.attempt(&mut run, number - 1, T0, 200);
@@ -175,7 +174,7 @@ fn a_run_is_whole_while_it_is_on_its_way_into_the_database() {
 }
 
 #[test]
-fn a_run_that_is_resumed_is_whole_without_the_message_of_its_first_entry() {
+fn a_resumed_run_is_complete_without_the_message_of_its_first_entry() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -190,7 +189,7 @@ fn a_run_that_is_resumed_is_whole_without_the_message_of_its_first_entry() {
 }
 
 #[test]
-fn a_change_of_a_run_writes_what_has_changed_and_nothing_else() {
+fn a_change_of_a_run_writes_only_changed_rows() {
     const LARGE: usize = 300_000;
     let files = Files::new();
     let options = JournalOptions { apply_after: Duration::MAX, segment_bytes: u64::MAX, ..JournalOptions::default() };
@@ -245,7 +244,7 @@ fn a_change_of_a_run_writes_what_has_changed_and_nothing_else() {
 }
 
 #[test]
-fn a_batch_about_runs_that_cannot_be_is_not_written_down() {
+fn an_invalid_batch_about_runs_is_not_written() {
     let files = Files::new();
     let store = files.open(Duration::MAX);
     let rig = Rig::new(&store);
@@ -270,9 +269,9 @@ fn a_batch_about_runs_that_cannot_be_is_not_written_down() {
     assert!(length() > before, "the store goes on");
 }
 
-/// Steps, questions, retention and the thread that applies, all at once.
+/// Steps, queries, retention and the applying thread run concurrently.
 #[test]
-fn no_step_gets_lost_between_threads() {
+fn no_step_is_lost_between_threads() {
     let files = Files::new();
     let store = files.open(Duration::from_millis(1));
     let rig = Rig::new(&store);
@@ -301,7 +300,7 @@ fn no_step_gets_lost_between_threads() {
             rig.append(&mut run, late, vec![step(number, "out")]);
             rig.attempt(&mut run, number - 1, late, 200);
             assert_eq!(rig.stored(&run).as_ref(), Some(&run));
-            // It has ended so long ago that it may go at once.
+            // It ended so long ago that it may be dropped at once.
             let mut old = rig.start(&format!("old {number}"), T0);
             rig.finish(&mut old, T0);
             runs.push(old);

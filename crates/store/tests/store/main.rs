@@ -1,8 +1,8 @@
-//! What every store must do, and what only the embedded one promises.
+//! Requirements for all stores, and the additional promises of the embedded one.
 //!
-//! `conformance` is the specification of `Store`, one claim per test, run on every backend;
-//! `differential` compares backends over random histories; `sqlite_file`, `journal_file` and `journal_runs` are about
-//! the files, `upgrade` about files of earlier formats.
+//! `conformance` specifies `Store`, one claim per test, and runs on every backend. `differential` compares backends
+//! over random histories. `sqlite_file`, `journal_file` and `journal_runs` test the files, and `upgrade` tests files of
+//! earlier formats.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 

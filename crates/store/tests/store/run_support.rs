@@ -1,4 +1,4 @@
-//! Runs of workflows for the tests of the stores, as the engine itself makes and changes them.
+//! Workflow runs for the tests of the stores, created and changed by the engine itself.
 
 use crate::support::*;
 use posthaste_engine::event::{Op, Response};
@@ -17,7 +17,7 @@ use serde_json::json;
 pub(crate) const LIMITS: Limits = Limits { entries: u32::MAX, bytes: u64::MAX, duration_ms: u64::MAX };
 
 impl Rig<'_> {
-    /// What the engine decides, and what the store must then write; messages that end thereby are live.
+    /// The engine's decision, and the ops that the store must write for it. Messages that end are live before.
     pub(crate) fn decided<T>(&self, at: Timestamp, decide: impl FnOnce(&mut Outbox<'_>) -> T) -> (T, Vec<Op>) {
         let mut last = self.store.last_seq().unwrap();
         let mut next_id = || {
@@ -29,7 +29,7 @@ impl Rig<'_> {
         (decided, ops_of(out))
     }
 
-    /// The same, and stored.
+    /// Like [`Self::decided`], and commits the ops.
     pub(crate) fn decide<T>(&self, at: Timestamp, decide: impl FnOnce(&mut Outbox<'_>) -> T) -> T {
         let (decided, ops) = self.decided(at, decide);
         self.commit(&ops).unwrap();
@@ -51,7 +51,7 @@ impl Rig<'_> {
         self.decide(at, |out| workflow.append(entries, &LIMITS, out)).unwrap();
     }
 
-    /// An attempt of an entry has ended: with a 2xx it is done, otherwise the run has failed.
+    /// Ends an attempt of an entry: a 2xx completes it, any other status fails the run.
     pub(crate) fn attempt(&self, workflow: &mut Workflow, index: u32, at: Timestamp, status: u16) {
         let id = workflow.entries[index as usize].id;
         let outcome = outcome(status);
@@ -62,7 +62,7 @@ impl Rig<'_> {
         self.commit(&ops).unwrap();
     }
 
-    /// A run that has failed at once.
+    /// A run that failed at once.
     pub(crate) fn failed(&self, id: &str, created_at: Timestamp, failed_at: Timestamp, status: u16) -> Workflow {
         let mut workflow = self.start(id, created_at);
         self.attempt(&mut workflow, 0, failed_at, status);
@@ -80,7 +80,7 @@ impl Rig<'_> {
         self.decide(at, |out| workflow.wait(wait, kept, &LIMITS, out)).unwrap().unwrap();
     }
 
-    /// An event comes that nobody waits for.
+    /// Delivers an event that no step waits for.
     pub(crate) fn keep(&self, workflow: &mut Workflow, at: Timestamp, event: &str, data: &[u8]) {
         assert_eq!(self.decide(at, |out| workflow.notify_or_keep(event, data, &LIMITS, out)), Ok(None));
     }
@@ -90,7 +90,7 @@ impl Rig<'_> {
         assert_eq!(self.decide(at, |out| workflow.invoke(invoke(step), given, &LIMITS, out)), Ok(true));
     }
 
-    /// The run that a step has invoked has ended with this.
+    /// Ends the run that a step has invoked, with this result.
     pub(crate) fn invoked_has_ended(&self, workflow: &mut Workflow, at: Timestamp, step: u32, out: &str) {
         let to = Invoker {
             run_id: workflow.run.id.clone(),
@@ -104,7 +104,7 @@ impl Rig<'_> {
         self.decide(at, |out| workflow.invoked_has_ended(&notice, out));
     }
 
-    /// The run as the store has it, however much of it is asked for.
+    /// The run as the store has it. All queries that read it must agree.
     pub(crate) fn stored(&self, workflow: &Workflow) -> Option<Workflow> {
         let (tenant, no) = (workflow.run.tenant, workflow.run.no);
         let stored = self.store.workflow(tenant, no).unwrap();
@@ -127,7 +127,7 @@ impl Rig<'_> {
         stored
     }
 
-    /// All that the store has of a run.
+    /// All stored parts of a run.
     pub(crate) fn record(&self, workflow: &Workflow) -> Record {
         self.store.run_record(workflow.run.tenant, workflow.run.no, ReadPool::Queries).unwrap().unwrap()
     }
@@ -181,7 +181,7 @@ pub(crate) fn new_run(id: &str, at: Timestamp) -> NewRun {
     }
 }
 
-/// A run of which nothing is left out that can be said.
+/// Sets every optional field of a run.
 pub(crate) fn rich_run(new: &mut NewRun) {
     let headers = || vec![("A".to_owned(), "\u{e4}".to_owned()), ("B".to_owned(), String::new())];
     let failure = FailureCall {
@@ -222,7 +222,7 @@ pub(crate) fn step(number: u32, out: &str) -> NewEntry {
     NewEntry::step(text.to_string().into(), Vec::new(), T0)
 }
 
-/// A call of somebody else, with all that can be said of one.
+/// A call to another service, with every optional field set.
 pub(crate) fn call(number: u32) -> NewEntry {
     let call = Call {
         url: "https://example.com/".into(),
@@ -256,7 +256,7 @@ pub(crate) fn wait_for(event: &str, step: u32) -> WaitFor {
     WaitFor { event, step, timeout, timeout_ms: DAY, headers, terms: own_terms() }
 }
 
-/// All that can be said about one delivery.
+/// Settings of a delivery, with every field set.
 fn own_terms() -> OwnTerms {
     OwnTerms {
         retries: Some(4),
@@ -291,7 +291,7 @@ pub(crate) fn outcome(status: u16) -> Outcome {
     }
 }
 
-/// Whether nothing more is to be sent for any entry.
+/// Whether no entry has anything left to send.
 pub(crate) fn is_quiet(workflow: &Workflow) -> bool {
     workflow.entries.iter().all(|entry| entry.delivery.state != DeliveryState::Pending)
 }

@@ -1,4 +1,4 @@
-//! The file of the embedded store: what survives, what is refused, and what happens when it is full.
+//! The file of the embedded store: what survives, what is rejected, and how a full file behaves.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -38,7 +38,7 @@ impl Files {
         }
     }
 
-    /// What a killed process leaves: the files as they are at this moment.
+    /// The files that a killed process leaves at this moment.
     fn as_after_a_kill(&self) -> Files {
         let copy = Files::new();
         for suffix in ["", "-wal"] {
@@ -55,7 +55,7 @@ impl Files {
     }
 }
 
-/// A message of each kind: live, ended, failed.
+/// A message of each kind: live, ended and failed.
 fn fill(store: &SqliteStore) -> [Arc<Message>; 3] {
     let rig = Rig::new(store);
     let [live, ended, failed] = [0, 1, 2].map(|millis| rig.publish(T0.plus_millis(millis)));
@@ -101,8 +101,8 @@ fn everything_synced_is_there_after_a_kill() {
     assert_eq!(Rig::new(&recovered).story(), expected, "lines of one millisecond stay in order over a restart");
 }
 
-/// SQLite appends lazy commits to the WAL and syncs the file as a whole with the next synced commit;
-/// the copy stands for a kill, which loses nothing that was appended.
+/// SQLite appends lazy commits to the WAL and syncs the whole file with the next synced commit. The copy stands for a
+/// kill, which loses nothing that was appended.
 #[test]
 fn a_lazy_commit_survives_a_kill() {
     let files = Files::new();
@@ -114,9 +114,9 @@ fn a_lazy_commit_survives_a_kill() {
     assert_eq!(Rig::new(&killed.open()).live_ids(), [message.id]);
 }
 
-/// A transaction that changes no page is not synced by SQLite, so a flush must change one.
+/// SQLite does not sync a transaction that changes no page, so a flush must change one.
 #[test]
-fn a_flush_writes_to_the_wal_only_behind_lazy_commits() {
+fn a_flush_writes_to_the_wal_only_after_lazy_commits() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -177,7 +177,7 @@ fn positions_survive_retention_and_restart() {
 }
 
 #[test]
-fn everything_named_is_there_after_a_kill() {
+fn named_objects_survive_a_kill() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -205,8 +205,8 @@ fn everything_named_is_there_after_a_kill() {
     );
 }
 
-/// A caller who names a queue or a key pays for its messages, not for all that live: what else there is
-/// cannot even be decoded here.
+/// The cost of a match by queue or key depends only on the matching messages. The other rows here cannot even be
+/// decoded.
 #[test]
 fn a_match_by_queue_or_key_decodes_nothing_else() {
     let files = Files::new();
@@ -257,7 +257,7 @@ fn only_the_owner_may_read_the_files() {
 }
 
 #[test]
-fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
+fn a_dropped_run_leaves_no_rows_whenever_the_process_is_killed() {
     let mut files = Files::new();
     let mut store = files.open();
     let mut run = Rig::new(&store).start("a", T0);
@@ -270,7 +270,7 @@ fn a_run_that_goes_leaves_nothing_behind_whenever_the_process_is_killed() {
     };
     let policy = Retention { history_ms: HOUR, dlq_ms: HOUR };
     let mut left = vec![rows(&files, "run_entry")];
-    // Its messages go first, by the table.
+    // Its messages are dropped first, together with their table.
     while store.retain(&policy, T0.plus_millis(DAY)).unwrap().more {
         let entries = rows(&files, "run_entry");
         if entries < *left.last().unwrap() {
@@ -360,9 +360,9 @@ fn a_full_disk_stops_the_writer_and_nothing_else() {
     assert_eq!(rig.live_ids(), [kept.id, large.id]);
 }
 
-/// A query sees the tables of its own snapshot, whatever the writer makes and drops meanwhile.
+/// A query sees the tables of its own snapshot, whichever tables the writer creates and drops in the meantime.
 #[test]
-fn queries_go_on_while_tables_come_and_go() {
+fn queries_survive_tables_being_created_and_dropped() {
     let files = Files::new();
     let store = files.open();
     let rig = Rig::new(&store);
@@ -393,7 +393,7 @@ fn number(path: &Path, sql: &str) -> i64 {
     rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
-/// Published together, with one body.
+/// Messages that are published together with one body.
 fn publish_together(rig: &Rig<'_>, second: u64, count: u64, body: &Bytes) -> Vec<Arc<Message>> {
     let drafts: Vec<_> = (0..count)
         .map(|ms| rig.draft(T0.plus_millis(second * SECOND + ms), |message| message.body = body.clone()))
@@ -403,7 +403,7 @@ fn publish_together(rig: &Rig<'_>, second: u64, count: u64, body: &Bytes) -> Vec
 }
 
 #[test]
-fn a_body_that_many_messages_share_is_stored_once_and_goes_with_the_last_of_them() {
+fn a_shared_body_is_stored_once_and_dropped_with_its_last_message() {
     const REFS: &str = "SELECT coalesce(sum(refs), 0) FROM shared_body";
     let files = Files::new();
     let (path, body) = (files.path(), Bytes::from(vec![b'x'; 1024 * 1024]));
@@ -443,7 +443,7 @@ fn a_body_that_many_messages_share_is_stored_once_and_goes_with_the_last_of_them
     assert_eq!(number(&path, "SELECT count(*) FROM shared_body"), 1, "a small body is kept with each message");
 }
 
-/// A row that refers to a large body is as much work as its share of it: dropping it walks its pages.
+/// Dropping rows with a large shared body walks its pages, so each row counts its share of the body.
 #[test]
 fn shared_bodies_are_dropped_a_bounded_number_of_bytes_at_a_time() {
     let files = Files::new();

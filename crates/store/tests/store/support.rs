@@ -20,11 +20,11 @@ pub(crate) const SECOND: u64 = 1_000;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
-/// Midnight, so a new bucket of every kind starts here.
+/// Midnight, so that a new bucket of every kind starts here.
 pub(crate) const T0: Timestamp = Timestamp(20_000 * DAY);
 pub(crate) const SHARD: ShardId = ShardId(0);
 
-/// A store with an owner and a tenant, and the steps of a message's life.
+/// A store with an owner and a tenant, and the steps in the life of a message.
 pub(crate) struct Rig<'a> {
     pub store: &'a dyn Store,
     pub epoch: Epoch,
@@ -41,7 +41,7 @@ impl<'a> Rig<'a> {
         self.store.commit(SHARD, self.epoch, ops, Durability::Synced)
     }
 
-    /// A message that is due at once, with the lines of its first attempt.
+    /// A message that is due at once, with the log lines of its first attempt.
     pub(crate) fn publish(&self, at: Timestamp) -> Arc<Message> {
         self.publish_with(at, |_| {})
     }
@@ -74,7 +74,7 @@ impl<'a> Rig<'a> {
         self.store.list_events(self.tenant, filter, page).unwrap()
     }
 
-    /// All lines, newest first: message and state.
+    /// All log lines, newest first: message and state.
     pub(crate) fn story(&self) -> Vec<(MessageId, State)> {
         let page = self.events(&EventFilter::default(), &latest(10_000));
         page.entries.iter().map(|line| (line.event.id, line.event.state)).collect()
@@ -126,7 +126,7 @@ pub(crate) fn due(lane: Option<LaneKey>, after: DueKey, until: Timestamp, max: u
     Load { source: Source::Due { lane, after, until }, max }
 }
 
-/// The rows of a queue behind a place, or all.
+/// The rows of a queue after a position, or all of them.
 pub(crate) fn queued(tenant: TenantId, name: &str, after: Option<&Live>, max: usize) -> Load {
     let first = (Turn { at: Timestamp(0), seq: Seq::MIN }, Seq::MIN);
     let after = after.map_or(first, |live| (live.place.unwrap().turn, live.id.seq));
@@ -180,7 +180,7 @@ pub(crate) fn schedule(tenant: TenantId, id: &str) -> Schedule {
     }
 }
 
-/// A bulk action that is under way.
+/// An unfinished bulk action.
 pub(crate) fn bulk_action(tenant: TenantId, id: Seq) -> BulkAction {
     BulkAction {
         tenant,
@@ -205,7 +205,7 @@ pub(crate) fn inserted(message: &Arc<Message>) -> Op {
     Op::Insert { message: Arc::clone(message), live: live(message) }
 }
 
-/// What a publish commits.
+/// The ops of a publish.
 pub(crate) fn published(message: &Arc<Message>) -> Vec<Op> {
     vec![inserted(message), line(message, message.created_at, State::Created)]
 }
@@ -243,14 +243,14 @@ pub(crate) fn walk<T>(count: usize, order: Order, mut list: impl FnMut(&PageRequ
     }
 }
 
-/// All schedules of a tenant; their bodies fit on a page.
+/// All schedules of a tenant. Their bodies fit on a page.
 pub(crate) fn all_schedules(store: &dyn Store, tenant: TenantId) -> Vec<Schedule> {
     let page = store.schedules(tenant, &NamePage::FIRST).unwrap();
     assert_eq!(page.next, None);
     page.entries.into_iter().map(|listed| listed.schedule).collect()
 }
 
-/// Runs retention to its end.
+/// Runs retention until nothing more is due.
 pub(crate) fn retain_all(store: &dyn Store, history_ms: u64, dlq_ms: u64, now: Timestamp) -> u32 {
     let policy = posthaste_store::Retention { history_ms, dlq_ms };
     let mut dropped = 0;
@@ -263,7 +263,7 @@ pub(crate) fn retain_all(store: &dyn Store, history_ms: u64, dlq_ms: u64, now: T
     }
 }
 
-/// The same files elsewhere: what a process that is killed now leaves behind.
+/// Copies all files: what a process leaves if it is killed now.
 pub(crate) fn copy_all(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -1,4 +1,4 @@
-//! Files of earlier formats: opened, brought up to date in one transaction, with everything that was in them.
+//! Files of earlier formats: they are opened and upgraded in one transaction, with all their contents.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -23,14 +23,14 @@ use std::path::{Path, PathBuf};
 
 const TENANT: TenantId = TenantId(1);
 
-/// The tables of format 1, as its release made them at [`T0`].
+/// The tables of format 1, as its release created them at [`T0`].
 const FORMAT_1: &str = include_str!("format_1.sql");
 
-/// The conditions of a message as format 1 had them.
+/// The settings of a message in format 1.
 const SPEC_1: &str = r#"{"url":"https://example.org/hook","method":"POST",
     "headers":[["Content-Type","text/plain"]],"retries":3,"caller_ip":"127.0.0.1"}"#;
 
-/// A file of format 1 with three live messages, of which two have been tried, and a dead letter.
+/// A file of format 1 with three live messages, two of them already attempted, and a dead letter.
 struct File {
     directory: tempfile::TempDir,
     rows: Vec<Live>,
@@ -94,7 +94,7 @@ fn query<T: rusqlite::types::FromSql>(path: &Path, sql: &str) -> Vec<T> {
 #[test]
 fn a_file_of_format_1_keeps_everything() {
     let file = File::new();
-    // Once to bring it up to date, once more as the file that it is then.
+    // The first round upgrades the file, the second opens the upgraded file.
     for _ in 0..2 {
         let store = file.open();
         let message = |row: &Live| Message { body: "hello".into(), ..message(TENANT, row.id, T0) };
@@ -134,7 +134,7 @@ fn a_file_of_format_1_keeps_everything() {
 }
 
 #[test]
-fn a_file_of_format_1_takes_what_is_new() {
+fn a_file_of_format_1_supports_all_later_features() {
     let file = File::new();
     let store = file.open();
     let rig = Rig::new(&store);
@@ -168,7 +168,7 @@ fn a_file_of_format_1_takes_what_is_new() {
     assert_eq!(rows, [moved, live(&queued_message)]);
 }
 
-/// The columns of `live`, which were added one by one, and all other tables that are in every file.
+/// The columns of `live`, which were added one by one, and all other tables that exist in every file.
 const SCHEMA: [&str; 2] = [
     "SELECT name || ' ' || type || ' ' || \"notnull\" FROM pragma_table_info('live')",
     "SELECT sql FROM sqlite_schema WHERE name <> 'live' AND name NOT GLOB '*[0-9]*' ORDER BY name",
@@ -188,7 +188,7 @@ fn an_upgraded_file_is_like_a_new_one() {
     assert_eq!(query::<String>(&file.path(), "PRAGMA integrity_check"), ["ok"]);
 }
 
-/// A file as it was before there were runs: what format 4 added is taken out again.
+/// Turns a file into one of format 3, before there were runs: removes what format 4 added.
 fn as_of_format_3(path: &Path) {
     let sql = "ALTER TABLE live DROP COLUMN step;
         DROP TABLE run; DROP TABLE run_entry; DROP TABLE run_note; DROP TABLE waiter;
@@ -220,7 +220,7 @@ fn a_file_of_format_3_keeps_everything_and_takes_runs() {
     assert_eq!(open().workflow(TENANT, run.run.no).unwrap(), Some(run));
 }
 
-/// A run of format 4, as that release wrote it.
+/// A run of format 4, as its release wrote it.
 const RUN_4: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","config":{"features":{},"retries":3,
     "caller_ip":""},"invokers":[{"run_id":"p","created_at":1,"url":"u","step":{"stepId":1}}],"state":"RUN_FAILED",
     "ended_at":9,"result":"\"ok\"","failure":{"entry":0,"retried":3,"error":"e","response":{"status":500,"body":"b2s="},
@@ -230,7 +230,7 @@ const RUN_4: &str = r#"{"no":5,"tenant":1,"id":"r","created_at":1,"url":"u","con
     "headers":[["H",["v"]]]}],"invokes":[{"step":{"stepId":3},"run_id":"c","created_at":2,"url":"u","body":"b","out":"o"}],
     "early":[{"event":"e","data":"AAEC"}]}"#;
 
-/// Makes a file what its release of format 4 would have made of it.
+/// Turns a file into one that the release of format 4 would have written.
 fn as_of_format_4(path: &Path) {
     let connection = Connection::open(path).unwrap();
     let numbers = query::<i64>(path, "SELECT no FROM run");
@@ -292,7 +292,7 @@ fn add_note(run: &mut Value, (kind, n): (i64, i64), mut data: Value, body: &[u8]
 }
 
 #[test]
-fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
+fn a_file_of_format_4_keeps_its_runs_and_continues_them() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");
     let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
@@ -341,14 +341,14 @@ fn a_file_of_format_4_keeps_its_runs_and_goes_on_with_them() {
 }
 
 #[test]
-fn a_run_of_format_4_is_read_to_the_last_word() {
+fn a_run_of_format_4_is_read_completely() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");
     let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     open().close();
     as_of_format_4(&path);
     let terms = r#"{"call_type":"step","content_type":"text/plain","accepted_at":1,"retries":0}"#;
-    // In format 4 the result told of the run that it came from.
+    // In format 4 the result contained the data of the invoked run.
     let terms_of_result = r#"{"call_type":"step","content_type":"text/plain","accepted_at":1,"retries":0,"source":
         {"invoke":{"run_id":"d","created_at":1,"url":"u","body":"given","headers":[["A","b"]]}}}"#;
     let connection = Connection::open(&path).unwrap();
@@ -383,7 +383,7 @@ fn a_run_of_format_4_is_read_to_the_last_word() {
 }
 
 #[test]
-fn a_journal_that_must_be_brought_in_by_format_4_leaves_the_file_to_it() {
+fn a_journal_of_format_4_must_be_applied_by_its_own_release() {
     let directory = tempfile::tempdir().unwrap();
     let (path, journal) = (directory.path().join("posthaste.db"), directory.path().join("journal"));
     SqliteStore::open(&path, SqliteOptions::default()).unwrap().close();
@@ -406,7 +406,7 @@ fn an_upgrade_that_fails_changes_nothing() {
     assert_eq!(query::<i64>(&file.path(), "PRAGMA user_version"), [1]);
     Connection::open(file.path()).unwrap().execute_batch("DROP TABLE bulk_action").unwrap();
     assert_eq!(file.open().counts().unwrap(), Counts { live: 3, dead_letters: 1 });
-    // The same where not only SQL is at work.
+    // A failure that is not caused by SQL alone.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");
     SqliteStore::open(&path, SqliteOptions::default()).unwrap().close();
@@ -419,9 +419,9 @@ fn an_upgrade_that_fails_changes_nothing() {
     assert_eq!(query::<i64>(&path, "PRAGMA user_version"), [4]);
 }
 
-/// A release that did not count URL groups, bulk actions and settings of runs: it left other sums, and no word about them.
+/// An earlier release did not count URL groups, bulk actions and settings of runs. It left other sums and no mark.
 #[test]
-fn sums_of_an_earlier_release_are_made_anew_once() {
+fn usage_sums_of_an_earlier_release_are_recounted_once() {
     const COUNTED: &str = "SELECT bytes FROM usage";
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("posthaste.db");
@@ -437,7 +437,7 @@ fn sums_of_an_earlier_release_are_made_anew_once() {
     store.close();
     for earlier in [
         "DELETE FROM meta WHERE key GLOB 'counted*'; UPDATE usage SET bytes = 7",
-        // It came between two of this release.
+        // It opened the file between two openings by this release.
         "UPDATE meta SET value = value + 1 WHERE key = 'opens'; UPDATE usage SET bytes = 7",
     ] {
         execute(earlier);

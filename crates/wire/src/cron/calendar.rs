@@ -1,9 +1,9 @@
-//! Which local minutes match, and the next of them. Knows the calendar, but no time zone.
+//! Finds the next local minute that matches. Knows the calendar, but no time zones.
 
 use super::SEARCH_YEARS_MAX;
 use jiff::civil::{Date, DateTime};
 
-/// A day has this many minutes.
+/// Minutes per day.
 const DAY_MINUTES: u16 = 24 * 60;
 /// One bit for the same weekday in each of six weeks.
 const WEEKS: u64 = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28 | 1 << 35;
@@ -22,7 +22,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// The first matching minute after the one that `local` lies in.
+    /// The first matching minute after the one that contains `local`.
     pub(super) fn after(&self, local: DateTime) -> Option<DateTime> {
         self.first_from(local.date(), minute_of_day(local) + 1)
     }
@@ -33,7 +33,7 @@ impl Fields {
         self.first_from(local.date(), minute_of_day(local) + u16::from(is_inside_minute))
     }
 
-    /// Whether any day at all matches.
+    /// Whether any day matches.
     pub(super) fn ever(&self) -> bool {
         self.date_from(2000, 1, 1).is_some()
     }
@@ -49,7 +49,7 @@ impl Fields {
         }
     }
 
-    /// The first matching minute of a day, from a minute on.
+    /// The first matching minute of a day, starting at `minute`.
     fn at(&self, date: Date, minute: u16) -> Option<DateTime> {
         if minute >= DAY_MINUTES {
             return None;
@@ -62,7 +62,7 @@ impl Fields {
         }
     }
 
-    /// The first matching day from this one on; `day` may be one more than the month has.
+    /// The first matching day, starting at this one; `day` may be one past the end of the month.
     fn date_from(&self, year: i16, month: i8, day: i8) -> Option<Date> {
         let (mut year, mut month, mut day) = (year, month, day);
         let last_year = year.saturating_add(SEARCH_YEARS_MAX);

@@ -1,4 +1,4 @@
-//! The next fire times as people read them: in the zone of the expression, with words where its clock changes.
+//! The next fire times for people: in the zone of the expression, with a remark when the clock changes that day.
 
 use super::calendar::Fields;
 use super::{Cron, Pace, Plan};
@@ -7,44 +7,44 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Zoned};
 
-/// How far from a fire time a clock change may be and still be one of the same local day: a change moves the clock by up to
-/// a day itself.
+/// How far from a fire time a clock change may be and still fall on the same local day. A change moves the clock by up
+/// to a day.
 const CHANGE_WINDOW: SignedDuration = SignedDuration::from_hours(48);
 
 /// Every hour of a day.
 const ALL_HOURS: u64 = (1 << 24) - 1;
 
-/// A fire time, as people read it.
+/// A fire time for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Firing {
-    /// When it is.
+    /// The point in time.
     pub at: Timestamp,
-    /// What the clock of the zone shows then, with its offset: `2026-03-29T03:00:00+02:00`.
+    /// The local time in the zone, with its offset: `2026-03-29T03:00:00+02:00`.
     pub local: String,
-    /// What to know about it, if the clock changes on its local day.
+    /// The effect of a clock change on that local day, if there is one.
     pub remark: Option<Remark>,
 }
 
-/// A clock change, and what it means for a fire time.
+/// A clock change and its effect on a fire time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// What the clock does.
+    /// The kind of change.
     pub change: ClockChange,
-    /// The same in a sentence.
+    /// The effect as a sentence.
     pub text: String,
 }
 
-/// What a clock does when it is changed.
+/// The kind of a clock change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockChange {
-    /// It goes forward: some local times are skipped.
+    /// The clock moves forward and skips some local times.
     Skipped,
-    /// It goes back: some local times come twice.
+    /// The clock moves back and repeats some local times.
     Repeated,
 }
 
 impl ClockChange {
-    /// The name as it is written: `skipped`, `repeated`.
+    /// The name in API responses: `skipped` or `repeated`.
     pub fn name(self) -> &'static str {
         match self {
             ClockChange::Skipped => "skipped",
@@ -54,7 +54,7 @@ impl ClockChange {
 }
 
 impl Cron {
-    /// The name of the zone whose clock it follows.
+    /// The name of the expression's time zone.
     pub fn zone(&self) -> &str {
         match &self.plan {
             Plan::Every { .. } => "UTC",
@@ -62,7 +62,7 @@ impl Cron {
         }
     }
 
-    /// The first fire times after `after`, at most so many.
+    /// Up to `count` fire times after `after`.
     pub fn forecast(&self, after: Timestamp, count: usize) -> Vec<Firing> {
         let fires = std::iter::successors(self.next_after(after), |fire| self.next_after(*fire)).take(count);
         let mut previous = after;
@@ -99,7 +99,7 @@ fn offset(zoned: &Zoned) -> String {
     format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)
 }
 
-/// The local times that are skipped or repeated: from the first on, before the last.
+/// A clock change at `at` that skips or repeats the local times from `from` up to, but not including, `to`.
 #[derive(Clone, Copy)]
 struct Change {
     at: jiff::Timestamp,
@@ -109,7 +109,7 @@ struct Change {
 }
 
 impl Change {
-    /// Those of a zone after `start` and not after `end`.
+    /// The clock changes of a zone after `start` and not after `end`.
     fn between(zone: &TimeZone, start: jiff::Timestamp, end: jiff::Timestamp) -> impl Iterator<Item = Change> {
         let mut before = zone.to_offset(start);
         let following = zone.following(start).take_while(move |change| change.timestamp() <= end);
@@ -117,7 +117,7 @@ impl Change {
             let at = change.timestamp();
             let (old, new) = (before.to_datetime(at), change.offset().to_datetime(at));
             before = change.offset();
-            // A zone may change its name alone.
+            // Some changes affect only the name of the zone.
             match old.cmp(&new) {
                 std::cmp::Ordering::Less => Some(Change { at, kind: ClockChange::Skipped, from: old, to: new }),
                 std::cmp::Ordering::Greater => Some(Change { at, kind: ClockChange::Repeated, from: new, to: old }),
@@ -131,7 +131,7 @@ impl Change {
         self.from.date() <= day && day <= last.date()
     }
 
-    /// `02:00 to 03:00`; with dates where a whole day is concerned.
+    /// `02:00 to 03:00`; with dates if it spans a whole day.
     fn span(&self) -> String {
         let is_long = self.to.duration_since(self.from) >= SignedDuration::from_hours(24);
         let format = if is_long { "%Y-%m-%d %H:%M" } else { "%H:%M" };
@@ -139,18 +139,18 @@ impl Change {
     }
 }
 
-/// What is due by the local clock.
+/// The fields and pace of an expression that follows local time.
 struct Local<'a> {
     fields: &'a Fields,
     pace: Pace,
 }
 
 impl Local<'_> {
-    /// What to know of a fire time because of the local day that it is on.
+    /// The remark for a fire time whose local day has a clock change.
     fn on_the_day(&self, fire: &Zoned) -> Option<Remark> {
         let start = fire.timestamp().checked_sub(CHANGE_WINDOW).ok()?;
         let end = fire.timestamp().checked_add(CHANGE_WINDOW).ok()?;
-        // What ends a whole day that is skipped is on the next one.
+        // A change that skips a whole day ends on the next one.
         let concerns = |change: &Change| change.is_on(fire.date()) || change.at == fire.timestamp();
         let change = Change::between(fire.time_zone(), start, end).find(concerns)?;
         let effect = match change.kind {
@@ -171,7 +171,7 @@ impl Local<'_> {
             Pace::Once if fire.timestamp() == gap.at => {
                 format!("; {} fires when the gap ends", due.strftime("%H:%M"))
             }
-            // With all hours, what comes after the gap is what would have come.
+            // When all hours match, the minute after the gap would have matched anyway.
             Pace::WallClock if self.fields.hours == ALL_HOURS => String::new(),
             Pace::Once => String::new(),
             Pace::WallClock => "; times in it do not fire".to_owned(),
@@ -189,7 +189,7 @@ impl Local<'_> {
         }
     }
 
-    /// Fire times before this one, and after the one before, that do not happen because the clock skips them.
+    /// The remark about local times between two fire times that do not fire because the clock skips them.
     fn lost_between(&self, previous: jiff::Timestamp, fire: &Zoned) -> Option<Remark> {
         if self.pace == Pace::Once {
             return None;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_times_are_those_of_the_other_vectors_and_every_changed_day_is_marked() {
+    fn forecast_times_match_the_cron_vectors_and_every_clock_change_has_a_remark() {
         let (mut changed, mut kinds) = (0, [0, 0]);
         for case in vectors()["vectors"].as_array().expect("a list") {
             let cron = cron(case["header"].as_str().expect("an expression"));
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(cron.zone(), case["tz"].as_str().expect("a zone"), "{}", case["id"]);
             for firing in firings {
                 let Plan::Fields { zone, .. } = &cron.plan else { continue };
-                // A day that does not have 24 hours is a day on which the clock changes.
+                // A clock change makes the day longer or shorter than 24 hours.
                 let zoned = instant(firing.at).expect("a time").to_zoned(zone.clone());
                 let day = zoned.start_of_day().expect("a day begins").timestamp();
                 let next = zoned.tomorrow().and_then(|next| next.start_of_day()).expect("the next day").timestamp();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rarest_expression_is_foreseen_to_the_end_of_the_calendar() {
+    fn the_rarest_expression_is_forecast_to_the_end_of_the_calendar() {
         let rare = cron("CRON_TZ=Europe/Berlin * 2 29 2 */7");
         let firings = rare.forecast(at("2026-01-01T00:00:00Z"), 100);
         assert_eq!((firings.len(), firings[60].local.as_str()), (100, "2060-02-29T02:00:00+01:00"));

@@ -1,4 +1,4 @@
-//! The grammar of cron expressions. What the vectors leave open follows Go's robfig/cron.
+//! The grammar of cron expressions. Where the vectors leave a case open, it follows Go's robfig/cron.
 
 use super::calendar::Fields;
 use super::{EVERY_MS_MAX, EVERY_MS_UNIT, FieldProblem, InvalidCron, Pace, Plan, STEP_MAX, zone};
@@ -6,7 +6,7 @@ use crate::duration::parse_duration;
 use jiff::tz::TimeZone;
 use std::ops::RangeInclusive;
 
-/// How a zone is announced; in capitals only.
+/// The prefixes of a zone, in capitals only.
 const ZONE_PREFIXES: [&str; 2] = ["CRON_TZ=", "TZ="];
 
 /// One of the five fields.
@@ -16,7 +16,7 @@ struct Field {
     min: u16,
     /// The largest value of `*`.
     max: u16,
-    /// The largest value that may be written: 7 is a second name of Sunday.
+    /// The largest value that may be written: 7 is another name for Sunday.
     written_max: u16,
     /// Names of the values from `min` on.
     names: &'static [&'static str],
@@ -76,13 +76,13 @@ fn strip_zone_prefix(text: &str) -> Option<&str> {
 
 fn every(text: &str) -> Result<Plan, InvalidCron> {
     let invalid = || InvalidCron::Interval(text.to_owned());
-    // A bare number would mean seconds, which nobody expects here.
+    // A bare number would mean seconds, which users do not expect here.
     let interval_ms = parse_duration(text).ok().filter(|_| !text.ends_with(|last: char| last.is_ascii_digit()));
     let in_range = |ms: &u64| (EVERY_MS_UNIT..=EVERY_MS_MAX).contains(ms) && ms.is_multiple_of(EVERY_MS_UNIT);
     Ok(Plan::Every { interval_ms: interval_ms.filter(in_range).ok_or_else(invalid)? })
 }
 
-/// The five fields that a descriptor stands for; anything else is handed back.
+/// Expands a descriptor to its five fields. Any other text is returned unchanged.
 fn descriptor(text: &str) -> Result<&str, InvalidCron> {
     Ok(match text {
         "@hourly" => "0 * * * *",
@@ -99,7 +99,7 @@ fn descriptor(text: &str) -> Result<&str, InvalidCron> {
 fn five_fields(text: &str) -> Result<(Fields, Pace), InvalidCron> {
     let texts: Vec<&str> = text.split_ascii_whitespace().collect();
     let [minute, hour, day, month, weekday] = texts[..] else { return Err(InvalidCron::FieldCount(texts.len())) };
-    // As in Debian's cron it is the first character that counts: `*/10` is a wildcard, `1,*` is not.
+    // As in Debian's cron, the first character decides: `*/10` is a wildcard, `1,*` is not.
     let is_wild = |field: &str| field.starts_with(['*', '?']);
     let weekdays = WEEKDAY.list(weekday)?;
     let fields = Fields {
@@ -136,7 +136,7 @@ impl Field {
         Ok(range.step_by(usize::from(step)).fold(0, |set, value| set | 1 << value))
     }
 
-    /// `"*" | "?" | value | value "-" value`; a single value with a step goes on to the end of the field.
+    /// `"*" | "?" | value | value "-" value`; a single value with a step extends to the end of the field.
     fn range(&self, text: &str, has_step: bool) -> Result<RangeInclusive<u16>, FieldProblem> {
         if text == "*" || text == "?" {
             return Ok(self.min..=self.max);
@@ -149,7 +149,7 @@ impl Field {
         if first > last { Err(FieldProblem::Backwards) } else { Ok(first..=last) }
     }
 
-    /// A number, or a name of three letters in upper or lower case.
+    /// A number, or a three-letter name in upper or lower case.
     fn value(&self, text: &str) -> Result<u16, FieldProblem> {
         let named = self.names.iter().zip(self.min..).find(|(name, _)| name.eq_ignore_ascii_case(text));
         let value = named.map(|(_, value)| value).or_else(|| number(text));
@@ -157,7 +157,7 @@ impl Field {
     }
 }
 
-/// Digits only: Rust's own parser would also take a plus sign.
+/// Digits only. Rust's own parser would also accept a plus sign.
 fn number(text: &str) -> Option<u16> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }

@@ -1,4 +1,4 @@
-//! Against walks through every minute. The strategies here serve `second_opinion` too.
+//! Properties that compare the results with a walk through every minute. `second_opinion` also uses the strategies.
 
 use super::*;
 use jiff::civil::DateTime;
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 const MINUTE_MS: u64 = 60_000;
 /// 2026-01-01 in milliseconds.
 pub(super) const YEAR_2026: u64 = 1_767_225_600_000;
-/// Zones whose clock does not change, in minutes east of Greenwich.
+/// Zones whose clock does not change, with their offset in minutes east of Greenwich.
 const EVEN_ZONES: [(&str, i32); 5] =
     [("UTC", 0), ("Asia/Tokyo", 540), ("Asia/Kathmandu", 345), ("America/Phoenix", -420), ("Etc/GMT+12", -720)];
-/// Changes of the clock in 2026: by an hour, half an hour and two, at midnight, and backwards in winter.
+/// Clock changes in 2026: by an hour, half an hour and two hours, at midnight, and backwards in winter.
 const CHANGES: [(&str, &str); 9] = [
     ("America/New_York", "2026-03-08T07:00:00Z"),
     ("America/New_York", "2026-11-01T06:00:00Z"),
@@ -25,14 +25,14 @@ const CHANGES: [(&str, &str); 9] = [
     ("Africa/Casablanca", "2026-02-15T02:00:00Z"),
 ];
 
-/// Where the last hour of a day is skipped in spring: the end of that gap is on the next day.
+/// Zones that skip the last hour of a day in spring: the end of that gap is on the next day.
 const GAPS_BEFORE_MIDNIGHT: [&str; 3] = ["America/Nuuk", "America/Godthab", "America/Scoresbysund"];
 
 fn zone_names() -> Vec<String> {
     jiff::tz::TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
 }
 
-/// A field as text, and by construction, not by our parser, what it stands for.
+/// A field as text, and the values it stands for. The values come from its construction, not from our parser.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) text: String,
@@ -74,7 +74,7 @@ fn field(min: u8, max: u8) -> impl Strategy<Value = Model> {
     prop_oneof![2 => star, 1 => stepped, 3 => list]
 }
 
-/// Five fields. Months are few, so that most expressions fire soon.
+/// Five fields. Most months match, so that most expressions fire soon.
 pub(super) fn expression() -> impl Strategy<Value = [Model; 5]> {
     let months = prop_oneof![4 => Just(Model { text: "*".to_owned(), values: (1..=12).collect() }), 1 => field(1, 12)];
     (field(0, 59), field(0, 23), field(1, 31), months, field(0, 6)).prop_map(|(a, b, c, d, e)| [a, b, c, d, e])
@@ -98,7 +98,7 @@ fn jiff_time(time: u64) -> jiff::Timestamp {
     jiff::Timestamp::from_millisecond(i64::try_from(time).unwrap()).unwrap()
 }
 
-/// The minutes of a span of time, ends included.
+/// The minutes of a span of time, including both ends.
 fn minutes(from: u64, to: u64) -> impl Iterator<Item = u64> {
     (from.div_ceil(MINUTE_MS)..=to / MINUTE_MS).map(|minute| minute * MINUTE_MS)
 }
@@ -120,7 +120,7 @@ fn walk_once(fields: &[Model; 5], zone: &TimeZone, start: u64, end: u64) -> Vec<
     let local_minute = |minute: i64| Offset::UTC.to_datetime(jiff::Timestamp::from_second(minute * 60).unwrap());
     let mut reached = i64::MAX;
     let mut fires = Vec::new();
-    // Begins early, so that the first pass of an overlap is known.
+    // Starts early, so that the walk knows the first pass of an overlap.
     for time in minutes(start - 6 * 60 * MINUTE_MS, end) {
         let now = minutes_of(zone.to_datetime(jiff_time(time)));
         if (reached.saturating_add(1)..=now).any(|minute| matches(fields, local_minute(minute))) && time > start {
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn in_an_even_zone_fires_are_the_minutes_that_match(
+    fn without_clock_changes_every_matching_minute_fires(
         fields in expression(),
         (zone, east) in prop::sample::select(&EVEN_ZONES[..]),
         start in YEAR_2026..YEAR_2026 + 3 * 365 * 86_400_000,
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn around_a_change_fires_are_those_of_a_walk(
+    fn around_a_clock_change_fires_match_a_walk_through_every_minute(
         fields in expression(),
         (zone, change) in prop::sample::select(&CHANGES[..]),
         before in 0..2 * 86_400_000_u64,
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn later_times_have_later_fires_and_none_lies_between(
+    fn next_fires_are_monotonic_and_skip_no_fire(
         fields in expression(),
         (zone, _) in prop::sample::select(&CHANGES[..]),
         time in 0..4_000_000_000_000_u64,

@@ -1,5 +1,5 @@
-//! Against another cron, `croner`: where both speak the same dialect they must agree, and where they differ is
-//! written down, so that a change on either side is seen.
+//! Compares our cron with the crate `croner`. Where both speak the same dialect they must agree. The known differences
+//! are listed, so that a change on either side fails a test.
 
 use super::properties::{Model, YEAR_2026, expression, text};
 use super::tests::{at, fires, times, vectors};
@@ -9,10 +9,10 @@ use jiff::civil;
 use jiff::tz::{AmbiguousOffset, Offset};
 use proptest::prelude::*;
 
-/// Fire times that are compared.
+/// Fire times that each case compares.
 const COMPARED: usize = 5;
 
-/// Our zones, as `croner` wants them, so that both know the same clock changes.
+/// Our zones in the form that `croner` takes, so that both know the same clock changes.
 #[derive(Clone, Debug)]
 struct ChronoZone(TimeZone);
 
@@ -63,7 +63,7 @@ impl chrono::TimeZone for ChronoZone {
     }
 }
 
-/// What `croner` says, as far as it goes; `None` when it cannot read the expression.
+/// The fire times by `croner`, as far as it finds them; `None` if it rejects the expression.
 fn croner_fires(text: &str, zone: &TimeZone, start: Timestamp) -> Option<Vec<Timestamp>> {
     let cron: croner::Cron = text.parse().ok()?;
     // Its fire times keep the milliseconds of the start.
@@ -78,7 +78,7 @@ fn croner_fires(text: &str, zone: &TimeZone, start: Timestamp) -> Option<Vec<Tim
     Some(fires)
 }
 
-/// Whether the expression has a part that the two are known to read differently; see the first table below.
+/// Whether the two crates are known to read a part of this expression differently; see the first table below.
 fn is_read_differently([_, _, day, _, weekday]: &[Model; 5]) -> bool {
     let stepped_day = day.text.starts_with("*/") && weekday.text != "*";
     let stepped_weekday = weekday.text.starts_with("*/") && day.text != "*";
@@ -102,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn where_croner_reads_differently_is_known() {
+fn known_differences_from_croner_are_listed() {
     let start = Timestamp(YEAR_2026);
     for (text, difference) in [
         ("0 0 */10 * MON", "a stepped wildcard restricts the day there, so that either day is enough"),
@@ -124,7 +124,7 @@ fn where_croner_reads_differently_is_known() {
 }
 
 #[test]
-fn which_vectors_croner_fails_is_known() {
+fn vectors_that_croner_fails_are_listed() {
     let known = [
         ("dom-step-star", "a stepped wildcard restricts the day there"),
         ("dow-step-star", "the same for the weekday"),
@@ -147,7 +147,7 @@ fn which_vectors_croner_fails_is_known() {
 }
 
 #[test]
-fn which_invalid_vectors_croner_accepts_is_known() {
+fn invalid_vectors_that_croner_accepts_are_listed() {
     let known = [
         ("* * * * * *", "a sixth field is seconds there"),
         ("0 0 30 2 *", "that it never fires is found only when it is asked"),

@@ -1,4 +1,4 @@
-//! The vectors, and tables over what they leave open.
+//! The vectors, and tables for the cases that they leave open.
 
 use super::*;
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn cron(text: &str) -> Cron {
     Cron::parse(text).unwrap_or_else(|invalid| panic!("{text}: {invalid}"))
 }
 
-/// The first fire times after `start`, as many as are wanted.
+/// The first `count` fire times after `start`.
 pub(super) fn fires(cron: &Cron, start: Timestamp, count: usize) -> Vec<Timestamp> {
     std::iter::successors(cron.next_after(start), |fire| cron.next_after(*fire)).take(count).collect()
 }
@@ -25,7 +25,7 @@ pub(super) fn times(list: &Value) -> Vec<Timestamp> {
     list.as_array().unwrap().iter().map(|time| at(time.as_str().unwrap())).collect()
 }
 
-/// All ways in which a vector writes its expression: the header, `TZ=`, and what its note adds.
+/// All spellings of a vector's expression: the header, `TZ=`, and those in its note.
 fn spellings(vector: &Value) -> Vec<String> {
     let (expression, zone) = (vector["expr"].as_str().unwrap(), vector["tz"].as_str().unwrap());
     let mut texts = vec![
@@ -82,7 +82,7 @@ fn invalid_expressions_of_the_vectors_are_refused() {
 }
 
 #[test]
-fn the_reason_is_told() {
+fn errors_name_the_reason() {
     for (text, reason) in [
         ("* * * *", "4 fields, accepted are five: minute, hour, day of month, month, day of week"),
         ("", "0 fields, accepted are five: minute, hour, day of month, month, day of week"),
@@ -186,7 +186,7 @@ fn several_times_in_one_gap_fire_once() {
 
 #[test]
 fn the_end_of_a_gap_may_be_on_the_next_day() {
-    // On 2026-03-28 at 23:00 the clock of Nuuk goes to midnight; the day has no minute left.
+    // On 2026-03-28 at 23:00 the clock of Nuuk moves to midnight, so the day has no minute left.
     let cron = cron("CRON_TZ=America/Nuuk 30 23 * * *");
     let expected = ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"].map(at);
     assert_eq!(fires(&cron, at("2026-03-27T12:00:00Z"), 3), expected);
@@ -197,7 +197,7 @@ fn rare_days_are_found_and_the_search_ends() {
     let rare = cron("0 0 29 2 */7");
     let sundays = ["2088-02-29T00:00:00Z", "2128-02-29T00:00:00Z"].map(at);
     assert_eq!(fires(&rare, at("2060-03-01T00:00:00Z"), 2), sundays);
-    // The second Sunday in March is when New York skips this hour, from 2007 on.
+    // New York skips this hour on the second Sunday in March, from 2007 on.
     let gone = cron("CRON_TZ=America/New_York * 2 8-14 3 */7");
     assert!(gone.next_after(at("2000-01-01T00:00:00Z")).is_some());
     assert_eq!(gone.next_after(at("2026-01-01T00:00:00Z")), None);

@@ -117,7 +117,7 @@ fn wrong_urls_say_what_is_wrong() {
     assert!(over_by_query.contains("at most"), "{over_by_query}");
 }
 
-/// Whom the server may reach and which groups exist is not decided here.
+/// The server decides elsewhere which addresses are allowed and which groups exist.
 #[test]
 fn the_api_vectors_hold() {
     let elsewhere = ["dst-missing-scheme", "dst-loopback", "dst-metadata", "dst-port-25"];
@@ -140,7 +140,7 @@ fn the_api_vectors_hold() {
 }
 
 #[test]
-fn one_server_has_one_origin() {
+fn urls_of_one_server_have_one_origin() {
     for text in ["https://example.com", "HTTPS://EXAMPLE.com:443/a?b", "https://example.com./"] {
         assert_eq!(origin(text).as_deref(), Some("https://example.com:443"), "{text}");
     }

@@ -1,9 +1,9 @@
-//! Tables over what a publish may say about its callbacks.
+//! Tables for the callback settings of a publish.
 
 use super::tests::{assert_refused, callback, callback_only, headers, options, read};
 use super::*;
 
-/// The settings of a publish that a callback has too.
+/// The settings that a publish and a callback share.
 const CALLBACK_SETTINGS: [(&str, &str); 14] = [
     ("Method", "put"),
     ("Timeout", "30s"),
@@ -48,7 +48,7 @@ fn a_callback_is_configured_as_a_publish_is() {
 }
 
 #[test]
-fn the_callbacks_are_told_apart() {
+fn callbacks_and_failure_callbacks_are_parsed_separately() {
     let read = read(&[
         ("Upstash-Failure-Callback-Retries", "2"),
         ("Upstash-Callback-Retries", "1"),
@@ -66,7 +66,7 @@ fn the_callbacks_are_told_apart() {
 }
 
 #[test]
-fn what_means_nothing_for_a_callback_is_ignored() {
+fn settings_without_meaning_for_a_callback_are_ignored() {
     for (name, value) in [
         ("Upstash-Callback-Cron", "never"),
         ("Upstash-Callback-Schedule-Id", ".."),

@@ -1,8 +1,8 @@
-//! Every mistake in a header of a publish, and the whole text that the publisher reads.
+//! Every mistake in a header of a publish, with the complete error text.
 
 use super::tests::read;
 
-/// Mistakes are answered with 400, and the text begins with the name of the header.
+/// Mistakes get status 400, and the text starts with the name of the header.
 #[test]
 fn mistakes_name_the_header_the_value_and_the_accepted_form() {
     let duration = "accepted are d, h, m and s, such as 1d10h30m, 5m or 0.5s, and a number of seconds";
@@ -97,7 +97,7 @@ fn mistakes_in_expressions_name_the_place() {
     }
 }
 
-/// Quotas are answered with 412; the text begins with the words of the hosted service.
+/// Exceeded quotas get status 412, and the text starts with the words of the hosted service.
 #[test]
 fn quotas_name_the_limit_the_header_and_the_value() {
     for (header, value, expected) in [

@@ -38,7 +38,7 @@ pub(super) fn callback(url: &str, options: PublishOptions) -> Option<CallbackOpt
     Some(CallbackOptions { url: url.to_owned(), options: Box::new(options) })
 }
 
-/// Headers, the status they are refused with, and what its message starts with.
+/// Headers, the status of their rejection, and the start of its message.
 pub(super) type Refused<'a> = (&'a [(&'a str, &'a str)], u16, &'a str);
 
 pub(super) fn assert_refused(cases: &[Refused<'_>]) {
@@ -234,7 +234,7 @@ fn forwarded_headers_lose_their_prefix() {
 }
 
 #[test]
-fn all_plain_headers_travel_on_request() {
+fn all_plain_headers_are_forwarded_on_request() {
     let given = [
         ("Upstash-Header-Forward", "true"),
         ("Upstash-Forward-X-Both", "explicit"),
@@ -314,7 +314,7 @@ fn forwarded_headers_are_bounded() {
 }
 
 #[test]
-fn hops_are_what_the_header_says() {
+fn hops_come_from_the_header() {
     for (values, expected) in [
         (&[][..], 0),
         (&["0"], 0),
@@ -344,7 +344,7 @@ fn hops_are_what_the_header_says() {
 }
 
 #[test]
-fn a_message_says_nothing_about_a_run() {
+fn workflow_headers_of_a_plain_message_are_rejected() {
     let (callback, run) = (("Upstash-Callback", "https://a.example"), ("Upstash-Workflow-RunId", "wfr_1"));
     assert_refused(&[
         (&[run], 400, "Upstash-Workflow-Runid: only a publish or an item of a batch"),
@@ -366,7 +366,7 @@ fn headers_win_over_the_query() {
     assert_eq!(merged.headers, headers(&[("X", "query"), ("Content-Type", "text/plain")]).headers);
 }
 
-/// `{text*n}` in a vector means: repeat.
+/// `{text*n}` in a vector repeats the text.
 fn expand(text: &str) -> String {
     let Some((before, rest)) = text.split_once('{') else {
         return text.to_owned();
@@ -380,7 +380,7 @@ fn expand(text: &str) -> String {
 
 #[test]
 fn the_api_vectors_hold() {
-    // These break a rule of the egress policy, which is not decided here.
+    // These break a rule of the egress policy, which the server applies elsewhere.
     let of_egress_policy = ["h-callback-loop", "h-callback-private", "h-failcallback-metadata"];
     let vectors: Value = serde_json::from_str(include_str!("../../../../vectors/api-inputs.json")).unwrap();
     let mut checked = 0;
@@ -412,7 +412,7 @@ fn any_header() -> impl Strategy<Value = (String, Vec<u8>)> {
         "(true|1|0|get|5s|2h|body|a,b|rate=1|https://a/|@daily|[0-9]{1,5}|a{0,3}){1,2}".prop_map(String::into_bytes),
         proptest::collection::vec(any::<u8>(), 0..20),
     ];
-    // URLs make the settings of callbacks count.
+    // The settings of a callback count only with its URL.
     let url = ("(?i)upstash-(failure-)?callback", Just(b"https://a/".to_vec()));
     prop_oneof![6 => (name, value), 1 => url]
 }

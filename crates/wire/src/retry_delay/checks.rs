@@ -1,10 +1,10 @@
-//! Checks the expressions of one request: each different one once, and all of them within a bound.
+//! Checks the expressions of one request: each distinct expression once, and all of them within a limit.
 
 use super::{CHECKED_RETRIES_MAX, InvalidExpression, RetryDelay};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The expressions of one request that are known to be right. A step is one number, operator or call, for one retry.
+/// The expressions of one request that are known to be valid. A step is one number, operator or call for one retry.
 #[derive(Debug)]
 pub struct RetryDelayChecks {
     steps_max: u64,
@@ -13,18 +13,18 @@ pub struct RetryDelayChecks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// For how many retries each expression was checked.
+    /// The number of checked retries per expression.
     known: HashMap<String, u32>,
     steps: u64,
 }
 
 impl RetryDelayChecks {
-    /// Nothing is known yet; more than `steps_max` steps are refused.
+    /// Starts without any known expressions. Rejects expressions once the checks exceed `steps_max` steps.
     pub fn new(steps_max: u64) -> RetryDelayChecks {
         RetryDelayChecks { steps_max, state: Mutex::default() }
     }
 
-    /// As [`RetryDelay::check`], of a text.
+    /// Like [`RetryDelay::check`], but takes the text of the expression.
     pub fn check(&self, text: &str, retries: u32) -> Result<(), InvalidExpression> {
         let retries = retries.min(CHECKED_RETRIES_MAX);
         let mut state = self.state();

@@ -1,13 +1,13 @@
-//! Forms that people know from elsewhere, and how to write them here: powers, and durations with units.
+//! Suggestions for forms that people know from other languages: powers, and durations with units.
 
 use crate::duration::{Units, parse_duration_in};
 
-/// How to write the part of a text that is not an expression at this byte; `None` if it cannot be guessed.
+/// How to write the part of a text at this byte, which is not a valid expression; `None` if it cannot be guessed.
 pub(super) fn of(text: &str, at: usize) -> Option<String> {
     power(text, at).or_else(|| duration(text, at))
 }
 
-/// `2^retried` and `2**retried` are `pow(2, retried)`.
+/// `2^retried` and `2**retried` become `pow(2, retried)`.
 fn power(text: &str, at: usize) -> Option<String> {
     let (before, rest) = text.split_at_checked(at)?;
     let (base, exponent) = match (rest.strip_prefix('^'), rest.strip_prefix('*')) {
@@ -24,7 +24,7 @@ fn power(text: &str, at: usize) -> Option<String> {
     }
 }
 
-/// `5s` is 5000: results are in milliseconds.
+/// `5s` becomes 5000, because results are in milliseconds.
 fn duration(text: &str, at: usize) -> Option<String> {
     let (before, rest) = text.split_at_checked(at)?;
     let start = before.rfind(|c: char| !is_of_operand(c)).map_or(0, |end| end + 1);
@@ -38,7 +38,7 @@ fn duration(text: &str, at: usize) -> Option<String> {
     Some(format!("the result is in milliseconds: {millis}"))
 }
 
-/// Whether a number or a name may have this character.
+/// Whether a number or a name may contain this character.
 fn is_of_operand(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }

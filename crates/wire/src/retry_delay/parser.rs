@@ -1,4 +1,4 @@
-//! The grammar of retry-delay expressions: recursive descent, bounded in depth and size.
+//! The grammar of retry-delay expressions: recursive descent with limited depth and size.
 
 use super::{DEPTH_MAX, Function, InvalidExpression, NODES_MAX, Node, Operator, SyntaxError};
 
@@ -12,7 +12,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, InvalidExpression> {
     }
 }
 
-/// Recursive descent over the text, emitting the program as it goes.
+/// Recursive descent over the text. Emits the program while parsing.
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -132,7 +132,7 @@ impl<'a> Parser<'a> {
         self.emit(Node::Call(function, arguments))
     }
 
-    /// Every way down goes through here, so the recursion is bounded.
+    /// All nested parts pass through here, so the recursion is limited.
     fn nested(
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<(), InvalidExpression>,

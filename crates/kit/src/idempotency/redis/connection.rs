@@ -40,10 +40,10 @@ impl Connection {
         }
         *slot = None;
         let (client, timeout) = (self.client.clone(), self.timeout);
-        // In a task of its own: if many steps wait and each gives up after a while, none of them alone would have the
-        // time that it takes.
+        // In its own task: if many steps wait and each times out, none of them alone would wait long enough to connect.
         let connecting = tokio::spawn(async move {
-            let config = AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None); // The store has its own.
+            // Without a timeout for responses, because the store has its own.
+            let config = AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None);
             let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
             let current = Arc::new(Current { connection, is_in_doubt: AtomicBool::new(false) });
             *slot = Some(Arc::clone(&current));
@@ -54,8 +54,8 @@ impl Connection {
 }
 
 impl Current {
-    /// Waits for the answer to a step. The connection is in doubt if there is none, also because nobody waits for it
-    /// any longer.
+    /// Waits for the response to a step. Without a response, also because the caller stopped waiting, the connection is
+    /// in doubt.
     async fn answered<T>(&self, step: RedisFuture<'_, T>) -> RedisResult<T> {
         let mut doubt = Doubt { is_in_doubt: &self.is_in_doubt, is_settled: false };
         let answer = step.await;
@@ -78,8 +78,8 @@ impl Drop for Doubt<'_> {
     }
 }
 
-/// Whether a server that is where it should be has said no. One that only reads was a primary once: after a failover
-/// its address may lead to another.
+/// Whether the right server rejected the step. A read-only server was once a primary: after a failover its address may
+/// lead to another server.
 fn is_refusal(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(kind) => kind != ServerErrorKind::ReadOnly,
@@ -115,7 +115,7 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// The address may have a password.
+/// The address may contain a password.
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("timeout", &self.timeout).finish_non_exhaustive()

@@ -1,9 +1,9 @@
-//! What never leaves the program, and answers of every form.
+//! Requests that are rejected before they are sent, and responses of every form.
 
 use super::*;
 
 #[test]
-fn destinations_that_would_change_on_their_way_are_refused() {
+fn destinations_that_clients_would_change_are_rejected() {
     for good in [
         "https://example.com",
         "https://example.com/a//b/?x=1&y=%20",
@@ -52,7 +52,7 @@ fn a_client_needs_a_url_and_a_token_and_shows_neither_token_nor_password() {
 }
 
 #[test]
-fn answers_of_every_form_are_read() {
+fn responses_of_every_form_are_parsed() {
     let read = |text: &str| {
         let answer = serde_json::from_str::<OneOrMany>(text).map_err(CallError::unreadable);
         answer.and_then(|answer| answer.published("publish"))

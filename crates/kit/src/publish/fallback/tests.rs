@@ -1,4 +1,4 @@
-//! Who gets a message when the first choice is away.
+//! Which service gets a message if the first one is unavailable.
 
 use super::*;
 use crate::publish::{Dedup, InlineQueue, RecordingQueue, Route};
@@ -14,7 +14,7 @@ fn status(status: u16) -> CallError {
     CallError::from_status(status, &HeaderMap::new())
 }
 
-/// A first choice, and what falls back to the disk.
+/// A queue, and the disk as its fallback.
 async fn with_spool(directory: &TempDir) -> (Arc<RecordingQueue>, Arc<Spool>, FallbackQueue) {
     let first = Arc::new(RecordingQueue::default());
     let spool = Arc::new(Spool::open(directory.path()).await.unwrap());
@@ -23,7 +23,7 @@ async fn with_spool(directory: &TempDir) -> (Arc<RecordingQueue>, Arc<Spool>, Fa
 }
 
 #[tokio::test]
-async fn only_an_outage_makes_a_message_go_elsewhere() {
+async fn only_an_outage_uses_the_fallback() {
     for (error, goes_on) in [
         (status(500), true),
         (status(503), true),
@@ -46,7 +46,7 @@ async fn only_an_outage_makes_a_message_go_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_from_its_duplicate_goes_elsewhere_only_if_nobody_has_it() {
+async fn messages_without_deduplication_use_the_fallback_only_if_the_queue_cannot_have_them() {
     let refused = || CallError::network("refused").before_anything_was_sent();
     let outages: [(fn() -> CallError, bool); 5] = [
         (refused, true),
@@ -72,7 +72,7 @@ async fn what_cannot_be_told_from_its_duplicate_goes_elsewhere_only_if_nobody_ha
     }
 }
 
-/// Answers every batch so.
+/// Returns this error for every batch.
 struct NoBatches(fn() -> CallError);
 
 impl QueueService for NoBatches {
@@ -86,7 +86,7 @@ impl QueueService for NoBatches {
 }
 
 #[tokio::test]
-async fn an_error_is_told_when_neither_takes_it() {
+async fn an_error_is_returned_when_both_fail() {
     let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
     first.then([Some(status(503))]);
     second.then([Some(status(500))]);
@@ -95,7 +95,7 @@ async fn an_error_is_told_when_neither_takes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_is_away_is_left_alone_for_a_while_and_alerts_come_once() {
+async fn an_unavailable_queue_is_paused_and_alerts_once() {
     let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
     let (outages, recoveries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (told, told_again) = (outages.clone(), recoveries.clone());
@@ -112,12 +112,12 @@ async fn a_queue_that_is_away_is_left_alone_for_a_while_and_alerts_come_once() {
     queue.publish(&message(1)).await.unwrap();
     queue.publish(&message(2)).await.unwrap();
     tokio::time::advance(OUTAGE_PAUSE).await;
-    // Asked again, and away still.
+    // Tried again, and still unavailable.
     queue.publish(&message(3)).await.unwrap();
     assert_eq!(second.messages().len(), 3);
     assert_eq!((outages.load(Ordering::SeqCst), recoveries.load(Ordering::SeqCst)), (1, 0));
     tokio::time::advance(OUTAGE_PAUSE).await;
-    // Refused without being sent: nobody has learned anything.
+    // Rejected before sending, so nothing is learned about the queue.
     queue.publish(&Message::bytes("no URL", 9, "")).await.unwrap_err();
     assert_eq!((outages.load(Ordering::SeqCst), recoveries.load(Ordering::SeqCst)), (1, 0));
     queue.publish(&message(4)).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_queue_that_is_away_is_left_alone_for_a_while_and_alerts_come_once() {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_and_queues_keep_their_order_over_an_outage() {
+async fn an_outage_loses_nothing_and_keeps_the_order_of_queues() {
     let directory = TempDir::new().unwrap();
     let (first, spool, queue) = with_spool(&directory).await;
     let queue = queue.pause(Duration::ZERO);
@@ -135,9 +135,9 @@ async fn nothing_is_lost_and_queues_keep_their_order_over_an_outage() {
     queue.publish(&in_queue(0)).await.unwrap();
     first.then([Some(status(503))]);
     assert_eq!(queue.publish(&in_queue(1)).await.unwrap().route, Route::Spool);
-    // The queue is there again, but this one must not overtake.
+    // The queue is available again, but this message must not overtake.
     assert_eq!(queue.publish(&in_queue(2)).await.unwrap().route, Route::Spool);
-    // Of what has no order nobody is held up.
+    // Messages without order are not held back.
     assert_eq!(queue.publish(&message(9)).await.unwrap().route, Route::Recording);
     while !spool.is_empty() {
         spool.drain_step(&first).await.unwrap();
@@ -176,12 +176,12 @@ async fn inline_then_disk() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_inline_may_be_done_when_the_queue_is_back() {
+async fn messages_that_fail_inline_are_published_when_the_queue_is_back() {
     let first = Arc::new(RecordingQueue::default());
     first.then([Some(status(503))]);
     let queue = FallbackQueue::new(first.clone(), InlineQueue::new(|_| async { Ok(()) }));
     let later = message(1).delay(Duration::from_secs(60));
-    // The first time the queue is asked, the second time it is left alone.
+    // The first time the queue is tried, the second time it is skipped.
     for _ in 0..2 {
         let error = queue.publish(&later).await.unwrap_err();
         assert!(error.is_outage() && error.is_untouched() && !error.is_retryable(), "{error}");
@@ -194,7 +194,7 @@ async fn what_cannot_be_done_inline_may_be_done_when_the_queue_is_back() {
 }
 
 #[tokio::test]
-async fn a_hook_that_panics_costs_no_message() {
+async fn a_panicking_hook_loses_no_message() {
     let (first, second) = (Arc::new(RecordingQueue::default()), Arc::new(RecordingQueue::default()));
     first.then([Some(status(503))]);
     let hook = AlertHook::new(|_| panic!("on purpose"));

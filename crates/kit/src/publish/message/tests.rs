@@ -1,4 +1,4 @@
-//! What a message says, read by the very parser of the server.
+//! The headers of a message, read by the parser of the server.
 
 use super::*;
 use posthaste_wire::duration::Units;
@@ -29,7 +29,7 @@ fn message() -> Message {
     Message::bytes(URL, "billing:u_7:invoice_9:charge:v1", "body")
 }
 
-/// What the server understands.
+/// The options that the server reads.
 fn understood(message: &Message) -> PublishOptions {
     read(&message.headers(&PublishPolicy::default()).unwrap()).unwrap()
 }
@@ -60,7 +60,7 @@ fn the_policy_is_always_applied_unless_overridden() {
 }
 
 #[test]
-fn all_that_is_said_is_understood() {
+fn the_server_understands_every_setting() {
     let flow =
         FlowControl { key: "mail".into(), parallelism: Some(2), rate: Some(10), period: Some(Duration::from_secs(60)) };
     let full = Message::json(URL, "key", &json!({ "a": 1 })).unwrap();
@@ -105,14 +105,14 @@ fn all_that_is_said_is_understood() {
 }
 
 #[test]
-fn what_a_message_says_itself_is_not_said_twice() {
+fn a_header_of_the_message_is_not_added_twice() {
     let options = understood(&message().header("X-Max-Retries", "9"));
     let said: Vec<_> = options.headers.iter().filter(|(name, _)| name == "X-Max-Retries").collect();
     assert_eq!(said, [&("X-Max-Retries".to_owned(), "9".to_owned())]);
 }
 
 #[test]
-fn a_fixed_time_goes_before_a_delay() {
+fn not_before_takes_precedence_over_a_delay() {
     let time = UNIX_EPOCH + Duration::from_millis(1_780_315_300_001);
     let options = understood(&message().delay(Duration::from_secs(9)).not_before(time));
     assert_eq!((options.delay_ms, options.not_before), (None, Some(Timestamp(1_780_315_301_000))));
@@ -126,7 +126,7 @@ fn a_fixed_time_goes_before_a_delay() {
 }
 
 #[test]
-fn what_no_message_can_have_is_refused_before_it_is_sent() {
+fn invalid_messages_are_rejected_before_they_are_sent() {
     let flow = |parallelism| FlowControl { key: "k".into(), parallelism, rate: None, period: None };
     for (wrong, words) in [
         (Message::bytes("ftp://example.com", "k", ""), "invalid scheme"),
@@ -153,7 +153,7 @@ fn what_no_message_can_have_is_refused_before_it_is_sent() {
     assert!(refusal(&many).contains("more than 90"));
     let many = (0..=LABELS_MAX).fold(message(), |message, number| message.label(number.to_string()));
     assert!(refusal(&many).contains("32 labels"));
-    // At the bounds, what is added to every message has room at the server.
+    // At the limits there is still room for the headers that are added to every message.
     let most = (0..LINES_MAX).fold(message(), |message, number| message.header(format!("x-{number}"), ""));
     assert_eq!(understood(&most).headers.len(), LINES_MAX + 2);
 }
@@ -183,7 +183,7 @@ fn a_trace_is_filled_in_where_there_is_none() {
 
 proptest! {
     #[test]
-    fn what_the_kit_takes_the_server_takes(
+    fn messages_that_the_kit_accepts_are_valid_for_the_server(
         delay in proptest::option::of(0_u64..31_536_000),
         retries in proptest::option::of(0_u32..1_000),
         labels in proptest::collection::vec("[ -~]{0,20}", 0..5),
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_reads_back_as_it_was_written(
+    fn a_stored_message_is_read_back_unchanged(
         body: Vec<u8>,
         key in ".{0,20}",
         queue in proptest::option::of("[a-z]{1,5}"),

@@ -1,8 +1,8 @@
 //! The files of a spool.
 //!
-//! `<number>.message` is a message, `<number>.aside` one that was put aside, `<number>.new` one that was never
-//! finished; `lock` keeps other processes out. A message is a line with the version and the SHA-256 of the rest, and
-//! JSON.
+//! `<number>.message` is a message, `<number>.aside` is one that was set aside, and `<number>.new` is one that was
+//! never finished. `lock` keeps other processes out. A message file is a line with the version and the SHA-256 of the
+//! rest, followed by JSON.
 
 use super::SpoolError;
 use crate::publish::message::{MESSAGE_BYTES_MAX, Message};
@@ -16,10 +16,10 @@ const FORMAT: &str = "posthaste-spool/1";
 const MESSAGE: &str = "message";
 const ASIDE: &str = "aside";
 const UNFINISHED: &str = "new";
-/// No file that we wrote is longer: the body in base64, and all that can be said about it.
+/// No file of the kit is longer: the body in base64, and all settings.
 const FILE_BYTES_MAX: u64 = 2 * MESSAGE_BYTES_MAX as u64 + 4 * 1024 * 1024;
 
-/// A directory that is ours until it is dropped.
+/// A directory that is locked until it is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -28,20 +28,20 @@ pub(super) struct Directory {
     _lock: File,
 }
 
-/// A message that is there.
+/// A stored message.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) sequence: u64,
     pub(super) bytes: u64,
 }
 
-/// A file that is not as we wrote it.
+/// A file that is not as the kit wrote it.
 #[derive(Debug, thiserror::Error)]
 #[error("the file is damaged: {0}")]
 pub(super) struct Damage(&'static str);
 
 impl Directory {
-    /// Opens or makes it, takes the lock, removes what was never finished, and lists the rest.
+    /// Opens or creates the directory, takes the lock, removes unfinished files, and lists the others.
     pub(super) fn open(path: &Path) -> Result<(Directory, Vec<Entry>), SpoolError> {
         let failed = |error| SpoolError::new("cannot be opened", error);
         make_directory(path).map_err(failed)?;
@@ -56,7 +56,7 @@ impl Directory {
         Ok((directory, entries))
     }
 
-    /// Behind every number that was given away, also to what was put aside.
+    /// Greater than every number that was used, including those of files that were set aside.
     pub(super) fn next_free(&self) -> u64 {
         self.next_free
     }
@@ -71,7 +71,7 @@ impl Directory {
             self.next_free = self.next_free.max(sequence.saturating_add(1));
             match kind {
                 UNFINISHED => fs::remove_file(file.path())?,
-                // One that is damaged is listed too: it is put aside when its turn comes.
+                // A damaged file is listed too, and is set aside when its turn comes.
                 MESSAGE => entries.push(Entry { sequence, bytes: file.metadata()?.len() }),
                 _ => {}
             }
@@ -79,7 +79,7 @@ impl Directory {
         Ok(entries)
     }
 
-    /// Writes a message. When this returns it survives a power cut; when it fails nothing is left of it.
+    /// Writes a message. After a success the message survives a power cut; after a failure nothing of it remains.
     pub(super) fn write(&self, sequence: u64, content: &[u8]) -> io::Result<()> {
         let (unfinished, finished) = (self.file(sequence, UNFINISHED), self.file(sequence, MESSAGE));
         let written = (|| {
@@ -90,7 +90,8 @@ impl Directory {
             sync(&self.path)
         })();
         if written.is_err() {
-            // The caller hears that it was not taken, so it must not come back. If even that fails, a duplicate may.
+            // The caller gets an error, so the message must not reappear. If the removal fails too, there may be a
+            // duplicate.
             for left in [unfinished, finished] {
                 match fs::remove_file(&left) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -103,8 +104,8 @@ impl Directory {
         written
     }
 
-    /// Reads a message; `None` if somebody took its file away. The outer error is the disk's, which may pass; the inner
-    /// one is for good.
+    /// Reads a message; `None` if its file was removed. The outer error comes from the disk and may be temporary; the
+    /// inner one is permanent.
     pub(super) fn read(&self, sequence: u64) -> io::Result<Option<Result<Message, Damage>>> {
         let mut content = Vec::new();
         let file = match File::open(self.file(sequence, MESSAGE)) {
@@ -123,17 +124,17 @@ impl Directory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Otherwise it could be back after a power cut, long after anybody remembers its id.
+        // Otherwise the file could reappear after a power cut, long after the deduplication window.
         sync(&self.path)
     }
 
-    /// Gives it another name, which it keeps until a person looks at it.
+    /// Renames the file, so that it stays until a person examines it.
     pub(super) fn put_aside(&self, sequence: u64) -> io::Result<()> {
         fs::rename(self.file(sequence, MESSAGE), self.file(sequence, ASIDE))?;
         sync(&self.path)
     }
 
-    /// Where a message is that was to be put aside.
+    /// The path of a message that was set aside.
     pub(super) fn place(&self, sequence: u64) -> String {
         let aside = self.file(sequence, ASIDE);
         let place = if aside.is_file() { aside } else { self.file(sequence, MESSAGE) };
@@ -166,7 +167,7 @@ pub(super) fn decode(content: &[u8]) -> Result<Message, Damage> {
     serde_json::from_slice(json).map_err(|_| Damage("its JSON is not a message"))
 }
 
-/// For the owner alone: messages may carry secrets.
+/// Readable only by the owner, because messages may contain secrets.
 #[cfg(unix)]
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -189,7 +190,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-/// Makes names that were given or taken away survive a power cut.
+/// Makes created and removed names survive a power cut.
 #[cfg(unix)]
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()

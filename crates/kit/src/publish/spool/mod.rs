@@ -67,26 +67,25 @@ pub struct Spool {
     policy: PublishPolicy,
     clock: Clock,
     alerts: AlertHook,
-    /// One drains at a time: two would publish the same message.
+    /// Only one task drains at a time, because two would publish the same message.
     draining: tokio::sync::Mutex<()>,
 }
 
-/// What the threads that wait for the disk have as well, so that they end their work when nobody waits for them any
-/// more.
+/// The state that blocking threads share, so that they finish their work even if the caller stops waiting.
 #[derive(Debug)]
 struct Shared {
     directory: Directory,
     index: Mutex<Index>,
 }
 
-/// What is there, in the order in which it came.
+/// The stored messages, in the order of their arrival.
 #[derive(Debug, Default)]
 struct Index {
     /// The length of each file.
     entries: BTreeMap<u64, u64>,
-    /// Of all files, also those that are being written.
+    /// Of all files, including those being written.
     bytes: u64,
-    /// How many are being written.
+    /// Number of files being written.
     unfinished: usize,
     next: u64,
 }
@@ -108,8 +107,8 @@ impl Shared {
         written
     }
 
-    /// Removes a message that the queue has, or puts one aside. It is forgotten whatever the disk says: with the entry
-    /// it would be published again and again, with the file once more at most, after the next start.
+    /// Removes a message that the queue has, or sets it aside. It is forgotten even if the disk fails: with its entry
+    /// it would be published again and again, with its file at most once more, after the next start.
     fn finish(&self, sequence: u64, change: fn(&Directory, u64) -> std::io::Result<()>) {
         if let Err(error) = change(&self.directory, sequence) {
             tracing::error!(sequence, %error, "a file of the spool is done but could not be removed; it may be published again after a restart");
@@ -117,7 +116,7 @@ impl Shared {
         self.forget(sequence);
     }
 
-    /// The file is none of ours any more.
+    /// Drops the entry of the file.
     fn forget(&self, sequence: u64) {
         let mut index = self.index();
         if let Some(bytes) = index.entries.remove(&sequence) {
@@ -213,7 +212,7 @@ impl Spool {
         self.len() == 0
     }
 
-    /// Whether none waits and none is being written: whoever comes now overtakes nobody.
+    /// Whether no message waits or is being written, so that a new one overtakes none.
     pub(super) fn is_quiet(&self) -> bool {
         let index = self.shared.index();
         index.entries.is_empty() && index.unfinished == 0
@@ -264,7 +263,7 @@ impl Spool {
                 }
                 Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "the spool cannot be drained"),
             }
-            // A wake-up would be a hint only; the next look is the promise.
+            // A wake-up would only be a hint; this check at intervals is the guarantee.
             let _ = tokio::time::timeout(DRAIN_EVERY, cancelled.cancelled()).await;
         }
     }
@@ -280,7 +279,7 @@ impl Spool {
         Ok(Published::by(Route::Spool, Vec::new()))
     }
 
-    /// A place and room for a message of this length.
+    /// Reserves a number and room for a message of this length.
     fn reserve(&self, bytes: u64) -> Result<u64, CallError> {
         let mut index = self.shared.index();
         let is_full = index.entries.len() + index.unfinished >= self.limits.messages;
@@ -324,8 +323,9 @@ impl QueueService for Spool {
     }
 }
 
-/// Whether no queue will ever take this message, so that those behind it need not wait. A token that is refused is no
-/// such reason: with another one it will be taken. Nor is what a stranger answers in the queue's place.
+/// Whether no queue will ever accept this message, so that later messages need not wait. A rejected token does not
+/// count, because the message can be accepted with another token. Responses of other servers in the queue's place do
+/// not count either.
 fn is_about_the_message(error: &CallError) -> bool {
     match (error.class(), error.status()) {
         _ if error.is_outage() => false,
@@ -335,7 +335,7 @@ fn is_about_the_message(error: &CallError) -> bool {
     }
 }
 
-/// Runs what waits for the disk where waiting does no harm. It runs to its end even if nobody waits for it any more.
+/// Runs disk operations where blocking is allowed. They finish even if the caller stops waiting.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
 }

@@ -1,4 +1,4 @@
-//! Restarts, damage, full and failing disks.
+//! Restarts, damaged files, and full or failing disks.
 
 use super::*;
 use crate::publish::{Dedup, RecordingQueue};
@@ -17,7 +17,7 @@ async fn spool(directory: &TempDir) -> Spool {
     Spool::open(directory.path()).await.unwrap()
 }
 
-/// The names of all files but the lock.
+/// The names of all files except the lock.
 fn files(directory: &TempDir) -> Vec<String> {
     let names =
         std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -26,7 +26,7 @@ fn files(directory: &TempDir) -> Vec<String> {
     names
 }
 
-/// Drains until nothing is left to do.
+/// Drains until nothing is left.
 async fn drain_all(spool: &Spool, queue: &RecordingQueue) {
     while !matches!(spool.drain_step(queue).await.unwrap(), Drained::Empty | Drained::Blocked(_)) {}
 }
@@ -67,7 +67,7 @@ async fn a_message_stays_until_the_queue_has_taken_it() {
 }
 
 #[tokio::test]
-async fn what_nobody_will_take_is_put_aside_and_kept() {
+async fn messages_that_no_queue_accepts_are_set_aside_and_kept() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let told = Arc::new(Mutex::new(Vec::new()));
     let hook = told.clone();
@@ -87,19 +87,19 @@ async fn what_nobody_will_take_is_put_aside_and_kept() {
     let told = told.lock().unwrap().clone();
     assert!(matches!(told.as_slice(), [(file, Some(400))] if file.ends_with("0.aside")), "{told:?}");
     drop(spool);
-    // Its number is not given away again.
+    // Its number is not reused.
     let spool = self::spool(&directory).await;
     spool.publish(&message(3)).await.unwrap();
     assert_eq!(files(&directory), ["00000000000000000000.aside", "00000000000000000001.message"]);
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_from_its_duplicate_is_put_aside_if_the_queue_may_have_it() {
+async fn messages_without_deduplication_are_set_aside_if_the_queue_may_have_them() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let spool = spool(&directory).await;
     let off = message(1).dedup(Dedup::Off);
     spool.publish(&off).await.unwrap();
-    // The queue can not have it: it stays.
+    // The queue cannot have it, so it stays.
     let untouched = [CallError::network("refused").before_anything_was_sent(), status(429), status(401)];
     queue.then(untouched.map(Some));
     for _ in 0..3 {
@@ -118,9 +118,9 @@ async fn what_cannot_be_told_from_its_duplicate_is_put_aside_if_the_queue_may_ha
 }
 
 #[tokio::test]
-async fn damaged_files_hold_nobody_up_and_are_kept() {
+async fn damaged_files_block_nothing_and_are_kept() {
     let content = file::encode(&message(7)).unwrap();
-    // Cut off anywhere, and with any bit of any byte changed.
+    // Truncated anywhere, and with any single bit flipped.
     let cut = (0..content.len()).map(|length| content[..length].to_vec());
     let changed = (0..content.len()).map(|place| {
         let mut changed = content.clone();
@@ -146,7 +146,7 @@ async fn damaged_files_hold_nobody_up_and_are_kept() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time() {
+async fn only_one_process_can_open_a_spool() {
     let directory = TempDir::new().unwrap();
     let first = spool(&directory).await;
     assert!(Spool::open(directory.path()).await.unwrap_err().is_in_use());
@@ -155,7 +155,7 @@ async fn one_process_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_full_spool_says_so_and_takes_again_when_there_is_room() {
+async fn a_full_spool_returns_an_error_until_there_is_room() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let limits = SpoolLimits { messages: 2, ..SpoolLimits::default() };
     let spool = spool(&directory).await.limits(limits);
@@ -174,11 +174,11 @@ async fn a_full_spool_says_so_and_takes_again_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_is_told_and_leaves_nothing() {
+async fn a_disk_error_is_returned_and_leaves_no_file() {
     let directory = TempDir::new().unwrap();
     let spool = spool(&directory).await;
     let taken = directory.path().join("00000000000000000000.new");
-    // The file cannot be made, as if the disk were full.
+    // The file cannot be created, as on a full disk.
     std::fs::create_dir(&taken).unwrap();
     let error = spool.publish(&message(1)).await.unwrap_err();
     assert!(error.to_string().contains("could not be written"), "{error}");
@@ -188,7 +188,7 @@ async fn a_disk_that_fails_is_told_and_leaves_nothing() {
     assert_eq!(files(&directory), ["00000000000000000001.message"]);
 }
 
-/// Does something to the disk while it has the message, and then answers.
+/// Manipulates the disk while it has the message, and then responds.
 struct Saboteur<F>(F, Mutex<Option<CallError>>, RecordingQueue);
 
 impl<F: Fn() + Send + Sync + 'static> QueueService for Saboteur<F> {
@@ -202,12 +202,12 @@ impl<F: Fn() + Send + Sync + 'static> QueueService for Saboteur<F> {
 }
 
 #[tokio::test]
-async fn a_message_that_the_queue_has_is_not_published_again_though_its_file_stays() {
+async fn an_accepted_message_is_not_published_again_although_its_file_stays() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("00000000000000000000.message");
     let spool = spool(&directory).await;
     spool.publish(&message(1)).await.unwrap();
-    // No file, so that it cannot be removed as one.
+    // Replaces the file by a directory, so that it cannot be removed as a file.
     let sabotage = move || {
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
@@ -220,14 +220,14 @@ async fn a_message_that_the_queue_has_is_not_published_again_though_its_file_sta
 }
 
 #[tokio::test]
-async fn names_that_cannot_be_synced_hold_nobody_up() {
+async fn a_directory_that_cannot_be_synced_blocks_nothing() {
     for refused in [None, Some(status(400))] {
         let parent = TempDir::new().unwrap();
         let (here, there) = (parent.path().join("here"), parent.path().join("there"));
         let spool = Spool::open(&here).await.unwrap();
         spool.publish(&message(1)).await.unwrap();
         let is_refused = refused.is_some();
-        // The directory is gone: nothing in it can be renamed, removed or synced.
+        // The directory is gone, so nothing in it can be renamed, removed or synced.
         let sabotage = move || std::fs::rename(&here, &there).unwrap();
         let queue = Saboteur(sabotage, Mutex::new(refused), RecordingQueue::default());
         let step = spool.drain_step(&queue).await.unwrap();
@@ -238,7 +238,7 @@ async fn names_that_cannot_be_synced_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_put_aside_holds_nobody_up() {
+async fn a_file_that_cannot_be_set_aside_blocks_nothing() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let told = Arc::new(Mutex::new(Vec::new()));
     let hook = told.clone();
@@ -256,7 +256,7 @@ async fn a_file_that_cannot_be_put_aside_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_file_that_somebody_took_away_holds_nobody_up() {
+async fn a_removed_file_blocks_nothing() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let spool = spool(&directory).await;
     for key in 0..3 {
@@ -281,7 +281,7 @@ async fn delays_are_counted_from_the_publish() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn files_are_for_their_owner_alone() {
+async fn files_are_readable_only_by_their_owner() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = TempDir::new().unwrap();
     let place = directory.path().join("deep/spool");
@@ -293,12 +293,12 @@ async fn files_are_for_their_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_is_gone_leaves_a_whole_message_or_none() {
+async fn a_cancelled_publish_leaves_a_whole_message_or_none() {
     let (directory, queue) = (TempDir::new().unwrap(), RecordingQueue::default());
     let spool = spool(&directory).await;
     let message = message(1);
     {
-        // Begun, and dropped while the disk is at work.
+        // Started, and dropped while the disk is working.
         let mut publish = spool.publish(&message);
         let waker = std::task::Waker::noop();
         let _ = publish.as_mut().poll(&mut std::task::Context::from_waker(waker));
@@ -311,7 +311,7 @@ async fn a_publisher_that_is_gone_leaves_a_whole_message_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loop_drains_when_the_queue_is_back_and_ends_when_told() {
+async fn the_loop_drains_when_the_queue_is_back_and_stops_when_cancelled() {
     let (directory, queue) = (TempDir::new().unwrap(), Arc::new(RecordingQueue::default()));
     let spool = Arc::new(spool(&directory).await);
     spool.publish(&message(1)).await.unwrap();

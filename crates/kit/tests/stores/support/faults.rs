@@ -1,4 +1,4 @@
-//! What the suites of faults share: a store that must let nobody go on, and a server that talks malformed.
+//! Shared parts of the fault suites: a store that must fail closed, and a server that returns malformed data.
 
 use super::acquired;
 use super::wait::until;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-/// A step may take its time limit, and a busy machine some moments longer.
+/// A step may take its time limit, and a busy machine some more time.
 const PROMPT: Duration = Duration::from_secs(5);
 
 /// All four steps fail, and none takes long.
@@ -34,12 +34,12 @@ pub(crate) async fn begins(store: &dyn IdempotencyStore, key: &str) -> Lease {
     .await
 }
 
-/// A lease that no store has given.
+/// A lease that no store has handed out.
 pub(crate) fn invented() -> Lease {
     Lease { key: "message".into(), token: [7; 16], fence: 1 }
 }
 
-/// Where a server listens that gives one answer to everything.
+/// The address of a server that sends one response to every request.
 pub(crate) async fn answering(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

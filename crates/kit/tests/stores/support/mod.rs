@@ -1,4 +1,4 @@
-//! What the suites share: a world with a store and a time that can pass, and the servers behind the stores.
+//! Shared parts of the suites: a store whose time can pass, and the servers of the stores.
 
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod faults;
@@ -17,11 +17,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store, and a way to make time pass for it.
+/// A store, and a way to let time pass for it.
 pub(crate) trait World: Sync {
     fn store(&self) -> Arc<dyn IdempotencyStore>;
 
-    /// Makes time pass for all keys.
+    /// Lets time pass for all keys.
     fn pass(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
     /// Whether leases have fences.

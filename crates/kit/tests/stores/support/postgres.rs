@@ -1,4 +1,4 @@
-//! A PostgreSQL of one's own. The cluster is made once per run of the tests and copied for each server.
+//! A PostgreSQL for a test. The cluster is created once per test run and copied for each server.
 
 use super::World;
 use super::process::{Process, free_port};
@@ -31,7 +31,7 @@ impl Postgres {
         Postgres::from_cluster(false).await
     }
 
-    /// A server that only reads, because it follows another one.
+    /// A read-only server, because it follows another one.
     pub(crate) async fn standby() -> Postgres {
         Postgres::from_cluster(true).await
     }
@@ -56,7 +56,7 @@ impl Postgres {
         postgres
     }
 
-    /// Runs it again after a kill.
+    /// Starts it again after a kill.
     pub(crate) async fn run(&mut self) {
         self.process = Some(serve(&self.dir.path().join("data"), self.port));
         until("the start of postgres", || async {
@@ -66,7 +66,7 @@ impl Postgres {
         .await;
     }
 
-    /// Ends all its processes at once.
+    /// Kills all its processes at once.
     pub(crate) async fn kill(&mut self) {
         self.process.take().unwrap().kill().await;
     }
@@ -93,7 +93,7 @@ impl Postgres {
         sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(&mut connection).await.unwrap();
     }
 
-    /// Asks for one number, in the same way.
+    /// Queries one number, on the same kind of connection.
     pub(crate) async fn count(&self, sql: impl Into<String>) -> i64 {
         let mut connection = self.connect().await;
         sqlx::query_scalar(AssertSqlSafe(sql.into())).fetch_one(&mut connection).await.unwrap()
@@ -125,7 +125,7 @@ impl World for Postgres {
     }
 }
 
-/// The directory of a cluster that has the tables and was shut down, made once per process and deleted at its end.
+/// The directory of a cleanly shut down cluster with the tables, created once per process and deleted at its end.
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
@@ -148,7 +148,7 @@ fn template() -> &'static Path {
             .await;
             create_tables(&mut connection).await.unwrap();
             connection.close().await.unwrap();
-            server.shut_down().await; // In order, so that copies need no recovery.
+            server.shut_down().await; // A clean shutdown, so that copies need no recovery.
         });
         data
     })
@@ -158,7 +158,7 @@ fn serve(data: &Path, port: u16) -> Process {
     let (program, port) = (program("postgres"), port.to_string());
     let (program, data_text) = (program.to_str().unwrap(), data.to_str().unwrap());
     let mut words = vec![program, "-D", data_text, "-p", &port, "-k", data_text];
-    // Safe without: the tests end processes, not machines.
+    // Safe without fsync: the tests kill processes, not machines.
     words.extend(["-c", "fsync=off", "-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"]);
     words.extend(["-c", "max_wal_size=64MB", "-c", "min_wal_size=2MB"]);
     Process::start(as_server(&mut Process::command(&words, &data.with_file_name("log"), "QUIT")))
@@ -168,7 +168,7 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("log")).unwrap_or_default()
 }
 
-/// A program of the newest PostgreSQL, which Debian does not put on the path.
+/// A program of the newest PostgreSQL. Debian does not add it to the path.
 fn program(name: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let versions = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -178,7 +178,7 @@ fn program(name: &str) -> PathBuf {
     }
 }
 
-/// PostgreSQL refuses to run as root; then it runs as the user that its package made.
+/// PostgreSQL refuses to run as root, so it runs as the user that its package created.
 fn as_server(command: &mut Command) -> &mut Command {
     match server_user() {
         Some((user, group)) => command.uid(user).gid(group),
@@ -203,7 +203,7 @@ fn server_user() -> Option<(u32, u32)> {
     Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
 }
 
-/// Statics are not dropped, so a shell waits for the end of this process.
+/// Statics are not dropped, so a shell waits for the end of this process and deletes the directory.
 fn delete_at_end(dir: &Path) {
     let mut shell = Command::new("sh");
     shell.args(["-c", "read -r _; rm -rf \"$1\"", "cleaner"]).arg(dir).stdin(std::process::Stdio::piped());

@@ -1,4 +1,4 @@
-//! A server that the tests start, and that ends with them, however they end.
+//! A server that the tests start, and that always ends with them.
 
 use super::wait::until;
 use rustix::io::Errno;
@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Starts the server and waits for its input to end, which happens when the test drops it or dies. A server that was
-/// stopped has to be woken, so that it can end as it likes to.
+/// Starts the server and waits for the end of its input, which comes when the test drops it or dies. A stopped server
+/// must be continued, so that it can shut down.
 const WATCHDOG: &str = r#"
 "$@" </dev/null >>"$LOG" 2>&1 &
 server=$!
@@ -27,7 +27,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it; the command is one of [`Process::command`], which may also say as whom.
+    /// Starts a server. The command comes from [`Process::command`], and may also set a user.
     pub(crate) fn start(command: &mut Command) -> Process {
         let mut watchdog = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -36,23 +36,23 @@ impl Process {
         Process { watchdog, pid }
     }
 
-    /// A server of these words, the file to which it talks, and the signal that ends it at once.
+    /// The command of a server, its log file, and the signal that ends it immediately.
     pub(crate) fn command(words: &[&str], log: &Path, end: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", WATCHDOG, "watchdog"]).args(words).env("LOG", log).env("END", end);
         command
     }
 
-    /// Ends it, and all that it started, at once; returns when they have ended.
+    /// Kills the server and all its child processes. Returns when they have ended.
     pub(crate) async fn kill(self) {
-        // While it stands still it starts nothing that would be missed.
+        // A stopped server starts no further processes that would be missed.
         kill(self.pid, Signal::STOP);
         let all = self.all();
         all.iter().for_each(|pid| kill(*pid, Signal::KILL));
         ended(&all).await;
     }
 
-    /// Asks it to end in its own way; returns when it has.
+    /// Asks the server to shut down. Returns when it has ended.
     #[cfg(feature = "postgres")]
     pub(crate) async fn shut_down(self) {
         let all = self.all();
@@ -60,12 +60,12 @@ impl Process {
         ended(&all).await;
     }
 
-    /// Sends a signal to it and to all that it started.
+    /// Sends a signal to the server and its child processes.
     pub(crate) fn signal_all(&self, signal: Signal) {
         self.all().into_iter().for_each(|pid| kill(pid, signal));
     }
 
-    /// It, and the processes that it started itself.
+    /// The server and its direct child processes.
     fn all(&self) -> Vec<Pid> {
         let path = format!("/proc/{0}/task/{0}/children", self.pid.as_raw_nonzero());
         let children = std::fs::read_to_string(path).unwrap();
@@ -93,7 +93,7 @@ async fn ended(all: &[Pid]) {
     .await;
 }
 
-/// Some end when another one does.
+/// Ignores errors, because some processes end when another one does.
 fn kill(pid: Pid, signal: Signal) {
     match kill_process(pid, signal) {
         Ok(()) | Err(Errno::SRCH) => {}
@@ -101,7 +101,7 @@ fn kill(pid: Pid, signal: Signal) {
     }
 }
 
-/// Whether a process is gone, or only waits for somebody to notice.
+/// Whether a process has ended, including one that was not reaped yet.
 fn has_ended(pid: Pid) -> bool {
     match std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) {
         Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),

@@ -1,4 +1,4 @@
-//! A Redis of one's own.
+//! A Redis for a test.
 
 use super::World;
 use super::process::{Process, free_port};
@@ -25,7 +25,7 @@ impl Redis {
         Redis::with(&[]).await
     }
 
-    /// With options of its own, as on the command line.
+    /// With further options, as on the command line.
     pub(crate) async fn with(options: &[&str]) -> Redis {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let mut redis = Redis { dir: TempDir::new().unwrap(), port: free_port(), options, process: None };
@@ -43,7 +43,7 @@ impl Redis {
         replica
     }
 
-    /// Runs it again after a kill, empty.
+    /// Starts it again after a kill, empty.
     pub(crate) async fn run(&mut self) {
         let (port, dir) = (self.port.to_string(), self.dir.path().to_str().unwrap());
         let mut words = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port, "--dir", dir];
@@ -78,12 +78,12 @@ impl Redis {
         RedisStore::connect(&self.url()).unwrap()
     }
 
-    /// The name under which the store keeps a key.
+    /// The name of a key in Redis.
     pub(crate) fn name(key: &str) -> String {
         format!("{PREFIX_DEFAULT}{key}")
     }
 
-    /// Asks on a connection of its own.
+    /// Sends a command on a separate connection.
     pub(crate) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
         let mut connection = self.client().get_multiplexed_async_connection().await.unwrap();
         command.query_async(&mut connection).await.unwrap()

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-/// How long a condition may take before the test fails.
+/// Longest wait for a condition before the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Tries until there is a result; panics with the last reason if there is none in time.
+/// Tries until there is a result. Panics with the last reason if there is none in time.
 pub(crate) async fn until<T, F: Future<Output = Result<T, String>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
     let mut last = String::from("nothing was tried");
     let tries = async {

@@ -1,4 +1,4 @@
-//! What happens to one message, from publish to its end.
+//! The life of one message, from publish to its end.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -30,7 +30,7 @@ pub(super) fn a_published_message_is_live_and_readable(store: &dyn Store) {
 
 pub(super) fn live_messages_are_loaded_in_due_order(store: &dyn Store) {
     let rig = Rig::new(store);
-    // Created in another order than due, three of them at the same time, one to another origin.
+    // Created in another order than their due times. Three share a due time, and one goes to another origin.
     let mut rows = Vec::new();
     for (index, delay) in [50, 10, 30, 30, 30, 20, 40].into_iter().enumerate() {
         let message = rig.draft(T0, |message| message.not_before = T0.plus_millis(delay));
@@ -182,20 +182,20 @@ pub(super) fn duplicates_are_found_until_the_window_ends(store: &dyn Store) {
 pub(super) fn the_window_that_ends_later_counts(store: &dyn Store) {
     let rig = Rig::new(store);
     let key = DedupKey([1; 32]);
-    let remember = |expires: u64| {
+    let put_dedup_key = |expires: u64| {
         let message = rig.publish(T0);
         let expires = T0.plus_millis(expires);
         rig.commit(&[Op::PutDedupKey { tenant: rig.tenant, key, id: message.id, expires }]).unwrap();
         message.id
     };
     let find = |now: u64| store.find_duplicates(&[(rig.tenant, key)], T0.plus_millis(now)).unwrap()[0];
-    remember(10);
-    let longer = remember(20);
-    remember(15);
+    put_dedup_key(10);
+    let longer = put_dedup_key(20);
+    put_dedup_key(15);
     assert_eq!(find(0), Some(longer));
-    let same = remember(20);
+    let same = put_dedup_key(20);
     assert_eq!(find(19), Some(same));
-    let longest = remember(3 * limits::DEDUP_WINDOW_MS);
-    remember(2 * limits::DEDUP_WINDOW_MS);
+    let longest = put_dedup_key(3 * limits::DEDUP_WINDOW_MS);
+    put_dedup_key(2 * limits::DEDUP_WINDOW_MS);
     assert_eq!(find(0), Some(longest));
 }

@@ -1,4 +1,4 @@
-//! What the lists show: filters, order, cursors, bounds.
+//! Contents of the lists: filters, order, cursors and limits.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -117,7 +117,7 @@ pub(super) fn pages_of_dead_letters_show_every_one_once(store: &dyn Store) {
     }
 }
 
-pub(super) fn dead_letters_are_visited_without_bodies_until_somebody_has_seen_enough(store: &dyn Store) {
+pub(super) fn dead_letters_are_visited_without_bodies_until_the_visitor_stops(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut letters = Vec::new();
     for hours in [0, 0, 1, 24, 72] {
@@ -148,7 +148,7 @@ pub(super) fn dead_letters_are_visited_without_bodies_until_somebody_has_seen_en
     assert_eq!(visited(&all, &latest(1), 2), letters[..2]);
 }
 
-pub(super) fn dead_letter_filters_know_the_last_answer(store: &dyn Store) {
+pub(super) fn dead_letter_filters_match_the_last_response(store: &dyn Store) {
     let rig = Rig::new(store);
     let [first, second, third] = three_stories(&rig);
     rig.fail(&first, T0, Some(500));
@@ -185,7 +185,7 @@ pub(super) fn a_page_ends_before_its_bodies_get_too_large(store: &dyn Store) {
     let rig = Rig::new(store);
     // A message has a URL and headers besides its body.
     let size = limits::PAGE_BYTES_MAX / 2 - 100;
-    // The last is too large for any page and still gets one.
+    // The last one is too large for any page but still gets one.
     for bytes in [size, size, size, limits::PAGE_BYTES_MAX + 1] {
         let message = rig.publish_with(T0, |message| message.body = Bytes::from(vec![b'x'; bytes]));
         rig.fail(&message, T0, Some(500));

@@ -1,4 +1,4 @@
-//! The specification of `Store`: every function in these modules is a claim about every backend.
+//! The specification of `Store`: every function in these modules is a claim about all backends.
 
 mod life;
 mod lists;
@@ -47,15 +47,15 @@ claims! {
         log_filters_are_or_within_and_and_between_fields
         lines_carry_their_details
         pages_of_dead_letters_show_every_one_once
-        dead_letter_filters_know_the_last_answer
-        dead_letters_are_visited_without_bodies_until_somebody_has_seen_enough
+        dead_letter_filters_match_the_last_response
+        dead_letters_are_visited_without_bodies_until_the_visitor_stops
         a_page_ends_before_its_bodies_get_too_large
         live_messages_are_matched_oldest_first
     ;
     pages:
         names_are_listed_page_by_page
-        a_large_body_is_left_out_of_a_list_of_schedules_and_its_schedule_is_not
-        a_page_without_bodies_reads_none_and_is_longer_for_it
+        lists_of_schedules_omit_large_bodies_but_not_the_schedules
+        a_page_without_bodies_holds_more_entries
         a_page_ends_before_its_headers_get_too_large
         a_large_run_is_listed_without_its_bodies
         the_secret_of_a_store_stays_the_same
@@ -77,54 +77,54 @@ claims! {
         a_schedule_changes_its_state_only
         bulk_actions_are_listed_newest_first
         a_bulk_action_is_unfinished_until_it_is_completed
-        url_groups_and_bulk_actions_count_in_what_a_tenant_has_stored
+        url_groups_and_bulk_actions_count_toward_stored_bytes
     ;
     waiting:
         callbacks_in_queues_are_loaded_by_position
-        what_waits_for_a_key_is_due_and_not_under_way
-        what_ends_while_a_key_is_looked_at_never_seems_to_wait
+        the_waiting_count_of_a_key_excludes_messages_in_flight
+        messages_that_end_during_the_query_are_not_counted_as_waiting
         the_rows_of_a_queue_are_loaded_by_turn
-        what_is_in_a_queue_is_not_loaded_by_due_time
+        messages_in_a_queue_are_not_loaded_by_due_time
         a_lane_has_the_rows_of_its_tenant_only
         the_lag_of_a_queue_counts_turns_not_callbacks
-        the_load_of_a_key_counts_what_is_due
+        the_load_of_a_key_counts_due_messages
         live_messages_are_matched_by_queue_and_key
         a_long_queue_is_matched_page_by_page
     ;
     retention:
-        log_lines_go_when_their_bucket_is_old_enough
-        live_messages_survive_retention_again_and_again
+        log_lines_are_dropped_when_their_bucket_is_old_enough
+        live_messages_survive_repeated_retention
         a_message_stays_as_long_as_its_last_log_line
         dead_letters_have_their_own_retention
         retention_has_no_leftovers_in_large_buckets
-        finished_bulk_actions_go_after_a_week
-        runs_go_with_their_entries_when_they_ended_long_ago
+        finished_bulk_actions_are_dropped_after_a_week
+        old_runs_are_dropped_with_their_entries
         failed_runs_are_kept_as_long_as_dead_letters
-        a_run_that_goes_on_is_kept_for_ever
+        a_live_run_is_kept_forever
         retention_has_no_leftovers_of_large_runs
-        what_is_said_about_a_run_that_is_gone_harms_nobody
-        what_a_run_that_is_gone_would_keep_is_not_kept
+        writes_about_a_dropped_run_are_harmless
+        notes_of_a_dropped_run_are_not_stored
     ;
     runs:
         a_run_is_read_back_as_it_was_written
-        the_settings_of_a_run_count_in_what_a_tenant_has_stored
+        the_settings_of_a_run_count_toward_stored_bytes
         the_first_entry_can_be_replaced
         a_name_finds_its_newest_run
-        waiters_are_found_in_the_order_of_asking
-        waits_are_listed_with_what_their_runs_say
-        what_a_run_keeps_is_read_back
-        a_failure_is_read_back_with_its_answers
-        what_is_not_there_cannot_change
-        what_people_look_after_is_counted_by_tenant_and_up_to_a_bound
-        runs_that_go_on_are_counted_and_found_by_all_their_messages
-        positions_of_entries_never_come_again
+        waiters_are_returned_in_the_order_they_were_added
+        waits_are_listed_with_the_details_of_their_runs
+        notes_of_a_run_are_read_back
+        a_failure_is_read_back_with_its_responses
+        changes_of_absent_parts_are_rejected
+        tallies_are_per_tenant_and_bounded
+        live_runs_are_counted_and_found_by_all_their_messages
+        positions_of_entries_are_never_reused
         a_message_of_a_run_lives_and_ends_like_others
     ;
     run_lists:
         pages_of_runs_show_every_run_once
-        a_run_that_comes_between_two_pages_moves_nothing
+        a_run_created_between_two_pages_does_not_shift_them
         run_filters_are_or_within_and_and_between_fields
-        runs_that_go_on_are_matched_oldest_first
+        live_runs_are_matched_oldest_first
         failed_runs_are_listed_by_their_place_in_the_dlq
         a_page_of_runs_ends_before_its_bodies_get_too_large
     ;

@@ -1,4 +1,4 @@
-//! What tenants name: URL groups, queues, flow-control keys, schedules, bulk actions.
+//! Objects that tenants name: URL groups, queues, flow-control keys, schedules and bulk actions.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use posthaste_wire::id::Seq;
 use std::slice::from_ref;
 use std::sync::Arc;
 
-/// In the order of the store, and with what might be taken for the end of a statement.
+/// In the order of the store, including text that could be mistaken for the end of a statement.
 const NAMES: [&str; 4] = ["", "'; --", "a", "\u{fc}"];
 
 pub(super) fn url_groups_are_edited_and_remembered_by_tenant(store: &dyn Store) {
@@ -178,7 +178,7 @@ pub(super) fn a_bulk_action_is_unfinished_until_it_is_completed(store: &dyn Stor
     assert_eq!(store.bulk_action(rig.tenant, done.id).unwrap(), Some(done));
 }
 
-pub(super) fn url_groups_and_bulk_actions_count_in_what_a_tenant_has_stored(store: &dyn Store) {
+pub(super) fn url_groups_and_bulk_actions_count_toward_stored_bytes(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let row = |json: String| 100 + json.len() as u64;

@@ -1,4 +1,4 @@
-//! How long pages get, and what is on them.
+//! The length and contents of pages.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use posthaste_engine::url_group::{Edit, Endpoint};
 use posthaste_store::{EventFilter, Filter, NamePage, Names, Order, PageRequest, Part, RunFilter, Store};
 use std::sync::Arc;
 
-/// Reads a whole list of names page by page, each entry as `name` says.
+/// Reads a whole list of names page by page. `name` names each entry.
 fn walk_names<T>(count: usize, list: impl Fn(&NamePage) -> Names<T>, name: impl Fn(&T) -> String) -> Vec<Vec<String>> {
     let (mut pages, mut after) = (Vec::new(), None);
     loop {
@@ -54,7 +54,7 @@ pub(super) fn names_are_listed_page_by_page(store: &dyn Store) {
     assert_eq!(listed.len(), 3, "the name of a cursor need not exist");
 }
 
-pub(super) fn a_large_body_is_left_out_of_a_list_of_schedules_and_its_schedule_is_not(store: &dyn Store) {
+pub(super) fn lists_of_schedules_omit_large_bodies_but_not_the_schedules(store: &dyn Store) {
     let rig = Rig::new(store);
     let sizes = [("a", 3), ("b", PAGE_BYTES_MAX), ("c", PAGE_BYTES_MAX - 10), ("d", 8), ("e", 7), ("f", 0)];
     for (id, bytes) in sizes {
@@ -80,7 +80,7 @@ pub(super) fn a_large_body_is_left_out_of_a_list_of_schedules_and_its_schedule_i
     );
 }
 
-pub(super) fn a_page_without_bodies_reads_none_and_is_longer_for_it(store: &dyn Store) {
+pub(super) fn a_page_without_bodies_holds_more_entries(store: &dyn Store) {
     let rig = Rig::new(store);
     for n in 1..=3 {
         let at = T0.plus_millis(n);

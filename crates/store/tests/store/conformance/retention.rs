@@ -1,4 +1,4 @@
-//! What is dropped, and what stays because it is still needed.
+//! Which data is dropped, and which data stays because it is still needed.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -11,11 +11,11 @@ use posthaste_store::{Counts, Filter, Part, ReadPool, Retention, RunFilter, Stor
 use posthaste_wire::id::{MessageId, Seq};
 use std::sync::Arc;
 
-pub(super) fn log_lines_go_when_their_bucket_is_old_enough(store: &dyn Store) {
+pub(super) fn log_lines_are_dropped_when_their_bucket_is_old_enough(store: &dyn Store) {
     let rig = Rig::new(store);
     let message = rig.publish(T0);
     rig.deliver(&message, T0);
-    // The bucket of six hours ends at 06:00 and is kept for a day from then on.
+    // The bucket of six hours ends at 06:00 and is kept for a day after that.
     let last_moment = T0.plus_millis(30 * HOUR - 1);
     assert_eq!(retain_all(store, DAY, DAY, last_moment), 0);
     assert_eq!(rig.story().len(), 2);
@@ -25,7 +25,7 @@ pub(super) fn log_lines_go_when_their_bucket_is_old_enough(store: &dyn Store) {
     assert_eq!(retain_all(store, DAY, DAY, last_moment.plus_millis(1)), 0);
 }
 
-pub(super) fn live_messages_survive_retention_again_and_again(store: &dyn Store) {
+pub(super) fn live_messages_survive_repeated_retention(store: &dyn Store) {
     let rig = Rig::new(store);
     let delayed: Vec<_> = (0..20)
         .map(|hours| {
@@ -45,7 +45,7 @@ pub(super) fn live_messages_survive_retention_again_and_again(store: &dyn Store)
     let filter = Filter { paths: vec!["/hook".into()], ..Filter::default() };
     assert_eq!(store.match_live(rig.tenant, &filter, Seq::MIN, 99).unwrap().len(), 20);
 
-    // They still end like any other: delivered, failed, canceled.
+    // They still end like any other message: delivered, failed, canceled.
     rig.deliver(&delayed[0], now);
     let letter = rig.fail(&delayed[1], now, Some(500));
     assert_eq!(store.message(rig.tenant, delayed[0].id, Part::Whole).unwrap().unwrap().ended_at, Some(now));
@@ -104,10 +104,10 @@ pub(super) fn retention_has_no_leftovers_in_large_buckets(store: &dyn Store) {
     assert_eq!(store.load_messages(&living).unwrap().len(), living.len());
 }
 
-pub(super) fn finished_bulk_actions_go_after_a_week(store: &dyn Store) {
+pub(super) fn finished_bulk_actions_are_dropped_after_a_week(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut last = store.last_seq().unwrap();
-    // More than one round drops, the last a millisecond later; the first has not finished.
+    // There are too many for one round, and the last one is finished a millisecond later. The first one is unfinished.
     let actions: Vec<BulkAction> = (0..2_500)
         .map(|index| {
             last = Seq::next(last, T0.plus_millis(index / 2_499));
@@ -125,14 +125,14 @@ pub(super) fn finished_bulk_actions_go_after_a_week(store: &dyn Store) {
     assert_eq!(left_at(week.plus_millis(DAY)), [actions[0].clone()]);
 }
 
-/// The runs that are listed, in the order of their creation.
+/// The listed runs, in the order of their creation.
 fn listed(rig: &Rig<'_>) -> Vec<Workflow> {
     let mut runs = rig.list(&RunFilter::default(), &latest(10_000)).entries;
     runs.reverse();
     runs
 }
 
-pub(super) fn runs_go_with_their_entries_when_they_ended_long_ago(store: &dyn Store) {
+pub(super) fn old_runs_are_dropped_with_their_entries(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut runs = ["a", "b", "c"].map(|id| rig.start(id, T0));
     rig.append(&mut runs[1], T0, vec![step(1, "one"), step(2, "two")]);
@@ -169,7 +169,7 @@ pub(super) fn failed_runs_are_kept_as_long_as_dead_letters(store: &dyn Store) {
     assert_eq!((page.entries, page.next), (vec![], None));
 }
 
-pub(super) fn a_run_that_goes_on_is_kept_for_ever(store: &dyn Store) {
+pub(super) fn a_live_run_is_kept_forever(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.attempt(&mut run, 0, T0, 200);
@@ -190,7 +190,7 @@ pub(super) fn a_run_that_goes_on_is_kept_for_ever(store: &dyn Store) {
 
 pub(super) fn retention_has_no_leftovers_of_large_runs(store: &dyn Store) {
     let rig = Rig::new(store);
-    // Many entries, large entries, and many runs: none of it fits into one round.
+    // Many entries, large entries, and many runs: each needs more than one round.
     let mut many = rig.start("many", T0);
     rig.append(&mut many, T0, (1..2_500).map(|number| step(number, "")).collect());
     let mut large = rig.start("large", T0);
@@ -215,7 +215,7 @@ pub(super) fn retention_has_no_leftovers_of_large_runs(store: &dyn Store) {
     let stays = rig.start("stays", T0);
     let (policy, late) = (Retention { history_ms: HOUR, dlq_ms: HOUR }, T0.plus_millis(DAY));
     while store.retain(&policy, late).unwrap().more {
-        // Whatever is left of a run that is being dropped, nobody gets half of it.
+        // Readers never get a part of a run that is being dropped.
         for run in [&many, &large] {
             assert!(rig.stored(run).is_none_or(|stored| stored == *run));
         }
@@ -225,7 +225,7 @@ pub(super) fn retention_has_no_leftovers_of_large_runs(store: &dyn Store) {
     assert_eq!(store.last_seq().unwrap(), last.max(listed(&rig)[0].run.no), "positions never come again");
 }
 
-pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Store) {
+pub(super) fn writes_about_a_dropped_run_are_harmless(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.failed("a", T0, T0, 500);
     retain_all(store, DAY, DAY, T0.plus_millis(2 * DAY));
@@ -237,7 +237,7 @@ pub(super) fn what_is_said_about_a_run_that_is_gone_harms_nobody(store: &dyn Sto
     assert_eq!((rig.stored(&run), listed(&rig)), (None, vec![]));
 }
 
-pub(super) fn what_a_run_that_is_gone_would_keep_is_not_kept(store: &dyn Store) {
+pub(super) fn notes_of_a_dropped_run_are_not_stored(store: &dyn Store) {
     let rig = Rig::new(store);
     let late = T0.plus_millis(2 * DAY);
     let key = NoteKey { kind: NoteKind::InvokeOut, n: 1 };
@@ -252,7 +252,7 @@ pub(super) fn what_a_run_that_is_gone_would_keep_is_not_kept(store: &dyn Store) 
         rig.finish(&mut run, T0);
         run
     };
-    // What it has invoked ends before its time is over, and behind it.
+    // One invoked run ends before the retention time of its parent is over, the other one after it.
     let (mut before, mut behind) = (parent("before"), parent("behind"));
     assert_eq!(listed(&rig).len(), 2);
     rig.invoked_has_ended(&mut before, late, 1, "out");
@@ -261,7 +261,7 @@ pub(super) fn what_a_run_that_is_gone_would_keep_is_not_kept(store: &dyn Store) 
     assert!(!is_kept(&before));
     rig.invoked_has_ended(&mut behind, late, 1, "out");
     assert!(!is_kept(&behind));
-    // Whoever says something about such a run later does not bring back what came before.
+    // A later write about such a run does not bring back its earlier data.
     let [before, behind] = [before, behind].map(|run| (Op::Workflow(Change::Run(Arc::new(run.run.clone()))), run));
     rig.commit(&[before.0, behind.0]).unwrap();
     assert!(!is_kept(&before.1) && !is_kept(&behind.1));

@@ -1,4 +1,4 @@
-//! What holds for all verbs: tenants, owners, atomic batches, totals.
+//! Rules for all methods: tenants, owners, atomic batches and totals.
 
 use crate::support::*;
 use posthaste_engine::bulk_action::BulkAction;
@@ -91,7 +91,7 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
     ];
     let before = (rig.story(), rig.live_ids(), store.counts().unwrap());
     for (name, op) in bad {
-        // In a bucket that only this batch would have made.
+        // In a bucket that only this batch would have created.
         let fresh = rig.draft(at(2), |_| {});
         let key = DedupKey([3; 32]);
         let mut ops = published(&fresh);
@@ -115,7 +115,7 @@ pub(super) fn a_failing_batch_leaves_nothing_behind(store: &dyn Store) {
         assert_eq!(store.bulk_actions(rig.tenant, None, 9).unwrap(), from_ref(&action), "{name}");
         assert_eq!(store.last_seq().unwrap(), action.id, "{name}");
     }
-    // The store goes on: the batch was at fault, not the file.
+    // The store continues: the batch was at fault, not the file.
     let fresh = rig.publish(at(2));
     assert_eq!(rig.live_ids(), [known.id, fresh.id]);
 }

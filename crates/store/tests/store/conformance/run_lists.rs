@@ -1,4 +1,4 @@
-//! Lists of runs: filters, order, cursors, bounds.
+//! Lists of runs: filters, order, cursors and limits.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -12,7 +12,7 @@ use posthaste_wire::time::Timestamp;
 pub(super) fn pages_of_runs_show_every_run_once(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut expected = Vec::new();
-    // The fourth follows a run of its name in one millisecond, so that its time is that of the fifth.
+    // The fourth run follows another one of its name in the same millisecond, so its time equals that of the fifth.
     for (name, millis) in [("a", 0), ("b", 0), ("c", 0), ("b", 1), ("d", 1), ("e", 5), ("f", HOUR)] {
         let at = T0.plus_millis(millis);
         let mut run = rig.start_with(name, T0, |new| new.created_at = at);
@@ -31,7 +31,7 @@ pub(super) fn pages_of_runs_show_every_run_once(store: &dyn Store) {
     }
 }
 
-pub(super) fn a_run_that_comes_between_two_pages_moves_nothing(store: &dyn Store) {
+pub(super) fn a_run_created_between_two_pages_does_not_shift_them(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut expected: Vec<Seq> = ["a", "b", "c", "d"].map(|id| rig.start(id, T0).run.no).to_vec();
     let page = |cursor, order| rig.list(&RunFilter::default(), &PageRequest::new(cursor, 2, order));
@@ -46,7 +46,7 @@ pub(super) fn a_run_that_comes_between_two_pages_moves_nothing(store: &dyn Store
     assert_eq!(rest.iter().flatten().map(|run| run.run.no).collect::<Vec<_>>(), expected[2..]);
 }
 
-/// Four runs: one goes on, one returned, two failed, of which the last is called back about.
+/// Four runs: one is live, one returned, and two failed. The last one has a failure callback.
 fn four(rig: &Rig<'_>) -> [Workflow; 4] {
     let mut first = rig.start_with("a", T0, |new| {
         new.config.labels = vec!["red".into(), "round".into()];
@@ -134,7 +134,7 @@ pub(super) fn run_filters_are_or_within_and_and_between_fields(store: &dyn Store
     }
 }
 
-pub(super) fn runs_that_go_on_are_matched_oldest_first(store: &dyn Store) {
+pub(super) fn live_runs_are_matched_oldest_first(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut runs: Vec<Workflow> = (0..5)
@@ -168,7 +168,7 @@ pub(super) fn failed_runs_are_listed_by_their_place_in_the_dlq(store: &dyn Store
     let [_, _, mut third, fourth] = four(&rig);
     let dlq_id = |run: &Workflow| run.run.failure.as_ref().unwrap().dlq_id;
     let together = rig.failed("c", T0.plus_millis(4 * HOUR), T0.plus_millis(5 * HOUR), 503);
-    // By the time of failure: the third was created before the others, and failed after them.
+    // By the time of failure: the third was created before the others and failed after them.
     let mut expected = vec![fourth.clone(), together.clone(), third.clone()];
     for order in [Order::EarliestFirst, Order::LatestFirst] {
         for count in 1..=4 {
@@ -210,17 +210,17 @@ pub(super) fn failed_runs_are_listed_by_their_place_in_the_dlq(store: &dyn Store
 pub(super) fn a_page_of_runs_ends_before_its_bodies_get_too_large(store: &dyn Store) {
     let rig = Rig::new(store);
     let size = limits::PAGE_BYTES_MAX / 2;
-    // The last is too large for any page and still gets one.
+    // The last one is too large for any page but still gets one.
     for (index, bytes) in [size, size, size, 2 * size + 1].into_iter().enumerate() {
         let mut run = rig.start_with(&index.to_string(), T0, |new| new.first.body = vec![b'x'; bytes].into());
         rig.attempt(&mut run, 0, T0, 500);
     }
     let all = RunFilter::default();
     let counts = |pages: Vec<Vec<Workflow>>| pages.iter().map(Vec::len).collect::<Vec<_>>();
-    // Each has the answer besides, as that of its entry and as that of its failure.
+    // Each has its response twice more: as the response of its entry and as that of its failure.
     assert_eq!(counts(walk(100, Order::EarliestFirst, |page| rig.list(&all, page))), [1, 1, 1, 1]);
     assert_eq!(counts(walk(100, Order::EarliestFirst, |page| rig.list_failed(&all, page))), [1, 1, 1, 1]);
-    // And what was said with its entry: here only that it is JSON.
+    // The page also counts the content type of each entry, here `application/json`.
     for id in ["a", "b", "c"] {
         let payload = vec![b'x'; size - "application/json".len()];
         rig.start_with(id, T0.plus_millis(1), |new| new.first.body = payload.into());

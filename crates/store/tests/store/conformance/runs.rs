@@ -1,4 +1,4 @@
-//! Runs of workflows: what is written is read back, and found by whoever may ask for it.
+//! Workflow runs: reading back the written data, and finding it.
 
 use crate::run_support::*;
 use crate::support::*;
@@ -97,7 +97,7 @@ pub(super) fn a_name_finds_its_newest_run(store: &dyn Store) {
     assert_eq!(store.find_run(other, "a", None, ReadPool::Core).unwrap(), Some(foreign.run.no));
 }
 
-pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
+pub(super) fn waiters_are_returned_in_the_order_they_were_added(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut runs = ["a", "b", "c"].map(|id| rig.start(id, T0));
@@ -119,7 +119,7 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     assert_eq!((waiting("Event"), waiting("none")), (vec![wait(&runs[0], 2)], vec![]));
     rig.decide(T0, |out| runs[0].notify("event", b"", out)).unwrap();
     assert_eq!(waiting("event"), [all[0], all[2], all[3]]);
-    // Who has ended waits for nothing.
+    // An ended run waits for nothing.
     rig.finish(&mut runs[0], T0);
     assert_eq!((waiting("event"), waiting("Event")), (vec![all[0], all[2]], vec![]));
     rig.decide(T0, |out| runs[1].deadline_reached(all[0].1, out));
@@ -127,13 +127,13 @@ pub(super) fn waiters_are_found_in_the_order_of_asking(store: &dyn Store) {
     assert_eq!(store.waiters(other, "event", usize::MAX).unwrap().len(), 1);
 }
 
-pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
+pub(super) fn waits_are_listed_with_the_details_of_their_runs(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut runs = ["a", "b"].map(|id| {
         rig.start_with(id, T0, |new| {
             new.url = format!("https://{id}.example/\u{e4}'");
-            // One of them hides something.
+            // One of them has redacted fields.
             if id == "b" {
                 new.config.redact = RedactFields::parse("body, header[A]").unwrap();
             }
@@ -162,14 +162,14 @@ pub(super) fn waits_are_listed_with_what_their_runs_say(store: &dyn Store) {
     assert_eq!(runs[1].waits.len(), 2);
 }
 
-pub(super) fn what_a_run_keeps_is_read_back(store: &dyn Store) {
+pub(super) fn notes_of_a_run_are_read_back(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     for (event, data) in [("x", &[0, 255][..]), ("y", b""), ("x", b"second")] {
         rig.keep(&mut run, T0, event, data);
     }
     assert_eq!(rig.stored(&run).as_ref(), Some(&run));
-    // In the order of coming; what is taken leaves its place to the next.
+    // In the order of arrival. Taking one makes room for the next.
     for (number, event, expected) in [(1, "x", "AP8="), (2, "x", "c2Vjb25k"), (3, "y", "")] {
         rig.wait(&mut run, T0, event, number);
         let last: serde_json::Value = serde_json::from_slice(rig.record(&run).bodies.last().unwrap()).unwrap();
@@ -195,7 +195,7 @@ pub(super) fn what_a_run_keeps_is_read_back(store: &dyn Store) {
     assert_eq!(rig.stored(&run), Some(run));
 }
 
-pub(super) fn a_failure_is_read_back_with_its_answers(store: &dyn Store) {
+pub(super) fn a_failure_is_read_back_with_its_responses(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start_with("a", T0, rich_run);
     rig.attempt(&mut run, 0, T0, 418);
@@ -218,7 +218,7 @@ pub(super) fn a_failure_is_read_back_with_its_answers(store: &dyn Store) {
     assert_eq!(rig.stored(&run), Some(run));
 }
 
-pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
+pub(super) fn changes_of_absent_parts_are_rejected(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.wait(&mut run, T0, "event", 1);
@@ -244,7 +244,7 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
         ("another time", renamed(|run| run.created_at = run.created_at.plus_millis(1))),
         ("another tenant", renamed(|run| run.tenant.0 += 1)),
     ];
-    // Once while all of it may be pending in front of a database, once when it no longer is.
+    // The first round runs while changes may be pending in a journal, the second after they were applied.
     for round in 0..2 {
         for (what, changes) in &impossible {
             let mut ops = published(&rig.draft(T0, |_| {}));
@@ -258,7 +258,7 @@ pub(super) fn what_is_not_there_cannot_change(store: &dyn Store) {
     }
 }
 
-pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(store: &dyn Store) {
+pub(super) fn tallies_are_per_tenant_and_bounded(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     assert_eq!(store.tally(rig.tenant, 10).unwrap(), Tally::default());
@@ -287,7 +287,7 @@ pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(stor
     assert_eq!(counted(other, 10), Tally { live_runs: 1, live_messages: 1, ..Tally::default() });
     let two = counted(rig.tenant, 2);
     assert_eq!((two.dead_letters, two.more_live_messages), (2, true), "a message and a step are looked at");
-    // Behind more messages of others than are looked at.
+    // After more messages of other tenants than the query visits.
     let in_queue = |n: u64| n.is_multiple_of(2).then(|| format!("queue {}", n % 4));
     for n in 0..20 {
         rig.publish_with(T0, |message| (message.tenant, message.spec.queue) = (other, in_queue(n)));
@@ -302,7 +302,7 @@ pub(super) fn what_people_look_after_is_counted_by_tenant_and_up_to_a_bound(stor
     assert_eq!((now.dead_letters, now.more_live_messages, counted(rig.tenant, 10)), (1, true, own));
 }
 
-pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store: &dyn Store) {
+pub(super) fn live_runs_are_counted_and_found_by_all_their_messages(store: &dyn Store) {
     let rig = Rig::new(store);
     let other = store.tenant("other").unwrap();
     let mut waiting = rig.start("waiting", T0);
@@ -332,7 +332,7 @@ pub(super) fn runs_that_go_on_are_counted_and_found_by_all_their_messages(store:
     assert_eq!(found(vec![timer, call]), ["failed", "waiting"]);
 }
 
-pub(super) fn positions_of_entries_never_come_again(store: &dyn Store) {
+pub(super) fn positions_of_entries_are_never_reused(store: &dyn Store) {
     let rig = Rig::new(store);
     let mut run = rig.start("a", T0);
     rig.attempt(&mut run, 0, T0, 200);
@@ -343,7 +343,7 @@ pub(super) fn positions_of_entries_never_come_again(store: &dyn Store) {
     rig.attempt(&mut run, 1, T0, 500);
     let failed = rig.record(&run);
     let again = rig.decide(T0, |out| failed.resumed("b".into(), T0, Overrides::default(), out));
-    // Only the second entry has a message; those behind it were delivered in the former life.
+    // Only the second entry has a message. The later ones were delivered before the restart of the run.
     assert_eq!(rig.live_ids(), [again.entries[1].id]);
     assert_eq!(store.last_seq().unwrap(), again.entries[3].id.seq);
     let message = rig.publish(T0);
@@ -369,9 +369,9 @@ pub(super) fn a_message_of_a_run_lives_and_ends_like_others(store: &dyn Store) {
     assert_eq!(rig.story(), []);
 }
 
-pub(super) fn the_settings_of_a_run_count_in_what_a_tenant_has_stored(store: &dyn Store) {
+pub(super) fn the_settings_of_a_run_count_toward_stored_bytes(store: &dyn Store) {
     let rig = Rig::new(store);
-    // What is pending in a journal is counted only roughly; to load everything, it must be in the database.
+    // A journal counts pending bytes only approximately. Loading everything applies them to the database.
     let stored = || {
         store.load(SHARD, &due(None, DueKey::MIN, Timestamp::MAX, 9)).unwrap();
         store.stored_bytes(rig.tenant)

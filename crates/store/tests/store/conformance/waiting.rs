@@ -1,4 +1,4 @@
-//! What waits in queues and for flow-control keys: what is loaded, counted and matched.
+//! Messages in queues and under flow-control keys: loading, counting and matching them.
 
 use crate::support::*;
 use posthaste_engine::event::Op;
@@ -22,7 +22,7 @@ fn put_with(rig: &Rig<'_>, change: impl FnOnce(&mut Message)) -> Live {
     live(&rig.publish_with(T0, change))
 }
 
-/// Another tenant's message whose row has the hashes of `row`.
+/// Another tenant's message whose row has the same hashes as `row`.
 fn collide(rig: &Rig<'_>, row: Live) -> Live {
     let tenant = rig.store.tenant("other").unwrap();
     let message = rig.draft(T0, |message| message.tenant = tenant);
@@ -91,7 +91,7 @@ pub(super) fn the_rows_of_a_queue_are_loaded_by_turn(store: &dyn Store) {
     assert_eq!(ids, [first.id, callbacks[0].id, callbacks[1].id], "a retry does not lose its turn");
 }
 
-pub(super) fn what_is_in_a_queue_is_not_loaded_by_due_time(store: &dyn Store) {
+pub(super) fn messages_in_a_queue_are_not_loaded_by_due_time(store: &dyn Store) {
     let rig = Rig::new(store);
     let inside = put(&rig, 0, Some("q"), Some("key"));
     let outside = put(&rig, 0, None, Some("key"));
@@ -103,7 +103,7 @@ pub(super) fn what_is_in_a_queue_is_not_loaded_by_due_time(store: &dyn Store) {
     assert_eq!(load(&rig, &lane(rig.tenant, origin)), [outside, plain]);
     assert_eq!(load(&rig, &lane(rig.tenant, key)), [outside]);
 
-    // A row that leaves its queue, or enters one, is found where it is now.
+    // A row that leaves or enters a queue is found in its new place.
     let (left, entered) = (Live { place: None, ..inside }, Live { place: inside.place, flow: None, ..outside });
     rig.commit(&[Op::Update(left), Op::Update(entered)]).unwrap();
     assert_eq!(load(&rig, &everything), [left, plain]);
@@ -147,7 +147,7 @@ pub(super) fn the_lag_of_a_queue_counts_turns_not_callbacks(store: &dyn Store) {
     assert!(store.queue_lags(rig.tenant, &[]).unwrap().is_empty());
 }
 
-pub(super) fn the_load_of_a_key_counts_what_is_due(store: &dyn Store) {
+pub(super) fn the_load_of_a_key_counts_due_messages(store: &dyn Store) {
     let rig = Rig::new(store);
     for (delay, queue) in [(0, None), (10, None), (11, None), (0, Some("q")), (10, Some("p")), (11, Some("q"))] {
         put(&rig, delay, queue, Some("key"));
@@ -165,7 +165,7 @@ pub(super) fn the_load_of_a_key_counts_what_is_due(store: &dyn Store) {
     assert_eq!(store.flow_loads(rig.tenant, &keys, T0.minus_millis(1)).unwrap(), [0; 3]);
 }
 
-pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
+pub(super) fn the_waiting_count_of_a_key_excludes_messages_in_flight(store: &dyn Store) {
     let rig = Rig::new(store);
     let rows = [put(&rig, 0, None, Some("key")), put(&rig, 0, Some("q"), Some("key")), put(&rig, 0, None, Some("key"))];
     let (later, other) = (put(&rig, HOUR, None, Some("key")), put(&rig, 0, None, Some("another")));
@@ -181,8 +181,8 @@ pub(super) fn what_waits_for_a_key_is_due_and_not_under_way(store: &dyn Store) {
     assert_eq!(waiting(&rows[..2]), [1, 1], "one that was under way and has ended since is not taken off once more");
 }
 
-/// All that is due is under way, and ends one by one while somebody looks: at no moment does anything wait.
-pub(super) fn what_ends_while_a_key_is_looked_at_never_seems_to_wait(store: &dyn Store) {
+/// All due messages are in flight, and end one by one during the queries. The queries must never count any as waiting.
+pub(super) fn messages_that_end_during_the_query_are_not_counted_as_waiting(store: &dyn Store) {
     let rig = Rig::new(store);
     let rows: Vec<Live> = (0..300).map(|_| put(&rig, 0, None, Some("key"))).collect();
     let keys = [(FlowKey::of(rig.tenant, "key"), rows.iter().map(|row| row.id).collect::<Vec<MessageId>>())];
@@ -205,7 +205,7 @@ pub(super) fn live_messages_are_matched_by_queue_and_key(store: &dyn Store) {
     let other = put(&rig, 0, Some("p"), Some("a"));
     let key = put(&rig, 0, None, Some("a"));
     put(&rig, 0, None, None);
-    // Found by the hash, but the message does not name the queue.
+    // The hash matches, but the message does not name the queue.
     call_back(&rig, both);
     collide(&rig, both);
     let labelled = put_with(&rig, |message| {
@@ -239,7 +239,7 @@ pub(super) fn live_messages_are_matched_by_queue_and_key(store: &dyn Store) {
     }
 }
 
-/// More than any backend sorts at once, and turns in another order than creation.
+/// More rows than any backend sorts at once, with turns in another order than creation.
 pub(super) fn a_long_queue_is_matched_page_by_page(store: &dyn Store) {
     const LENGTH: u64 = 11_000;
     let rig = Rig::new(store);

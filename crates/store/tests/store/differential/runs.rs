@@ -1,5 +1,5 @@
-//! Runs of workflows in random histories. The engine decides; both stores get what follows, and also what no engine
-//! would say.
+//! Workflow runs in random histories. The engine decides, and both stores get the resulting changes, including some
+//! that no engine would produce.
 
 use super::{LABELS, NAMES, Pair};
 use crate::run_support::*;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const EVENTS: [&str; 2] = ["x", "'"];
 
-/// One step of a run that was started before, or a new run.
+/// One step of an existing run, or a new run.
 #[derive(Clone, Debug)]
 pub(super) enum RunStep {
     Start { tenant: u32, name: usize, label: usize, unknown_client: bool, failure_call: bool },
@@ -63,11 +63,11 @@ pub(super) enum How {
     LeaveDlq,
     Resume,
     Restart,
-    /// A message of the run ends, and the run does not hear of it.
+    /// A message of the run ends, but the run is not notified.
     Withdraw {
         entry: Index,
     },
-    /// What cannot be, or only by chance.
+    /// An op that is impossible, or valid only by chance.
     AbsentEntry,
     OldWaiter {
         which: Index,
@@ -109,7 +109,7 @@ pub(super) fn run_step() -> impl Strategy<Value = RunStep> {
     ]
 }
 
-/// A filter before the runs of the history are known.
+/// A filter, before the runs of the history are known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AskRuns {
     names: Vec<usize>,
@@ -192,7 +192,7 @@ impl Pair {
                 if *bytes == 3 {
                     entries.push(call(first));
                 }
-                // Refused if it has ended: then there is nothing to write.
+                // Rejected if the run has ended: then there is nothing to write.
                 self.decide(|out| run.append(entries, &LIMITS, out).is_ok()).1
             }
             How::Answer { entry, status, again } => {
@@ -215,7 +215,7 @@ impl Pair {
                 if run.run.state != RunState::Failed {
                     return;
                 }
-                // It begins again from what is stored, of which nothing is left when its time is over.
+                // The run restarts from its stored data, which may already have been dropped.
                 let record = self.both(|store| store.run_record(run.run.tenant, run.run.no, ReadPool::Core)).unwrap();
                 let Some(failed) = record else { return };
                 self.last_name += 1;
@@ -245,7 +245,8 @@ impl Pair {
             }
             How::OtherTime => {
                 let other = Run { created_at: run.run.created_at.plus_millis(1), ..run.run.clone() };
-                // When the run is gone, another may have its position; it has no entries, so it is not there either.
+                // After a run was dropped, another one may have its position. It has no entries, so it does not exist
+                // either.
                 if self.model.workflow(run.run.tenant, run.run.no).unwrap().is_none() {
                     return;
                 }
@@ -258,13 +259,13 @@ impl Pair {
         }
     }
 
-    /// Something that a run keeps, or keeps no more.
+    /// Adds a note to a run, or removes one.
     fn change_notes(&mut self, run: &mut Workflow, how: &How) -> Vec<Op> {
         match how {
             How::Wait { event } => {
                 let number = (run.entries.len() + run.waits.len()) as u32;
                 let (wait, no) = (wait_for(EVENTS[*event], number), run.run.no);
-                // Also that of a run that was dropped, where there is nothing to read.
+                // Also for a run that was dropped, where there is nothing to read.
                 let early = run.early.iter().find(|early| early.event == wait.event);
                 let key = early.map(|early| NoteKey { kind: NoteKind::Early, n: early.n });
                 let body = key.map(|key| self.both(|store| store.note_body(no, key)));
@@ -299,7 +300,7 @@ impl Pair {
         }
     }
 
-    /// An attempt has ended; `None` if none was under way.
+    /// Ends an attempt; `None` if none was in flight.
     fn answer(&mut self, run: &mut Workflow, index: usize, status: u16, again: bool) -> Option<Vec<Op>> {
         let entry = &run.entries[index];
         let (id, is_pending) = (entry.id, entry.delivery.state == DeliveryState::Pending);
@@ -321,7 +322,7 @@ impl Pair {
         Some(ops)
     }
 
-    /// What the engine decides now, with those messages withdrawn that live.
+    /// Runs a decision of the engine, and withdraws those of its messages that are live.
     fn decide<T>(&mut self, decide: impl FnOnce(&mut Outbox<'_>) -> T) -> (T, Vec<Op>) {
         let (now, last) = (self.now, &mut self.last);
         let mut next_id = || {
@@ -391,7 +392,7 @@ impl Pair {
         }
     }
 
-    /// What the core asks at every step; nothing of it brings what is pending into a database.
+    /// The queries of the core at every step. None of them applies pending changes to the database.
     pub(super) fn peek_at_runs(&self, which: &Index) {
         if self.runs.is_empty() {
             return;
