@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_tells_how_its_body_comes() {
+    fn a_head_defines_the_length_of_its_body() {
         let sized = parse_answer_head(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").unwrap().unwrap();
         assert_eq!((sized.status, sized.length), (200, Some(5)));
         let chunked = parse_answer_head(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap().unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_read_whole_whether_sized_or_chunked() {
+    async fn sized_and_chunked_responses_are_read_completely() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(async move {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_read_one_by_one_however_they_come() {
+    async fn requests_are_read_one_by_one_in_whatever_pieces() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let sent = [
             "POST /a/1?b=2 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloPOST /c HTTP/1.1\r\ntransfer-enc",
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_not_whole_or_too_long_is_an_error() {
+    async fn an_incomplete_or_too_long_request_is_an_error() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let too_long = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n", MESSAGE_BYTES_MAX + 1);
         let sent = [

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_marker_is_no_marker() {
+    fn a_damaged_marker_is_not_found() {
         let whole = text();
         assert_eq!(Marker::find(&whole[..Marker::LEN - 1]), None);
         assert_eq!(Marker::find(b""), None);

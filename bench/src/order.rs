@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_has_an_order_of_its_own() {
+    fn each_key_has_its_own_order() {
         // Keys 0 and 1 in turn, each message sent when the last was acknowledged.
         let published = acknowledged(&[(0, 0, 1), (1, 2, 3), (2, 4, 5), (3, 6, 7), (4, 8, 9)]);
         let cases: [(&[u32], u64); 6] = [

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_usage_is_not_zero_and_a_missing_process_is() {
+    fn our_own_usage_is_not_zero_and_that_of_a_missing_process_is() {
         let ours = Usage::of_process(std::process::id());
         assert!(ours.rss_mb > 0.0 && ours.rss_peak_mb >= ours.rss_mb);
         assert_eq!(Usage::of_process(u32::MAX).rss_mb, 0.0);

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_wait_are_told_once_they_are_written() {
+    fn waiting_requests_are_notified_after_the_write() {
         let path = tempfile::tempdir().unwrap();
         let path = path.path().join("log");
         let (sender, records) = mpsc::channel();

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_survives_a_line() {
+    fn every_byte_round_trips_through_a_line() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(unescaped(&all.escape_ascii().to_string()), Some(all));
         assert_eq!(unescaped("\\x1"), None);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_read_back() {
+    fn stored_inputs_are_bounded_and_read_back() {
         let path = std::env::temp_dir().join(format!("posthaste-corpus-{}.txt", std::process::id()));
         let inputs: Vec<Vec<u8>> = (0..200).map(|n: u8| vec![n; usize::from(n)]).collect();
         let count = write(&path, inputs.clone()).expect("it can be written");

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_is_one_sequence_and_another_seed_another() {
+    fn a_seed_determines_the_sequence() {
         let sequence = |seed| {
             let mut mutator = Mutator::new(vec![b"1d10h".to_vec(), b"\"x\"".to_vec()], seed);
             (0..1_000).map(|_| mutator.next_input()).collect::<Vec<_>>()
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_what_separates_them_are_tokens() {
+    fn words_and_their_separators_are_tokens() {
         let tokens = tokens(&[b"rate=10, period=1m".to_vec()]);
         for word in ["rate", "=", "10", ", ", "period", "1m", "null"] {
             assert!(tokens.contains(&word.as_bytes().to_vec()), "{word}");

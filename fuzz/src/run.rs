@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn one_seed_fails_with_one_input() {
+    fn a_seed_determines_the_failing_input() {
         let target = Target { name: "planted", run: planted, seeds };
         let input = |seed| fuzz(&target, seeds(), seed, Duration::from_secs(30)).expect_err("it is found").input;
         assert_eq!(input(5), input(5));

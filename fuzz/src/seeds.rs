@@ -27,7 +27,7 @@ fn own(texts: &[&str]) -> Vec<Vec<u8>> {
 }
 
 /// The same inputs behind a prefix.
-fn behind(prefix: &[u8], inputs: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+fn with_prefix(prefix: &[u8], inputs: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     inputs.into_iter().map(|input| [prefix, &input].concat()).collect()
 }
 
@@ -93,9 +93,12 @@ pub fn retry_delay() -> Vec<Vec<u8>> {
 /// Cron expressions of the vectors, some a week before a clock change, and a zone in front of each.
 pub fn cron() -> Vec<Vec<u8>> {
     let minutes = |time: u32| (time / 60).to_le_bytes();
-    let mut seeds = behind(&minutes(1_780_315_200), texts(CRON, &["vectors"], "header"));
-    seeds.extend(behind(&minutes(1_772_700_000), texts(CRON, &["vectors", "errors"], "expr")));
-    seeds.extend(behind(&minutes(1_792_600_000), own(&["TZ=America/New_York 30 1 * * *", "@every 90m", "0 0 29 2 *"])));
+    let mut seeds = with_prefix(&minutes(1_780_315_200), texts(CRON, &["vectors"], "header"));
+    seeds.extend(with_prefix(&minutes(1_772_700_000), texts(CRON, &["vectors", "errors"], "expr")));
+    seeds.extend(with_prefix(
+        &minutes(1_792_600_000),
+        own(&["TZ=America/New_York 30 1 * * *", "@every 90m", "0 0 29 2 *"]),
+    ));
     seeds
 }
 
@@ -184,7 +187,7 @@ pub fn console() -> Vec<Vec<u8>> {
         "destination=HTTPS%3A%2F%2F%C3%A4&options=upstash-forward-x%3A+%0Ay%3A+1",
     ];
     let pages = [own(&dead_letters), own(&messages), own(&send)];
-    pages.into_iter().enumerate().flat_map(|(page, seeds)| behind(&[page as u8], seeds)).collect()
+    pages.into_iter().enumerate().flat_map(|(page, seeds)| with_prefix(&[page as u8], seeds)).collect()
 }
 
 /// Ids and cursors.
@@ -241,10 +244,10 @@ fn webhook(scheme: &str) -> Vec<Vec<u8>> {
     };
     let cases = signature_cases("webhooks");
     let mut seeds: Vec<Vec<u8>> = cases.iter().filter(|case| case["scheme"] == scheme).map(request).collect();
-    seeds.extend(behind(&[0, 0], own(&WEBHOOK_BODIES)));
+    seeds.extend(with_prefix(&[0, 0], own(&WEBHOOK_BODIES)));
     // As old and as far ahead as it may be, and a second more.
     for time in [[60, 0], [60, 1], [196, 0], [195, 4]] {
-        seeds.extend(behind(&time, own(&WEBHOOK_BODIES[..1])));
+        seeds.extend(with_prefix(&time, own(&WEBHOOK_BODIES[..1])));
     }
     seeds.extend(own(&WEBHOOK_BODIES));
     seeds
@@ -320,11 +323,11 @@ pub fn retry_after() -> Vec<Vec<u8>> {
 
 /// Answers over HTTP/1.1 and HTTP/2.
 pub fn answer() -> Vec<Vec<u8>> {
-    let mut seeds = behind(&[0, 0], own(&HTTP1_ANSWERS));
-    seeds.extend(behind(&[2, 3], own(&HTTP1_ANSWERS)));
-    seeds.extend(behind(&[4, 1], own(&HTTP1_ANSWERS)));
-    seeds.extend(behind(&[0, 0xe0], own(&HTTP1_ANSWERS[3..5])));
-    seeds.extend(behind(&[2, 0xe3], own(&["HTTP/1.1 200 OK\r\n\r\nwithout an end"])));
+    let mut seeds = with_prefix(&[0, 0], own(&HTTP1_ANSWERS));
+    seeds.extend(with_prefix(&[2, 3], own(&HTTP1_ANSWERS)));
+    seeds.extend(with_prefix(&[4, 1], own(&HTTP1_ANSWERS)));
+    seeds.extend(with_prefix(&[0, 0xe0], own(&HTTP1_ANSWERS[3..5])));
+    seeds.extend(with_prefix(&[2, 0xe3], own(&["HTTP/1.1 200 OK\r\n\r\nwithout an end"])));
     // SETTINGS, their acknowledgement, HEADERS with `:status: 200`, DATA that ends the stream.
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0].as_slice();
     let acknowledged = [0, 0, 0, 4, 1, 0, 0, 0, 0].as_slice();
@@ -454,7 +457,7 @@ pub fn stored() -> Vec<Vec<u8>> {
     ]
     .concat();
     let note = [integer(1), integer(2), text(WAIT), integer(2), vec![4, 2, 0xff, 0]].concat();
-    seeds.extend(behind(&[8], vec![numbers, message, schedule, queue, entry, note]));
+    seeds.extend(with_prefix(&[8], vec![numbers, message, schedule, queue, entry, note]));
     seeds
 }
 
@@ -492,7 +495,7 @@ pub fn journal() -> Vec<Vec<u8>> {
     ];
     let mut seeds: Vec<Vec<u8>> = changes.to_vec();
     seeds.push(changes.concat());
-    behind(&[0, 0], seeds)
+    with_prefix(&[0, 0], seeds)
 }
 
 /// What clients of workflows send: triggers, steps, calls, invokes, waits, and queries for runs.
@@ -546,7 +549,7 @@ pub fn workflow_publish() -> Vec<Vec<u8>> {
         let kind = kind.as_bytes()[0] - b'0';
         seeds.push([&[kind], head.as_bytes(), b"\n\n", body.as_bytes()].concat());
     }
-    seeds.extend(behind(
+    seeds.extend(with_prefix(
         &[3],
         own(&["state=RUN_FAILED&workflowRunId=a&label=l&fromDate=1&toDate=2&count=3", "groupBy=x"]),
     ));

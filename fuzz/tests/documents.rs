@@ -20,7 +20,7 @@ fn the_page_names_every_target() {
 }
 
 #[test]
-fn the_summary_counts_them() {
+fn the_summary_counts_the_targets() {
     let row = format!("| fuzzing | {} targets;", TARGETS.len());
     assert!(SUMMARY.contains(&row), "docs/reliability.md has no row that starts with {row:?}");
 }

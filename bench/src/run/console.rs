@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_says_how_often_it_is_refreshed() {
+    fn the_reload_interval_is_read_from_the_page() {
         let every = refreshed_every(br#"<p></p><div id="now" data-refresh="2000" data-also="x">"#).unwrap();
         assert_eq!(every, Duration::from_secs(2));
         assert!(refreshed_every(b"<p>still</p>").is_err());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_what_its_page_looks_for() {
+    fn the_page_of_the_oldest_message_filters_by_its_label() {
         assert!(PAGES.iter().any(|(_, path, _)| path.ends_with(&format!("label={OLDEST}"))));
     }
 }

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_of_costs_is_judged_by_what_the_tools_cost_meanwhile() {
+    fn the_spread_of_costs_is_relative_to_the_cost_of_the_tools() {
         let cost = |stored, us, tools: f64| Cost { stored, us, in_tools: us / tools };
         let figures = cost_figures(&[cost(1_000, 50.0, 20.0), cost(100_000, 40.0, 20.0), cost(1_000_000, 60.0, 25.0)]);
         let [.., spread, judged] = &figures[..] else { panic!("{} figures", figures.len()) };

@@ -371,7 +371,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_tools_are_all_but_the_server() {
+    fn the_cost_of_the_tools_excludes_the_server() {
         let mut report = report(900.0, 0, 60.0);
         let tools = [("load".to_owned(), 12.0), ("sink".to_owned(), 8.0)];
         report.delivery.as_mut().unwrap().cpu_us_per_msg.extend(tools);
@@ -400,7 +400,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_without_deliveries_misses_everything_it_published() {
+    fn a_run_without_deliveries_counts_all_messages_as_missing() {
         let mut lost = report(0.0, 0, 0.0);
         lost.delivery = None;
         let rounds = Rounds { reference: Vec::new(), server: vec![lost] };

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_used_in_turn_until_they_are_old_and_few_are_opened_at_once() {
+    async fn connections_are_used_in_turn_until_they_are_old_and_few_are_opened_at_a_time() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let mut pool = Pool::default();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_was_offered_counts_and_the_first_problem_is_told() {
+    fn all_offered_messages_count_and_the_first_problem_is_recorded() {
         let mut totals = Totals { seconds: 2.0, ..Totals::default() };
         let problems = [Answer::Broken("first".into()), Answer::Unclear("second".into())];
         let accepted = [7, 9].map(|sequence| Answer::Accepted { sequence, took_ns: 5 });

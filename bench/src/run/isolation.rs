@@ -10,7 +10,7 @@
 
 use super::child::{Child, free_port, this_program, tied_command};
 use super::figure::{Figure, Rounds, delivered_per_s, goal, missing, paired_ratios};
-use super::scenario::{AUTHORIZATION, Again, Bench, RATE_PER_S, SINK_ADDRESSES, Side, Target};
+use super::scenario::{AUTHORIZATION, Bench, RATE_PER_S, Repeats, SINK_ADDRESSES, Side, Target};
 use super::work::Work;
 use crate::clock::{now_ns, seconds_between};
 use crate::hostile::MORE_THAT_HANG;
@@ -32,7 +32,7 @@ pub(super) const SECONDS: u32 = 12;
 const HEALTHY: u32 = 90;
 const _: () = assert!(HEALTHY <= SINK_ADDRESSES as u32);
 /// Destinations that do not exist; with those that hang they are a tenth of all.
-const NOBODY: usize = 5;
+const NONEXISTENT: usize = 5;
 /// Messages that wait for each of those: more than may be under way to one destination.
 const DEAD_BACKLOG: u32 = 300;
 /// Messages per second to each bad receiver, while the healthy ones are measured.
@@ -94,7 +94,7 @@ struct Hostile {
 struct Arms {
     elsewhere: Vec<Report>,
     here: Vec<Report>,
-    again: Again,
+    again: Repeats,
 }
 
 pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
@@ -104,9 +104,9 @@ pub(super) async fn measure(bench: &mut Bench) -> Result<Vec<Figure>> {
     let ports = serde_json::from_slice(&get_ok(&child.base, "/").await?)?;
     let hostile = Hostile { child, ports };
     let mut nowhere = Vec::new();
-    let mut again = Again::new(&bench.plan);
+    let mut again = Repeats::new(&bench.plan);
     let mut troubles = Trouble::ALL
-        .map(|trouble| (trouble, Arms { elsewhere: Vec::new(), here: Vec::new(), again: Again::new(&bench.plan) }));
+        .map(|trouble| (trouble, Arms { elsewhere: Vec::new(), here: Vec::new(), again: Repeats::new(&bench.plan) }));
     for round in 1..=bench.plan.rounds {
         nowhere.extend(runs(bench, &hostile, round, [Place::Nowhere], &mut again).await?);
         for (trouble, arms) in &mut troubles {
@@ -137,7 +137,7 @@ async fn runs<const N: usize>(
     hostile: &Hostile,
     round: u32,
     places: [Place; N],
-    again: &mut Again,
+    again: &mut Repeats,
 ) -> Result<[Report; N]> {
     loop {
         let mut reports = Vec::new();
@@ -245,7 +245,7 @@ async fn begin(bench: &Bench, trouble: Trouble, target: &Target, hostile: &[u16]
         }
         Trouble::DeadDestinations => {
             let mut urls: Vec<String> = hostile.iter().rev().take(MORE_THAT_HANG).map(url).collect();
-            for _ in 0..NOBODY {
+            for _ in 0..NONEXISTENT {
                 urls.push(url(&free_port()?));
             }
             publish_backlog(&base, &urls).await?;

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unrest_is_told_above_the_limit() {
+    fn unrest_above_the_limit_is_a_warning() {
         let unrest = Unrest { busy_pct: 40.0, stolen_pct: 3.0 };
         assert_eq!(unrest.warning(40.0), None);
         assert!(unrest.warning(15.0).unwrap().contains("40% busy"));

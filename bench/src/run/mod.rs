@@ -489,13 +489,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_server_is_told_with_the_cure() {
+    fn a_missing_server_is_reported_with_the_build_command() {
         let error = server_command(&args("--server /nowhere/posthaste")).unwrap_err().to_string();
         assert!(error.contains("cargo xtask dist"), "{error}");
     }
 
     #[test]
-    fn losses_failures_and_warnings_stand_below_the_table() {
+    fn losses_failures_and_warnings_follow_the_table() {
         let outcome = Outcome {
             started: "2026-01-02T03:04:05Z".into(),
             machine: "a machine".into(),

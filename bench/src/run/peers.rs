@@ -9,7 +9,7 @@ use super::Plan;
 use super::child::{Child, Ready, free_port, tied_command};
 use super::figure::{self, Figure, delivered_per_s, goal, paired_ratios};
 use super::plot::OURS;
-use super::scenario::{Again, Bench, RATE_NAME, RATE_PER_S, Side, Target};
+use super::scenario::{Bench, RATE_NAME, RATE_PER_S, Repeats, Side, Target};
 use super::work::{CONNECTIONS, DRAIN_SECONDS, Work};
 use crate::account::Account;
 use crate::clock::{now_ns, seconds_between};
@@ -85,13 +85,13 @@ struct Found {
     /// The server's rounds, each right after one of `saturated`: the machine becomes faster and slower.
     server: Vec<Report>,
     /// How many disturbed rounds may still be made again.
-    again: Again,
+    again: Repeats,
 }
 
 impl Found {
     fn new(peer: Peer, plan: &Plan) -> Self {
         let (steady, saturated, server) = (Vec::new(), Vec::new(), Vec::new());
-        Self { peer, steady, saturated, server, again: Again::new(plan) }
+        Self { peer, steady, saturated, server, again: Repeats::new(plan) }
     }
 }
 
@@ -413,11 +413,11 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_of_the_fastest_peer_and_of_the_rounds_after_its_own() {
+    fn the_ratio_uses_the_fastest_peer_and_the_rounds_right_after_its_own() {
         let found = |peer, saturated: &[f64], server: &[f64]| {
             let reports = |rates: &[f64]| rates.iter().map(|rate| report(*rate, 0, 0.0)).collect::<Vec<_>>();
             let (saturated, server) = (reports(saturated), reports(server));
-            Found { peer, steady: Vec::new(), saturated, server, again: Again::default() }
+            Found { peer, steady: Vec::new(), saturated, server, again: Repeats::default() }
         };
         let slow = found(Peer::Restate, &[10.0, 10.0, 10.0], &[100.0, 100.0, 100.0]);
         let fast = found(Peer::BullMq, &[20.0, 40.0, 20.0], &[100.0, 120.0, 80.0]);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_plot_only_where_there_is_data() {
+    fn plots_without_data_are_left_out() {
         assert!(Plots::default().files().is_empty());
         let plots = Plots { cost: vec![(1_000, 50.0), (100_000, 55.0)], ..Plots::default() };
         let files = plots.files();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_go_from_the_fastest_to_the_slowest_and_ours_stands_out() {
+    fn bars_are_sorted_by_speed_and_ours_is_highlighted() {
         let systems = [("Relay & Co".to_owned(), 10.0), (OURS.to_owned(), 40.0)];
         let picture = delivered(&systems).unwrap();
         let (ours, other) = (picture.find("class=\"ours\"").unwrap(), picture.find("class=\"other\"").unwrap());

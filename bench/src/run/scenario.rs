@@ -193,7 +193,7 @@ impl Bench {
     /// again, up to as many times as there are rounds.
     async fn rounds(&mut self, name: &str, reference: Side, work: &Work) -> Result<Rounds> {
         let mut rounds = Rounds::default();
-        let mut again = Again::new(&self.plan);
+        let mut again = Repeats::new(&self.plan);
         let mut round = 1;
         while round <= self.plan.rounds {
             let mut reports = Vec::new();
@@ -287,9 +287,9 @@ fn summary(report: &Report) -> String {
 /// How often rounds that others disturbed may still be made again: as many times as there are rounds, so that a
 /// machine that is never quiet ends the measurement all the same, with a warning.
 #[derive(Default)]
-pub(super) struct Again(u32);
+pub(super) struct Repeats(u32);
 
-impl Again {
+impl Repeats {
     pub(super) fn new(plan: &Plan) -> Self {
         Self(plan.rounds)
     }
@@ -313,7 +313,7 @@ impl Again {
 pub(super) struct Noise(Vec<(String, Side, f64)>);
 
 /// How many noisy runs a warning names.
-const WORST_TOLD: usize = 3;
+const WORST_NAMED: usize = 3;
 
 impl Noise {
     pub(super) fn add(&mut self, label: &str, side: Side, foreign_cpu_pct: f64) {
@@ -333,7 +333,7 @@ impl Noise {
         let mut noisy: Vec<_> = self.0.iter().filter(|run| run.2 > goal::FOREIGN_CPU_PCT).collect();
         noisy.sort_by(|a, b| b.2.total_cmp(&a.2));
         let worst: Vec<String> =
-            noisy.iter().take(WORST_TOLD).map(|(label, _, pct)| format!("{label} ({pct}%)")).collect();
+            noisy.iter().take(WORST_NAMED).map(|(label, _, pct)| format!("{label} ({pct}%)")).collect();
         (!noisy.is_empty()).then(|| {
             format!(
                 "results are NOT comparable: others used more than {}% of the CPU during {} of {} runs, most during {}. \
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_over_the_limit_is_told_by_run() {
+    fn a_warning_names_the_runs_with_noise_over_the_limit() {
         let mut noise = Noise::default();
         noise.add("first", Side::Relay, 15.0);
         noise.add("second", Side::Server, 3.0);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fires_never_twice_or_early_is_told_apart() {
+    fn missing_repeated_and_early_messages_are_distinguished() {
         let minute_ns = 10 * MINUTE_NS;
         let at = |sequence, at_ns| Arrival { sequence, place: 0, at_ns };
         let arrivals = [

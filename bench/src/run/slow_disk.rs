@@ -57,7 +57,7 @@ mod tests {
     use crate::clock::{now_ns, seconds_between};
 
     #[tokio::test]
-    async fn syncs_are_slow_while_they_shall_be() {
+    async fn syncs_are_slow_while_the_file_exists() {
         let directory = tempfile::tempdir().unwrap();
         let disk = SlowDisk::make(directory.path(), 300).await.unwrap();
         let sync = async || {

@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ingress_gets_the_payload_alone() {
+    fn an_ingress_gets_only_the_payload() {
         let one = body(start(Door::Ingress { path: "/steps/run/send".into() }).request(7..8));
         assert!(one["m"].as_str().unwrap().starts_with("HQB0000000900000007"), "{one}");
     }
 
     #[test]
-    fn a_batch_must_start_every_run_anew() {
+    fn every_run_of_a_batch_must_be_new() {
         let start = start(Door::Batch { application: "http://127.0.0.1:2".into() });
         let right = r#"[{"messageId":"a"},{"messageId":"b"}]"#;
         start.check(0..2, right.as_bytes()).unwrap();

@@ -180,7 +180,7 @@ mod tests {
     const KEY: RunKey = RunKey { measurement: 1, number: 3 };
 
     #[test]
-    fn what_comes_twice_is_repeated_and_counts_once() {
+    fn repeated_deliveries_count_once() {
         let mut ledger = Ledger::default();
         for _ in 0..2 {
             ledger.called(1);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_keeps_its_id_whoever_names_it_first() {
+    fn an_entry_keeps_its_first_id() {
         let mut ledger = Ledger::default();
         ledger.delivered(KEY, ["a", "b"].into_iter(), 1).unwrap();
         assert!(ledger.published(KEY, 1, "c").unwrap_err().contains("was b and is c"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_beyond_the_bound_are_wrong() {
+    fn runs_above_the_limit_are_wrong() {
         let mut ledger = Ledger::default();
         let key = RunKey { number: RUNS_MAX, ..KEY };
         assert!(ledger.delivered(key, ["a"].into_iter(), 1).is_err());

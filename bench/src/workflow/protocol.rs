@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_asks_for_the_step_behind_its_last_entry() {
+    fn a_delivery_asks_for_the_step_after_its_last_entry() {
         for steps in 0..2 {
             let found = replay(SCRIPT, KEY, &format!("m{steps}"), &entries(&bodies(steps))).unwrap();
             let step = SCRIPT.step(KEY, steps + 1).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_deliveries_are_told_apart() {
+    fn wrong_deliveries_are_distinguished() {
         let right = bodies(2);
         let of = |change: &dyn Fn(&mut Vec<Entry>)| {
             let mut entries = entries(&right);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_survives_only_as_the_bytes_it_is() {
+    fn a_result_must_keep_its_bytes() {
         let body = SCRIPT.step(KEY, 1).unwrap().body;
         let out = serde_json::from_str::<Value>(&body).unwrap()["out"].as_str().unwrap().to_owned();
         let value: Value = serde_json::from_str(&out).unwrap();

@@ -264,13 +264,13 @@ async fn a_wrong_server_is_noticed_and_the_run_is_not_continued() {
 }
 
 #[tokio::test]
-async fn what_is_delivered_twice_is_counted_and_ends_once() {
+async fn repeated_deliveries_are_counted_and_end_a_run_once() {
     let (_, tally) = measure(Fault::Repeats, Script::Steps(STEPS), 1, |tally| tally.repeated == 4).await;
     assert_eq!((tally.deliveries, tally.steps, tally.ended, tally.wrong), (8, 3, 1, 0), "{tally:?}");
 }
 
 #[tokio::test]
-async fn a_publish_that_is_refused_is_an_error_and_made_again() {
+async fn a_rejected_publish_is_an_error_and_is_repeated() {
     let (fake, tally) = measure(Fault::RefusesOnce, Script::Steps(STEPS), 1, |tally| tally.ended == 1).await;
     assert_eq!((tally.errors, tally.repeated, tally.deliveries), (1, 1, 5), "{tally:?}");
     assert!(fake.state.lock().unwrap().answers.contains(&500));

@@ -1,12 +1,12 @@
 //! Requests for the guard in front of hyper.
 
-use super::{behind, own};
+use super::{own, with_prefix};
 
 /// Requests as clients send them and as attackers do; the first two bytes are for pieces and room.
 pub fn heads() -> Vec<Vec<u8>> {
-    let mut seeds = behind(&[0, 0], own(&REQUESTS));
-    seeds.extend(behind(&[3, 0], own(&REQUESTS)));
-    seeds.extend(behind(&[200, 0], own(&REQUESTS)));
+    let mut seeds = with_prefix(&[0, 0], own(&REQUESTS));
+    seeds.extend(with_prefix(&[3, 0], own(&REQUESTS)));
+    seeds.extend(with_prefix(&[200, 0], own(&REQUESTS)));
     // Two bytes stand for more: a byte that is repeated some KiB, and some lines of headers.
     let large: [&[u8]; 8] = [
         b"\x40\x80GET /\xfe\x20 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n",

@@ -5,7 +5,7 @@
 //! what a client sends, in short: see [`sent`].
 
 use super::choice;
-use super::heads_again::{Again, read_again};
+use super::heads_reread::{Reread, reread};
 use crate::mutate::Random;
 use http::Uri;
 use posthaste::http_fuzzing::{HEAD_BYTES_MAX, HEAD_FREE_BYTES, HEADERS_MAX, Place, Refusal, Scanner, Served, served};
@@ -37,7 +37,7 @@ pub(crate) fn run(data: &[u8]) {
     let followed = Followed::of(&bytes, room);
     check_pieces(&followed, &[&bytes], room);
     check_pieces(&followed, &pieces(&bytes, split, 1), room);
-    let again = read_again(&bytes, &followed, room);
+    let again = reread(&bytes, &followed, room);
     let pieces = pieces(&bytes, split, bytes.len() / PIECES_MAX + 1);
     let (served, written) = RUNTIME.with(|runtime| runtime.block_on(served(&pieces, room)));
     check_served(&again, &served, &written);
@@ -143,7 +143,7 @@ fn check_pieces(followed: &Followed, pieces: &[&[u8]], room: usize) {
 }
 
 /// hyper serves what was read again, in that order, and nothing else; if it does not serve all of it, the client is refused.
-fn check_served(again: &Again, served: &[Served], written: &[u8]) {
+fn check_served(again: &Reread, served: &[Served], written: &[u8]) {
     let is_refused = || written.windows(10).any(|start| start == b"HTTP/1.1 4" || start == b"HTTP/1.1 5");
     assert!(served.len() <= again.requests.len(), "{served:?} instead of {:?}", again.requests);
     for (request, served) in again.requests.iter().zip(served) {

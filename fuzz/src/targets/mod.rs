@@ -11,7 +11,7 @@ pub(crate) mod egress;
 pub(crate) mod filters;
 pub(crate) mod flow_control;
 pub(crate) mod heads;
-mod heads_again;
+mod heads_reread;
 pub(crate) mod ids;
 pub(crate) mod journal;
 pub(crate) mod publish_headers;

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn intruders_are_found_by_their_whole_name() {
+    fn forbidden_crates_are_found_by_their_whole_name() {
         let names = names("posthaste-engine v0.1.0 (path)\ntokio-util v0.7.0\nserde v1.0.0 (*)\n\n");
         assert_eq!(names, ["posthaste-engine", "tokio-util", "serde"]);
         assert_eq!(intruders(&names, &["tokio"]).count(), 0);

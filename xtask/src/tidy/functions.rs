@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_comments_are_no_functions() {
+    fn calls_and_comments_are_not_functions() {
         for line in ["// the fn long", "let f: fn (u8) = x;", "    call(|fn_name| 1)", "type F = fn (u8);"] {
             assert_eq!(function_name(line), None, "{line}");
         }

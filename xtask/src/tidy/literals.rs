@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_sql_and_single_words_are_no_prose() {
+    fn placeholders_sql_and_single_words_are_not_prose() {
         assert_eq!(texts("\"it {told} them\"; \"told\"; \"SELECT a -- told\""), ["it … them"]);
         assert_eq!(texts("f(\"one \\\n        two\")"), ["one two"]);
     }

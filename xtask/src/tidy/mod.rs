@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_machines_are_found_and_others_are_not() {
+    fn only_paths_of_one_machine_are_found() {
         let work = concat!("/wo", "rk/");
         let absolute = format!("x\ncd {work}main");
         let relative = format!("cp a/b{work}c ~{work}x");

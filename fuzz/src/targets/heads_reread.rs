@@ -8,7 +8,7 @@ use posthaste::http_fuzzing::{HEAD_BYTES_MAX, HEAD_FREE_BYTES, HEADERS_MAX, LENG
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What the second reading found.
-pub(super) struct Again {
+pub(super) struct Reread {
     pub requests: Vec<AgainRequest>,
     /// What follows them is refused.
     pub is_refused: bool,
@@ -31,10 +31,10 @@ enum Framing {
 }
 
 /// Reads all requests that hyper would accept, and compares where the guard was.
-pub(super) fn read_again(bytes: &[u8], followed: &Followed, room: usize) -> Again {
+pub(super) fn reread(bytes: &[u8], followed: &Followed, room: usize) -> Reread {
     let (mut requests, mut from) = (Vec::new(), 0);
     loop {
-        let refused = |requests, is_refused| Again { requests, is_refused };
+        let refused = |requests, is_refused| Reread { requests, is_refused };
         let Some(end) = followed.end_of_head(requests.len()) else {
             check_open_head(&bytes[from..], from, followed, room);
             return refused(requests, followed.refused.is_some());
