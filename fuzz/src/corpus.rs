@@ -1,14 +1,14 @@
-//! Inputs that are kept in the repository, one file per target and one line per input, escaped so that people can read
-//! them: `fuzz/corpus/<target>.txt`.
+//! Inputs in the repository: one file per target and one line per input, escaped so that people can read them
+//! (`fuzz/corpus/<target>.txt`).
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Most bytes of inputs that are kept of one target.
+/// Most bytes of inputs that are kept for one target.
 const KEPT_BYTES_MAX: usize = 6 * 1024;
 
-/// The inputs of a file; none if there is no such file.
+/// The inputs of a file; empty if the file does not exist.
 pub fn read(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -18,7 +18,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     text.lines().map(|line| unescaped(line).ok_or_else(|| wrong(line))).collect()
 }
 
-/// Writes inputs, as many as are kept: of all sizes, as evenly as it goes.
+/// Writes inputs up to the limit, spread evenly over all sizes.
 pub fn write(path: &Path, mut inputs: Vec<Vec<u8>>) -> io::Result<usize> {
     inputs.sort_by(|one, other| one.len().cmp(&other.len()).then_with(|| one.cmp(other)));
     inputs.dedup();

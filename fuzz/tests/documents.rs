@@ -1,4 +1,4 @@
-//! What the documents say about the targets is true.
+//! The documentation of the targets is correct.
 
 use posthaste_fuzz::TARGETS;
 use std::collections::HashSet;
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 const PAGE: &str = include_str!("../../docs/reliability/hostile-input.md");
 const SUMMARY: &str = include_str!("../../docs/reliability.md");
 
-/// The names in the first column of the table under a heading of its own.
+/// The names in the first column of the table under its heading.
 fn documented() -> HashSet<&'static str> {
     let (_, table) = PAGE.split_once("| target | reads |").expect("the page has a table of targets");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));

@@ -1,4 +1,4 @@
-//! Every target holds for its seeds and for what was ever kept, and a name means one target.
+//! Every target holds for its seeds and its stored inputs, and names are unique.
 
 use posthaste_engine::bulk_action::BulkAction;
 use posthaste_engine::event::{EventDetail, Response};
